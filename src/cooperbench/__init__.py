@@ -1,0 +1,33 @@
+"""CooperBench: can coding agents work together?
+
+The public API, resolved on first use so that `import cooperbench` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from cooperbench._version import __version__
+
+if TYPE_CHECKING:
+    from cooperbench.eval.api import evaluate, run_patch_test
+    from cooperbench.runner.api import run
+
+__all__ = ["__version__", "evaluate", "run", "run_patch_test"]
+
+_HOMES = {
+    "run": "cooperbench.runner.api",
+    "evaluate": "cooperbench.eval.api",
+    "run_patch_test": "cooperbench.eval.api",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

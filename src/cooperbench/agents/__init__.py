@@ -1,0 +1,1 @@
+"""Who solves it: the adapter protocol, the registry, one module a framework."""

@@ -1,0 +1,44 @@
+"""Everything that can go wrong, by whose fault it is.
+
+`UserError` is for the person at the keyboard, `AgentFailure` is an outcome that is scored, `InfraError` is ours
+or the cloud's: it is retried and never counts against an agent.
+"""
+
+from __future__ import annotations
+
+
+class CooperBenchError(Exception):
+    """Base of all errors that CooperBench raises on purpose."""
+
+
+class UserError(CooperBenchError, ValueError):
+    """Bad input: one clear line that says what and where; the command line exits with 2."""
+
+
+class AgentFailure(CooperBenchError):
+    """An agent ended without submitting. Its work so far is handed in and scored."""
+
+    def __init__(self, status: str, message: str = "") -> None:
+        super().__init__(message or status)
+        self.status = status
+        """Why, as it stands in result.json, e.g. `step_limit`."""
+
+
+class InfraError(CooperBenchError, RuntimeError):
+    """A sandbox, a server or a provider failed. Retried, then recorded; never scored as the agent's."""
+
+
+class SandboxError(InfraError):
+    """A sandbox could not be made, or did not do what it was told."""
+
+
+class SandboxDead(SandboxError):
+    """The sandbox is gone: terminated, out of memory, killed. What ran in it has no result."""
+
+
+class SandboxTimeout(SandboxError, TimeoutError):
+    """The sandbox did not answer, although its own time limit should have made it answer."""
+
+
+class Interrupted(CooperBenchError):
+    """The run was told to stop. Nothing is wrong; the same command continues it."""

@@ -1,0 +1,1 @@
+"""Was it right: patch hygiene, merge, tests, verdict."""

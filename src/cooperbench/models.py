@@ -1,0 +1,212 @@
+"""The nouns of CooperBench. Frozen, typed, and without any I/O: they know where files are, not what is in them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Setting = Literal["coop", "solo"]
+SETTINGS: tuple[Setting, ...] = ("coop", "solo")
+
+
+@dataclass(frozen=True)
+class Feature:
+    """One feature that could be added to a task's repository."""
+
+    feature_id: int
+    path: Path
+
+    @property
+    def description(self) -> Path:
+        """What an agent is told."""
+        return self.path / "feature.md"
+
+    @property
+    def patch(self) -> Path:
+        """The golden patch, hidden from agents."""
+        return self.path / "feature.patch"
+
+    @property
+    def tests(self) -> Path:
+        """The test patch, hidden from agents."""
+        return self.path / "tests.patch"
+
+
+@dataclass(frozen=True)
+class Task:
+    """A repository at a base commit, and the features that could be added to it."""
+
+    repo: str
+    """The dataset's folder, e.g. `pallets_click_task`."""
+    task_id: int
+    path: Path
+    feature_ids: tuple[int, ...]
+    """In numeric order."""
+
+    @property
+    def label(self) -> str:
+        return f"{self.repo}/task{self.task_id}"
+
+    @property
+    def dockerfile(self) -> Path:
+        return self.path / "Dockerfile"
+
+    @property
+    def setup_script(self) -> Path:
+        return self.path / "setup.sh"
+
+    @property
+    def runner_script(self) -> Path:
+        return self.path / "runner.sh"
+
+    @property
+    def run_tests_script(self) -> Path:
+        return self.path / "run_tests.sh"
+
+    @property
+    def combined_patch(self) -> Path:
+        """All features together."""
+        return self.path / "combined.patch"
+
+    def feature(self, feature_id: int) -> Feature:
+        return Feature(feature_id, self.path / f"feature{feature_id}")
+
+    @property
+    def features(self) -> tuple[Feature, ...]:
+        return tuple(self.feature(number) for number in self.feature_ids)
+
+    @property
+    def pairs(self) -> tuple[Pair, ...]:
+        """Every two features, in numeric order."""
+        return tuple(Pair(self, both) for both in combinations(self.feature_ids, 2))
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The features that are worked on together: two as a rule, more if asked for."""
+
+    task: Task
+    feature_ids: tuple[int, ...]
+    """In numeric order; `agent1` has the first."""
+
+    @property
+    def name(self) -> str:
+        """As in paths: `f1_f2`."""
+        return "_".join(f"f{number}" for number in self.feature_ids)
+
+    @property
+    def label(self) -> str:
+        return f"{self.task.label} {self.name}"
+
+    @property
+    def features(self) -> tuple[Feature, ...]:
+        return tuple(self.task.feature(number) for number in self.feature_ids)
+
+
+@dataclass(frozen=True)
+class Seat:
+    """One agent's place in a pair: who it is and what it is to build."""
+
+    agent_id: str
+    """`agent1`, `agent2`, … or `solo`."""
+    features: tuple[Feature, ...]
+
+    @property
+    def feature_ids(self) -> tuple[int, ...]:
+        return tuple(feature.feature_id for feature in self.features)
+
+
+def seats_of(pair: Pair, setting: Setting) -> tuple[Seat, ...]:
+    """Who works on a pair: one agent per feature, or one for all of them."""
+    if setting == "solo":
+        return (Seat("solo", pair.features),)
+    return tuple(Seat(f"agent{place}", (feature,)) for place, feature in enumerate(pair.features, 1))
+
+
+@dataclass(frozen=True)
+class Message:
+    """What one agent told another, stamped by the harness."""
+
+    sequence: int
+    """1, 2, 3 … over the whole pair."""
+    sender: str
+    recipient: str
+    text: str
+    timestamp: str
+    """UTC, ISO 8601, when the harness took it."""
+    sender_step: int = 0
+    """How many steps the sender had taken."""
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a model was asked for and what that cost."""
+
+    cost: float = 0.0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    calls: int = 0
+
+    @property
+    def total_tokens(self) -> int:
+        return self.prompt_tokens + self.completion_tokens
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.cost + other.cost,
+            self.prompt_tokens + other.prompt_tokens,
+            self.completion_tokens + other.completion_tokens,
+            self.cached_tokens + other.cached_tokens,
+            self.calls + other.calls,
+        )
+
+
+@dataclass(frozen=True)
+class TestCounts:
+    """What a test runner said of itself, summed over all its summaries."""
+
+    __test__ = False
+
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+    framework: str | None = None
+    """Whose summary was read; None where none was recognised."""
+
+
+MergeStatus = Literal["clean", "conflict", "identical", "missing_input"]
+MergeStrategy = Literal["plain", "union", "none"]
+
+
+@dataclass(frozen=True)
+class MergeResult:
+    """All agents' patches as one."""
+
+    status: MergeStatus
+    """Of the plain three-way merge; this alone decides merge success."""
+    strategy: MergeStrategy
+    """How `patch` came to be: plain, union after a conflict, or none where there is no result."""
+    patch: bytes
+    """From the base commit to the merge; empty where there is no result."""
+    conflicting_files: tuple[str, ...] = ()
+    detail: str = ""
+    """One line for people where something went wrong."""
+
+
+@dataclass(frozen=True)
+class Image:
+    """Where a task's code runs, as its backend knows it."""
+
+    reference: str
+    """What `create_sandbox` takes for evaluation: the task's image as it was published or built."""
+    agent_reference: str | None = None
+    """The same without upstream history, for agents; None: the harness removes it in each sandbox."""
+    digest: str = ""
+    """What identifies the content, recorded with results."""
+    notes: tuple[str, ...] = field(default=())
+    """What the user should know, e.g. how it was made."""

@@ -1,0 +1,1 @@
+"""One experiment: plan, run pairs, resume, limits, display."""

@@ -1,0 +1,1 @@
+"""How agents cooperate: mailbox and the commands in the sandbox."""
