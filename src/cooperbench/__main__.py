@@ -1,0 +1,7 @@
+"""`python -m cooperbench`."""
+
+import sys
+
+from cooperbench.cli import main
+
+sys.exit(main())

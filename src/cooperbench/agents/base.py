@@ -1,0 +1,47 @@
+"""What an agent is, to CooperBench.
+
+An adapter is a class with one method, `run(session)`. The loop is the adapter's; the session gives it everything
+else: the sandbox, the colleagues, the limits, the record. Returning means that the agent submits; every other end is
+an `AgentFailure`. Whatever happens, the harness takes the work from the sandbox itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from cooperbench.agents.session import Session
+    from cooperbench.models import Pair, Setting
+
+REPO_DIR = "/workspace/repo"
+
+
+class Agent(Protocol):
+    """An adapter. One object per agent and pair; made without arguments."""
+
+    def run(self, session: Session) -> None:
+        """Work on `session.seat.features` until done."""
+        ...
+
+
+@runtime_checkable
+class CheckedAgent(Agent, Protocol):
+    """An adapter that looks at its configuration before anything is started, if it has this method."""
+
+    def check(self, config_path: Path | None, pairs: Sequence[Pair], setting: Setting) -> None:
+        """Raise UserError for a configuration that cannot work."""
+        ...
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What an agent may use; None is no limit. Hitting one is an outcome, and the work so far is handed in."""
+
+    steps: int | None = None
+    cost: float | None = None
+    """US dollars."""
+    seconds: float | None = None

@@ -1,0 +1,90 @@
+"""Agents by name: ours, those of installed packages (entry points), those of named modules, and dotted paths."""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from cooperbench.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cooperbench.agents.base import Agent
+
+ENTRY_POINT_GROUP = "cooperbench.agents"
+MODULES_VARIABLE = "COOPERBENCH_EXTERNAL_AGENTS"
+
+_BUILT_IN = {
+    "nop": "cooperbench.agents.nop:NopAgent",
+    "oracle": "cooperbench.agents.oracle:OracleAgent",
+    "replay": "cooperbench.agents.replay:ReplayAgent",
+    "scripted": "cooperbench.agents.scripted:ScriptedAgent",
+}
+_NOT_YET = ("mini_swe_agent", "mini_swe_agent_v2", "swe_agent", "openhands")
+_SHORT_NAMES = {"mini_swe_agent": "msa", "mini_swe_agent_v2": "msa2", "swe_agent": "swe", "openhands": "oh"}
+_registered: dict[str, Callable[[], Agent]] = {}
+
+
+def register(name: str, factory: Callable[[], Agent]) -> None:
+    """Make an agent known under a name; a module named in COOPERBENCH_EXTERNAL_AGENTS calls this on import."""
+    _registered[name] = factory
+
+
+def get_agent(name: str) -> Callable[[], Agent]:
+    """The factory of an agent: a known name, or `module:Class`."""
+    _import_external_modules()
+    if name in _registered:
+        return _registered[name]
+    target = _BUILT_IN.get(name) or _entry_points().get(name) or (name if ":" in name else None)
+    if target is None:
+        if name in _NOT_YET:
+            raise UserError(
+                f"agent {name!r} is not part of this version yet; there are: {', '.join(agent_names())} (see -a)"
+            )
+        raise UserError(f"no agent {name!r}; there are: {', '.join(agent_names())}, or module:Class")
+    return _load(name, target)
+
+
+def agent_names() -> list[str]:
+    return sorted({*_BUILT_IN, *_registered, *_entry_points()})
+
+
+def short_name(name: str) -> str:
+    """As it stands in the names of experiments."""
+    return _SHORT_NAMES.get(name, name.rpartition(":")[2])
+
+
+def uses_model(name: str) -> bool:
+    """Whether an agent asks a model; ours that do not say so with `uses_model = False`."""
+    return bool(getattr(get_agent(name), "uses_model", True))
+
+
+def _load(name: str, target: str) -> Callable[[], Agent]:
+    module_name, _, attribute = target.partition(":")
+    try:
+        factory: Callable[[], Agent] = getattr(import_module(module_name), attribute)
+    except (ImportError, AttributeError) as error:
+        raise UserError(f"agent {name!r} ({target}) cannot be loaded: {error}") from error
+    if not callable(factory) or not hasattr(factory, "run"):
+        raise UserError(f"agent {name!r} ({target}) is no agent: it needs a method run(session)")
+    return factory
+
+
+def _entry_points() -> dict[str, str]:
+    from importlib.metadata import entry_points
+
+    return {point.name: point.value for point in entry_points(group=ENTRY_POINT_GROUP)}
+
+
+def _import_external_modules() -> None:
+    for module_name in filter(
+        None, (part.strip() for part in os.environ.get(MODULES_VARIABLE, "").split(","))
+    ):
+        try:
+            import_module(module_name)
+        except Exception as error:
+            raise UserError(
+                f"{MODULES_VARIABLE} names {module_name!r}, which cannot be imported: {error}"
+            ) from error

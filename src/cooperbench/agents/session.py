@@ -1,0 +1,170 @@
+"""What an agent has while it works: a sandbox, colleagues, limits, a record. The same for every framework."""
+
+from __future__ import annotations
+
+import base64
+import time
+from typing import TYPE_CHECKING
+
+from cooperbench.agents.base import REPO_DIR, Limits
+from cooperbench.errors import AgentFailure, Interrupted
+from cooperbench.models import Usage
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from cooperbench.agents.recorder import Recorder
+    from cooperbench.eval.backends.base import CommandResult, RichSandbox
+    from cooperbench.models import Message, Pair, Seat, Setting
+    from cooperbench.team.postbox import PostBox
+
+DEFAULT_COMMAND_SECONDS = 600.0
+
+
+class Session:
+    """One agent at work on its part of a pair."""
+
+    def __init__(
+        self,
+        *,
+        pair: Pair,
+        seat: Seat,
+        setting: Setting,
+        model: str | None,
+        config_path: Path | None,
+        sandbox: RichSandbox,
+        recorder: Recorder,
+        limits: Limits,
+        postbox: PostBox | None,
+        stop: threading.Event,
+    ) -> None:
+        self.pair = pair
+        self.seat = seat
+        self.setting = setting
+        self.model = model
+        self.config_path = config_path
+        self.limits = limits
+        self.usage = Usage()
+        self.steps = 0
+        self._sandbox = sandbox
+        self._recorder = recorder
+        self._postbox = postbox
+        self._stop = stop
+        self._deadline = None if limits.seconds is None else time.monotonic() + limits.seconds
+
+    @property
+    def colleagues(self) -> tuple[str, ...]:
+        """Ids of the agents that can be written to; nobody in solo or without messages."""
+        return self._postbox.colleagues if self._postbox else ()
+
+    def execute(
+        self, command: str, *, timeout_seconds: float = DEFAULT_COMMAND_SECONDS, thought: str = ""
+    ) -> CommandResult:
+        """One step: a bash command in the repository. The time limit of the agent ends it too."""
+        self._begin_step()
+        limit = self._capped(timeout_seconds)
+        result = self._sandbox.run(["bash", "-c", command], cwd=REPO_DIR, timeout_seconds=limit)
+        self._record_step(
+            "run",
+            {"command": command, "timeout_seconds": timeout_seconds},
+            result.stdout_read() + result.stderr_read(),
+            returncode=result.returncode,
+            timed_out=result.timed_out,
+            duration_seconds=round(result.duration_seconds, 4),
+            **({"thought": thought} if thought else {}),
+        )
+        return result
+
+    def write_file(self, path: str, data: bytes) -> None:
+        """One step: a file, relative to the repository."""
+        self._begin_step()
+        self._sandbox.write_file(f"{REPO_DIR}/{path}", data)
+        try:
+            args = {"path": path, "content": data.decode()}
+        except UnicodeDecodeError:
+            args = {"path": path, "content_base64": base64.b64encode(data).decode()}
+        self._record_step("write_file", args, f"{len(data)} bytes written")
+
+    def apply_patch(self, patch: bytes, name: str) -> CommandResult:
+        """One step: a patch, applied whole or not at all."""
+        self._begin_step()
+        result = self._sandbox.run(["git", "apply", "--whitespace=nowarn", "-"], cwd=REPO_DIR, stdin=patch)
+        self._record_step(
+            "apply_patch",
+            {"name": name, "patch": patch.decode("utf-8", "surrogateescape")},
+            result.stdout_read() + result.stderr_read(),
+            returncode=result.returncode,
+        )
+        return result
+
+    def send(self, text: str, to: str | None = None) -> CommandResult:
+        """One step: tell a colleague (or all of them) something, by the command that agents have."""
+        self._begin_step()
+        argv = ["send_message", to or "--all"]
+        result = self._sandbox.run(
+            argv, cwd=REPO_DIR, stdin=text.encode("utf-8", "replace"), timeout_seconds=60
+        )
+        self._record_step(
+            "send_message",
+            {"to": to or "all", "content": text},
+            result.stdout_read().strip() + result.stderr_read().strip(),
+            returncode=result.returncode,
+        )
+        return result
+
+    def incoming(self) -> list[Message]:
+        """Messages that came since the last call, in order. Show them to the agent before its next step."""
+        if self._postbox is None:
+            return []
+        messages = self._postbox.incoming()
+        for message in messages:
+            self._recorder.entry(
+                "receive_message",
+                {"from": message.sender, "content": message.text, "sequence": message.sequence},
+                "",
+            )
+        return messages
+
+    def wait_for_message(self, timeout_seconds: float) -> bool:
+        """Until there is something for `incoming`, or the time is up."""
+        if self._postbox is None:
+            return False
+        self.check_limits()
+        return self._postbox.wait(self._capped(timeout_seconds))
+
+    def think(self, text: str) -> None:
+        """Words of the agent to itself, for the record."""
+        self._recorder.entry("think", {"content": text}, "")
+
+    def spend(self, usage: Usage) -> None:
+        """Account for a model call."""
+        self.usage += usage
+
+    def check_limits(self) -> None:
+        """Raise AgentFailure when a limit is reached, Interrupted when the run is being stopped."""
+        if self._stop.is_set():
+            raise Interrupted("stopped")
+        limits = self.limits
+        if limits.steps is not None and self.steps >= limits.steps:
+            raise AgentFailure("step_limit", f"step limit of {limits.steps} reached")
+        if limits.cost is not None and self.usage.cost >= limits.cost:
+            raise AgentFailure("cost_limit", f"cost limit of ${limits.cost:g} reached")
+        if self._deadline is not None and time.monotonic() >= self._deadline:
+            raise AgentFailure("time_limit", f"time limit of {limits.seconds:g} s reached")
+
+    def _begin_step(self) -> None:
+        self.check_limits()
+        self.steps += 1
+        if self._postbox is not None:
+            self._postbox.step = self.steps
+
+    def _record_step(self, action: str, args: Mapping[str, object], observation: str, **more: object) -> None:
+        self._recorder.entry(action, args, observation, step=self.steps, **more)
+
+    def _capped(self, timeout_seconds: float) -> float:
+        """Never longer than the agent has left."""
+        if self._deadline is None:
+            return timeout_seconds
+        return max(0.05, min(timeout_seconds, self._deadline - time.monotonic()))

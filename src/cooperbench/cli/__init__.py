@@ -1,0 +1,90 @@
+"""The command line: arguments in, one call out. A file a command, imported only when that command is called."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, NoReturn
+
+from cooperbench._version import __version__
+from cooperbench.errors import CooperBenchError, UserError
+from cooperbench.text import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import FrameType
+
+COMMANDS = {
+    "demo": "a complete experiment on this machine, with nothing to set up",
+    "run": "run agents on pairs of features, and judge what they did",
+    "eval": "judge the results of a run",
+    "tasks": "list tasks, features and pairs, or the subsets",
+    "prepare": "download the dataset",
+    "validate": "check a dataset: tests, golden patches, conflicts",
+    "config": "show and change your settings",
+    "clean": "remove what killed runs left behind",
+}
+EXIT_ERRORS = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse, with one line for a mistake instead of the whole usage."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(EXIT_USAGE, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+def make_parser(command: str | None = None) -> argparse.ArgumentParser:
+    """The whole parser as far as one command needs it: only that command's module is imported."""
+    parser = _Parser(
+        prog="cooperbench",
+        description="Can coding agents work together? Run, judge and compare them.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"cooperbench {__version__}")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
+    for name, text in COMMANDS.items():
+        subparser = subparsers.add_parser(
+            name, help=text, description=text[0].upper() + text[1:] + ".", allow_abbrev=False
+        )
+        if name == command:
+            import_module(f"cooperbench.cli.{name}").add_arguments(subparser)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The exit code: 0 all ran, 1 some pairs ended in infrastructure errors, 2 usage, 130 interrupted."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    command = next((word for word in words if word in COMMANDS), None)
+    try:
+        args = make_parser(command).parse_args(words)
+    except SystemExit as leaving:
+        return leaving.code if isinstance(leaving.code, int) else EXIT_USAGE
+    signal.signal(signal.SIGTERM, _as_interrupt)
+    try:
+        return int(import_module(f"cooperbench.cli.{args.command}").execute(args))
+    except UserError as error:
+        return _fail(error, EXIT_USAGE)
+    except CooperBenchError as error:
+        return _fail(error, EXIT_ERRORS)
+    except KeyboardInterrupt:
+        sys.stderr.write("cooperbench: interrupted; what is finished is kept, the same command continues\n")
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read us has gone (`| head`); nothing more can be said, nor flushed at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_ERRORS
+
+
+def _fail(error: Exception, code: int) -> int:
+    sys.stderr.write(f"cooperbench: {printable(str(error))}\n")
+    return code
+
+
+def _as_interrupt(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001  # the signal handler's shape
+    raise KeyboardInterrupt

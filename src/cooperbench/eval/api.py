@@ -1,0 +1,210 @@
+"""`cooperbench.evaluate` and `cooperbench.run_patch_test`: judging what agents, or people, handed in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cooperbench.dataset.discovery import discover, load_tasks, resolve_dataset_dir
+from cooperbench.errors import UserError
+from cooperbench.models import Pair
+from cooperbench.storage import DEFAULT_LOGS_DIR, ExperimentPaths, is_finished
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from concurrent.futures import Future
+
+    from cooperbench.models import Setting
+    from cooperbench.runner.display import Display
+
+DEFAULT_TEST_SECONDS = 600
+_PATH_CHARACTERS = 4096
+
+
+def evaluate(
+    run_name: str,
+    subset: str | None = None,
+    repo: str | None = None,
+    task_id: int | None = None,
+    features: list[int] | None = None,
+    concurrency: int = 10,
+    force: bool = False,
+    backend: str = "modal",
+    *,
+    dataset_dir: str | Path | None = None,
+    logs_dir: str | Path = DEFAULT_LOGS_DIR,
+    test_timeout: int = DEFAULT_TEST_SECONDS,
+) -> None:
+    """Judge the pairs of a run that have a result and no evaluation of it yet; with `force`, all of them.
+
+    Verdicts are in each pair's eval.json; a summary is printed.
+    """
+    from cooperbench.report.table import summary_text
+    from cooperbench.runner.live import make_display
+
+    paths = ExperimentPaths(Path(logs_dir), run_name)
+    summary = evaluate_experiment(
+        paths,
+        select_results(paths, resolve_dataset_dir(dataset_dir), subset, repo, task_id, features),
+        concurrency=concurrency,
+        force=force,
+        backend=backend,
+        test_timeout=test_timeout,
+        display=make_display(),
+    )
+    print(summary_text(summary, str(paths.root)))  # noqa: T201  # the documented function prints
+
+
+Work = list[tuple["Pair", "Setting"]]
+
+
+def select_results(
+    paths: ExperimentPaths,
+    dataset_dir: Path,
+    subset: str | None,
+    repo: str | None,
+    task_id: int | None,
+    features: list[int] | None,
+) -> Work:
+    """Pairs of a run that have something to judge. None at all is the user's error."""
+    if not paths.root.is_dir():
+        known = sorted(entry.parent.name for entry in paths.logs_dir.glob("*/config.json"))
+        raise UserError(
+            f"no experiment {paths.run_name!r} in {paths.logs_dir}; there are: {', '.join(known) or 'none'}"
+        )
+    pairs = discover(dataset_dir, subset=subset, repo=repo, task_id=task_id, features=features).pairs
+    asked = {(pair.task.repo, pair.task.task_id) for pair in pairs}
+    found: Work = []
+    for setting in paths.settings_on_disk():
+        candidates = pairs
+        if features is None and subset is None:
+            candidates = (*pairs, *_groups_on_disk(paths, setting, pairs))
+        found += [(pair, setting) for pair in candidates if is_finished(paths.pair(pair, setting))]
+    if not found:
+        tasks = ", ".join(sorted(f"{name}/task{number}" for name, number in asked)[:5])
+        raise UserError(
+            f"experiment {paths.run_name!r} has no results to evaluate among what was asked for ({tasks} …)"
+        )
+    return found
+
+
+def _groups_on_disk(paths: ExperimentPaths, setting: Setting, pairs: Iterable[Pair]) -> list[Pair]:
+    """Teams of more than two, which no enumeration of pairs finds."""
+    from cooperbench.report.summary import read_pairs
+
+    tasks = {(pair.task.repo, pair.task.task_id): pair.task for pair in pairs}
+    return [
+        Pair(tasks[key.repo, key.task_id], key.features)
+        for key in (record.key for record in read_pairs(paths, setting))
+        if len(key.features) > 2 and (key.repo, key.task_id) in tasks
+    ]
+
+
+def evaluate_experiment(
+    paths: ExperimentPaths,
+    found: Work,
+    *,
+    concurrency: int,
+    force: bool,
+    backend: str,
+    test_timeout: int,
+    display: Display,
+) -> dict[str, Any]:
+    """Judge what has to be judged; the summary of the whole run."""
+    from cooperbench.eval import backends
+    from cooperbench.eval.evaluator import Evaluator
+    from cooperbench.eval.record import is_evaluated
+    from cooperbench.report.summary import save_summary
+    from cooperbench.text import plural
+    from cooperbench.workshop import Workshop
+
+    if concurrency < 1 or test_timeout < 1:
+        raise UserError("concurrency and the test timeout are at least 1")
+    chosen = backends.get_backend(backend)
+    with paths.lock():
+        work = [
+            (pair, setting)
+            for pair, setting in found
+            if force or not is_evaluated(paths.pair(pair, setting), pair, setting)
+        ]
+        display.note(f"Evaluating {plural(len(work), 'pair')} of {paths.run_name} on {backend}")
+        if len(work) < len(found):
+            display.note(f"{len(found) - len(work)} more are evaluated already (--force judges them again)")
+        try:
+            with Workshop(chosen) as workshop:
+                evaluator = Evaluator(paths, workshop.guard, workshop.images, test_timeout)
+
+                def judge(pair: Pair, setting: Setting) -> None:
+                    display.evaluated(pair, evaluator.evaluate(pair, setting))
+
+                workshop.images.prepare(
+                    [pair.task for pair, _ in work],
+                    lambda task, done, total: display.prepared(task.label, done, total),
+                )
+                pool = workshop.pool(concurrency, "eval")
+                futures: list[Future[None]] = [pool.submit(judge, pair, setting) for pair, setting in work]
+                workshop.drain(futures, lambda _: None)
+        finally:
+            summary = save_summary(paths, {})
+            display.end()
+    return summary
+
+
+def run_patch_test(
+    repo_name: str,
+    task_id: int,
+    feature_id: int,
+    agent_patch: str | Path | None = None,
+    timeout: int = DEFAULT_TEST_SECONDS,
+    backend: str = "modal",
+    *,
+    dataset_dir: str | Path | None = None,
+) -> dict[str, Any]:
+    """One patch against one feature's tests. `agent_patch`: a path or the patch's text; None: the golden patch."""
+    from cooperbench.eval import backends
+    from cooperbench.eval.backends.base import SandboxOptions
+    from cooperbench.eval.basetree import SandboxBaseTree
+    from cooperbench.eval.evaluator import SPARE_SECONDS
+    from cooperbench.eval.judge import examine, hidden_paths_of
+    from cooperbench.eval.testrun import not_run, run_tests
+    from cooperbench.workshop import Workshop
+
+    (task,) = load_tasks(resolve_dataset_dir(dataset_dir), repo_name, task_id)
+    if feature_id not in task.feature_ids:
+        raise UserError(
+            f"{task.label} has no feature {feature_id}; there are: {', '.join(map(str, task.feature_ids))}"
+        )
+    if timeout < 1:
+        raise UserError(f"timeout is {timeout}; it is at least 1")
+    feature = task.feature(feature_id)
+    patch = feature.patch.read_bytes() if agent_patch is None else _read_patch(agent_patch)
+    with Workshop(backends.get_backend(backend)) as workshop:
+        image = workshop.images.get(task)
+        with workshop.guard.sandbox(
+            image.reference, timeout_seconds=timeout + SPARE_SECONDS, options=SandboxOptions("evaluation")
+        ) as sandbox:
+            work = examine(patch, hidden_paths_of(Pair(task, (feature_id,))), SandboxBaseTree(sandbox))
+            if work.patch:
+                run = run_tests(sandbox, feature.tests.read_bytes(), work.patch, timeout)
+            else:
+                run = not_run(work.error or "nothing to test")
+    return {
+        "repo_name": task.repo,
+        "task_id": task_id,
+        "feature_id": feature_id,
+        **run.to_json(),
+        "apply_status": work.status,
+        "dropped_files": [{"path": file.path, "reason": file.reason} for file in work.dropped],
+        "output": run.output,
+    }
+
+
+def _read_patch(patch: str | Path) -> bytes:
+    """A patch has lines, a path has none."""
+    if isinstance(patch, str) and ("\n" in patch or not patch.strip()):
+        return patch.encode("utf-8", "surrogateescape")
+    path = Path(patch)
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path}: the patch cannot be read: {error.strerror or error}") from error

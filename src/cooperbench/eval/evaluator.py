@@ -1,0 +1,97 @@
+"""Evaluates pairs that lie on disk, and puts eval.json and what belongs to it beside them."""
+
+from __future__ import annotations
+
+import traceback
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from cooperbench.errors import CooperBenchError, InfraError, Interrupted
+from cooperbench.eval.backends.base import SandboxOptions
+from cooperbench.eval.judge import evaluate_pair
+from cooperbench.eval.record import SCHEMA, read_patches
+from cooperbench.retry import with_retries
+from cooperbench.storage import append_text, remove_tree, utc_now, write_bytes, write_json, write_text
+
+if TYPE_CHECKING:
+    from cooperbench.eval.backends.base import RichSandbox
+    from cooperbench.eval.backends.guard import SandboxGuard
+    from cooperbench.eval.backends.prepared import PreparedImages
+    from cooperbench.eval.judge import Evaluation
+    from cooperbench.models import Image, Pair, Setting
+    from cooperbench.storage import ExperimentPaths, PairPaths
+
+SPARE_SECONDS = 300
+"""How much longer than the tests a sandbox may live."""
+
+
+class Evaluator:
+    """For one experiment and one backend; `evaluate` may be called from several threads."""
+
+    def __init__(
+        self, paths: ExperimentPaths, guard: SandboxGuard, images: PreparedImages, test_timeout_seconds: int
+    ) -> None:
+        self._paths = paths
+        self._guard = guard
+        self._images = images
+        self._timeout_seconds = test_timeout_seconds
+
+    def evaluate(self, pair: Pair, setting: Setting) -> dict[str, Any]:
+        """The record that now is eval.json; `status` tells whether it is a verdict or an error of ours."""
+        paths = self._paths.pair(pair, setting)
+        try:
+            evaluation = with_retries(lambda _: self._judge(pair, setting, paths), self._guard.stop)
+        except Interrupted:
+            raise
+        except Exception as error:
+            if self._guard.stop.is_set():
+                raise Interrupted("stopped") from error
+            return self._record_error(pair, setting, paths, error)
+        self._write(paths, evaluation)
+        return evaluation.record
+
+    def _judge(self, pair: Pair, setting: Setting, paths: PairPaths) -> Evaluation:
+        image = self._images.get(pair.task)
+        make_sandbox = partial(self._make_sandbox, pair, image)
+        return evaluate_pair(
+            pair, setting, read_patches(paths, pair, setting), image, make_sandbox, self._timeout_seconds
+        )
+
+    def _make_sandbox(self, pair: Pair, image: Image) -> RichSandbox:
+        labels = {"run": self._paths.run_name, "pair": pair.label}
+        return self._guard.open(
+            image.reference,
+            timeout_seconds=self._timeout_seconds + SPARE_SECONDS,
+            options=SandboxOptions("evaluation", "none", labels),
+        )
+
+    def _write(self, paths: PairPaths, evaluation: Evaluation) -> None:
+        """The verdict last: where it is, everything that it speaks of is there too."""
+        remove_tree(paths.folder / "tests")
+        for (subject, feature_id), output in evaluation.outputs.items():
+            write_text(paths.test_output(subject, feature_id), output)
+        if evaluation.merged_patch:
+            write_bytes(paths.merged_patch, evaluation.merged_patch)
+        else:
+            paths.merged_patch.unlink(missing_ok=True)
+        write_json(paths.evaluation, evaluation.record)
+
+    def _record_error(
+        self, pair: Pair, setting: Setting, paths: PairPaths, error: Exception
+    ) -> dict[str, Any]:
+        expected = isinstance(error, CooperBenchError)
+        if not expected:
+            append_text(self._paths.error_log, f"{utc_now()} {pair.label}\n{traceback.format_exc()}\n")
+        record = {
+            "schema": SCHEMA,
+            "status": "error",
+            "repo": pair.task.repo,
+            "task_id": pair.task.task_id,
+            "features": list(pair.feature_ids),
+            "setting": setting,
+            "error": str(error) if expected else f"{type(error).__name__}: {error}",
+            "infrastructure": isinstance(error, InfraError),
+            "time": utc_now(),
+        }
+        write_json(paths.evaluation, record)
+        return record

@@ -1,0 +1,102 @@
+"""One patch against one feature's tests, in a sandbox that no agent has touched.
+
+The runner's exit code is the judge; what its test framework printed is the witness: no success without a test that
+passed, none with one that failed.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from cooperbench.errors import SandboxError
+from cooperbench.eval.counts import first_error, read_counts
+from cooperbench.models import TestCounts
+
+if TYPE_CHECKING:
+    from cooperbench.eval.backends.base import CommandResult, RichSandbox
+
+RUNNER = "/usr/local/bin/runner.sh"
+PATCHES_DIR = "/patches"
+TESTS_NAME = "tests.patch"
+FEATURE_NAME = "feature.patch"
+_OUTPUT_LIMIT = 8_000_000
+_COMMAND_NOT_FOUND = 127
+
+
+@dataclass(frozen=True)
+class TestRun:
+    """How the tests of one feature went."""
+
+    __test__ = False
+
+    success: bool
+    counts: TestCounts
+    exit_code: int | None
+    """None where nothing was run."""
+    timed_out: bool
+    duration_seconds: float
+    error: str | None
+    """One line; None on success."""
+    output: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "success": self.success,
+            "tests_passed": self.counts.passed,
+            "tests_failed": self.counts.failed,
+            "tests_skipped": self.counts.skipped,
+            "framework": self.counts.framework,
+            "exit_code": self.exit_code,
+            "timed_out": self.timed_out,
+            "duration_seconds": self.duration_seconds,
+            "error": self.error,
+        }
+
+
+def not_run(reason: str) -> TestRun:
+    """A test run that could not take place, and so was no success."""
+    return TestRun(False, TestCounts(), None, False, 0.0, reason, "")
+
+
+def run_tests(sandbox: RichSandbox, tests: bytes, patch: bytes | None, timeout_seconds: int) -> TestRun:
+    """`patch` None or empty means the base as it is."""
+    sandbox.write_file(f"{PATCHES_DIR}/{TESTS_NAME}", tests)
+    argv = ["bash", RUNNER, TESTS_NAME]
+    if patch:
+        sandbox.write_file(f"{PATCHES_DIR}/{FEATURE_NAME}", patch)
+        argv.append(FEATURE_NAME)
+    started = time.monotonic()
+    result = sandbox.run(argv, timeout_seconds=timeout_seconds, output_limit=_OUTPUT_LIMIT)
+    if result.returncode == _COMMAND_NOT_FOUND and not _runner_exists(sandbox):
+        raise SandboxError(f"the image has no {RUNNER}")
+    return judge(result, round(time.monotonic() - started, 3), timeout_seconds)
+
+
+def judge(result: CommandResult, duration_seconds: float, timeout_seconds: int) -> TestRun:
+    output = result.stdout_read()
+    if result.stderr:
+        output += ("" if output.endswith("\n") or not output else "\n") + result.stderr_read()
+    counts = read_counts(output)
+    error = _reason(result, counts, output, timeout_seconds)
+    return TestRun(
+        error is None, counts, result.returncode, result.timed_out, duration_seconds, error, output
+    )
+
+
+def _reason(result: CommandResult, counts: TestCounts, output: str, timeout_seconds: int) -> str | None:
+    """Why it is no success; None if it is one."""
+    if result.timed_out:
+        return f"the tests did not end within {timeout_seconds} s"
+    if result.returncode != 0:
+        return first_error(output) or f"exit code {result.returncode}"
+    if counts.failed:
+        return first_error(output) or f"{counts.failed} failed, although the exit code is 0"
+    if not counts.passed:
+        return "no test passed, although the exit code is 0"
+    return None
+
+
+def _runner_exists(sandbox: RichSandbox) -> bool:
+    return sandbox.run(["test", "-f", RUNNER], timeout_seconds=60).returncode == 0

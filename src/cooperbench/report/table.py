@@ -1,0 +1,140 @@
+"""The summary as text: what a person reads after a run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from cooperbench.text import duration_text, plural, printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+MOST_ROWS = 40
+_MEANINGS = {
+    "individual_success": ("individual", "every patch passes its own tests alone"),
+    "merge_success": ("merge", "the patches merge in plain git"),
+    "merged_success": ("merged", "the merge passes all tests"),
+    "overall_success": ("overall", "both: alone and merged"),
+    "overall_success_strict": ("strict", "overall, and without a textual conflict"),
+}
+
+
+def aligned(rows: Sequence[Sequence[str]], indent: str = "  ") -> list[str]:
+    """Columns side by side, each as wide as it must be."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))] if rows else []
+    return [
+        (indent + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))).rstrip()
+        for row in rows
+    ]
+
+
+def summary_text(summary: dict[str, Any], logs: str) -> str:
+    """All of a summary."""
+    lines: list[str] = []
+    for setting, part in summary["settings"].items():
+        lines += [*_setting_lines(setting, part), ""]
+    lines.append(f"Logs: {logs}")
+    return "\n".join(lines)
+
+
+def _setting_lines(setting: str, part: dict[str, Any]) -> Iterable[str]:
+    yield f"{setting}: {plural(part['pairs'], 'pair')}, {part['evaluated']} evaluated" + _left_out(part)
+    yield ""
+    yield from _pair_lines(part["results"], with_merge=setting != "solo")
+    yield ""
+    yield from aligned(
+        [_rate_row(name, part["rates"][name]) for name in _MEANINGS if _applies(name, setting)]
+    )
+    yield ""
+    tokens = part["prompt_tokens"] + part["completion_tokens"]
+    yield (
+        f"  cost ${part['cost']:.2f}, {tokens} tokens, {plural(part['steps'], 'step')}, "
+        f"{plural(part['messages'], 'message')}; agents {duration_text(part['agent_seconds'])}, "
+        f"tests {duration_text(part['test_seconds'])}"
+    )
+
+
+def _applies(name: str, setting: str) -> bool:
+    """One agent's patch merges with nothing."""
+    return setting != "solo" or name in ("individual_success", "overall_success")
+
+
+def _left_out(part: dict[str, Any]) -> str:
+    others = [
+        f"{part[key]} {word}"
+        for key, word in (
+            ("errors", "ended in errors"),
+            ("unevaluated", "not evaluated yet"),
+            ("missing", "not run yet"),
+        )
+        if part[key]
+    ]
+    return f" ({', '.join(others)}: not part of the rates)" if others else ""
+
+
+def _rate_row(name: str, rate: dict[str, Any]) -> tuple[str, str, str, str]:
+    title, meaning = _MEANINGS[name]
+    share = "–" if rate["rate"] is None else f"{100 * rate['rate']:.0f} %"
+    return title, f"{rate['passed']}/{rate['of']}", share, meaning
+
+
+def _pair_lines(results: Sequence[dict[str, Any]], *, with_merge: bool) -> list[str]:
+    shown = (
+        results
+        if len(results) <= MOST_ROWS
+        else [one for one in results if one["state"] != "passed"][:MOST_ROWS]
+    )
+    if not shown:
+        return []
+    rows: list[tuple[str, ...]] = [
+        ("repository", "task", "features", "alone", "merge", "together", "overall", "")
+    ]
+    rows += [_pair_row(one) for one in shown]
+    if not with_merge:
+        rows = [(*row[:3], *row[6:]) for row in rows]
+    lines = aligned(rows)
+    if len(shown) < len(results):
+        lines.append(f"  … {len(results) - len(shown)} more in summary.json")
+    return lines
+
+
+def _pair_row(one: dict[str, Any]) -> tuple[str, ...]:
+    features = ",".join(map(str, one["features"]))
+    if one["state"] in ("error", "missing", "unevaluated"):
+        return (
+            one["repo"],
+            str(one["task_id"]),
+            features,
+            "",
+            "",
+            "",
+            one["state"],
+            printable(one["error"] or "")[:80],
+        )
+    merge = one["merge_status"] + (" (union)" if one["strategy"] == "union" else "")
+    return (
+        one["repo"],
+        str(one["task_id"]),
+        features,
+        _mark(one["individual_success"]),
+        merge,
+        _mark(one["merged_success"]),
+        _mark(one["overall_success"]),
+        "" if one["overall_success"] else printable(one["error"] or "")[:80],
+    )
+
+
+def _mark(success: bool) -> str:
+    return "✓" if success else "✗"
+
+
+def deficit_text(solo: dict[str, Any], coop: dict[str, Any]) -> str:
+    """The number that the benchmark exists for, from two summaries of the same pairs."""
+    alone, together = (part["rates"]["overall_success"] for part in (solo, coop))
+    if alone["rate"] is None or together["rate"] is None:
+        return "Coordination deficit: nothing to compare yet"
+    deficit = 100 * (alone["rate"] - together["rate"])
+    return (
+        f"Coordination deficit: solo {alone['passed']}/{alone['of']} − coop {together['passed']}/{together['of']} "
+        f"= {deficit:.0f} percentage points"
+    )

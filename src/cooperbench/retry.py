@@ -1,0 +1,38 @@
+"""Trying again what failed through nobody's fault, with growing pauses."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, TypeVar
+
+from cooperbench.errors import InfraError, Interrupted
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable
+
+T = TypeVar("T")
+ATTEMPTS = 3
+FIRST_PAUSE_SECONDS = 1.0
+
+
+def with_retries(
+    work: Callable[[int], T],
+    stop: threading.Event,
+    on_failure: Callable[[int, InfraError], None] = lambda *_: None,
+    attempts: int = ATTEMPTS,
+) -> T:
+    """`work(attempt)`, again after an InfraError; the last one's error is raised. A stop ends it at once."""
+    for attempt in range(1, attempts + 1):
+        try:
+            return work(attempt)
+        except InfraError as error:
+            if stop.is_set():
+                raise Interrupted("stopped") from error
+            on_failure(attempt, error)
+            if attempt == attempts:
+                raise
+            pause = FIRST_PAUSE_SECONDS * 2 ** (attempt - 1)
+            if stop.wait(pause * random.uniform(0.5, 1.5)):  # noqa: S311  # jitter, not a secret
+                raise Interrupted("stopped") from error
+    raise AssertionError("unreachable")

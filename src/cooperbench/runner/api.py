@@ -1,0 +1,141 @@
+"""`cooperbench.run`: the documented function, and the one behind it that the command line uses too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cooperbench.agents.base import CheckedAgent, Limits
+from cooperbench.agents.registry import get_agent
+from cooperbench.dataset.discovery import discover, resolve_dataset_dir
+from cooperbench.errors import UserError
+from cooperbench.runner.config import RunConfig
+from cooperbench.runner.plan import make_plan
+from cooperbench.storage import DEFAULT_LOGS_DIR, checked_run_name
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cooperbench.eval.backends.base import NetworkPolicy
+    from cooperbench.models import Pair, Setting
+    from cooperbench.runner.display import Display
+    from cooperbench.runner.plan import Plan
+
+DEFAULT_REDIS_URL = "redis://localhost:6379"
+DEFAULT_TIME_LIMIT_SECONDS = 3600.0
+
+
+def run(
+    run_name: str,
+    subset: str | None = None,
+    repo: str | None = None,
+    task_id: int | None = None,
+    features: list[int] | None = None,
+    model_name: str = "vertex_ai/gemini-3-flash-preview",
+    agent: str = "mini_swe_agent",
+    concurrency: int = 20,
+    force: bool = False,
+    redis_url: str = DEFAULT_REDIS_URL,
+    setting: Setting = "coop",
+    git_enabled: bool = False,
+    messaging_enabled: bool = True,
+    auto_eval: bool = True,
+    eval_concurrency: int = 10,
+    backend: str = "modal",
+    agent_config: str | None = None,
+    *,
+    dataset_dir: str | Path | None = None,
+    logs_dir: str | Path = DEFAULT_LOGS_DIR,
+    step_limit: int | None = None,
+    cost_limit: float | None = None,
+    time_limit: float | None = DEFAULT_TIME_LIMIT_SECONDS,
+    network: NetworkPolicy = "none",
+    test_timeout: int = 600,
+) -> None:
+    """Run agents on pairs of features and (with `auto_eval`) judge what they did.
+
+    Results are under `logs_dir/run_name`; a summary is printed. Calling it again continues: pairs with a good
+    result are skipped, those that ended in an infrastructure error are run again, `force` runs all again.
+    Limits (`step_limit`, `cost_limit` in dollars, `time_limit` in seconds) are per agent; hitting one is an outcome.
+    """
+    from cooperbench.report.table import summary_text
+    from cooperbench.runner.live import make_display
+
+    if redis_url != DEFAULT_REDIS_URL:
+        raise UserError(
+            "redis_url: messages over Redis are not part of this version yet; they are carried in process"
+        )
+    config = RunConfig(
+        run_name=checked_run_name(run_name),
+        dataset_dir=resolve_dataset_dir(dataset_dir),
+        logs_dir=Path(logs_dir),
+        setting=setting,
+        agent=agent,
+        model=model_name,
+        backend=backend,
+        agent_config=None if agent_config is None else Path(agent_config),
+        subset=subset,
+        repo=repo,
+        task_id=task_id,
+        features=None if features is None else tuple(features),
+        concurrency=concurrency,
+        eval_concurrency=eval_concurrency,
+        force=force,
+        git_enabled=git_enabled,
+        messaging_enabled=messaging_enabled,
+        auto_eval=auto_eval,
+        limits=Limits(step_limit, cost_limit, time_limit),
+        network=network,
+        test_timeout_seconds=test_timeout,
+    )
+    summary = run_experiment(config, make_display())
+    print(summary_text(summary, str(config.paths.root)))  # noqa: T201  # the documented function prints
+
+
+def select(config: RunConfig) -> tuple[tuple[Pair, ...], tuple[str, ...]]:
+    """The pairs that a call asks for, and what is to be said about them."""
+    found = discover(
+        config.dataset_dir,
+        subset=config.subset,
+        repo=config.repo,
+        task_id=config.task_id,
+        features=config.features,
+    )
+    return found.pairs, found.notes
+
+
+def check(config: RunConfig, pairs: Sequence[Pair]) -> None:
+    """Whatever can be known to be wrong before anything is made."""
+    config.check_against_disk()
+    agent = get_agent(config.agent)()
+    if isinstance(agent, CheckedAgent):
+        agent.check(config.agent_config, pairs, config.setting)
+
+
+def plan_experiment(config: RunConfig) -> tuple[Plan, tuple[str, ...]]:
+    """For `--dry-run`: everything is checked, nothing is written."""
+    pairs, notes = select(config)
+    check(config, pairs)
+    return make_plan(config, pairs), notes
+
+
+def run_experiment(config: RunConfig, display: Display) -> dict[str, Any]:
+    """One experiment, from its configuration to its summary."""
+    from cooperbench.eval import backends
+    from cooperbench.runner.experiment import carry_out
+
+    pairs, notes = select(config)
+    check(config, pairs)
+    # By module attribute: the documentation tells users to replace it there.
+    backend = backends.get_backend(config.backend)
+    with config.paths.lock():
+        config.check_against_disk()
+        plan = make_plan(config, pairs)
+        config.save()
+        display.begin(config, plan)
+        try:
+            for note in notes:
+                display.note(note)
+            return carry_out(config, plan, backend, display)
+        finally:
+            display.end()

@@ -1,0 +1,156 @@
+"""What an experiment is: the choices that make its results comparable, and what may change between two calls."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from cooperbench._version import __version__
+from cooperbench.agents.base import Limits
+from cooperbench.errors import UserError
+from cooperbench.models import SETTINGS, Setting
+from cooperbench.storage import ExperimentPaths, read_json, utc_now, write_json
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cooperbench.eval.backends.base import NetworkPolicy
+
+SCHEMA = "cooperbench.config/1"
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """One call of `run`, checked."""
+
+    run_name: str
+    dataset_dir: Path
+    logs_dir: Path
+    setting: Setting
+    agent: str
+    model: str | None
+    backend: str
+    agent_config: Path | None = None
+    subset: str | None = None
+    repo: str | None = None
+    task_id: int | None = None
+    features: tuple[int, ...] | None = None
+    concurrency: int = 20
+    eval_concurrency: int = 10
+    force: bool = False
+    git_enabled: bool = False
+    messaging_enabled: bool = True
+    auto_eval: bool = True
+    redis_url: str = "redis://localhost:6379"
+    limits: Limits = field(default_factory=Limits)
+    network: NetworkPolicy = "none"
+    test_timeout_seconds: int = 600
+
+    def __post_init__(self) -> None:
+        if self.setting not in SETTINGS:
+            raise UserError(f"setting is {self.setting!r}; it is one of {', '.join(SETTINGS)}")
+        for name in ("concurrency", "eval_concurrency", "test_timeout_seconds"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name} is {getattr(self, name)}; it is at least 1")
+        for name in ("steps", "cost", "seconds"):
+            value = getattr(self.limits, name)
+            if value is not None and value <= 0:
+                raise UserError(f"the limit on {name} is {value}; it is above 0")
+        if self.git_enabled:
+            raise UserError("git collaboration (--git, git_enabled) is not part of this version yet")
+        if self.agent_config is not None and not self.agent_config.exists():
+            raise UserError(f"{self.agent_config}: no such agent config")
+
+    @property
+    def paths(self) -> ExperimentPaths:
+        return ExperimentPaths(self.logs_dir, self.run_name)
+
+    def identity(self) -> dict[str, Any]:
+        """What must stay the same for results to stand in one table."""
+        return {
+            "agent": self.agent,
+            "model_name": self.model,
+            "agent_config_sha256": _digest(self.agent_config),
+            "backend": self.backend,
+            "git_enabled": self.git_enabled,
+            "messaging_enabled": self.messaging_enabled,
+            "network": self.network,
+            "step_limit": self.limits.steps,
+            "cost_limit": self.limits.cost,
+            "time_limit_seconds": self.limits.seconds,
+            "dataset": self.dataset_dir.name,
+            "dataset_revision": dataset_revision(self.dataset_dir),
+        }
+
+    def invocation(self) -> dict[str, Any]:
+        """What this call asked for beyond that."""
+        return {
+            "time": utc_now(),
+            "version": __version__,
+            "setting": self.setting,
+            "subset": self.subset,
+            "repo": self.repo,
+            "task_id": self.task_id,
+            "features": list(self.features) if self.features else None,
+            "agent_config": str(self.agent_config) if self.agent_config else None,
+            "concurrency": self.concurrency,
+            "eval_concurrency": self.eval_concurrency,
+            "auto_eval": self.auto_eval,
+            "force": self.force,
+        }
+
+    def differences(self) -> list[str]:
+        """How this call differs from the experiment on disk, as lines `key: there → here`."""
+        stored = self._stored()
+        if stored is None:
+            return []
+        return [
+            f"{key}: {stored.get(key)!r} → {value!r}"
+            for key, value in self.identity().items()
+            if stored.get(key) != value
+        ]
+
+    def check_against_disk(self) -> None:
+        different = self.differences()
+        if different:
+            raise UserError(
+                f"experiment {self.run_name!r} was started with another configuration ({'; '.join(different)}); "
+                "take another name (-n) or the same settings"
+            )
+
+    def save(self) -> None:
+        stored = self._stored() or {}
+        write_json(
+            self.paths.config,
+            {
+                "schema": SCHEMA,
+                "run_name": self.run_name,
+                "setting": self.setting,
+                **self.identity(),
+                "invocations": [*stored.get("invocations", []), self.invocation()],
+            },
+        )
+
+    def _stored(self) -> dict[str, Any] | None:
+        if not self.paths.config.exists():
+            return None
+        stored = read_json(self.paths.config)
+        if stored is None or stored.get("schema") != SCHEMA:
+            raise UserError(
+                f"{self.paths.config} is no configuration of this version; take another name (-n)"
+            )
+        return stored
+
+
+def dataset_revision(dataset_dir: Path) -> str | None:
+    """What `cooperbench prepare` recorded, if it made this dataset."""
+    return (read_json(dataset_dir / ".cooperbench.json") or {}).get("revision")
+
+
+def _digest(config: Path | None) -> str | None:
+    if config is None:
+        return None
+    if config.is_dir():
+        return f"folder {config.name}"
+    return hashlib.sha256(config.read_bytes()).hexdigest()

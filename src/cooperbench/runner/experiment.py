@@ -1,0 +1,120 @@
+"""One experiment: carries out a plan, pairs and evaluations side by side, and leaves a summary."""
+
+from __future__ import annotations
+
+import traceback
+from typing import TYPE_CHECKING, Any
+
+from cooperbench._version import __version__
+from cooperbench.errors import CooperBenchError, InfraError, Interrupted
+from cooperbench.eval.evaluator import Evaluator
+from cooperbench.report.summary import save_summary
+from cooperbench.retry import with_retries
+from cooperbench.runner.pair import RESULT_SCHEMA, PairRun
+from cooperbench.storage import append_text, utc_now, write_json
+from cooperbench.workshop import Workshop
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from cooperbench.eval.backends.base import EvalBackend
+    from cooperbench.models import Message, Pair
+    from cooperbench.runner.config import RunConfig
+    from cooperbench.runner.display import Display
+    from cooperbench.runner.plan import Plan
+
+
+def carry_out(config: RunConfig, plan: Plan, backend: EvalBackend, display: Display) -> dict[str, Any]:
+    """The summary, also on disk. KeyboardInterrupt passes through once everything has ended and is summed up."""
+    try:
+        with Workshop(backend) as workshop:
+            _Experiment(config, plan, workshop, display).run()
+    finally:
+        summary = save_summary(config.paths, {config.setting: plan.pairs})
+    return summary
+
+
+class _Experiment:
+    def __init__(self, config: RunConfig, plan: Plan, workshop: Workshop, display: Display) -> None:
+        self._config = config
+        self._plan = plan
+        self._display = display
+        self._workshop = workshop
+        self._evaluator = Evaluator(
+            config.paths, workshop.guard, workshop.images, config.test_timeout_seconds
+        )
+
+    def run(self) -> None:
+        """Runs feed evaluations; both go on until nothing is left."""
+        plan, config = self._plan, self._config
+        tasks = [pair.task for pair in (*plan.to_run, *plan.to_evaluate)]
+        self._workshop.images.prepare(
+            tasks, lambda task, done, total: self._display.prepared(task.label, done, total)
+        )
+        pairs = self._workshop.pool(config.concurrency, "pair")
+        evaluations = self._workshop.pool(config.eval_concurrency, "eval")
+
+        def evaluate_next(pair: Pair | None) -> Future[Pair | None] | None:
+            return evaluations.submit(self._evaluate, pair) if pair and config.auto_eval else None
+
+        first = [pairs.submit(self._run_pair, pair) for pair in plan.to_run]
+        first += [evaluations.submit(self._evaluate, pair) for pair in plan.to_evaluate]
+        self._workshop.drain(first, evaluate_next)
+
+    def _run_pair(self, pair: Pair) -> Pair | None:
+        """The pair, if there is a result worth evaluating."""
+        self._check_stop()
+        self._display.pair_started(pair)
+        try:
+            result = with_retries(
+                lambda attempt: self._attempt(pair, attempt),
+                self._workshop.stop,
+                lambda attempt, error: self._display.note(f"{pair.label}: attempt {attempt} failed: {error}"),
+            )
+        except Interrupted:
+            raise
+        except Exception as error:
+            self._check_stop()
+            result = self._record_error(pair, error)
+        self._display.pair_ended(pair, result)
+        return pair if result["status"] == "completed" else None
+
+    def _attempt(self, pair: Pair, attempt: int) -> dict[str, Any]:
+        image = self._workshop.images.get(pair.task)
+        self._config.paths.archive(pair, self._config.setting)
+        paths = self._config.paths.pair(pair, self._config.setting)
+        paths.folder.mkdir(parents=True)
+
+        def tell(message: Message) -> None:
+            self._display.message(pair, message)
+
+        return PairRun(pair, self._config, image, self._workshop.guard, paths, tell).execute(attempt)
+
+    def _record_error(self, pair: Pair, error: Exception) -> dict[str, Any]:
+        """A pair that ended through no agent's fault: on record, and run again next time."""
+        expected = isinstance(error, CooperBenchError)
+        if not expected:
+            append_text(self._config.paths.error_log, f"{utc_now()} {pair.label}\n{traceback.format_exc()}\n")
+        record = {
+            "schema": RESULT_SCHEMA,
+            "status": "error",
+            "run_name": self._config.run_name,
+            "repo": pair.task.repo,
+            "task_id": pair.task.task_id,
+            "features": list(pair.feature_ids),
+            "setting": self._config.setting,
+            "error": str(error) if expected else f"{type(error).__name__}: {error}",
+            "infrastructure": isinstance(error, InfraError),
+            "ended_at": utc_now(),
+            "version": __version__,
+        }
+        write_json(self._config.paths.pair(pair, self._config.setting).result, record)
+        return record
+
+    def _evaluate(self, pair: Pair) -> None:
+        self._check_stop()
+        self._display.evaluated(pair, self._evaluator.evaluate(pair, self._config.setting))
+
+    def _check_stop(self) -> None:
+        if self._workshop.stop.is_set():
+            raise Interrupted("stopped")

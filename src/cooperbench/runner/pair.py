@@ -1,0 +1,259 @@
+"""One attempt at one pair: sandboxes that start together, agents that work at the same time, patches, result."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from cooperbench._version import __version__
+from cooperbench.agents.recorder import Recorder
+from cooperbench.agents.registry import get_agent, uses_model
+from cooperbench.agents.session import Session
+from cooperbench.errors import AgentFailure, InfraError, Interrupted
+from cooperbench.eval.backends.base import SandboxOptions
+from cooperbench.eval.diff import PatchError, paths_of
+from cooperbench.models import seats_of
+from cooperbench.runner.workspace import SNAPSHOT_SECONDS, prepare_repository, take_patch
+from cooperbench.storage import utc_now, write_json
+from cooperbench.team.mailbox import MemoryMailbox
+from cooperbench.team.postbox import PostBox
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from concurrent.futures import Future
+
+    from cooperbench.eval.backends.base import RichSandbox
+    from cooperbench.eval.backends.guard import SandboxGuard
+    from cooperbench.models import Image, Message, Pair, Seat
+    from cooperbench.runner.config import RunConfig
+    from cooperbench.storage import PairPaths
+    from cooperbench.team.mailbox import Mailbox
+
+RESULT_SCHEMA = "cooperbench.result/1"
+CONVERSATION_SCHEMA = "cooperbench.conversation/1"
+UNLIMITED_LIFETIME_SECONDS = 24 * 3600
+SUBMITTED = "submitted"
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Desk:
+    """A seat that is ready to work: sandbox open, repository prepared."""
+
+    seat: Seat
+    sandbox: RichSandbox
+    base_commit: str
+    postbox: PostBox | None
+
+
+class PairRun:
+    """Everything that one attempt needs; `execute` does it."""
+
+    def __init__(
+        self,
+        pair: Pair,
+        config: RunConfig,
+        image: Image,
+        guard: SandboxGuard,
+        paths: PairPaths,
+        on_message: Callable[[Message], None],
+    ) -> None:
+        self._pair = pair
+        self._config = config
+        self._image = image
+        self._guard = guard
+        self._paths = paths
+        self._on_message = on_message
+        self._seats = seats_of(pair, config.setting)
+        self._model = config.model if uses_model(config.agent) else None
+        self._mailbox: Mailbox | None = None
+        if config.messaging_enabled and len(self._seats) > 1:
+            self._mailbox = MemoryMailbox([seat.agent_id for seat in self._seats])
+        self._postboxes = {seat.agent_id: self._postbox_of(seat) for seat in self._seats}
+
+    def execute(self, attempt: int) -> dict[str, Any]:
+        """The record that now is result.json. InfraError and Interrupted leave no result behind."""
+        started_at, started = utc_now(), time.monotonic()
+        sandboxes: list[RichSandbox] = []
+        try:
+            with ThreadPoolExecutor(len(self._seats), thread_name_prefix="agent") as pool:
+                try:
+                    desks = _gather([pool.submit(self._set_up, seat, sandboxes) for seat in self._seats])
+                    self._check_same_start(desks)
+                    agents = _gather([pool.submit(self._work, desk) for desk in desks])
+                finally:
+                    # On failure whoever still works is torn out of it, so that the pool can end.
+                    self._end(sandboxes)
+        finally:
+            # One may have been opened while the others were being ended.
+            self._end(sandboxes)
+        if self._mailbox is not None:
+            write_json(self._paths.conversation, self._conversation(self._mailbox))
+        record = {
+            "schema": RESULT_SCHEMA,
+            "status": "completed",
+            "run_name": self._config.run_name,
+            "repo": self._pair.task.repo,
+            "task_id": self._pair.task.task_id,
+            "features": list(self._pair.feature_ids),
+            "setting": self._config.setting,
+            "agents": {agent["agent_id"]: agent for agent in agents},
+            "messages": len(self._mailbox.messages()) if self._mailbox else 0,
+            "cost": sum(agent["cost"] for agent in agents),
+            "base_commit": desks[0].base_commit,
+            "backend": self._config.backend,
+            "image": self._image.reference,
+            "image_digest": self._image.digest,
+            "attempt": attempt,
+            "started_at": started_at,
+            "ended_at": utc_now(),
+            "duration_seconds": round(time.monotonic() - started, 3),
+            "error": None,
+            "version": __version__,
+        }
+        write_json(self._paths.result, record)
+        return record
+
+    def _postbox_of(self, seat: Seat) -> PostBox | None:
+        if self._mailbox is None:
+            return None
+        colleagues = [other.agent_id for other in self._seats if other != seat]
+        postbox = PostBox(seat.agent_id, colleagues, self._mailbox)
+        postbox.on_sent = self._on_message
+        return postbox
+
+    def _set_up(self, seat: Seat, sandboxes: list[RichSandbox]) -> Desk:
+        seconds = self._config.limits.seconds
+        lifetime = UNLIMITED_LIFETIME_SECONDS if seconds is None else int(seconds) + 2 * SNAPSHOT_SECONDS
+        labels = {"run": self._config.run_name, "pair": self._pair.label, "agent": seat.agent_id}
+        sandbox = self._guard.open(
+            self._image.agent_reference or self._image.reference,
+            timeout_seconds=lifetime,
+            options=SandboxOptions("agent", self._config.network, labels),
+        )
+        sandboxes.append(sandbox)
+        commit = prepare_repository(sandbox, already_scrubbed=self._image.agent_reference is not None)
+        postbox = self._postboxes[seat.agent_id]
+        if postbox is not None:
+            postbox.start(sandbox, streams=self._guard.streams)
+        return Desk(seat, sandbox, commit, postbox)
+
+    def _check_same_start(self, desks: Sequence[Desk]) -> None:
+        commits = {desk.base_commit for desk in desks}
+        if len(commits) > 1:
+            raise InfraError(
+                f"the sandboxes of {self._pair.label} start from different commits: {sorted(commits)}"
+            )
+
+    def _work(self, desk: Desk) -> dict[str, Any]:
+        """One agent from its first step to its patch, and its part of result.json."""
+        started = time.monotonic()
+        files = self._paths.agent(desk.seat.agent_id)
+        recorder = Recorder(files, desk.seat, agent=self._config.agent, model=self._model)
+        session = Session(
+            pair=self._pair,
+            seat=desk.seat,
+            setting=self._config.setting,
+            model=self._model,
+            config_path=self._config.agent_config,
+            sandbox=desk.sandbox,
+            recorder=recorder,
+            limits=self._config.limits,
+            postbox=desk.postbox,
+            stop=self._guard.stop,
+        )
+        try:
+            status, error = self._run_agent(session)
+            if self._mailbox is not None:
+                self._mailbox.finish(desk.seat.agent_id)
+            patch = take_patch(desk.sandbox)
+        except BaseException as problem:
+            recorder.note(f"broken off: {type(problem).__name__}: {problem}")
+            recorder.abandon()
+            raise
+        self._guard.end(desk.sandbox)
+        files.write_patch(patch)
+        recorder.finish(status, session.usage, error)
+        return {
+            "agent_id": desk.seat.agent_id,
+            "feature_ids": list(desk.seat.feature_ids),
+            "agent": self._config.agent,
+            "model": self._model,
+            "status": status,
+            "error": error,
+            "steps": session.steps,
+            "cost": session.usage.cost,
+            "prompt_tokens": session.usage.prompt_tokens,
+            "completion_tokens": session.usage.completion_tokens,
+            "cached_tokens": session.usage.cached_tokens,
+            "model_calls": session.usage.calls,
+            "patch_bytes": len(patch),
+            "files_changed": _files_changed(patch),
+            "started_at": recorder.started_at,
+            "ended_at": utc_now(),
+            "duration_seconds": round(time.monotonic() - started, 3),
+        }
+
+    def _run_agent(self, session: Session) -> tuple[str, str | None]:
+        try:
+            get_agent(self._config.agent)().run(session)
+        except AgentFailure as failure:
+            return failure.status, str(failure)
+        return SUBMITTED, None
+
+    def _end(self, sandboxes: list[RichSandbox]) -> None:
+        for sandbox in list(sandboxes):
+            self._guard.end(sandbox)
+        for postbox in self._postboxes.values():
+            if postbox is not None:
+                postbox.close()
+        if self._mailbox is not None:
+            self._mailbox.close()
+
+    def _conversation(self, mailbox: Mailbox) -> dict[str, Any]:
+        features = {seat.agent_id: seat.feature_ids[0] for seat in self._seats}
+        return {
+            "schema": CONVERSATION_SCHEMA,
+            "messages": [
+                {
+                    "sequence": message.sequence,
+                    "from": message.sender,
+                    "to": message.recipient,
+                    "message": message.text,
+                    "timestamp": message.timestamp,
+                    "feature_id": features[message.sender],
+                    "sender_step": message.sender_step,
+                    **self._delivery(message),
+                }
+                for message in mailbox.messages()
+            ],
+        }
+
+    def _delivery(self, message: Message) -> dict[str, Any]:
+        postbox = self._postboxes[message.recipient]
+        delivery = postbox.delivery(message.sequence) if postbox else None
+        return {
+            "delivered_at": delivery.delivered_at if delivery else None,
+            "delivered_step": delivery.step if delivery else None,
+            "delivered_by": delivery.how if delivery else None,
+        }
+
+
+def _gather(futures: list[Future[T]]) -> list[T]:
+    """All results in order; the first failure at once, while the others may still be at it."""
+    done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+    failures = [error for future in done if (error := future.exception())]
+    # What one agent broke off because of a stop tells less than what went wrong.
+    failures.sort(key=lambda error: isinstance(error, Interrupted))
+    if failures:
+        raise failures[0]
+    return [future.result() for future in futures]
+
+
+def _files_changed(patch: bytes) -> list[str]:
+    try:
+        return list(paths_of(patch))
+    except PatchError:
+        return []

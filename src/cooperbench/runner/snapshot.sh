@@ -1,0 +1,25 @@
+# snapshot.sh REPO BASE_GIT_DIR OUTPUT: the difference between the base commit and the work tree, as a patch.
+# Untracked files count, ignored ones do not. Index and object store are ours, so that whatever the agent did to
+# REPO/.git (commits, resets, hooks, config, deletion) does not matter. Run by bash in the agent's sandbox.
+set -euo pipefail
+repo=$1 base=$2 output=$3
+scratch=$(mktemp -d "${output%/*}/snapshot.XXXXXX")
+trap 'rm -rf "$scratch"' EXIT
+mkdir "$scratch/objects"
+
+# A repository inside the repository would be taken as a submodule; its files are meant.
+find "$repo" -mindepth 2 -name .git -prune -exec rm -rf {} + 2>/dev/null || true
+
+export GIT_DIR="$base" GIT_WORK_TREE="$repo" GIT_INDEX_FILE="$scratch/index"
+export GIT_OBJECT_DIRECTORY="$scratch/objects" GIT_ALTERNATE_OBJECT_DIRECTORIES="$base/objects"
+export GIT_CONFIG_NOSYSTEM=1 GIT_CONFIG_GLOBAL=/dev/null HOME="$scratch" LC_ALL=C
+git() {
+    command git -c core.hooksPath=/dev/null -c core.fsmonitor=false -c core.autocrlf=false -c core.safecrlf=false \
+        -c core.excludesFile=/dev/null -c core.attributesFile=/dev/null -c core.bare=false -c core.fileMode=true \
+        -c core.untrackedCache=false -c safe.directory='*' "$@"
+}
+git read-tree HEAD
+git add -A --ignore-errors "$repo" || true
+git diff --cached --binary --full-index --no-renames --no-ext-diff --no-textconv --no-color \
+    --src-prefix=a/ --dst-prefix=b/ HEAD >"$scratch/patch"
+mv "$scratch/patch" "$output"

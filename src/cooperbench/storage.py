@@ -1,0 +1,247 @@
+"""Every name under logs/, atomic writes, and the lock that keeps two runners of one experiment apart.
+
+Disk is the truth: a pair is done when its result.json is there and whole. So files appear whole or not at all
+(written beside, synced, renamed), and result.json is the last one of a pair.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import shutil
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cooperbench.errors import UserError
+from cooperbench.models import SETTINGS, Pair, Setting
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+DEFAULT_LOGS_DIR = "logs"
+_TEMPORARY = ".writing-"
+_RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+@=-]{0,119}")
+
+
+def utc_now() -> str:
+    """The time as it stands in every file: UTC, ISO 8601, to the millisecond."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all, and on disk when this returns."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{_TEMPORARY}{os.getpid()}-{os.urandom(4).hex()}-{path.name}")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_text(path: Path, text: str) -> None:
+    write_bytes(path, text.encode("utf-8", "surrogateescape"))
+
+
+def append_text(path: Path, text: str) -> None:
+    """For logs that people read; one call is one write."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
+        file.write(text)
+
+
+def write_json(path: Path, content: Mapping[str, Any] | list[Any]) -> None:
+    """Unpaired surrogates (from bytes that were no UTF-8) are written as JSON escapes, which every reader takes."""
+    text = json.dumps(content, indent=2, ensure_ascii=False)
+    try:
+        data = text.encode()
+    except UnicodeEncodeError:
+        data = json.dumps(content, indent=2).encode()
+    write_bytes(path, data + b"\n")
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The object in a file; None where there is no file or no whole JSON object in it."""
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def checked_run_name(name: str) -> str:
+    """A run's name is a folder's name: refuse what could leave logs/ or hide in it."""
+    if not _RUN_NAME.fullmatch(name):
+        raise UserError(
+            f"{name!r} is no usable experiment name: up to 120 letters, digits and . _ + @ = -, "
+            "beginning with a letter or digit"
+        )
+    return name
+
+
+@dataclass(frozen=True)
+class AgentPaths:
+    """The files of one agent in a pair's folder."""
+
+    folder: Path
+    agent_id: str
+
+    @property
+    def patch(self) -> Path:
+        return self.folder / f"{self.agent_id}.patch"
+
+    @property
+    def log(self) -> Path:
+        """For people."""
+        return self.folder / f"{self.agent_id}.log"
+
+    @property
+    def trajectory(self) -> Path:
+        return self.folder / self.agent_id / "trajectory.json"
+
+    @property
+    def journal(self) -> Path:
+        """Steps as they happen, a JSON line each; trajectory.json takes its place at the end."""
+        return self.folder / self.agent_id / "steps.jsonl"
+
+    @property
+    def patch_link(self) -> Path:
+        return self.folder / self.agent_id / "patch.diff"
+
+    def write_patch(self, patch: bytes) -> None:
+        """The patch, and the link to it where older tools look for it."""
+        write_bytes(self.patch, patch)
+        self.patch_link.parent.mkdir(parents=True, exist_ok=True)
+        self.patch_link.unlink(missing_ok=True)
+        self.patch_link.symlink_to(Path("..") / self.patch.name)
+
+
+@dataclass(frozen=True)
+class PairPaths:
+    """The folder of one pair."""
+
+    folder: Path
+
+    @property
+    def result(self) -> Path:
+        """Written last: a pair with it is done."""
+        return self.folder / "result.json"
+
+    @property
+    def conversation(self) -> Path:
+        return self.folder / "conversation.json"
+
+    @property
+    def evaluation(self) -> Path:
+        return self.folder / "eval.json"
+
+    @property
+    def merged_patch(self) -> Path:
+        return self.folder / "merged.patch"
+
+    def test_output(self, subject: str, feature_id: int) -> Path:
+        """What the tests of one feature printed about one patch (`agent1`, `merged`, `solo`)."""
+        return self.folder / "tests" / f"{subject}-f{feature_id}.txt"
+
+    def agent(self, agent_id: str) -> AgentPaths:
+        return AgentPaths(self.folder, agent_id)
+
+
+@dataclass(frozen=True)
+class ExperimentPaths:
+    """The folder of one experiment."""
+
+    logs_dir: Path
+    run_name: str
+
+    @property
+    def root(self) -> Path:
+        return self.logs_dir / checked_run_name(self.run_name)
+
+    @property
+    def config(self) -> Path:
+        return self.root / "config.json"
+
+    @property
+    def summary(self) -> Path:
+        return self.root / "summary.json"
+
+    @property
+    def error_log(self) -> Path:
+        """Tracebacks, for whoever mends what broke."""
+        return self.root / "errors.log"
+
+    def pair(self, pair: Pair, setting: Setting) -> PairPaths:
+        return self.pair_named(setting, pair.task.repo, pair.task.task_id, pair.feature_ids)
+
+    def pair_named(self, setting: Setting, repo: str, task_id: int, feature_ids: Sequence[int]) -> PairPaths:
+        name = "_".join(f"f{number}" for number in feature_ids)
+        return PairPaths(self.root / setting / repo / str(task_id) / name)
+
+    def archive(self, pair: Pair, setting: Setting) -> Path | None:
+        """Move an earlier attempt out of the way, in one rename; None where there was none."""
+        folder = self.pair(pair, setting).folder
+        if not folder.is_dir():
+            return None
+        for leftover in folder.rglob(f"{_TEMPORARY}*"):
+            leftover.unlink(missing_ok=True)
+        home = self.root / "attempts" / folder.relative_to(self.root)
+        home.mkdir(parents=True, exist_ok=True)
+        number = 1 + max((int(entry.name) for entry in home.iterdir() if entry.name.isdigit()), default=0)
+        target = home / f"{number:03d}"
+        folder.rename(target)
+        return target
+
+    def settings_on_disk(self) -> tuple[Setting, ...]:
+        return tuple(setting for setting in SETTINGS if (self.root / setting).is_dir())
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Exclusive use of the experiment; whoever else holds it is named."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        with (self.root / ".lock").open("a+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                file.seek(0)
+                holder = file.read().strip() or "another process"
+                raise UserError(
+                    f"experiment {self.run_name!r} is in use by {holder}; wait for it or end it"
+                ) from None
+            file.truncate(0)
+            file.write(f"process {os.getpid()}")
+            file.flush()
+            try:
+                yield
+            finally:
+                with suppress(OSError):
+                    file.truncate(0)
+
+
+def is_finished(paths: PairPaths) -> bool:
+    """Has this pair a good result, one that is not run again?"""
+    result = read_json(paths.result)
+    return result is not None and result.get("status") == "completed"
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a folder and what is in it; one that is not there is fine."""
+    shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,108 @@
+"""The mailbox of a pair: who told whom what, in which order.
+
+`Mailbox` is the interface; `MemoryMailbox` keeps everything in this process. Nothing is removed while a pair runs:
+readers say after which message they want to go on, so one that was restarted continues where it was, and a message
+sent before its recipient has started is there when it does.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from cooperbench.models import Message
+from cooperbench.storage import utc_now
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+MAX_MESSAGE_BYTES = 4_000_000
+"""Longer ones are refused, with a word to the sender."""
+
+
+@dataclass(frozen=True)
+class Posted:
+    """A message that was taken, and whether anybody will still read it."""
+
+    message: Message
+    recipient_finished: bool
+
+
+class Mailbox(Protocol):
+    """Of one pair. All methods may be called from several threads."""
+
+    def post(self, sender: str, recipient: str, text: str, sender_step: int = 0) -> Posted:
+        """Take a message: stamp it with time and order."""
+        ...
+
+    def receive(self, agent_id: str, after: int, timeout_seconds: float) -> list[Message]:
+        """Messages to an agent with a sequence above `after`, in order; waits for the first one that long.
+
+        Returns an empty list when the time is up or the mailbox was closed.
+        """
+        ...
+
+    def finish(self, agent_id: str) -> None:
+        """An agent is done: those who write to it from now on are told so."""
+        ...
+
+    def is_finished(self, agent_id: str) -> bool: ...
+
+    def messages(self) -> list[Message]:
+        """Everything so far, in order."""
+        ...
+
+    def close(self) -> None:
+        """Wake whoever waits. Nothing is lost: `messages` still answers."""
+        ...
+
+
+class MemoryMailbox:
+    """The embedded mailbox: a list and a condition."""
+
+    def __init__(self, agent_ids: Sequence[str]) -> None:
+        self._agent_ids = tuple(agent_ids)
+        self._messages: list[Message] = []
+        self._finished: set[str] = set()
+        self._closed = False
+        self._changed = threading.Condition()
+
+    def post(self, sender: str, recipient: str, text: str, sender_step: int = 0) -> Posted:
+        if recipient not in self._agent_ids:
+            raise ValueError(f"no agent {recipient!r} in this pair")
+        with self._changed:
+            message = Message(len(self._messages) + 1, sender, recipient, text, utc_now(), sender_step)
+            self._messages.append(message)
+            self._changed.notify_all()
+            return Posted(message, recipient in self._finished)
+
+    def receive(self, agent_id: str, after: int, timeout_seconds: float) -> list[Message]:
+        deadline = time.monotonic() + timeout_seconds
+        with self._changed:
+            while True:
+                # A sequence is its place in the list, so what follows `after` starts there.
+                found = [message for message in self._messages[after:] if message.recipient == agent_id]
+                remaining = deadline - time.monotonic()
+                if found or self._closed or remaining <= 0:
+                    return found
+                self._changed.wait(remaining)
+
+    def finish(self, agent_id: str) -> None:
+        with self._changed:
+            self._finished.add(agent_id)
+            self._changed.notify_all()
+
+    def is_finished(self, agent_id: str) -> bool:
+        with self._changed:
+            return agent_id in self._finished
+
+    def messages(self) -> list[Message]:
+        with self._changed:
+            return list(self._messages)
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
