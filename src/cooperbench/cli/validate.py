@@ -1,0 +1,128 @@
+"""`cooperbench validate`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cooperbench.cli.arguments import add_selection_arguments, whole_above_zero
+from cooperbench.dataset.conflicts import golden_conflicts, to_json
+from cooperbench.dataset.discovery import discover, resolve_dataset_dir
+from cooperbench.settings import default_backend
+from cooperbench.storage import write_json
+from cooperbench.text import plural, printable
+
+if TYPE_CHECKING:
+    import argparse
+
+    from cooperbench.dataset.conflicts import ConflictReport
+    from cooperbench.eval.validate import TaskReport
+    from cooperbench.models import Pair, Task
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_selection_arguments(parser)
+    parser.add_argument(
+        "--conflicts-only", action="store_true", help="only which golden patches conflict; no tests are run"
+    )
+    parser.add_argument(
+        "--repos", type=Path, metavar="DIR", help="clones, one a repository, named like the dataset's folders"
+    )
+    parser.add_argument(
+        "--report", type=Path, metavar="FILE", help="write the conflicts to this file as well"
+    )
+    parser.add_argument(
+        "--backend", help="where tests run (default: $COOPERBENCH_BACKEND, your config, modal)"
+    )
+    parser.add_argument(
+        "-c", "--concurrency", type=whole_above_zero, default=4, help="tasks at once (default: %(default)s)"
+    )
+    parser.add_argument("--test-timeout", type=whole_above_zero, default=600, metavar="SECONDS")
+    parser.add_argument("--json", action="store_true", help="for machines: the report as JSON on stdout")
+
+
+def execute(args: argparse.Namespace) -> int:
+    dataset_dir = resolve_dataset_dir(args.dataset_dir)
+    pairs = discover(
+        dataset_dir, subset=args.subset, repo=args.repo, task_id=args.task_id, features=args.features
+    ).pairs
+    tasks = list(dict.fromkeys(pair.task for pair in pairs))
+    if args.conflicts_only and args.repos:
+        conflicts = golden_conflicts(tasks, pairs=pairs, repos_dir=args.repos)
+        reports: list[TaskReport] = []
+    else:
+        conflicts, reports = _in_sandboxes(args, tasks, pairs)
+    if args.report:
+        write_json(args.report, to_json(conflicts))
+    _show(args, conflicts, reports)
+    return 1 if conflicts.broken or any(report.problems for report in reports) else 0
+
+
+def _in_sandboxes(
+    args: argparse.Namespace, tasks: list[Task], pairs: tuple[Pair, ...]
+) -> tuple[ConflictReport, list[TaskReport]]:
+    from cooperbench.eval import backends
+    from cooperbench.eval.validate import sandbox_base_tree, validate_tasks
+    from cooperbench.workshop import Workshop
+
+    reports: list[TaskReport] = []
+    with Workshop(backends.get_backend(args.backend or default_backend())) as workshop:
+        workshop.images.prepare(
+            tasks, lambda task, done, total: _say(f"prepared {done}/{total}: {task.label}")
+        )
+        if args.repos:
+            conflicts = golden_conflicts(tasks, pairs=pairs, repos_dir=args.repos)
+        else:
+            conflicts = golden_conflicts(
+                tasks, pairs=pairs, base_tree_of=lambda task: sandbox_base_tree(task, workshop)
+            )
+        if not args.conflicts_only:
+            reports = validate_tasks(
+                tasks,
+                workshop,
+                concurrency=args.concurrency,
+                test_timeout_seconds=args.test_timeout,
+                progress=lambda report: _say(_headline(report)),
+            )
+    return conflicts, reports
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"[CooperBench] {printable(text)}\n")
+
+
+def _headline(report: TaskReport) -> str:
+    state = "sound" if not report.problems else plural(len(report.problems), "problem")
+    return f"{report.repo}/task{report.task_id}: {state}, {plural(report.checks, 'test run')}"
+
+
+def _show(args: argparse.Namespace, conflicts: ConflictReport, reports: list[TaskReport]) -> None:
+    content: dict[str, Any] = to_json(conflicts)
+    if args.json:
+        if not args.conflicts_only:
+            from cooperbench.eval.validate import SCHEMA
+
+            content = {
+                "schema": SCHEMA,
+                "ok": not conflicts.broken and not any(report.problems for report in reports),
+                "tasks": [report.to_json() for report in reports],
+                "conflicts": content,
+            }
+        sys.stdout.write(json.dumps(content, indent=2) + "\n")
+        return
+    lines = [
+        f"{report.repo}/task{report.task_id}: {line}"
+        for report in reports
+        for line in (*report.problems, *(f"note: {note}" for note in report.notes))
+    ]
+    lines += [f"{broken.repo}/task{broken.task_id}: {broken.reason}" for broken in conflicts.broken]
+    if reports:
+        sound = sum(not report.problems for report in reports)
+        lines.append(f"{sound} of {plural(len(reports), 'task')} sound")
+    summary = content["summary"]
+    lines.append(
+        f"{summary['pairs']} golden pairs: {summary['conflict']} conflict, {summary['clean']} merge cleanly"
+    )
+    sys.stdout.write("".join(f"{printable(line)}\n" for line in lines))

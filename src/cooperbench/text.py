@@ -1,0 +1,63 @@
+"""Text for people's eyes: hostile characters made visible, and lists of names for error lines.
+
+Not for files: what is stored stays byte for byte what it was.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_BIDI = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
+_INVISIBLE_BREAKS = "\u2028\u2029"
+_SURROGATES = "\ud800-\udfff"
+_HOSTILE = re.compile(f"[\x00-\x1f\x7f-\x9f{_BIDI}{_INVISIBLE_BREAKS}{_SURROGATES}]")
+_HOSTILE_BUT_BREAKS = re.compile(f"[\x00-\x08\x0b-\x1f\x7f-\x9f{_BIDI}{_INVISIBLE_BREAKS}{_SURROGATES}]")
+_SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+def printable(text: str, *, multiline: bool = False) -> str:
+    """Text that can neither move a terminal's cursor nor turn its direction.
+
+    Characters that could do so become `\\x1b`, `\\u202e` and the like. The result is one line; with
+    `multiline`, line feeds and tabs stay.
+    """
+    return (_HOSTILE_BUT_BREAKS if multiline else _HOSTILE).sub(_escape, text)
+
+
+def _escape(match: re.Match[str]) -> str:
+    character = match.group()
+    code = ord(character)
+    return _SHORT.get(character) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")
+
+
+def plural(count: int, noun: str, nouns: str = "") -> str:
+    """`1 pair`, `2 pairs`; `nouns` where an s is not enough."""
+    return f"{count} {noun if count == 1 else nouns or noun + 's'}"
+
+
+def names_for_error(names: Iterable[str], wanted: str = "", *, limit: int = 12) -> str:
+    """What there is, for the end of an error line: at most `limit` names, those like the wanted one first."""
+    from difflib import get_close_matches
+
+    every = list(dict.fromkeys(names))
+    if not every:
+        return "none"
+    close = get_close_matches(wanted, every, n=3, cutoff=0.6) if wanted else []
+    close += [name for name in every if wanted and wanted in name and name not in close]
+    ordered = close + [name for name in every if name not in set(close)]
+    shown = ", ".join(printable(name) for name in ordered[:limit])
+    return shown if len(ordered) <= limit else f"{shown}, … ({len(ordered)} in all)"
+
+
+def duration_text(seconds: float) -> str:
+    """`3.2s`, `3m 42s`, `1h 02m`."""
+    if seconds < 60:
+        return f"{seconds:.1f}s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes}m {rest:02d}s"
+    return f"{minutes // 60}h {minutes % 60:02d}m"

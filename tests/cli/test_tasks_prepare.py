@@ -1,0 +1,219 @@
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pty
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cooperbench.cli import prepare, tasks
+from cooperbench.cli.arguments import add_selection_arguments, feature_list, task_number
+from cooperbench.errors import UserError
+from tests.dataset.factory import write_dataset, write_public_shape
+from tests.dataset.hub_server import DATASET_ID, Hub, files_of, serving
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def run_tasks(*arguments: str) -> int:
+    parser = argparse.ArgumentParser()
+    tasks.add_arguments(parser)
+    return tasks.execute(parser.parse_args(arguments))
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Path:
+    subsets = {
+        "lite": {
+            "description": "A \x1b[31mfew",
+            "tasks": [{"repo": "beta", "task_id": 12, "pairs": [[1, 3]]}],
+        }
+    }
+    return write_dataset(
+        tmp_path / "data",
+        {"beta_task": {12: [1, 2, 3, 5], 3: [10, 2]}, "alpha_task": {0: [1]}},
+        subsets=subsets,
+    )
+
+
+def test_selection_arguments() -> None:
+    parser = argparse.ArgumentParser()
+    add_selection_arguments(parser)
+    short = parser.parse_args(["-s", "lite", "-r", "alpha", "-t", "0", "-f", "2,1", "--dataset-dir", "demo"])
+    long = parser.parse_args(
+        ["--subset=lite", "--repo=alpha", "--task=task0", "--features=2,1", "--dataset-dir=demo"]
+    )
+    assert short == long
+    assert vars(short) == {
+        "subset": "lite",
+        "repo": "alpha",
+        "task_id": 0,
+        "features": [2, 1],
+        "dataset_dir": "demo",
+    }
+    assert set(vars(parser.parse_args([])).values()) == {None}
+
+
+@pytest.mark.parametrize("text", ["", "1,", "a", "1;2", "1,-2", "1.5,2", "1,²", "9" * 5000])
+def test_feature_lists_that_are_none(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match=r"is not a list of feature numbers, e\.g\. 1,2"):
+        feature_list(text)
+
+
+def test_feature_lists() -> None:
+    assert feature_list("1,2") == [1, 2]
+    assert feature_list(" 10 , 2,3") == [10, 2, 3]
+
+
+@pytest.mark.parametrize("text", ["", "task", "-1", "x", "1.0", "tasktask1"])
+def test_task_numbers_that_are_none(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="is not a task's number"):
+        task_number(text)
+
+
+def test_table(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (dataset / "beta_task" / "task3" / "feature4").mkdir()
+    assert run_tasks("--dataset-dir", str(dataset)) == 0
+    shown = capsys.readouterr()
+    assert shown.out.splitlines() == [
+        "repository  task    features  pairs",
+        "alpha_task  task0   1             0",
+        "beta_task   task3   2, 10         1",
+        "beta_task   task12  1-3, 5        6",
+        "2 repositories, 3 tasks, 7 features, 7 pairs",
+    ]
+    assert shown.err.startswith("note: beta_task/task3/feature4 skipped: no feature.md")
+
+
+def test_filters(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_tasks("--dataset-dir", str(dataset), "-s", "lite") == 0
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "beta_task   task12  1, 3          1",
+        "1 repository, 1 task, 2 features, 1 pair",
+    ]
+    assert run_tasks("--dataset-dir", str(dataset), "-r", "alpha", "-t", "0") == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "1 repository, 1 task, 1 feature, 0 pairs"
+    with pytest.raises(UserError, match="no repository 'gamma'"):
+        run_tasks("--dataset-dir", str(dataset), "-r", "gamma")
+
+
+def test_json(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_tasks("--dataset-dir", str(dataset), "--json", "-f", "3,1,2") == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "dataset_dir": str(dataset),
+        "totals": {"repositories": 1, "tasks": 1, "features": 3, "pairs": 1},
+        "tasks": [{"repo": "beta_task", "task_id": 12, "features": [1, 2, 3], "pairs": [[1, 2, 3]]}],
+        "notes": [],
+    }
+
+
+def test_the_public_shape_in_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_public_shape(tmp_path)
+    assert run_tasks("--dataset-dir", str(tmp_path), "--json") == 0
+    totals = json.loads(capsys.readouterr().out)["totals"]
+    assert totals == {"repositories": 12, "tasks": 30, "features": 199, "pairs": 652}
+
+
+def test_subsets(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_tasks("--dataset-dir", str(dataset), "--subsets") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "subset  tasks  pairs  description",
+        "lite        1      1  A \\x1b[31mfew",
+    ]
+    with pytest.raises(UserError, match="leave out --repo"):
+        run_tasks("--dataset-dir", str(dataset), "--subsets", "-t", "0")
+
+
+def test_a_broken_subset_does_not_hide_the_others(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (dataset / "subsets" / "bad.json").write_text("{")
+    assert run_tasks("--dataset-dir", str(dataset), "--subsets", "--json") == 2
+    shown = capsys.readouterr()
+    content = json.loads(shown.out)
+    assert [subset["name"] for subset in content["subsets"]] == ["lite"]
+    assert "bad.json is not JSON" in content["broken"][0]
+    assert "bad.json is not JSON" in shown.err
+
+
+def test_no_subsets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_dataset(tmp_path, {"alpha_task": {0: [1, 2]}})
+    assert run_tasks("--dataset-dir", str(tmp_path), "--subsets") == 0
+    assert capsys.readouterr().out == f"no subsets in {tmp_path}\n"
+
+
+def test_a_terminal_gets_a_table_without_the_datasets_escapes(dataset: Path) -> None:
+    code = (
+        "import argparse, sys\n"
+        "from cooperbench.cli import tasks\n"
+        "parser = argparse.ArgumentParser()\n"
+        "tasks.add_arguments(parser)\n"
+        "sys.exit(tasks.execute(parser.parse_args(sys.argv[1:])))\n"
+    )
+    master, terminal = pty.openpty()
+    try:
+        environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
+        arguments = [sys.executable, "-c", code, "--dataset-dir", str(dataset), "--subsets"]
+        subprocess.run(arguments, stdout=terminal, env=environment, check=True)
+        shown = os.read(master, 100_000).decode()
+    finally:
+        os.close(master)
+        os.close(terminal)
+    assert "A \\x1b[31mfew" in shown
+    assert "─" in shown
+
+
+def test_prepare_as_a_command(dataset: Path, tmp_path: Path) -> None:
+    """In a process of its own, as the library reads $HF_ENDPOINT when it is imported."""
+    code = (
+        "import argparse, sys\n"
+        "from cooperbench.cli import prepare\n"
+        "parser = argparse.ArgumentParser()\n"
+        "prepare.add_arguments(parser)\n"
+        "sys.exit(prepare.execute(parser.parse_args(sys.argv[1:])))\n"
+    )
+    hub = Hub()
+    commit = hub.add_commit(files_of(dataset))
+    with serving(hub):
+        environment = {
+            **os.environ,
+            "HF_ENDPOINT": hub.endpoint,
+            "HF_HOME": str(tmp_path / "hf"),
+            "NO_PROXY": "127.0.0.1",
+        }
+        environment.pop("COOPERBENCH_DATASET_DIR", None)
+
+        def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+            return subprocess.run(
+                [sys.executable, "-c", code, "--dataset-id", DATASET_ID, *arguments],
+                env=environment,
+                cwd=tmp_path,
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+
+        first = command()
+        second = command("--json")
+    place = tmp_path / "dataset"
+    assert first.stdout == f"{place}: 3 tasks, 7 pairs, revision {commit}, downloaded\n"
+    assert f"downloading {DATASET_ID} at {commit[:12]}" in first.stderr
+    assert json.loads(second.stdout) == {
+        "path": str(place),
+        "dataset_id": DATASET_ID,
+        "revision": commit,
+        "tasks": 3,
+        "pairs": 7,
+        "downloaded": False,
+        "kept": None,
+    }
+
+
+def test_prepare_arguments() -> None:
+    parser = argparse.ArgumentParser()
+    prepare.add_arguments(parser)
+    args = parser.parse_args([])
+    assert (args.dataset_id, args.revision, args.force) == ("CodeConflict/cooperbench-dataset", None, False)

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cooperbench.text import names_for_error, plural, printable
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain Größe 日本 🙂", "plain Größe 日本 🙂"),
+        ("a\x1b[31mred", "a\\x1b[31mred"),
+        ("line\nnext\r\t", "line\\nnext\\r\\t"),
+        ("abc\u202edcb", "abc\\u202edcb"),
+        ("\u2066x\u2069\u200f", "\\u2066x\\u2069\\u200f"),
+        ("csi\x9b2J\x7f", "csi\\x9b2J\\x7f"),
+        ("bad \udcff byte\u2028", "bad \\udcff byte\\u2028"),
+    ],
+)
+def test_hostile_characters_become_visible(text: str, shown: str) -> None:
+    assert printable(text) == shown
+
+
+def test_line_feeds_and_tabs_stay_where_asked_for() -> None:
+    assert printable("a\n\tb\r\x1b", multiline=True) == "a\n\tb\\r\\x1b"
+
+
+@settings(deadline=None)
+@given(st.text(st.characters()))
+def test_the_result_is_one_line_that_can_be_written(text: str) -> None:
+    shown = printable(text)
+    assert len(shown.splitlines()) <= 1
+    assert "\x1b" not in shown
+    shown.encode()
+    assert printable(shown) == shown
+
+
+def test_names_like_the_wanted_one_come_first() -> None:
+    names = ["alpha", "beta", "gamma", "pallets_click_task"]
+    assert names_for_error(names, "gama") == "gamma, alpha, beta, pallets_click_task"
+    assert names_for_error(names, "click").startswith("pallets_click_task, ")
+    assert names_for_error([]) == "none"
+
+
+def test_long_lists_are_cut_and_counted() -> None:
+    shown = names_for_error([f"name{number}" for number in range(40)], limit=3)
+    assert shown == "name0, name1, name2, … (40 in all)"
+
+
+def test_plural() -> None:
+    assert [plural(0, "pair"), plural(1, "pair"), plural(2, "repository", "repositories")] == [
+        "0 pairs",
+        "1 pair",
+        "2 repositories",
+    ]
