@@ -1,0 +1,52 @@
+# The two commands of the README, and what they stand on. Nothing here needs root.
+PYTHON ?= $(shell for name in python3 python3.13 python3.12 python3.11; do \
+	command -v $$name >/dev/null && $$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' && echo $$name && break; done)
+VENV ?= .venv
+BIN := $(VENV)/bin
+JOBS ?= auto
+
+.PHONY: demo test check lint types unit format bench clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make demo   a complete experiment on this machine, with nothing to set up"
+	@echo "make test   lint, types and the tests"
+	@echo "make bench  the measurements of benchmarks/, as tables"
+	@echo "make format put the code into shape"
+
+demo: $(VENV)/.core
+	$(BIN)/cooperbench demo
+
+test: lint types unit
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev
+	$(BIN)/mypy
+
+unit: $(VENV)/.dev
+	$(BIN)/pytest -n $(JOBS)
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.dev
+	for file in benchmarks/[a-z]*.py; do $(BIN)/python $$file || exit 1; done
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+$(BIN)/pip:
+	@test -n "$(PYTHON)" || { echo "CooperBench needs Python 3.11 or newer; set PYTHON=/path/to/python3"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.core: pyproject.toml | $(BIN)/pip
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml | $(BIN)/pip
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@ $(VENV)/.core

@@ -1,0 +1,1 @@
+"""How each test framework prints its results, a module a family. Used through `cooperbench.eval.counts`."""

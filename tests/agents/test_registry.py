@@ -1,0 +1,59 @@
+"""Agents are found by name, by module, by dotted path; what cannot be loaded is said in one line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cooperbench.agents import registry
+from cooperbench.agents.nop import NopAgent
+from cooperbench.errors import UserError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize("name", ["oracle", "nop", "scripted", "replay"])
+def test_agents_without_a_model_are_there(name: str) -> None:
+    assert hasattr(registry.get_agent(name)(), "run")
+    assert not registry.uses_model(name)
+
+
+def test_a_dotted_path_is_an_agent_too() -> None:
+    assert registry.get_agent("cooperbench.agents.nop:NopAgent") is NopAgent
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("nope", "there are: nop, oracle, replay, scripted"),
+        ("mini_swe_agent", "not part of this version"),
+        ("no_such_module:Agent", "No module named"),
+        ("cooperbench.agents.nop:Missing", "Missing"),
+        ("cooperbench.models:Usage", "needs a method run"),
+    ],
+)
+def test_what_is_no_agent_is_said_in_one_line(name: str, said: str) -> None:
+    with pytest.raises(UserError, match=said) as caught:
+        registry.get_agent(name)
+    assert "\n" not in str(caught.value)
+
+
+def test_modules_of_the_environment_register_their_agents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "their_agents.py").write_text(
+        "from cooperbench.agents.registry import register\n"
+        "class Quiet:\n    def run(self, session): pass\n"
+        "register('quiet', Quiet)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("COOPERBENCH_EXTERNAL_AGENTS", "their_agents")
+    monkeypatch.setattr(registry, "_registered", {})
+    assert registry.get_agent("quiet").__name__ == "Quiet"
+    assert "quiet" in registry.agent_names()
+
+
+def test_a_module_that_cannot_be_imported_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COOPERBENCH_EXTERNAL_AGENTS", "no_such_module_here")
+    with pytest.raises(UserError, match="COOPERBENCH_EXTERNAL_AGENTS names 'no_such_module_here'"):
+        registry.get_agent("nop")

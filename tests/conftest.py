@@ -1,0 +1,23 @@
+"""What all tests share: folders of their own instead of the user's, and a word on what cannot run here."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Templates are made once per test process; nobody's settings are read or changed."""
+    patch = pytest.MonkeyPatch()
+    patch.setenv("COOPERBENCH_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+    patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
+    for name in [name for name in os.environ if name.startswith(("COOPERBENCH_BACKEND", "COOPERBENCH_DATASET"))]:
+        patch.delenv(name)
+    yield
+    patch.undo()

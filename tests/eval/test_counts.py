@@ -1,0 +1,258 @@
+"""Outputs of the frameworks, and text that only looks like them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cooperbench.eval.counts import LONGEST_ERROR, first_error, read_counts
+from cooperbench.models import TestCounts
+from tests.eval.outputs import (
+    CARGO,
+    CARGO_BROKEN,
+    GO_PANIC,
+    GO_PLAIN,
+    GO_VERBOSE,
+    JEST,
+    NODE_SPEC,
+    NODE_TAP,
+    PYTEST_COLLECTION_ERROR,
+    PYTEST_FAILURES,
+    UNITTEST_SUBTESTS,
+    VITEST,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize(
+    ("output", "expected"),
+    [
+        (PYTEST_FAILURES, TestCounts(3, 4, 2, "pytest")),
+        (PYTEST_COLLECTION_ERROR, TestCounts(0, 1, 0, "pytest")),
+        ("...\n3 passed in 0.12s\n", TestCounts(3, 0, 0, "pytest")),
+        ("1 passed, 8 deselected, 2 warnings in 1.19s", TestCounts(1, 0, 0, "pytest")),
+        ("= 2 passed, 4 subtests passed in 75.10s (0:01:15) =", TestCounts(2, 0, 0, "pytest")),
+        ("=== 5 passed, 1 warnings in 0.42 seconds ===", TestCounts(5, 0, 0, "pytest")),
+        ("collected 0 items\n\n==== no tests ran in 0.01s ====", TestCounts(0, 0, 0, "pytest")),
+        ("9 deselected in 0.88s", TestCounts(0, 0, 0, "pytest")),
+        ("= 1 passed in 0.10s =\n= 2 passed, 2 errors in 0.10s =", TestCounts(3, 2, 0, "pytest")),
+        ("\x1b[32m= \x1b[32m\x1b[1m2 passed\x1b[0m\x1b[32m in 0.10s\x1b[0m =\r\n", TestCounts(2, 0, 0, "pytest")),
+        (UNITTEST_SUBTESTS, TestCounts(1, 3, 2, "unittest")),
+        ("Ran 12 tests in 0.1s\n\nOK (skipped=1)\n", TestCounts(11, 0, 1, "unittest")),
+        ("Ran 3 tests in 0.1s\n\nFAILED (failures=1, unexpected successes=1)", TestCounts(1, 2, 0, "unittest")),
+        ("Ran 1 test in 0.0s\n\nFAILED (failures=4)\n", TestCounts(0, 4, 0, "unittest")),
+        ("Ran 0 tests in 0.000s\n\nNO TESTS RAN\n", TestCounts(0, 0, 0, "unittest")),
+        (f"{'=' * 70}\nERROR: setUpClass (m.T)\n{'-' * 70}\nRan 2 tests in 0.1s\n\nFAILED (errors=1)\n",
+         TestCounts(2, 1, 0, "unittest")),
+        (NODE_TAP, TestCounts(2, 3, 2, "node")),
+        (NODE_SPEC, TestCounts(2, 3, 2, "node")),
+        (NODE_SPEC + NODE_TAP, TestCounts(4, 6, 4, "node")),
+        (GO_PLAIN, TestCounts(2, 3, 0, "go")),
+        (GO_VERBOSE, TestCounts(2, 1, 1, "go")),
+        (GO_PANIC, TestCounts(0, 1, 0, "go")),
+        ("=== RUN   TestA\n--- PASS: TestA (0.00s)\n=== RUN   TestSlow\n", TestCounts(1, 0, 0, "go")),
+        ("FAIL\tm/x\t600.01s\nFAIL\n", TestCounts(0, 1, 0, "go")),
+        (JEST, TestCounts(2, 3, 2, "jest")),
+        ("Test Suites: 2 failed, 2 total\nTests:       0 total\n", TestCounts(0, 2, 0, "jest")),
+        ("Tests:       1 failed, 2 skipped, 3 todo, 12 passed, 18 total", TestCounts(12, 1, 5, "jest")),
+        ("No tests found, exiting with code 1", TestCounts(0, 0, 0, "jest")),
+        (VITEST, TestCounts(2, 3, 2, "vitest")),
+        (" Test Files  1 failed (1)\n      Tests  no tests\n", TestCounts(0, 1, 0, "vitest")),
+        ("      Tests  2 passed (2)\n     Errors  1 error\n", TestCounts(2, 1, 0, "vitest")),
+        ("No test files found, exiting with code 1", TestCounts(0, 0, 0, "vitest")),
+        (CARGO, TestCounts(2, 2, 1, "cargo")),
+        (CARGO_BROKEN, TestCounts(0, 0, 0, "cargo")),
+        ("test result: \x1b[32mok\x1b(B\x1b[m. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out",
+         TestCounts(1, 0, 0, "cargo")),
+        ("1 passed in 0.10s\nTests: 2 passed, 2 total\n", TestCounts(3, 0, 0, "pytest+jest")),
+        ("", TestCounts()),
+    ],
+)  # fmt: skip
+def test_summaries_are_read(output: str, expected: TestCounts) -> None:
+    assert read_counts(output) == expected
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        "printed by a test: 3 passed in 0.12s",
+        "3 passed in 0.12s, it said",
+        "3 things in 0.12s",
+        "3 passed in no time",
+        "x\u20283 passed in 0.12s",
+        "# pass 5\n# fail 0",
+        "  Ran 3 tests in 0.1s\n\nOK",
+        "Ran 3 tests in 0.1s\nsome more text",
+        "    Tests:       3 passed, 3 total",
+        "Tests  3 passed (3)",
+        "ok 1 - name",
+        "ok then 12s",
+        "FAIL a.test.js (5.1 s)",
+        "test result: maybe. 1 passed; 0 failed; 0 ignored",
+        "9999999999999999 passed in 0.12s",
+        "٣ passed in 0.12s",
+    ],
+)
+def test_what_only_looks_like_a_summary_is_not_counted(output: str) -> None:
+    assert read_counts(output) == TestCounts()
+
+
+@pytest.mark.parametrize(
+    ("output", "expected"),
+    [
+        (PYTEST_FAILURES, "AssertionError in test_p[a b]"),
+        (PYTEST_COLLECTION_ERROR, "ModuleNotFoundError in test_b.py"),
+        (PYTEST_FAILURES.replace(" - AssertionError: assert 'a b' == 'c'", " - Assert..."),
+         "AssertionError in test_p[a b]"),
+        ("FAILED t.py::test_x[a::b] - assert 1 == 2\n", "AssertionError in test_x[a::b]"),
+        ("FAILED t.py::test_x - my.module.Oops: no\n", "Oops in test_x"),
+        ("FAILED t.py::test_x\n", "failure in test_x"),
+        ("_____ test_x _____\n\nE   ValueError\n", "ValueError in test_x"),
+        (UNITTEST_SUBTESTS, "KeyError in test_err"),
+        (NODE_TAP, "TypeError in inner throws"),
+        (NODE_SPEC, "AssertionError in bad one"),
+        ("not ok 1 - a # TODO\n  ---\n  ...\nnot ok 2 - b\n  ---\n  ...\n", "failure in b"),
+        (JEST, "AssertionError in bad"),
+        ("FAIL j/b.test.js\n  ● Test suite failed to run\n\n    Cannot find module\n",
+         "Test suite failed to run in j/b.test.js"),
+        (" FAIL  j/a.test.js\n  ● math › bad\n\n    RangeError: x\n", "RangeError in bad"),
+        (VITEST, "Error in b.test.js"),
+        (GO_PLAIN, "failure in TestTable/empty_input"),
+        (GO_PANIC, "panic in TestX"),
+        ("# m/f\nFAIL\tm/f [build failed]\n", "build failed in m/f"),
+        (CARGO, "panic in tests::idx"),
+        (CARGO_BROKEN, "error[E0425]: cannot find value `c` in this scope in src/lib.rs:4:41"),
+        (GO_PANIC + PYTEST_FAILURES, "panic in TestX"),
+        ("error: patch failed: a.py:1\n\n \n", "error: patch failed: a.py:1"),
+        ("\x1b[31mred\x1b[0m \x07alarm\u2028next\n", "red alarm next"),
+        ("", None),
+        (" \n\x00\n", None),
+    ],
+)  # fmt: skip
+def test_the_first_error_is_one_line(output: str, expected: str | None) -> None:
+    assert first_error(output) == expected
+
+
+def test_a_long_error_is_cut() -> None:
+    error = first_error("x" * 1_000_000)
+    assert error is not None
+    assert len(error) == LONGEST_ERROR
+    assert error.endswith("…")
+
+
+_FRAGMENTS = st.sampled_from(
+    [
+        *(
+            "\n",
+            "\n\n",
+            "\r",
+            "=",
+            "_",
+            " ",
+            "/",
+            "[",
+            "]",
+            "#",
+            "\x1b[",
+            "\x1b]",
+            "\x1b[0m",
+            " - ",
+            "::",
+            "...",
+        ),
+        *("0.10s", "1 passed", ", ", " in ", "FAILED ", "ERROR ", "E   ", "no tests ran", "_____ t _____\n"),
+        *("Ran 2 tests in 0.1s\n\n", "FAILED (failures=9)", "OK", "=" * 70 + "\n", "FAIL: ", "ERROR: "),
+        *(
+            "# tests 1\n",
+            "not ok 1 - ",
+            "✖ ",
+            " (1ms)",
+            "  ● ",
+            " FAIL  ",
+            "Tests: ",
+            "1 total",
+            "Test Suites: ",
+        ),
+        *(
+            "--- FAIL: T",
+            "--- PASS: T",
+            " (0.1s)",
+            "ok  \tp\t0.1s",
+            "FAIL\tp\t0.1s",
+            " Test Files  ",
+            "1 failed",
+        ),
+        *(
+            " | ",
+            " Tests  ",
+            "⎯ Failed Suites 1 ⎯",
+            "test result: ok. ",
+            "error: could not compile ",
+            "error: ",
+        ),
+    ]
+)
+
+
+@given(st.one_of(st.text(), st.lists(_FRAGMENTS, max_size=40).map("".join)))
+def test_no_text_breaks_the_readers(output: str) -> None:
+    counts = read_counts(output)
+    assert min(counts.passed, counts.failed, counts.skipped) >= 0
+    if counts.framework is None:
+        assert counts == TestCounts()
+    error = first_error(output)
+    assert error is None or (0 < len(error) <= LONGEST_ERROR and error.isprintable())
+
+
+@pytest.mark.parametrize(
+    "junk",
+    [
+        "a",
+        "\n",
+        "_",
+        " ",
+        "\x1b[0",
+        "1 passed, ",
+        "1 passed, \n",
+        "___ a ",
+        "___ a ___\n",
+        "--- FAIL: T/x (0.0s)\n",
+        "--- FAIL: " + "a/" * 20_000 + " (0.0s)\n",
+        "Ran 1 test in 1s\n",
+        "  ● x\n",
+        " Tests  1 a | ",
+        "Tests: 1 a, ",
+    ],
+)
+def test_five_megabytes_of_junk_take_linear_time(junk: str) -> None:
+    text = junk * (5_000_000 // len(junk))
+    assert read_counts(text).passed == 0
+    assert len(first_error(text) or "") <= LONGEST_ERROR
+
+
+def test_live_output_of_pytest_and_unittest(tmp_path: Path) -> None:
+    (tmp_path / "test_live.py").write_text(
+        "import unittest\n"
+        "class T(unittest.TestCase):\n"
+        "    def test_good(self): pass\n"
+        "    def test_bad(self): self.assertEqual(1, 2)\n"
+        "    @unittest.skip('x')\n"
+        "    def test_skipped(self): pass\n"
+    )
+    for arguments, framework in (
+        (["pytest", "-p", "no:cacheprovider", "test_live.py"], "pytest"),
+        (["unittest", "test_live"], "unittest"),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        output = done.stdout + done.stderr
+        assert read_counts(output) == TestCounts(1, 1, 1, framework)
+        assert first_error(output) == "AssertionError in test_bad"

@@ -1,0 +1,281 @@
+"""Diffs as git, diff and agents write them; every one that parses comes back byte for byte."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cooperbench.eval.diff import PatchError, check_safe_paths, parse_diff, paths_of, render
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cooperbench.eval.diff import FilePatch
+
+MODIFIED = b"""\
+diff --git a/src/x.py b/src/x.py
+index 1111111..2222222 100644
+--- a/src/x.py
++++ b/src/x.py
+@@ -1,3 +1,3 @@ def f():
+ one
+-two
++TWO
+ three
+"""
+
+
+def git(cwd: Path, *arguments: str) -> bytes:
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(cwd),
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_AUTHOR_DATE": "2024-01-01T00:00:00Z",
+        "GIT_COMMITTER_DATE": "2024-01-01T00:00:00Z",
+    }
+    identity = ("-c", "user.name=t", "-c", "user.email=t@example.com", "-c", "init.defaultBranch=main")
+    command = ["git", *identity, *arguments]
+    return subprocess.run(command, cwd=cwd, env=environment, check=True, capture_output=True).stdout
+
+
+def only(data: bytes) -> FilePatch:
+    diff = parse_diff(data)
+    assert render(diff) == data
+    (patch,) = diff.files
+    return patch
+
+
+def test_a_modified_file() -> None:
+    patch = only(MODIFIED)
+    assert (patch.old_path, patch.new_path, patch.hunk_count) == ("src/x.py", "src/x.py", 1)
+    assert patch.data == MODIFIED
+    assert patch.paths == ("src/x.py",)
+
+
+@pytest.mark.parametrize(
+    ("data", "old", "new"),
+    [
+        (b"diff --git a/x b/x\nnew file mode 100644\nindex 0000000..e69de29\n", None, "x"),
+        (b"diff --git a/x b/x\ndeleted file mode 100644\nindex e69de29..0000000\n", "x", None),
+        (b"diff --git a/x b/x\nold mode 100644\nnew mode 100755\n", "x", "x"),
+        (b"diff --git a/x b/y\nsimilarity index 100%\nrename from x\nrename to y\n", "x", "y"),
+        (b"diff --git a/x b/y\nsimilarity index 100%\ncopy from x\ncopy to y\n", "x", "y"),
+        (b"diff --git a/d b/x b/d b/x\nold mode 100644\nnew mode 100755\n", "d b/x", "d b/x"),
+        (b"diff --git a/a b.txt b/a b.txt\nindex 1..2 100644\n--- a/a b.txt\t\n+++ b/a b.txt\t\n@@ -1 +1 @@\n-a\n+b\n",
+         "a b.txt", "a b.txt"),
+        (b'diff --git "a/t\\303\\244b\\t\\"\\\\.txt" "b/t\\303\\244b\\t\\"\\\\.txt"\nnew file mode 100644\n', None,
+         'täb\t"\\.txt'),
+        (b'diff --git a/plain "b/\\303\\244"\nsimilarity index 100%\nrename from plain\nrename to "\\303\\244"\n',
+         "plain", "ä"),
+        (b'diff --git "a/\\377" "b/\\377"\nnew file mode 100644\n', None, "\udcff"),
+        (b"diff --git i/x w/x\nold mode 100644\nnew mode 100755\n", "x", "x"),
+        (b"diff --git src/x src/x\nold mode 100644\nnew mode 100755\n", "src/x", "src/x"),
+        (b"diff --git a/x a/x\nold mode 100644\nnew mode 100755\n", "a/x", "a/x"),
+        (b"diff --git old/x new/x\n--- old/x\n+++ new/x\n@@ -1 +1 @@\n-a\n+b\n", "x", "x"),
+        (b"diff --git a/x b/y\n--- a/x\n+++ b/y\n@@ -1 +1 @@\n-a\n+b\n", "x", "y"),
+        (b"diff --git a/x b/x\r\n--- a/x\r\n+++ b/x\r\n@@ -1,2 +1,2 @@\r\n-a\r\n+b\r\n\r\n", "x", "x"),
+        (b"--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n", "x", "x"),
+        (b"--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b", "x", "x"),
+        (b"--- src/x\n+++ src/x\n@@ -1 +1 @@\n-a\n+b\n", "src/x", "src/x"),
+        (b"--- x.orig\t2024-01-01 00:00:00.000 +0000\n+++ x\t2024-01-01 00:00:01.000 +0000\n@@ -1 +1 @@\n-a\n+b\n",
+         "x.orig", "x"),
+        (b"--- a/x 2024-01-01 00:00:00.0 +0000\n+++ b/x 2024-01-01 00:00:01.0 +0000\n@@ -1 +1 @@\n-a\n+b\n", "x", "x"),
+        (b"--- /dev/null\n+++ b/x\n@@ -0,0 +1 @@\n+a\n", None, "x"),
+        (b"--- a/x\n+++ /dev/null\n@@ -1 +0,0 @@\n-a\n", "x", None),
+        (b"diff --git a/x b/x\nindex 1..2 100644\nBinary files a/x and b/x differ\n", "x", "x"),
+    ],
+)  # fmt: skip
+def test_headers(data: bytes, old: str | None, new: str | None) -> None:
+    patch = only(data)
+    assert (patch.old_path, patch.new_path, patch.data) == (old, new, data)
+
+
+def test_lines_in_hunks_are_never_headers() -> None:
+    data = (
+        b"--- a/x\n+++ b/x\n@@ -1,3 +1,5 @@\n--- a/foo\n+++ b/foo\n+@@ -1 +1 @@\n+diff --git a/y b/y\n"
+        b"+new file mode 100644\n-x\n context\n\\ No newline at end of file\n"
+    )
+    assert only(data).data == data
+
+
+def test_text_between_files_belongs_to_none_of_them() -> None:
+    signature = b"-- \n2.39.5\n\n"
+    mail = b"From 1234 Mon Sep 17 00:00:00 2001\nSubject: [PATCH] x\n\n---\n x | 1 +\n 1 file changed\n\n"
+    diff = parse_diff(mail + MODIFIED + signature + mail + MODIFIED + signature)
+    assert diff.preamble == mail
+    assert [patch.data for patch in diff.files] == [MODIFIED, MODIFIED]
+    assert [patch.trailer for patch in diff.files] == [signature + mail, signature]
+    assert render(diff) == mail + MODIFIED + signature + mail + MODIFIED + signature
+
+
+@pytest.mark.parametrize("data", [b"", b"\n", b" \r\n\t\n"])
+def test_blank_input_has_no_files(data: bytes) -> None:
+    diff = parse_diff(data)
+    assert (diff.files, render(diff)) == ((), data)
+
+
+@pytest.mark.parametrize(
+    ("data", "where", "reason"),
+    [
+        (b"I could not do it.\n", 1, "not a diff"),
+        (b"diff --git a/x b/x\n", 1, "not a diff"),
+        (b"--- a/x\n+++ b/x\n", 1, "not a diff"),
+        (b"text\n@@ -1 +1 @@\n-a\n+b\n", 2, "without a file header"),
+        (MODIFIED[: MODIFIED.index(b" three")], 8, "ends inside the hunk of line 5"),
+        (MODIFIED + MODIFIED[: MODIFIED.index(b"@@")], 13, "ends before the hunks"),
+        (MODIFIED.replace(b"-two", b"two"), 7, "shorter than its header"),
+        (MODIFIED.replace(b"+TWO", b"-TWO"), 9, "does not have the lines"),
+        (MODIFIED.replace(b"@@ -1,3", b"@@ -x,3"), 5, "hunk header"),
+        (MODIFIED.replace(b"--- a/src/x.py", b"--- a/src/y.py"), 1, "'a/src/y.py'"),
+        (MODIFIED.replace(b"index 1111111", b"--- a/src/x.py\nindex 1111111"), 4, "a second '---'"),
+        (b'--- "a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n', 1, "closing quote"),
+        (b'--- "a/\\q"\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n', 1, "unknown escape"),
+        (b"--- /dev/null\n+++ /dev/null\n@@ -1 +1 @@\n-a\n+b\n", 1, "/dev/null"),
+        (b"diff --git a/x b/x\nindex 1..2\nGIT binary patch\nliteral 5\nMcmZQz\n", 5, "cut off"),
+        (b"diff --git a/x b/x\nindex 1..2\nGIT binary patch\n", 3, "without content"),
+        (b"diff --git a/x b/y\nrename from x\n", 1, "only one of its two paths"),
+    ],
+)
+def test_what_is_no_whole_diff_is_said_in_one_line(data: bytes, where: int, reason: str) -> None:
+    with pytest.raises(PatchError) as error:
+        parse_diff(data)
+    assert str(error.value).startswith(f"patch line {where}: ")
+    assert reason in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_paths_are_in_order_and_once() -> None:
+    renamed = b"diff --git a/b b/c\nsimilarity index 100%\nrename from b\nrename to c\n"
+    assert paths_of(MODIFIED + renamed + MODIFIED) == ("src/x.py", "b", "c")
+
+
+@pytest.mark.parametrize(
+    "path", [b"a/../../etc/passwd", b"a//etc/passwd", b"a/.git/config", b"a/sub/.GIT/hooks/x", b"/etc/passwd", b"a/./x"]
+)  # fmt: skip
+def test_paths_outside_of_the_repository_are_refused(path: bytes) -> None:
+    diff = parse_diff(
+        b"--- %s\n+++ %s\n@@ -1 +1 @@\n-a\n+b\n" % (path, b"b" + path[1:] if path[:1] == b"a" else path)
+    )
+    with pytest.raises(PatchError, match="inside the repository"):
+        check_safe_paths(diff)
+
+
+def test_ordinary_paths_are_safe() -> None:
+    check_safe_paths(parse_diff(MODIFIED.replace(b"x.py", b".gitignore")))
+    check_safe_paths(parse_diff(MODIFIED.replace(b"x.py", b"..x..")))
+
+
+def test_what_git_apply_would_touch_is_reachable_without_prefixes_too() -> None:
+    patch = only(b"--- any/tests/t.py\n+++ any/tests/t.py\n@@ -1 +1 @@\n-a\n+b\n")
+    assert patch.paths == ("any/tests/t.py",)
+    assert patch.reachable_paths == ("any/tests/t.py", "tests/t.py")
+
+
+def test_a_header_with_nothing_below_it_is_seen_because_git_remembers_its_name() -> None:
+    lone = b"diff --git a/tests/t.py b/tests/t.py\n"
+    deletes_t = lone + b"diff --git a/x b/x\ndeleted file mode 100644\n"
+    diff = parse_diff(b"diff --git is a command\n" + deletes_t)
+    assert [patch.data for patch in diff.files] == [lone, deletes_t.removeprefix(lone)]
+    assert [patch.paths for patch in diff.files] == [("tests/t.py",), ("x",)]
+    assert diff.preamble == b"diff --git is a command\n"
+
+
+# Against git itself
+
+_NAMES = st.sampled_from(
+    [
+        *("plain.txt", "with space.txt", 'täb\tquote".txt', "d b/d", "d/new\nline"),
+        *("-dash", "--- a", "back\\slash", "ünï", "z/y/x"),
+    ]
+)
+_LINES = st.sampled_from([b"one\n", b"two\n", b"-- x\n", b"diff --git a/q b/q\n", b"\n"])
+_CONTENTS = st.one_of(
+    st.sampled_from([b"", b"x", b"x\n", b"a\r\nb\r\n", b"\0\1\2" * 50, b"--- a/x\n+++ b/x\n@@ -1 +1 @@\n"]),
+    st.binary(max_size=80),
+    st.lists(_LINES, max_size=12).map(b"".join),
+)
+_TREES = st.dictionaries(_NAMES, st.tuples(_CONTENTS, st.booleans()), max_size=4)
+
+
+def write_tree(repository: Path, tree: dict[str, tuple[bytes, bool]]) -> None:
+    git(repository, "rm", "-rfq", "--ignore-unmatch", ".")
+    for name, (content, executable) in tree.items():
+        file = repository / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content)
+        file.chmod(0o755 if executable else 0o644)
+    git(repository, "add", "-A", "-f")
+    git(repository, "commit", "-q", "--allow-empty", "-m", "x")
+
+
+@given(
+    before=_TREES, after=_TREES, flags=st.sampled_from([["--binary"], ["--binary", "-M", "-C"], [], ["-U0"]])
+)
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+def test_what_git_writes_comes_back_and_names_the_paths_that_git_names(
+    tmp_path_factory: pytest.TempPathFactory,
+    before: dict[str, tuple[bytes, bool]],
+    after: dict[str, tuple[bytes, bool]],
+    flags: list[str],
+) -> None:
+    repository = tmp_path_factory.mktemp("repository")
+    git(repository, "init", "-q")
+    write_tree(repository, before)
+    write_tree(repository, after)
+    for data in (
+        git(repository, "diff", *flags, "HEAD~1", "HEAD"),
+        git(repository, "format-patch", "--stdout", *flags, "HEAD~1..HEAD"),
+    ):
+        if not data.strip():
+            continue
+        diff = parse_diff(data)
+        assert render(diff) == data
+        check_safe_paths(diff)
+        status = git(repository, "diff", "--name-status", "-z", "--no-renames", "HEAD~1", "HEAD").split(b"\0")
+        changed = {name.decode("utf-8", "surrogateescape") for name in status[1::2]}
+        touched = {path for patch in diff.files for path in patch.paths}
+        assert changed == touched if not {"-M", "-C"} & set(flags) else changed <= touched
+        assert [patch.is_binary for patch in diff.files] == [
+            b"GIT binary patch\n" in patch.data or b" differ\n" in patch.data for patch in diff.files
+        ]
+
+
+_PIECES = st.sampled_from(
+    [
+        *(
+            MODIFIED,
+            b"diff --git a/x b/x\n",
+            b"--- a/x\n",
+            b"+++ b/x\n",
+            b"@@ -1 +1 @@\n",
+            b"@@ -1,2 +0,0 @@\n",
+        ),
+        *(b"-a\n", b"+b\n", b" c\n", b"\\ No newline at end of file\n", b"rename from x\n", b"rename to y\n"),
+        *(
+            b"new file mode 100644\n",
+            b"index 1..2\n",
+            b"GIT binary patch\n",
+            b"literal 5\n",
+            b"McmZQz\n",
+            b"\n",
+        ),
+        *(b'"', b"diff --git ", b"a/ b/", b"/dev/null", b"\r\n", b"\xff", b"-- \n2.39\n"),
+    ]
+)
+
+
+@given(st.one_of(st.binary(max_size=200), st.lists(_PIECES, max_size=25).map(b"".join)))
+@settings(max_examples=300)
+def test_any_bytes_either_come_back_or_are_refused(data: bytes) -> None:
+    try:
+        diff = parse_diff(data)
+    except PatchError:
+        return
+    assert render(diff) == data
+    assert all(patch.paths for patch in diff.files)
+    assert [patch.data for patch in parse_diff(render(diff)).files] == [patch.data for patch in diff.files]

@@ -1,0 +1,136 @@
+"""Files appear whole or not at all; names cannot leave logs/; attempts are kept; one runner at a time."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cooperbench.errors import UserError
+from cooperbench.models import Pair, Task
+from cooperbench.storage import (
+    AgentPaths,
+    ExperimentPaths,
+    checked_run_name,
+    is_finished,
+    read_json,
+    write_json,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def make_pair(root: Path) -> Pair:
+    return Pair(Task("alpha_task", 0, root, (2, 10)), (2, 10))
+
+
+def test_paths_are_those_of_the_documentation(tmp_path: Path) -> None:
+    paths = ExperimentPaths(tmp_path, "first").pair(make_pair(tmp_path), "coop")
+    assert paths.result == tmp_path / "first/coop/alpha_task/0/f2_f10/result.json"
+    assert paths.agent("agent1").trajectory.relative_to(paths.folder).as_posix() == "agent1/trajectory.json"
+
+
+def test_a_failed_write_leaves_the_old_content_and_no_rest(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    write_json(path, {"n": 1})
+    with pytest.raises(TypeError):
+        write_json(path, {"n": object()})
+    assert read_json(path) == {"n": 1}
+    assert [entry.name for entry in tmp_path.iterdir()] == ["result.json"]
+
+
+@given(text=st.text(st.characters(), max_size=50))
+def test_any_text_survives_json(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    path = tmp_path_factory.mktemp("json") / "x.json"
+    write_json(path, {"text": text})
+    assert read_json(path) == {"text": text}
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'{"a": 1', b"\xff\xfe", b"null"])
+def test_what_is_no_whole_object_is_not_there(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "result.json"
+    path.write_bytes(content)
+    assert read_json(path) is None
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../x", "-n", ".hidden", "a b", "a\n", "ä", "x" * 121, "a\0"])
+def test_names_that_could_leave_the_logs_are_refused(name: str) -> None:
+    with pytest.raises(UserError, match="experiment name"):
+        checked_run_name(name)
+
+
+@pytest.mark.parametrize("name", ["a", "solo-msa-gpt-4o-lite", "x" * 120, "claude-sonnet-4.5", "run_1@home"])
+def test_usual_names_are_taken(name: str) -> None:
+    assert checked_run_name(name) == name
+
+
+def test_only_a_whole_good_result_is_finished(tmp_path: Path) -> None:
+    paths = ExperimentPaths(tmp_path, "r").pair(make_pair(tmp_path), "coop")
+    assert not is_finished(paths)
+    write_json(paths.result, {"status": "error"})
+    assert not is_finished(paths)
+    paths.result.write_text(json.dumps({"status": "completed"})[:-3])
+    assert not is_finished(paths)
+    write_json(paths.result, {"status": "completed"})
+    assert is_finished(paths)
+
+
+def test_earlier_attempts_are_kept_in_order_and_without_half_files(tmp_path: Path) -> None:
+    experiment, pair = ExperimentPaths(tmp_path, "r"), make_pair(tmp_path)
+    assert experiment.archive(pair, "coop") is None
+    for attempt in (1, 2):
+        folder = experiment.pair(pair, "coop").folder
+        write_json(folder / "result.json", {"attempt": attempt})
+        (folder / ".writing-1-ab-eval.json").write_text("{")
+        kept = experiment.archive(pair, "coop")
+        assert kept is not None
+        assert kept.name == f"{attempt:03d}"
+        assert [entry.name for entry in kept.iterdir()] == ["result.json"]
+        assert read_json(kept / "result.json") == {"attempt": attempt}
+        assert not folder.exists()
+
+
+def test_the_patch_is_also_where_older_tools_look(tmp_path: Path) -> None:
+    paths = AgentPaths(tmp_path, "agent1")
+    paths.write_patch(b"one\r\n")
+    paths.write_patch(b"two\xff\n")
+    assert paths.patch.read_bytes() == b"two\xff\n"
+    assert (tmp_path / "agent1" / "patch.diff").read_bytes() == b"two\xff\n"
+    assert os.readlink(paths.patch_link) == "../agent1.patch"
+
+
+def test_a_second_runner_is_told_who_holds_the_experiment(tmp_path: Path) -> None:
+    experiment = ExperimentPaths(tmp_path, "r")
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom cooperbench.storage import ExperimentPaths\n"
+        "with ExperimentPaths(Path(sys.argv[1]), 'r').lock():\n"
+        "    print('held', flush=True)\n    sys.stdin.readline()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(UserError, match=f"process {other.pid}"), experiment.lock():
+            pass
+        other.communicate("\n", timeout=30)
+    with experiment.lock():
+        pass
+
+
+def test_a_killed_holder_does_not_block(tmp_path: Path) -> None:
+    experiment = ExperimentPaths(tmp_path, "r")
+    code = (
+        "import os, signal, sys\nfrom pathlib import Path\nfrom cooperbench.storage import ExperimentPaths\n"
+        "with ExperimentPaths(Path(sys.argv[1]), 'r').lock():\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False).returncode == -9
+    with experiment.lock():
+        pass
