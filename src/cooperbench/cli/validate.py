@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cooperbench.cli.arguments import add_selection_arguments, whole_above_zero
-from cooperbench.dataset.conflicts import golden_conflicts, to_json
+from cooperbench.eval.conflicts import golden_conflicts, to_json
 from cooperbench.dataset.discovery import discover, resolve_dataset_dir
 from cooperbench.settings import default_backend
 from cooperbench.storage import write_json
@@ -17,7 +17,7 @@ from cooperbench.text import plural, printable
 if TYPE_CHECKING:
     import argparse
 
-    from cooperbench.dataset.conflicts import ConflictReport
+    from cooperbench.eval.conflicts import ConflictReport
     from cooperbench.eval.validate import TaskReport
     from cooperbench.models import Pair, Task
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cooperbench.dataset.conflicts import golden_conflicts, to_json
+from cooperbench.eval.conflicts import golden_conflicts, to_json
 from cooperbench.dataset.discovery import load_tasks
 from cooperbench.errors import InfraError, UserError
 from cooperbench.models import Pair
