@@ -136,16 +136,19 @@ def evaluate_pair(
     try:
         hidden = hidden_paths_of(pair)
         handed_in = {agent_id: examine(patch, hidden, bench.base) for agent_id, patch in patches.items()}
+        # Everything is read and merged before the first test runs: its sandbox is no longer untouched then.
+        merge = None
+        if setting != "solo":
+            merge = merge_patches(bench.base, [work.patch for work in handed_in.values()])
         agents = {}
         for seat in seats_of(pair, setting):
             work = handed_in[seat.agent_id]
             runs = _test_all(bench, seat.feature_ids, work.patch, work.error)
             _keep_outputs(evaluation, seat.agent_id, runs)
             agents[seat.agent_id] = _agent_record(work, runs)
-        if setting == "solo":
+        if merge is None:
             merged = _solo_merged(handed_in["solo"], agents["solo"])
         else:
-            merge = merge_patches(bench.base, [work.patch for work in handed_in.values()])
             evaluation.merged_patch = merge.patch
             runs = _test_all(bench, pair.feature_ids, merge.patch, merge.detail or "nothing to merge")
             _keep_outputs(evaluation, "merged", runs)
