@@ -67,7 +67,7 @@ def changed(*feature_ids: int) -> list[str]:
     for feature_id in feature_ids:
         place = PLACES[feature_id]
         lines[place] = lines[place] + f"feature {feature_id}\n"
-    return lines
+    return "".join(lines).splitlines(keepends=True)
 
 
 def text_patch(path: str, old: Sequence[str] | None, new: Sequence[str]) -> str:

@@ -44,7 +44,7 @@ class ScriptedAgent:
 
 def steps_for(script: Path, pair: Pair, seat: Seat, setting: Setting) -> list[Step]:
     """The steps of one agent; a script that lacks them is a UserError that names the place."""
-    repos = _load(script)
+    repos = _load(script, _version(script))
     place = f"{script}: repos.{pair.task.repo}.{pair.task.task_id}.{setting}"
     tasks = repos.get(pair.task.repo) or {}
     chapters = (tasks.get(pair.task.task_id) or {}).get(setting) or {}
@@ -55,14 +55,21 @@ def steps_for(script: Path, pair: Pair, seat: Seat, setting: Setting) -> list[St
     raise UserError(f"{place} has no steps for {keys[0]}")
 
 
+def _version(script: Path) -> tuple[int, int]:
+    """What tells a changed file from the one read before."""
+    try:
+        status = script.stat()
+    except OSError:
+        raise UserError(f"{script}: no such script") from None
+    return status.st_mtime_ns, status.st_size
+
+
 @lru_cache(maxsize=8)
-def _load(script: Path) -> dict[str, Any]:
+def _load(script: Path, version: tuple[int, int]) -> dict[str, Any]:  # noqa: ARG001  # the cache's key
     import yaml
 
     try:
         content = yaml.safe_load(script.read_text())
-    except FileNotFoundError:
-        raise UserError(f"{script}: no such script") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise UserError(f"{script} is no readable YAML: {' '.join(str(error).split())}") from error
     repos = content.get("repos") if isinstance(content, dict) else None

@@ -75,6 +75,9 @@ class Session:
             duration_seconds=round(result.duration_seconds, 4),
             **({"thought": thought} if thought else {}),
         )
+        if result.timed_out:
+            # If it was the agent's own time that ran out, that is how the agent ends.
+            self.check_limits()
         return result
 
     def write_file(self, path: str, data: bytes) -> None:

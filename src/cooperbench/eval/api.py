@@ -127,9 +127,10 @@ def evaluate_experiment(
             for pair, setting in found
             if force or not is_evaluated(paths.pair(pair, setting), pair, setting)
         ]
-        display.note(f"Evaluating {plural(len(work), 'pair')} of {paths.run_name} on {backend}")
+        lines = [f"Evaluating {plural(len(work), 'pair')} of {paths.run_name} on {backend}"]
         if len(work) < len(found):
-            display.note(f"{len(found) - len(work)} more are evaluated already (--force judges them again)")
+            lines.append(f"{len(found) - len(work)} more are evaluated already (--force judges them again)")
+        display.begin(lines, to_run=0, to_judge=len(work))
         try:
             with Workshop(chosen) as workshop:
                 evaluator = Evaluator(paths, workshop.guard, workshop.images, test_timeout)

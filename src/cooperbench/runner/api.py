@@ -10,6 +10,7 @@ from cooperbench.agents.registry import get_agent
 from cooperbench.dataset.discovery import discover, resolve_dataset_dir
 from cooperbench.errors import UserError
 from cooperbench.runner.config import RunConfig
+from cooperbench.runner.display import header_lines
 from cooperbench.runner.plan import make_plan
 from cooperbench.storage import DEFAULT_LOGS_DIR, checked_run_name
 
@@ -132,7 +133,10 @@ def run_experiment(config: RunConfig, display: Display) -> dict[str, Any]:
         config.check_against_disk()
         plan = make_plan(config, pairs)
         config.save()
-        display.begin(config, plan)
+        judged_later = len(plan.to_run) if config.auto_eval else 0
+        display.begin(
+            header_lines(config, plan), to_run=len(plan.to_run), to_judge=judged_later + len(plan.to_evaluate)
+        )
         try:
             for note in notes:
                 display.note(note)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TextIO
 from cooperbench.text import duration_text, plural, printable
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from cooperbench.models import Message, Pair
     from cooperbench.runner.config import RunConfig
     from cooperbench.runner.plan import Plan
@@ -20,7 +22,9 @@ _MESSAGE_CHARACTERS = 160
 class Display(Protocol):
     """Told what happens, from any thread."""
 
-    def begin(self, config: RunConfig, plan: Plan) -> None: ...
+    def begin(self, lines: Sequence[str], *, to_run: int, to_judge: int) -> None:
+        """What this is about, and how many pairs are to be run and to be judged."""
+        ...
 
     def note(self, text: str) -> None: ...
 
@@ -104,10 +108,10 @@ class PlainDisplay:
         self._total = 0
         self._started: dict[Pair, float] = {}
 
-    def begin(self, config: RunConfig, plan: Plan) -> None:
-        self._total = len(plan.to_run) + len(plan.to_evaluate)
-        for line in header_lines(config, plan):
-            self._print(f"[CooperBench] {line}")
+    def begin(self, lines: Sequence[str], *, to_run: int, to_judge: int) -> None:
+        self._total = max(to_run, to_judge)
+        for line in lines:
+            self._print(f"[CooperBench] {printable(line)}")
         self._print("")
 
     def note(self, text: str) -> None:

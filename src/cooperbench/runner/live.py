@@ -11,16 +11,16 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, TextIO
 
-from cooperbench.runner.display import PlainDisplay, header_lines, message_line
+from cooperbench.runner.display import PlainDisplay, message_line
 from cooperbench.text import duration_text, printable
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import Console, RenderableType
 
     from cooperbench.models import Message, Pair
-    from cooperbench.runner.config import RunConfig
     from cooperbench.runner.display import Display
-    from cooperbench.runner.plan import Plan
 
 _MOST_RUNNING = 12
 _MOST_MESSAGES = 8
@@ -59,13 +59,12 @@ class LiveDisplay:
         self._preparing = ""
         self._live = Live(console=console, get_renderable=self._render, refresh_per_second=8, transient=True)
 
-    def begin(self, config: RunConfig, plan: Plan) -> None:
-        for line in header_lines(config, plan):
-            self._console.print(f"[CooperBench] {line}", markup=False, highlight=False)
+    def begin(self, lines: Sequence[str], *, to_run: int, to_judge: int) -> None:
+        for line in lines:
+            self.note(line)
         with self._lock:
-            self._to_run = len(plan.to_run)
-            judged_later = len(plan.to_run) if config.auto_eval else 0
-            self._to_judge = judged_later + len(plan.to_evaluate)
+            self._to_run = to_run
+            self._to_judge = to_judge
             self._started = time.monotonic()
         self._live.start()
 
@@ -75,8 +74,6 @@ class LiveDisplay:
     def prepared(self, label: str, done: int, total: int) -> None:
         with self._lock:
             self._preparing = "" if done == total else f"preparing tasks: {done}/{total} ({printable(label)})"
-        if not self._live.is_started:
-            self._live.start()
 
     def pair_started(self, pair: Pair) -> None:
         with self._lock:
