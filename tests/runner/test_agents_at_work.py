@@ -43,7 +43,13 @@ def test_work_is_handed_in_whatever_was_done_to_git(tmp_path: Path, afterwards: 
     change = r"""sed -i '3s/.*/changed/' app.txt && printf 'new\n' >new.txt && rm tests/base.sh &&
         mkdir -p ignored && echo x >ignored/x && echo x >debug.log && printf '\0\1\377' >data.bin"""
     patch = run_one(tmp_path, f"{change} && {{ {afterwards}; }}").patch()
-    for part in ("+changed\n", "+++ b/new.txt", "--- a/tests/base.sh", "GIT binary patch", "diff --git a/data.bin b/data.bin"):
+    for part in (
+        "+changed\n",
+        "+++ b/new.txt",
+        "--- a/tests/base.sh",
+        "GIT binary patch",
+        "diff --git a/data.bin b/data.bin",
+    ):
         assert part in patch
     assert "ignored/x" not in patch
     assert "debug.log" not in patch
@@ -70,7 +76,9 @@ def test_agents_find_no_history_and_start_from_the_same_commit(tmp_path: Path) -
     assert "2" not in rest[:2]
 
 
-def test_nothing_of_the_environment_reaches_the_sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_of_the_environment_reaches_the_sandbox(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret")
     (seen,) = run_one(tmp_path, "env; cat /proc/*/environ 2>/dev/null | tr '\\0' '\\n'").observations()
     assert "HOME=" in seen
@@ -104,7 +112,9 @@ def test_giving_up_is_an_outcome(tmp_path: Path) -> None:
 
 
 def test_hidden_tests_and_runner_configuration_come_from_the_dataset(tmp_path: Path) -> None:
-    cheat = [{"run": "echo true >tests/f1.sh; echo 'import os; os._exit(0)' >conftest.py; echo ok >>README.md"}]
+    cheat = [
+        {"run": "echo true >tests/f1.sh; echo 'import os; os._exit(0)' >conftest.py; echo ok >>README.md"}
+    ]
     evaluation = play(tmp_path, cheat).evaluation
     assert evaluation["agent1"]["success"] is False
     assert {(file["path"], file["reason"]) for file in evaluation["agent1"]["dropped_files"]} == {
@@ -114,13 +124,25 @@ def test_hidden_tests_and_runner_configuration_come_from_the_dataset(tmp_path: P
 
 
 def test_replay_plays_commands_and_messages_again(tmp_path: Path) -> None:
-    first = [{"send": "which line?"}, {"wait": {"for": "five"}}, {"when": {"said": "five", "then": [{"apply": "golden1.patch"}]}}]
-    second = [{"wait": {"for": "which"}}, {"send": "five"}, {"write": {"path": "b.bin", "content": "x"}}, {"apply": "golden2.patch"}]
+    first = [
+        {"send": "which line?"},
+        {"wait": {"for": "five"}},
+        {"when": {"said": "five", "then": [{"apply": "golden1.patch"}]}},
+    ]
+    second = [
+        {"wait": {"for": "which"}},
+        {"send": "five"},
+        {"write": {"path": "b.bin", "content": "x"}},
+        {"apply": "golden2.patch"},
+    ]
     original = play(tmp_path, first, second)
     replayed = run_tiny(tmp_path, "replay", run_name="again", agent_config=str(tmp_path / "logs/r"))
     for agent in ("agent1", "agent2"):
         assert replayed.patch(agent) == original.patch(agent) != ""
-    texts = [[message["message"] for message in left.json("conversation.json")["messages"]] for left in (original, replayed)]
+    texts = [
+        [message["message"] for message in left.json("conversation.json")["messages"]]
+        for left in (original, replayed)
+    ]
     assert texts[0] == texts[1] == ["which line?", "five"]
     assert replayed.evaluation["overall_success"] is True
 

@@ -25,13 +25,15 @@ def messages(left: Left) -> list[dict[str, Any]]:
 def test_a_message_arrives_once_in_order_and_is_on_record(tmp_path: Path) -> None:
     left = talk(
         tmp_path,
-        [{"run": "for n in 1 2 3; do echo \"part $n: 'quoted' \\\"ä✓\\\"\" | send_message agent2; done"}],
+        [{"run": 'for n in 1 2 3; do echo "part $n: \'quoted\' \\"ä✓\\"" | send_message agent2; done'}],
         [{"wait": {"for": "part 3", "seconds": 30}}],
     )
     found = messages(left)
     assert [message["message"] for message in found] == [f"part {n}: 'quoted' \"ä✓\"" for n in (1, 2, 3)]
     assert [message["sequence"] for message in found] == [1, 2, 3]
-    assert {(message["from"], message["to"], message["feature_id"]) for message in found} == {("agent1", "agent2", 1)}
+    assert {(message["from"], message["to"], message["feature_id"]) for message in found} == {
+        ("agent1", "agent2", 1)
+    }
     assert all(message["delivered_at"] >= message["timestamp"] for message in found)
     received = [step for step in left.trajectory("agent2")["steps"] if step["action"] == "receive_message"]
     assert [step["args"]["sequence"] for step in received] == [1, 2, 3]
@@ -47,7 +49,9 @@ def test_mistakes_are_said_on_stderr_with_a_code(tmp_path: Path) -> None:
         "send_message --wat agent2 x; echo code $?",
         "send_message agent2 -- --dashes are text; echo code $?",
     ]
-    left = talk(tmp_path, [{"run": command} for command in commands], [{"wait": {"for": "dashes", "seconds": 30}}])
+    left = talk(
+        tmp_path, [{"run": command} for command in commands], [{"wait": {"for": "dashes", "seconds": 30}}]
+    )
     seen = left.observations()
     assert "no colleague 'agent9'; there is: agent2" in seen[0]
     for observation in seen[:6]:
@@ -60,8 +64,15 @@ def test_mistakes_are_said_on_stderr_with_a_code(tmp_path: Path) -> None:
 def test_waiting_for_an_answer_prints_it_and_shows_it_only_once(tmp_path: Path) -> None:
     left = talk(
         tmp_path,
-        [{"run": "send_message --wait 30 agent2 'which name?'"}, {"run": "read_messages"}, {"run": "read_messages --all"}],
-        [{"wait": {"for": "which name", "seconds": 30}}, {"send": {"to": "agent1", "text": "call it\nlimit"}}],
+        [
+            {"run": "send_message --wait 30 agent2 'which name?'"},
+            {"run": "read_messages"},
+            {"run": "read_messages --all"},
+        ],
+        [
+            {"wait": {"for": "which name", "seconds": 30}},
+            {"send": {"to": "agent1", "text": "call it\nlimit"}},
+        ],
     )
     first, second, third = left.observations()
     assert "Message sent." in first
@@ -94,8 +105,15 @@ def test_a_colleague_that_has_finished_is_told_of(tmp_path: Path) -> None:
 def test_a_megabyte_goes_through_whole(tmp_path: Path) -> None:
     left = talk(
         tmp_path,
-        [{"run": "head -c 750000 /dev/urandom | base64 >/tmp/big; send_message agent2 </tmp/big; md5sum </tmp/big"}],
-        [{"wait": {"for": "=", "seconds": 30}}, {"run": "tail -n +2 /cooperbench/team/inbox/00000001 | md5sum"}],
+        [
+            {
+                "run": "head -c 750000 /dev/urandom | base64 >/tmp/big; send_message agent2 </tmp/big; md5sum </tmp/big"
+            }
+        ],
+        [
+            {"wait": {"for": "=", "seconds": 30}},
+            {"run": "tail -n +2 /cooperbench/team/inbox/00000001 | md5sum"},
+        ],
     )
     (sent,) = left.observations("agent1")
     (came,) = left.observations("agent2")

@@ -37,7 +37,9 @@ def test_golden_patches_that_merge_pass_and_leave_every_documented_file(tmp_path
     assert "Ran 2 tests" in (left.folder / "tests/merged-f1.txt").read_text()
     assert {"config.json", "summary.json"} <= {path.name for path in (tmp_path / "logs/r").iterdir()}
     trajectory = left.trajectory()
-    assert {"agent_id", "feature_id", "model", "start_time", "end_time", "steps", "token_usage"} <= set(trajectory)
+    assert {"agent_id", "feature_id", "model", "start_time", "end_time", "steps", "token_usage"} <= set(
+        trajectory
+    )
     assert trajectory["feature_id"] == 1
 
 
@@ -78,7 +80,9 @@ def test_three_agents_share_a_task(tmp_path: Path) -> None:
 
 
 def test_one_failing_agent_fails_the_pair_although_the_merge_is_clean(tmp_path: Path) -> None:
-    script = write_script(tmp_path / "s.yaml", {1: [{"run": "echo nothing useful >>app.txt"}], 2: [{"apply": "two.patch"}]})
+    script = write_script(
+        tmp_path / "s.yaml", {1: [{"run": "echo nothing useful >>app.txt"}], 2: [{"apply": "two.patch"}]}
+    )
     (tmp_path / "two.patch").write_text(golden(2))
     evaluation = run_tiny(tmp_path, "scripted", agent_config=str(script)).evaluation
     assert evaluation["merge_success"] is True
@@ -138,7 +142,9 @@ def test_one_patch_can_be_tested_by_itself(tmp_path: Path) -> None:
     (tmp_path / "p.patch").write_text(golden(1, 2))
     from_file = run_patch_test("tiny_task", 7, 2, str(tmp_path / "p.patch"), 60, "local", dataset_dir=data)
     assert from_file["success"] is True
-    stale = run_patch_test("tiny_task", 7, 1, golden(1).replace("line 6", "line six"), backend="local", dataset_dir=data)
+    stale = run_patch_test(
+        "tiny_task", 7, 1, golden(1).replace("line 6", "line six"), backend="local", dataset_dir=data
+    )
     assert (stale["success"], stale["apply_status"]) == (False, "failed")
     with pytest.raises(UserError, match="feature 99"):
         run_patch_test("tiny_task", 7, 99, backend="local", dataset_dir=data)

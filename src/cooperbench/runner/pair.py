@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from cooperbench.eval.backends.guard import SandboxGuard
     from cooperbench.models import Image, Message, Pair, Seat
     from cooperbench.runner.config import RunConfig
+    from cooperbench.runner.workspace import Start
     from cooperbench.storage import PairPaths
     from cooperbench.team.mailbox import Mailbox
 
@@ -44,7 +45,7 @@ class Desk:
 
     seat: Seat
     sandbox: RichSandbox
-    base_commit: str
+    start: Start
     postbox: PostBox | None
 
 
@@ -102,7 +103,7 @@ class PairRun:
             "agents": {agent["agent_id"]: agent for agent in agents},
             "messages": len(self._mailbox.messages()) if self._mailbox else 0,
             "cost": sum(agent["cost"] for agent in agents),
-            "base_commit": desks[0].base_commit,
+            "base_commit": desks[0].start.commit,
             "backend": self._config.backend,
             "image": self._image.reference,
             "image_digest": self._image.digest,
@@ -134,14 +135,14 @@ class PairRun:
             options=SandboxOptions("agent", self._config.network, labels),
         )
         sandboxes.append(sandbox)
-        commit = prepare_repository(sandbox, already_scrubbed=self._image.agent_reference is not None)
+        start = prepare_repository(sandbox, already_scrubbed=self._image.agent_reference is not None)
         postbox = self._postboxes[seat.agent_id]
         if postbox is not None:
             postbox.start(sandbox, streams=self._guard.streams)
-        return Desk(seat, sandbox, commit, postbox)
+        return Desk(seat, sandbox, start, postbox)
 
     def _check_same_start(self, desks: Sequence[Desk]) -> None:
-        commits = {desk.base_commit for desk in desks}
+        commits = {desk.start.commit for desk in desks}
         if len(commits) > 1:
             raise InfraError(
                 f"the sandboxes of {self._pair.label} start from different commits: {sorted(commits)}"
@@ -168,7 +169,7 @@ class PairRun:
             status, error = self._run_agent(session)
             if self._mailbox is not None:
                 self._mailbox.finish(desk.seat.agent_id)
-            patch = take_patch(desk.sandbox)
+            patch = take_patch(desk.sandbox, desk.start)
         except BaseException as problem:
             recorder.note(f"broken off: {type(problem).__name__}: {problem}")
             recorder.abandon()

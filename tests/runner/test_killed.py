@@ -1,0 +1,148 @@
+"""Runs that are killed or interrupted: nothing half written, nothing repeated, nothing left running."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cooperbench.storage import read_json
+from tests.tiny import TASK_ID, write_script, write_tiny
+
+
+class Harness:
+    """`cooperbench run` as a process of its own, on six pairs, with a cache of its own."""
+
+    def __init__(self, tmp_path: Path, *, step: str = "sleep 0.05") -> None:
+        self.root = tmp_path
+        self.cache = tmp_path / "cache"
+        dataset = write_tiny(tmp_path / "data")
+        work: dict[int, list[object]] = {
+            number: [{"run": step}, {"apply": f"data/tiny_task/task{TASK_ID}/feature{number}/feature.patch"}]
+            for number in (1, 2, 3, 4)
+        }
+        script = write_script(tmp_path / "script.yaml", work)
+        self.words = [
+            sys.executable, "-m", "cooperbench", "run", "-n", "r", "-a", "scripted", "--agent-config", str(script),
+            "--backend", "local", "--dataset-dir", str(dataset), "--log-dir", str(tmp_path / "logs"), "-c", "2",
+        ]  # fmt: skip
+
+    def start(self) -> subprocess.Popen[str]:
+        environment = {**os.environ, "COOPERBENCH_CACHE_DIR": str(self.cache)}
+        return subprocess.Popen(
+            self.words,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def finish(self) -> tuple[int, str]:
+        process = self.start()
+        output, _ = process.communicate(timeout=120)
+        return process.returncode, output
+
+    def results(self) -> dict[str, Any]:
+        """Whole results by pair; one that is there and not whole is a failure."""
+        found = {}
+        for path in (self.root / "logs").glob("r/coop/*/*/*/*.json"):
+            content = json.loads(path.read_text())
+            if path.name == "result.json":
+                found[path.parent.name] = content
+        return found
+
+    def survivors(self) -> list[str]:
+        """Processes that still have something to do with this run's sandboxes."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            try:
+                words = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                place = str((entry / "root").readlink()) if entry.name.isdigit() else ""
+            except OSError:
+                continue
+            if (
+                entry.name.isdigit()
+                and int(entry.name) != os.getpid()
+                and (str(self.cache) in words or str(self.cache) in place)
+            ):
+                found.append(f"{entry.name} {words}")
+        return found
+
+    def wait_for_no_survivors(self) -> None:
+        deadline = time.monotonic() + 20
+        while self.survivors():
+            assert time.monotonic() < deadline, self.survivors()
+            time.sleep(0.05)
+
+
+def test_sigkill_at_many_moments_loses_and_repeats_nothing(tmp_path: Path) -> None:
+    harness = Harness(tmp_path)
+    before: dict[str, Any] = {}
+    for attempt in range(14):
+        process = harness.start()
+        time.sleep(0.35 + 0.11 * attempt)
+        process.kill()
+        process.communicate()
+        harness.wait_for_no_survivors()
+        now = harness.results()
+        assert {pair: now[pair] for pair in before} == before
+        before = {pair: result for pair, result in now.items() if result["status"] == "completed"}
+    code, output = harness.finish()
+    assert code == 0, output
+    after = harness.results()
+    assert len(after) == 6
+    assert {pair: after[pair] for pair in before} == before
+    for folder in (tmp_path / "logs").glob("r/coop/*/*/*"):
+        evaluation = read_json(folder / "eval.json")
+        assert evaluation is not None
+        assert evaluation["status"] == "completed"
+        assert not list(folder.rglob(".writing-*"))
+    assert not [path for path in (harness.cache / "sandboxes").rglob("*") if path.is_file()]
+    _, output = harness.finish()
+    assert "6 of them are finished already" in output
+    assert harness.results() == after
+
+
+@pytest.mark.parametrize("signals", [(signal.SIGINT,), (signal.SIGTERM,), (signal.SIGINT, signal.SIGINT)])
+def test_an_interrupted_run_ends_everything_and_continues(
+    tmp_path: Path, signals: tuple[signal.Signals, ...]
+) -> None:
+    harness = Harness(tmp_path, step="test -e /workspace/repo/go || { touch started; sleep 300; }")
+    process = harness.start()
+    assert process.stdout
+    while "features_" not in process.stdout.readline():
+        assert process.poll() is None
+    time.sleep(0.5)
+    for number in signals:
+        process.send_signal(number)
+        time.sleep(0.1)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, output
+    assert "the same command continues" in output
+    assert harness.survivors() == []
+    assert not list((harness.cache / "sandboxes").glob("*/*"))
+    assert harness.results() == {}
+    summary = read_json(tmp_path / "logs/r/summary.json")
+    assert summary is not None
+    assert summary["settings"]["coop"]["missing"] == 6
+
+
+def test_a_run_cannot_be_started_twice(tmp_path: Path) -> None:
+    harness = Harness(tmp_path, step="sleep 300")
+    first = harness.start()
+    assert first.stdout
+    while "features_" not in first.stdout.readline():
+        assert first.poll() is None
+    code, output = harness.finish()
+    assert code == 2
+    assert f"in use by process {first.pid}" in output
+    first.send_signal(signal.SIGINT)
+    first.communicate(timeout=60)
