@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -60,7 +59,9 @@ def test_what_is_no_whole_object_is_not_there(tmp_path: Path, content: bytes) ->
     assert read_json(path) is None
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../x", "-n", ".hidden", "a b", "a\n", "ä", "x" * 121, "a\0"])
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "a/b", "../x", "-n", ".hidden", "a b", "a\n", "ä", "x" * 121, "a\0"]
+)
 def test_names_that_could_leave_the_logs_are_refused(name: str) -> None:
     with pytest.raises(UserError, match="experiment name"):
         checked_run_name(name)
@@ -103,7 +104,7 @@ def test_the_patch_is_also_where_older_tools_look(tmp_path: Path) -> None:
     paths.write_patch(b"two\xff\n")
     assert paths.patch.read_bytes() == b"two\xff\n"
     assert (tmp_path / "agent1" / "patch.diff").read_bytes() == b"two\xff\n"
-    assert os.readlink(paths.patch_link) == "../agent1.patch"
+    assert str(paths.patch_link.readlink()) == "../agent1.patch"
 
 
 def test_a_second_runner_is_told_who_holds_the_experiment(tmp_path: Path) -> None:

@@ -40,7 +40,9 @@ def test_what_is_no_agent_is_said_in_one_line(name: str, said: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_modules_of_the_environment_register_their_agents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_modules_of_the_environment_register_their_agents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "their_agents.py").write_text(
         "from cooperbench.agents.registry import register\n"
         "class Quiet:\n    def run(self, session): pass\n"

@@ -44,11 +44,13 @@ def test_wrong_steps_are_named(tmp_path: Path, step: object, said: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("content", ["", "[", "repos: 3", "a: b", "repos: {tiny_task: {7: {coop: {1: []}}}}", "\t\0"])
+@pytest.mark.parametrize(
+    "content", ["", "[", "repos: 3", "a: b", "repos: {tiny_task: {7: {coop: {1: []}}}}", "\t\0"]
+)
 def test_wrong_scripts_are_named(tmp_path: Path, content: str) -> None:
     script = tmp_path / "script.yaml"
     script.write_text(content)
-    with pytest.raises(UserError, match="script.yaml") as caught:
+    with pytest.raises(UserError, match=r"script\.yaml") as caught:
         check(script, write_tiny(tmp_path / "data"))
     assert "\n" not in str(caught.value)
 

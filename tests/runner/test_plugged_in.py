@@ -154,13 +154,10 @@ def test_an_adapter_that_crashes_is_an_error_of_ours_and_is_run_again(tmp_path: 
     assert run_tiny(tmp_path, f"{__name__}:BrokenAgent").result["ended_at"] > first["ended_at"]
 
 
-def temporary_names() -> set[str]:
-    return {
-        path.name for path in Path(tempfile.gettempdir()).iterdir() if path.name.startswith("cooperbench")
-    }
-
-
-def test_nothing_stays_in_the_temporary_folder(tmp_path: Path) -> None:
-    before = temporary_names()
+def test_nothing_stays_in_the_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    monkeypatch.setattr(tempfile, "tempdir", None)
     run_tiny(tmp_path, "oracle")
-    assert temporary_names() <= before
+    assert list(temporary.iterdir()) == []

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cooperbench.cli.arguments import add_selection_arguments, whole_above_zero
-from cooperbench.eval.conflicts import golden_conflicts, to_json
 from cooperbench.dataset.discovery import discover, resolve_dataset_dir
+from cooperbench.eval.conflicts import golden_conflicts, to_json
 from cooperbench.settings import default_backend
 from cooperbench.storage import write_json
 from cooperbench.text import plural, printable

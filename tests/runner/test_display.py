@@ -1,0 +1,96 @@
+"""What people see: the documented lines, and in a terminal a picture that moves and leaves the summary."""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+import re
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cooperbench.models import Message, Pair, Task
+from cooperbench.runner.display import PlainDisplay, message_line, verdict_text
+from tests.tiny import write_script, write_tiny
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_the_lines_are_those_of_the_documentation(tmp_path: Path) -> None:
+    stream = io.StringIO()
+    display = PlainDisplay(stream)
+    pair = Pair(Task("llama_index_task", 8394, tmp_path, (1, 2)), (1, 2))
+    display.begin(["Starting experiment: my-first-experiment"], to_run=12, to_judge=12)
+    display.pair_started(pair)
+    display.message(pair, Message(1, "agent1", "agent2", "I'm adding a new method", "2026-01-01T00:00:00Z"))
+    display.pair_ended(pair, {"status": "completed"})
+    lines = stream.getvalue().splitlines()
+    assert lines[0] == "[CooperBench] Starting experiment: my-first-experiment"
+    assert lines[2] == "[Task 1/12] llama_index_task/task8394 features_1_2"
+    assert lines[3].endswith('Agent 1 → Agent 2: "I\'m adding a new method"')
+    assert re.fullmatch(r"\[Task 1/12\] ✓ Complete in [\d.]+s", lines[4])
+
+
+def test_hostile_messages_cannot_move_the_cursor() -> None:
+    line = message_line(Message(1, "agent1", "agent2", "\x1b[2Jgone\r\nfake\u202e" + "x" * 500, ""))
+    assert line.isprintable()
+    assert len(line) < 250
+
+
+def agent(*, success: bool) -> dict[str, object]:
+    return {"success": success}
+
+
+@pytest.mark.parametrize(
+    ("first", "status", "strategy", "merged", "said"),
+    [
+        (True, "clean", "plain", True, "✓ passed"),
+        (False, "clean", "plain", False, "✗ failed: Agent 1 failed alone"),
+        (True, "conflict", "union", True, "✓ passed: merge conflict, union merge"),
+        (True, "conflict", "none", False, "✗ failed: merge conflict"),
+        (True, "clean", "plain", False, "✗ failed: fails together"),
+    ],
+)
+def test_a_verdict_says_what_went_wrong(
+    first: bool, status: str, strategy: str, merged: bool, said: str
+) -> None:
+    evaluation = {
+        "status": "completed", "agent1": agent(success=first), "agent2": agent(success=True),
+        "merged": {"merge_status": status, "strategy": strategy, "success": merged}, "overall_success": first and merged,
+    }  # fmt: skip
+    assert verdict_text(evaluation) == said
+
+
+def test_a_terminal_gets_the_live_display_and_the_summary(tmp_path: Path) -> None:
+    dataset = write_tiny(tmp_path / "data")
+    script = write_script(
+        tmp_path / "s.yaml", {1: [{"send": "[bold]hello[/bold] there"}, {"run": "sleep 1"}], 2: [{"wait": 5}]}
+    )
+    words = [
+        sys.executable, "-m", "cooperbench", "run", "-n", "r", "-a", "scripted", "--agent-config", str(script), "-f", "1,2",
+        "--backend", "local", "--dataset-dir", str(dataset), "--log-dir", str(tmp_path / "logs"),
+    ]  # fmt: skip
+    leader, follower = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40"}
+    with subprocess.Popen(words, stdout=follower, stderr=follower, env=environment) as process:
+        os.close(follower)
+        output = b""
+        while True:
+            try:
+                piece = os.read(leader, 65536)
+            except OSError:
+                break
+            if not piece:
+                break
+            output += piece
+    os.close(leader)
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", output.decode())
+    assert process.returncode == 0, text
+    assert 'Agent 1 → Agent 2: "[bold]hello[/bold] there"' in text
+    assert "pairs 0/1" in text
+    assert "coop: 1 pair, 1 evaluated" in text
+    assert text.rstrip().endswith(f"Logs: {tmp_path / 'logs/r'}")
