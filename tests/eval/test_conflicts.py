@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cooperbench.eval.conflicts import golden_conflicts, to_json
 from cooperbench.dataset.discovery import load_tasks
 from cooperbench.errors import InfraError, UserError
+from cooperbench.eval.conflicts import golden_conflicts, to_json
 from cooperbench.models import Pair
 from tests.dataset.factory import feature_files, write_dataset
 from tests.eval.realgit import DictTree, RealRepo, text

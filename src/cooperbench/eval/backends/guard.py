@@ -6,9 +6,8 @@ import threading
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from cooperbench.eval.backends.access import open_sandbox
-
 from cooperbench.errors import Interrupted
+from cooperbench.eval.backends.access import open_sandbox
 from cooperbench.eval.backends.base import capabilities_of
 
 if TYPE_CHECKING:

@@ -1,0 +1,8 @@
+"""Sandboxes on this machine, with nothing to set up: bubblewrap, a channel, and templates of the tasks."""
+
+from __future__ import annotations
+
+from cooperbench.eval.backends.local.backend import LocalBackend
+from cooperbench.eval.backends.local.rundir import default_cache_dir, remove_leftovers
+
+__all__ = ["LocalBackend", "default_cache_dir", "remove_leftovers"]
