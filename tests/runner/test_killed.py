@@ -60,19 +60,15 @@ class Harness:
         return found
 
     def survivors(self) -> list[str]:
-        """Processes that still have something to do with this run's sandboxes."""
+        """Processes in sandboxes of this run: their mounts come from its cache."""
         found = []
-        for entry in Path("/proc").iterdir():
+        for entry in Path("/proc").glob("[0-9]*"):
             try:
+                mounts = (entry / "mountinfo").read_text()
                 words = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-                place = str((entry / "root").readlink()) if entry.name.isdigit() else ""
             except OSError:
                 continue
-            if (
-                entry.name.isdigit()
-                and int(entry.name) != os.getpid()
-                and (str(self.cache) in words or str(self.cache) in place)
-            ):
+            if str(self.cache) in mounts:
                 found.append(f"{entry.name} {words}")
         return found
 
@@ -120,7 +116,10 @@ def test_an_interrupted_run_ends_everything_and_continues(
     assert process.stdout
     while "features_" not in process.stdout.readline():
         assert process.poll() is None
-    time.sleep(0.5)
+    deadline = time.monotonic() + 30
+    while not harness.survivors():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
     for number in signals:
         process.send_signal(number)
         time.sleep(0.1)

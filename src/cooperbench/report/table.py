@@ -109,7 +109,7 @@ def _pair_row(one: dict[str, Any]) -> tuple[str, ...]:
             "",
             "",
             one["state"],
-            printable(one["error"] or "")[:80],
+            printable(one["error"] or "")[:44],
         )
     merge = one["merge_status"] + (" (union)" if one["strategy"] == "union" else "")
     return (
@@ -120,7 +120,7 @@ def _pair_row(one: dict[str, Any]) -> tuple[str, ...]:
         merge,
         _mark(one["merged_success"]),
         _mark(one["overall_success"]),
-        "" if one["overall_success"] else printable(one["error"] or "")[:80],
+        "" if one["overall_success"] else printable(one["error"] or "")[:44],
     )
 
 
