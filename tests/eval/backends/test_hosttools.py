@@ -101,3 +101,9 @@ def test_a_cache_in_another_users_closed_folder_says_what_to_do(tmp_path: Path) 
     with pytest.raises(UserError, match="Set COOPERBENCH_CACHE_DIR") as failure:
         LocalBackend(cache_dir=closed / "cache").create_sandbox("host")
     assert "\n" not in str(failure.value)
+
+
+def test_a_cache_that_cannot_be_made_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(UserError, match=r"cannot write to the cache folder .*COOPERBENCH_CACHE_DIR"):
+        LocalBackend(cache_dir=tmp_path / "file").create_sandbox("host")

@@ -82,6 +82,7 @@ cb_janitor() { # CTL DIR: as long as background processes write, keep throwing a
     rm -f -- "$2"/*
   done
   rm -rf -- "$2"
+  rmdir -- "$cb_scratch" # succeeds for the last one, when the channel has gone before
 }
 
 cb_at_eof() { # CTL SECONDS: has everything that holds the control pipe ended, now or within this time?
@@ -327,5 +328,5 @@ cb_serve() { # SCRATCH_DIR [trusted]: answer requests until stdin ends
 if [[ ${COOPERBENCH_CHANNEL-serve} == serve ]]; then
   exec 2>/dev/null
   cb_serve "$@"
-  [[ $cb_lingered ]] || rm -rf -- "$1"
+  if [[ $cb_lingered ]]; then rm -rf -- "$cb_dir" "$1/message"; rmdir -- "$1"; else rm -rf -- "$1"; fi
 fi

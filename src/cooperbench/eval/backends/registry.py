@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import threading
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, cast
 
 from cooperbench.errors import UserError
@@ -40,6 +39,8 @@ def register(name: str, factory: Callable[[], EvalBackend]) -> None:
 
 def backend_names() -> tuple[str, ...]:
     """All names that `get_backend` knows."""
+    from importlib.metadata import entry_points
+
     return tuple(
         sorted({*_OURS, *_registered, *(point.name for point in entry_points(group=ENTRY_POINT_GROUP))})
     )
@@ -47,6 +48,8 @@ def backend_names() -> tuple[str, ...]:
 
 def get_backend(name: str) -> EvalBackend:
     """A backend by its name, or by `module:Class`; UserError where there is none or it cannot work here."""
+    from importlib.metadata import entry_points
+
     if factory := _registered.get(name):
         return factory()
     if dotted := _OURS.get(name):

@@ -58,7 +58,10 @@ class LocalBackend:
 
     def prepare(self, task: Task) -> Image:
         """Run the task's setup.sh, once for all sandboxes to come."""
-        template = make_template(task, self._cache_dir, self._make)
+        try:
+            template = make_template(task, self._cache_dir, self._make)
+        except OSError as error:
+            raise SandboxError(f"preparing {task.label}: {error}") from error
         reference = f"local/{task.repo}:task{task.task_id}@{template_key(template.digest)}"
         return Image(reference, reference + _AGENT, f"sha256:{template.digest}")
 

@@ -14,6 +14,8 @@ import subprocess
 import threading
 from pathlib import Path
 
+from cooperbench.errors import UserError
+
 _lock = threading.Lock()
 _open: dict[tuple[int, Path], RunDir] = {}
 
@@ -67,7 +69,7 @@ def forget_run_dirs() -> None:
 def remove_leftovers(cache_dir: Path) -> list[Path]:
     """Remove the folders of processes that are gone; returns them. Never touches those of the living."""
     removed = []
-    with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(OSError):  # no cache yet, or none to be had
         for folder in sorted((cache_dir / "sandboxes").iterdir()):
             if not _owner_lives(folder.name) and _take_lock(folder):
                 remove_tree(folder)
@@ -75,9 +77,19 @@ def remove_leftovers(cache_dir: Path) -> list[Path]:
     return removed
 
 
+def make_cache_folder(folder: Path) -> None:
+    """A folder of the cache that only this user can enter."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o700)
+    except OSError as error:
+        raise UserError(
+            f"cannot write to the cache folder {folder}: {error.strerror}; set COOPERBENCH_CACHE_DIR"
+        ) from error
+
+
 def _make(parent: Path) -> RunDir:
-    parent.mkdir(parents=True, exist_ok=True)
-    parent.chmod(0o700)
+    make_cache_folder(parent)
     path = parent / f"{os.getpid()}-{_start_time(os.getpid())}"
     staging = parent / f"{path.name}-new"
     remove_tree(staging)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from cooperbench.errors import SandboxError, UserError
 from cooperbench.eval.backends.base import SandboxOptions
 from cooperbench.eval.backends.local.mounts import Bind
-from cooperbench.eval.backends.local.rundir import remove_tree
+from cooperbench.eval.backends.local.rundir import make_cache_folder, remove_tree
 from cooperbench.eval.backends.local.view import Content, copy_tree
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def make_template(task: Task, cache_dir: Path, make_sandbox: MakeSandbox) -> Tem
     if found := load_template(cache_dir, key):
         return found
     folder = cache_dir / "local"
-    folder.mkdir(parents=True, exist_ok=True)
+    make_cache_folder(folder)
     with _locked(folder / f"{key}.lock"):
         if found := load_template(cache_dir, key):
             return found

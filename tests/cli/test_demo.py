@@ -1,0 +1,61 @@
+"""The demo is what a new user sees first: it must run whole, and say what it always says."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cooperbench.cli import main
+from cooperbench.dataset.demo_data import demo_dir
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
+
+
+@needs_node
+def test_the_demo_shows_what_talking_saves_and_what_it_does_not(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(["demo", "--log-dir", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "Coordination deficit: solo 7/8 − coop 6/8 = 12 percentage points" in out
+    assert "no model is asked" in out
+    summary = json.loads((tmp_path / "demo-coop/summary.json").read_text())["settings"]["coop"]
+    assert {name: rate["passed"] for name, rate in summary["rates"].items()} == {
+        "individual_success": 8,
+        "merge_success": 6,
+        "merged_success": 6,
+        "overall_success": 6,
+        "overall_success_strict": 5,
+    }
+    assert summary["messages"] > 20
+
+
+def test_without_node_the_javascript_pairs_are_left_out_with_a_word(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name in ("git", "bash", "python3", "rm", "chmod", "cp", "mount", "unshare", "setpriv", "env"):
+        if place := shutil.which(name):
+            (tools / name).symlink_to(place)
+    monkeypatch.setenv("PATH", str(tools))
+    assert main(["demo", "--log-dir", str(tmp_path / "logs"), "--setting", "coop"]) == 0
+    out = capsys.readouterr().out
+    assert "Node.js is not installed" in out
+    assert "switchyard" not in out
+    assert "coop: 7 pairs, 7 evaluated" in out
+
+
+@needs_node
+def test_the_conflicts_in_the_package_are_those_that_git_finds(capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        main(["validate", "--dataset-dir", "demo", "--backend", "local", "--conflicts-only", "--json"]) == 0
+    )
+    found = json.loads(capsys.readouterr().out)
+    assert found == json.loads((demo_dir() / "gold_conflict_report.json").read_text())
