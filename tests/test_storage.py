@@ -135,3 +135,17 @@ def test_a_killed_holder_does_not_block(tmp_path: Path) -> None:
     assert subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False).returncode == -9
     with experiment.lock():
         pass
+
+
+@given(name=st.text(max_size=140))
+def test_a_name_is_refused_or_stays_a_folder_of_the_logs(
+    tmp_path_factory: pytest.TempPathFactory, name: str
+) -> None:
+    logs = tmp_path_factory.getbasetemp()
+    try:
+        root = ExperimentPaths(logs, name).root
+    except UserError as error:
+        assert "\n" not in str(error)
+    else:
+        assert root.parent == logs
+        assert root.name == name

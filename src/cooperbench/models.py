@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 Setting = Literal["coop", "solo"]
 SETTINGS: tuple[Setting, ...] = ("coop", "solo")
+REPO_DIR = "/workspace/repo"
+"""Where the repository is, in every sandbox of every task."""
 
 
 @dataclass(frozen=True)

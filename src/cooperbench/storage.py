@@ -11,13 +11,15 @@ import json
 import os
 import re
 import shutil
+import traceback
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cooperbench.errors import UserError
+from cooperbench._version import __version__
+from cooperbench.errors import CooperBenchError, InfraError, UserError
 from cooperbench.models import SETTINGS, Pair, Setting
 
 if TYPE_CHECKING:
@@ -234,6 +236,29 @@ class ExperimentPaths:
             finally:
                 with suppress(OSError):
                     file.truncate(0)
+
+
+def error_record(paths: ExperimentPaths, pair: Pair, setting: Setting, error: Exception) -> dict[str, Any]:
+    """What result.json or eval.json says of a pair that ended through nobody's fault.
+
+    It is run again next time. The traceback of what nobody foresaw goes to the error log.
+    """
+    expected = isinstance(error, CooperBenchError)
+    if not expected:
+        trace = "".join(traceback.format_exception(error))
+        append_text(paths.error_log, f"{utc_now()} {pair.label}\n{trace}\n")
+    return {
+        "status": "error",
+        "run_name": paths.run_name,
+        "repo": pair.task.repo,
+        "task_id": pair.task.task_id,
+        "features": list(pair.feature_ids),
+        "setting": setting,
+        "error": str(error) if expected else f"{type(error).__name__}: {error}",
+        "infrastructure": isinstance(error, InfraError),
+        "ended_at": utc_now(),
+        "version": __version__,
+    }
 
 
 def is_finished(paths: PairPaths) -> bool:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from cooperbench.models import REPO_DIR
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     from cooperbench.agents.session import Session
     from cooperbench.models import Pair, Setting
 
-REPO_DIR = "/workspace/repo"
+__all__ = ["REPO_DIR", "Agent", "CheckedAgent", "Limits"]
 
 
 class Agent(Protocol):

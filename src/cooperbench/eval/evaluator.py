@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import traceback
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from cooperbench.errors import CooperBenchError, InfraError, Interrupted
+from cooperbench.errors import Interrupted
 from cooperbench.eval.backends.base import SandboxOptions
 from cooperbench.eval.judge import evaluate_pair
 from cooperbench.eval.record import SCHEMA, read_patches
 from cooperbench.retry import with_retries
-from cooperbench.storage import append_text, remove_tree, utc_now, write_bytes, write_json, write_text
+from cooperbench.storage import error_record, remove_tree, write_bytes, write_json, write_text
 
 if TYPE_CHECKING:
     from cooperbench.eval.backends.base import RichSandbox
@@ -46,7 +45,9 @@ class Evaluator:
         except Exception as error:
             if self._guard.stop.is_set():
                 raise Interrupted("stopped") from error
-            return self._record_error(pair, setting, paths, error)
+            record = {"schema": SCHEMA} | error_record(self._paths, pair, setting, error)
+            write_json(paths.evaluation, record)
+            return record
         self._write(paths, evaluation)
         return evaluation.record
 
@@ -75,23 +76,3 @@ class Evaluator:
         else:
             paths.merged_patch.unlink(missing_ok=True)
         write_json(paths.evaluation, evaluation.record)
-
-    def _record_error(
-        self, pair: Pair, setting: Setting, paths: PairPaths, error: Exception
-    ) -> dict[str, Any]:
-        expected = isinstance(error, CooperBenchError)
-        if not expected:
-            append_text(self._paths.error_log, f"{utc_now()} {pair.label}\n{traceback.format_exc()}\n")
-        record = {
-            "schema": SCHEMA,
-            "status": "error",
-            "repo": pair.task.repo,
-            "task_id": pair.task.task_id,
-            "features": list(pair.feature_ids),
-            "setting": setting,
-            "error": str(error) if expected else f"{type(error).__name__}: {error}",
-            "infrastructure": isinstance(error, InfraError),
-            "time": utc_now(),
-        }
-        write_json(paths.evaluation, record)
-        return record

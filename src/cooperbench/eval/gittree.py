@@ -13,7 +13,7 @@ from cooperbench.errors import UserError
 from cooperbench.gitcall import decode_path, git
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
 GITLINK = "160000"
@@ -41,19 +41,14 @@ class BaseTree(Protocol):
         ...
 
 
-class GitBaseTree:
-    """A commit of a clone on this machine, which is only read, never written to."""
+class CommitTree:
+    """A `BaseTree` over anything that can run git: `call(words, stdin)` gives what git prints."""
 
-    def __init__(self, git_dir: Path, commit: str) -> None:
-        self._git_dir = git_dir
-        name = f"{commit}^{{commit}}"
-        found = self._git("rev-parse", "--verify", "--quiet", "--end-of-options", name, check=False)
-        if not found:
-            raise UserError(
-                f"commit {commit} is not in {git_dir}: fetch it there, e.g. `git fetch --unshallow`"
-            )
-        listed = self._git("ls-tree", "-r", "-z", "--full-tree", found.decode().strip())
-        self._entries = parse_tree(listed)
+    def __init__(self, commit: str, where: str, call: Callable[[Sequence[str], bytes], bytes]) -> None:
+        """`where` is named in errors."""
+        self._where = where
+        self._call = call
+        self._entries = parse_tree(call(["ls-tree", "-r", "-z", "--full-tree", commit], b""))
 
     def listing(self) -> Mapping[str, str]:
         return {path: mode for path, (mode, _) in self._entries.items()}
@@ -61,30 +56,43 @@ class GitBaseTree:
     def read(self, paths: Sequence[str]) -> Mapping[str, BaseFile]:
         entries = {path: self._entries[path] for path in paths if path in self._entries}
         blobs = sorted({oid for mode, oid in entries.values() if mode != GITLINK})
-        contents = dict(zip(blobs, self._contents(blobs), strict=True))
+        contents = dict(zip(blobs, self._contents(blobs), strict=True)) if blobs else {}
         return {
             path: BaseFile(mode, oid.encode() if mode == GITLINK else contents[oid])
             for path, (mode, oid) in entries.items()
         }
 
-    def _git(self, *args: str, stdin: bytes = b"", check: bool = True) -> bytes:
-        # No command here could run a filter or a driver: the clone's config need not be searched for any.
-        return git(*args, git_dir=self._git_dir, stdin=stdin, check=check, own_repository=True)
-
     def _contents(self, blobs: Sequence[str]) -> Iterator[bytes]:
         request = "".join(f"{oid}\n" for oid in blobs).encode()
-        output = self._git("cat-file", "--batch", stdin=request)
+        output = self._call(["cat-file", "--batch"], request)
         position = 0
         for oid in blobs:
             end = output.index(b"\n", position)
             words = output[position:end].split()
             if words[-1] == b"missing":
                 raise UserError(
-                    f"object {oid} is missing in {self._git_dir}: a partial clone must be made whole"
+                    f"object {oid} is missing in {self._where}: a partial clone must be made whole"
                 )
             size = int(words[2])
             yield output[end + 1 : end + 1 + size]
             position = end + size + 2
+
+
+class GitBaseTree(CommitTree):
+    """A commit of a clone on this machine, which is only read, never written to."""
+
+    def __init__(self, git_dir: Path, commit: str) -> None:
+        def call(words: Sequence[str], stdin: bytes, *, check: bool = True) -> bytes:
+            # No command here could run a filter or a driver: the clone's config need not be searched for any.
+            return git(*words, git_dir=git_dir, stdin=stdin, check=check, own_repository=True)
+
+        name = f"{commit}^{{commit}}"
+        found = call(["rev-parse", "--verify", "--quiet", "--end-of-options", name], b"", check=False)
+        if not found:
+            raise UserError(
+                f"commit {commit} is not in {git_dir}: fetch it there, e.g. `git fetch --unshallow`"
+            )
+        super().__init__(found.decode().strip(), str(git_dir), call)
 
 
 def parse_tree(listed: bytes) -> dict[str, tuple[str, str]]:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import traceback
 from typing import TYPE_CHECKING, Any
 
-from cooperbench._version import __version__
-from cooperbench.errors import CooperBenchError, InfraError, Interrupted
+from cooperbench.errors import Interrupted
 from cooperbench.eval.evaluator import Evaluator
 from cooperbench.report.summary import save_summary
 from cooperbench.retry import with_retries
 from cooperbench.runner.pair import RESULT_SCHEMA, PairRun
-from cooperbench.storage import append_text, utc_now, write_json
+from cooperbench.storage import error_record, write_json
 from cooperbench.workshop import Workshop
 
 if TYPE_CHECKING:
@@ -65,6 +63,7 @@ class _Experiment:
         """The pair, if there is a result worth evaluating."""
         self._check_stop()
         self._display.pair_started(pair)
+        config = self._config
         try:
             result = with_retries(
                 lambda attempt: self._attempt(pair, attempt),
@@ -75,7 +74,8 @@ class _Experiment:
             raise
         except Exception as error:
             self._check_stop()
-            result = self._record_error(pair, error)
+            result = {"schema": RESULT_SCHEMA} | error_record(config.paths, pair, config.setting, error)
+            write_json(config.paths.pair(pair, config.setting).result, result)
         self._display.pair_ended(pair, result)
         return pair if result["status"] == "completed" else None
 
@@ -89,27 +89,6 @@ class _Experiment:
             self._display.message(pair, message)
 
         return PairRun(pair, self._config, image, self._workshop.guard, paths, tell).execute(attempt)
-
-    def _record_error(self, pair: Pair, error: Exception) -> dict[str, Any]:
-        """A pair that ended through no agent's fault: on record, and run again next time."""
-        expected = isinstance(error, CooperBenchError)
-        if not expected:
-            append_text(self._config.paths.error_log, f"{utc_now()} {pair.label}\n{traceback.format_exc()}\n")
-        record = {
-            "schema": RESULT_SCHEMA,
-            "status": "error",
-            "run_name": self._config.run_name,
-            "repo": pair.task.repo,
-            "task_id": pair.task.task_id,
-            "features": list(pair.feature_ids),
-            "setting": self._config.setting,
-            "error": str(error) if expected else f"{type(error).__name__}: {error}",
-            "infrastructure": isinstance(error, InfraError),
-            "ended_at": utc_now(),
-            "version": __version__,
-        }
-        write_json(self._config.paths.pair(pair, self._config.setting).result, record)
-        return record
 
     def _evaluate(self, pair: Pair) -> None:
         self._check_stop()
