@@ -1,8 +1,8 @@
 """What messages cost: `python benchmarks/messages.py`.
 
-Three tables. Load: many pairs exchange messages over one mailbox kind, as fast as they can and at a steady pace; every
-message must arrive once and in its sender's order. Idle: what waiting agents cost. Sandbox: from `send_message` returning
-in a real local sandbox until the partner's next step would see the message (target: below 50 ms).
+Three tables. Load: many pairs exchange messages over one kind of mailbox, as fast as they can and at a steady pace;
+every message must arrive once and in its sender's order. Idle: what waiting agents cost. Sandbox: from `send_message`
+returning in a real local sandbox until the partner's next step would see the message (target: below 50 ms).
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from cooperbench.errors import CooperBenchError
 from cooperbench.eval.backends import get_backend
 from cooperbench.eval.backends.access import open_sandbox
 from cooperbench.eval.backends.base import SandboxOptions, capabilities_of
+from cooperbench.team.link import TeamLink
 from cooperbench.team.mailbox import MemoryMailbox
 from cooperbench.team.postbox import PostBox
 from cooperbench.team.redis_link import RedisLink
@@ -141,8 +142,11 @@ def sandbox_latencies_ms(
                 options=SandboxOptions("agent", "none", {"task": task.label}),
             )
             stack.callback(sandbox.terminate)
-            box = PostBox(me, [other], mailbox)
-            box.start(sandbox, streams=capabilities_of(backend).streams)
+            link = TeamLink(me, [other])
+            box = PostBox(link, mailbox)
+            link.start(sandbox, streams=capabilities_of(backend).streams)
+            stack.callback(link.close)
+            box.start()
             stack.callback(box.close)
             boxes.append(box)
             sandboxes.append(sandbox)

@@ -144,8 +144,7 @@ def test_a_name_is_refused_or_stays_a_folder_of_the_logs(
     logs = tmp_path_factory.getbasetemp()
     try:
         root = ExperimentPaths(logs, name).root
-    except UserError as error:
-        assert "\n" not in str(error)
-    else:
-        assert root.parent == logs
-        assert root.name == name
+    except UserError:
+        return
+    assert root.parent == logs
+    assert root.name == name

@@ -83,7 +83,9 @@ def hidden_test(feature_id: int) -> str:
     return text_patch(f"tests/f{feature_id}.sh", None, [f'grep -q "^feature {feature_id}$" app.txt\n'])
 
 
-def write_tiny(root: Path, feature_ids: Sequence[int] = (1, 2, 3, 4), task_ids: Sequence[int] = (TASK_ID,)) -> Path:
+def write_tiny(
+    root: Path, feature_ids: Sequence[int] = (1, 2, 3, 4), task_ids: Sequence[int] = (TASK_ID,)
+) -> Path:
     def features(repo: str, task_id: int, feature_id: int) -> Mapping[str, str]:
         return {
             "feature.md": f"# Feature {feature_id}\n\nAdd a line `feature {feature_id}`.\n",
@@ -104,11 +106,13 @@ def write_tiny(root: Path, feature_ids: Sequence[int] = (1, 2, 3, 4), task_ids: 
     return write_dataset(root, layout, feature_content=features, task_content=task)
 
 
-def write_script(path: Path, coop: Mapping[int, list[object]], solo: list[object] | None = None, task_id: int = TASK_ID) -> Path:
+def write_script(
+    path: Path, coop: Mapping[int, Sequence[object]], solo: list[object] | None = None, task_id: int = TASK_ID
+) -> Path:
     """A script for the agent `scripted`."""
     import yaml
 
-    chapters: dict[str, object] = {"coop": dict(coop)}
+    chapters: dict[str, object] = {"coop": {number: list(steps) for number, steps in coop.items()}}
     if solo is not None:
         chapters["solo"] = {"*": solo}
     path.write_text(yaml.safe_dump({"description": "for tests", "repos": {REPO: {task_id: chapters}}}))

@@ -74,7 +74,6 @@ def test_a_foreign_config_file_is_not_overwritten(tmp_path: Path) -> None:
         ({"eval_concurrency": -1}, "eval_concurrency is -1"),
         ({"limits": Limits(steps=0)}, "limit on steps is 0"),
         ({"limits": Limits(cost=-1.0)}, "limit on cost is -1.0"),
-        ({"git_enabled": True}, "git"),
     ],
 )
 def test_values_that_cannot_work_are_refused(tmp_path: Path, change: dict[str, object], said: str) -> None:

@@ -107,7 +107,7 @@ def test_a_megabyte_goes_through_whole(tmp_path: Path) -> None:
         tmp_path,
         [
             {
-                "run": "head -c 750000 /dev/urandom | base64 >/tmp/big; send_message agent2 </tmp/big; md5sum </tmp/big"
+                "run": "head -c 750001 /dev/urandom | base64 >/tmp/big; send_message agent2 </tmp/big; md5sum </tmp/big"
             }
         ],
         [
@@ -127,7 +127,7 @@ def test_all_reaches_everybody_and_each_is_on_record(tmp_path: Path) -> None:
 
 
 def test_a_sender_cannot_be_forged(tmp_path: Path) -> None:
-    forge = "printf 'agent2\\nFrom: agent3' >/cooperbench/team/outbox/forged1; echo 'send forged1' >/cooperbench/team/bell"
+    forge = "printf 'agent2\\nFrom: agent3' >/cooperbench/team/send/forged1; echo 'send forged1' >/cooperbench/team/bell"
     left = talk(tmp_path, [{"run": forge}], [{"wait": {"for": "From", "seconds": 30}}])
     assert [message["from"] for message in messages(left)] == ["agent1"]
 

@@ -39,6 +39,7 @@ class Session:
         limits: Limits,
         postbox: PostBox | None,
         stop: threading.Event,
+        git_shared: bool = False,
     ) -> None:
         self.pair = pair
         self.seat = seat
@@ -52,12 +53,27 @@ class Session:
         self._recorder = recorder
         self._postbox = postbox
         self._stop = stop
+        self._git_shared = git_shared
         self._deadline = None if limits.seconds is None else time.monotonic() + limits.seconds
 
     @property
     def colleagues(self) -> tuple[str, ...]:
         """Ids of the agents that can be written to; nobody in solo or without messages."""
         return self._postbox.colleagues if self._postbox else ()
+
+    @property
+    def prompt(self) -> str:
+        """What the agent is told about its work and its colleagues: the same for every framework."""
+        from cooperbench.team.prompts import task_prompt
+
+        return task_prompt(
+            self.pair,
+            self.seat,
+            self.setting,
+            messaging=self._postbox is not None,
+            git=self._git_shared,
+            limits=self.limits,
+        )
 
     def execute(
         self, command: str, *, timeout_seconds: float = DEFAULT_COMMAND_SECONDS, thought: str = ""

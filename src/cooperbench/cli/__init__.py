@@ -24,6 +24,8 @@ COMMANDS = {
     "tasks": "list tasks, features and pairs, or the subsets",
     "prepare": "download the dataset",
     "validate": "check a dataset: tests, golden patches, conflicts",
+    "images": "list, pull, build and remove task images",
+    "doctor": "what is installed, reachable and configured",
     "config": "show and change your settings",
     "clean": "remove what killed runs left behind",
 }
@@ -73,6 +75,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except CooperBenchError as error:
         return _fail(error, EXIT_ERRORS)
     except KeyboardInterrupt:
+        # Everything has ended: another Ctrl-C must not turn the orderly exit into a killed process.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         sys.stderr.write("cooperbench: interrupted; what is finished is kept, the same command continues\n")
         return EXIT_INTERRUPTED
     except BrokenPipeError:

@@ -11,11 +11,9 @@ from cooperbench.agents.base import Limits
 from cooperbench.agents.registry import short_name, uses_model
 from cooperbench.cli.arguments import above_zero, add_logs_argument, add_selection_arguments, whole_above_zero
 from cooperbench.dataset.discovery import resolve_dataset_dir
-from cooperbench.errors import UserError
 from cooperbench.models import SETTINGS
 from cooperbench.report.table import summary_text
 from cooperbench.runner.api import (
-    DEFAULT_REDIS_URL,
     DEFAULT_TIME_LIMIT_SECONDS,
     plan_experiment,
     run_experiment,
@@ -25,6 +23,7 @@ from cooperbench.runner.display import PlainDisplay
 from cooperbench.runner.live import make_display
 from cooperbench.settings import default_backend
 from cooperbench.storage import checked_run_name
+from cooperbench.team.office import DEFAULT_REDIS_URL
 
 if TYPE_CHECKING:
     import argparse
@@ -50,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--setting", choices=SETTINGS, default="coop", help="one agent a feature, or one for all"
     )
     who.add_argument("--no-messaging", action="store_true", help="agents cannot write to each other")
-    who.add_argument("--git", action="store_true", help="agents share a git remote")
+    who.add_argument("--git", action="store_true", help="agents share a git remote, `team` (coop only)")
     who.add_argument(
         "--redis", default=DEFAULT_REDIS_URL, metavar="URL", help="where messages go (default: %(default)s)"
     )
@@ -122,10 +121,6 @@ def print_summary(summary: dict[str, Any], logs: str, *, as_json: bool) -> None:
 
 
 def _config(args: argparse.Namespace) -> RunConfig:
-    if args.redis != DEFAULT_REDIS_URL:
-        raise UserError(
-            "--redis: messages over Redis are not part of this version yet; they are carried in process"
-        )
     return RunConfig(
         run_name=checked_run_name(args.name) if args.name else automatic_name(args),
         dataset_dir=resolve_dataset_dir(args.dataset_dir),
@@ -145,6 +140,7 @@ def _config(args: argparse.Namespace) -> RunConfig:
         git_enabled=args.git,
         messaging_enabled=not args.no_messaging,
         auto_eval=not args.no_auto_eval,
+        redis_url=args.redis,
         limits=Limits(args.step_limit, args.cost_limit, args.time_limit),
         network=args.network,
         test_timeout_seconds=args.test_timeout,

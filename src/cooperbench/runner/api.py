@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cooperbench.agents.base import CheckedAgent, Limits
 from cooperbench.agents.registry import get_agent
 from cooperbench.dataset.discovery import discover, resolve_dataset_dir
-from cooperbench.errors import UserError
 from cooperbench.runner.config import RunConfig
 from cooperbench.runner.display import header_lines
 from cooperbench.runner.plan import make_plan
 from cooperbench.storage import DEFAULT_LOGS_DIR, checked_run_name
+from cooperbench.team.office import DEFAULT_REDIS_URL, open_post_office
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from cooperbench.runner.display import Display
     from cooperbench.runner.plan import Plan
 
-DEFAULT_REDIS_URL = "redis://localhost:6379"
 DEFAULT_TIME_LIMIT_SECONDS = 3600.0
 
 
@@ -62,10 +62,6 @@ def run(
     from cooperbench.report.table import summary_text
     from cooperbench.runner.live import make_display
 
-    if redis_url != DEFAULT_REDIS_URL:
-        raise UserError(
-            "redis_url: messages over Redis are not part of this version yet; they are carried in process"
-        )
     config = RunConfig(
         run_name=checked_run_name(run_name),
         dataset_dir=resolve_dataset_dir(dataset_dir),
@@ -85,6 +81,7 @@ def run(
         git_enabled=git_enabled,
         messaging_enabled=messaging_enabled,
         auto_eval=auto_eval,
+        redis_url=redis_url,
         limits=Limits(step_limit, cost_limit, time_limit),
         network=network,
         test_timeout_seconds=test_timeout,
@@ -102,7 +99,7 @@ def select(config: RunConfig) -> tuple[tuple[Pair, ...], tuple[str, ...]]:
         task_id=config.task_id,
         features=config.features,
     )
-    return found.pairs, found.notes
+    return found.pairs, (*found.notes, *config.notes())
 
 
 def check(config: RunConfig, pairs: Sequence[Pair]) -> None:
@@ -132,14 +129,20 @@ def run_experiment(config: RunConfig, display: Display) -> dict[str, Any]:
     with config.paths.lock():
         config.check_against_disk()
         plan = make_plan(config, pairs)
-        config.save()
-        judged_later = len(plan.to_run) if config.auto_eval else 0
-        display.begin(
-            header_lines(config, plan), to_run=len(plan.to_run), to_judge=judged_later + len(plan.to_evaluate)
-        )
-        try:
-            for note in notes:
-                display.note(note)
-            return carry_out(config, plan, backend, display)
-        finally:
-            display.end()
+        talks = plan.to_run and config.setting == "coop" and config.messaging_enabled
+        with open_post_office(config.redis_url, config.run_name) if talks else nullcontext() as post_office:
+            config.save()
+            judged_later = len(plan.to_run) if config.auto_eval else 0
+            display.begin(
+                header_lines(config, plan),
+                to_run=len(plan.to_run),
+                to_judge=judged_later + len(plan.to_evaluate),
+            )
+            try:
+                for note in notes:
+                    display.note(note)
+                if post_office is not None:
+                    display.note(f"Messages: {post_office.kind}")
+                return carry_out(config, plan, backend, display, post_office)
+            finally:
+                display.end()

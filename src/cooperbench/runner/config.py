@@ -11,6 +11,7 @@ from cooperbench.agents.base import Limits
 from cooperbench.errors import UserError
 from cooperbench.models import SETTINGS, Setting
 from cooperbench.storage import ExperimentPaths, read_json, utc_now, write_json
+from cooperbench.team.office import DEFAULT_REDIS_URL
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,7 +43,7 @@ class RunConfig:
     git_enabled: bool = False
     messaging_enabled: bool = True
     auto_eval: bool = True
-    redis_url: str = "redis://localhost:6379"
+    redis_url: str = DEFAULT_REDIS_URL
     limits: Limits = field(default_factory=Limits)
     network: NetworkPolicy = "none"
     test_timeout_seconds: int = 600
@@ -57,14 +58,20 @@ class RunConfig:
             value = getattr(self.limits, name)
             if value is not None and value <= 0:
                 raise UserError(f"the limit on {name} is {value}; it is above 0")
-        if self.git_enabled:
-            raise UserError("git collaboration (--git, git_enabled) is not part of this version yet")
         if self.agent_config is not None and not self.agent_config.exists():
             raise UserError(f"{self.agent_config}: no such agent config")
 
     @property
     def paths(self) -> ExperimentPaths:
         return ExperimentPaths(self.logs_dir, self.run_name)
+
+    def notes(self) -> tuple[str, ...]:
+        """What was asked for and has no effect."""
+        if self.git_enabled and self.setting == "solo":
+            return (
+                "git collaboration (--git) is for coop; in solo there is nobody to share with, it is ignored",
+            )
+        return ()
 
     def identity(self) -> dict[str, Any]:
         """What must stay the same for results to stand in one table."""

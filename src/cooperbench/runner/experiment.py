@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cooperbench.errors import Interrupted
@@ -10,6 +11,7 @@ from cooperbench.report.summary import save_summary
 from cooperbench.retry import with_retries
 from cooperbench.runner.pair import RESULT_SCHEMA, PairRun
 from cooperbench.storage import error_record, write_json
+from cooperbench.team.mailbox import MemoryMailbox
 from cooperbench.workshop import Workshop
 
 if TYPE_CHECKING:
@@ -20,24 +22,35 @@ if TYPE_CHECKING:
     from cooperbench.runner.config import RunConfig
     from cooperbench.runner.display import Display
     from cooperbench.runner.plan import Plan
+    from cooperbench.team.office import PostOffice
 
 
-def carry_out(config: RunConfig, plan: Plan, backend: EvalBackend, display: Display) -> dict[str, Any]:
+def carry_out(
+    config: RunConfig, plan: Plan, backend: EvalBackend, display: Display, post_office: PostOffice | None
+) -> dict[str, Any]:
     """The summary, also on disk. KeyboardInterrupt passes through once everything has ended and is summed up."""
     try:
         with Workshop(backend) as workshop:
-            _Experiment(config, plan, workshop, display).run()
+            _Experiment(config, plan, workshop, display, post_office).run()
     finally:
         summary = save_summary(config.paths, {config.setting: plan.pairs})
     return summary
 
 
 class _Experiment:
-    def __init__(self, config: RunConfig, plan: Plan, workshop: Workshop, display: Display) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        plan: Plan,
+        workshop: Workshop,
+        display: Display,
+        post_office: PostOffice | None,
+    ) -> None:
         self._config = config
         self._plan = plan
         self._display = display
         self._workshop = workshop
+        self._post_office = post_office
         self._evaluator = Evaluator(
             config.paths, workshop.guard, workshop.images, config.test_timeout_seconds
         )
@@ -88,7 +101,9 @@ class _Experiment:
         def tell(message: Message) -> None:
             self._display.message(pair, message)
 
-        return PairRun(pair, self._config, image, self._workshop.guard, paths, tell).execute(attempt)
+        make_mailbox = partial(self._post_office.mailbox, pair.label) if self._post_office else MemoryMailbox
+        guard = self._workshop.guard
+        return PairRun(pair, self._config, image, guard, paths, tell, make_mailbox).execute(attempt)
 
     def _evaluate(self, pair: Pair) -> None:
         self._check_stop()

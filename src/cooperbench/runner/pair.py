@@ -8,17 +8,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cooperbench._version import __version__
+from cooperbench.agents.base import REPO_DIR
 from cooperbench.agents.recorder import Recorder
 from cooperbench.agents.registry import get_agent, uses_model
 from cooperbench.agents.session import Session
 from cooperbench.errors import AgentFailure, InfraError, Interrupted
 from cooperbench.eval.backends.base import SandboxOptions
 from cooperbench.eval.diff import PatchError, paths_of
+from cooperbench.gitcall import GitError
 from cooperbench.models import seats_of
 from cooperbench.runner.workspace import SNAPSHOT_SECONDS, prepare_repository, take_patch
 from cooperbench.storage import utc_now, write_json
+from cooperbench.team.contribution import contributions
+from cooperbench.team.gitremote import CarriedRemote
 from cooperbench.team.mailbox import MemoryMailbox
-from cooperbench.team.postbox import PostBox
+from cooperbench.team.team import Team
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,7 +37,8 @@ if TYPE_CHECKING:
     from cooperbench.team.mailbox import Mailbox
 
 RESULT_SCHEMA = "cooperbench.result/1"
-CONVERSATION_SCHEMA = "cooperbench.conversation/1"
+TEAM_BUNDLE = "team.bundle"
+_HUB = ".team.git"
 UNLIMITED_LIFETIME_SECONDS = 24 * 3600
 SUBMITTED = "submitted"
 T = TypeVar("T")
@@ -46,7 +51,6 @@ class Desk:
     seat: Seat
     sandbox: RichSandbox
     start: Start
-    postbox: PostBox | None
 
 
 class PairRun:
@@ -60,19 +64,23 @@ class PairRun:
         guard: SandboxGuard,
         paths: PairPaths,
         on_message: Callable[[Message], None],
+        make_mailbox: Callable[[Sequence[str]], Mailbox] = MemoryMailbox,
     ) -> None:
         self._pair = pair
         self._config = config
         self._image = image
         self._guard = guard
         self._paths = paths
-        self._on_message = on_message
         self._seats = seats_of(pair, config.setting)
         self._model = config.model if uses_model(config.agent) else None
-        self._mailbox: Mailbox | None = None
-        if config.messaging_enabled and len(self._seats) > 1:
-            self._mailbox = MemoryMailbox([seat.agent_id for seat in self._seats])
-        self._postboxes = {seat.agent_id: self._postbox_of(seat) for seat in self._seats}
+        agent_ids = [seat.agent_id for seat in self._seats]
+        together = len(agent_ids) > 1
+        self._team = Team(
+            agent_ids,
+            make_mailbox(agent_ids) if together and config.messaging_enabled else None,
+            CarriedRemote(paths.folder / _HUB, agent_ids) if together and config.git_enabled else None,
+            on_message,
+        )
 
     def execute(self, attempt: int) -> dict[str, Any]:
         """The record that now is result.json. InfraError and Interrupted leave no result behind."""
@@ -87,11 +95,16 @@ class PairRun:
                 finally:
                     # On failure whoever still works is torn out of it, so that the pool can end.
                     self._end(sandboxes)
+            shared = self._shared_work(agents)
         finally:
             # One may have been opened while the others were being ended.
             self._end(sandboxes)
-        if self._mailbox is not None:
-            write_json(self._paths.conversation, self._conversation(self._mailbox))
+            if self._team.remote is not None:
+                self._team.remote.close()
+        mailbox = self._team.mailbox
+        if mailbox is not None:
+            features = {seat.agent_id: seat.feature_ids[0] for seat in self._seats}
+            write_json(self._paths.conversation, self._team.conversation(features))
         record = {
             "schema": RESULT_SCHEMA,
             "status": "completed",
@@ -101,7 +114,8 @@ class PairRun:
             "features": list(self._pair.feature_ids),
             "setting": self._config.setting,
             "agents": {agent["agent_id"]: agent for agent in agents},
-            "messages": len(self._mailbox.messages()) if self._mailbox else 0,
+            "messages": len(mailbox.messages()) if mailbox else 0,
+            **shared,
             "cost": sum(agent["cost"] for agent in agents),
             "base_commit": desks[0].start.commit,
             "backend": self._config.backend,
@@ -117,14 +131,6 @@ class PairRun:
         write_json(self._paths.result, record)
         return record
 
-    def _postbox_of(self, seat: Seat) -> PostBox | None:
-        if self._mailbox is None:
-            return None
-        colleagues = [other.agent_id for other in self._seats if other != seat]
-        postbox = PostBox(seat.agent_id, colleagues, self._mailbox)
-        postbox.on_sent = self._on_message
-        return postbox
-
     def _set_up(self, seat: Seat, sandboxes: list[RichSandbox]) -> Desk:
         seconds = self._config.limits.seconds
         lifetime = UNLIMITED_LIFETIME_SECONDS if seconds is None else int(seconds) + 2 * SNAPSHOT_SECONDS
@@ -136,10 +142,15 @@ class PairRun:
         )
         sandboxes.append(sandbox)
         start = prepare_repository(sandbox, already_scrubbed=self._image.agent_reference is not None)
-        postbox = self._postboxes[seat.agent_id]
-        if postbox is not None:
-            postbox.start(sandbox, streams=self._guard.streams)
-        return Desk(seat, sandbox, start, postbox)
+        self._team.join(
+            seat.agent_id,
+            sandbox,
+            streams=self._guard.streams,
+            repo_dir=REPO_DIR,
+            base_commit=start.commit,
+            base_git_dir=start.git_dir,
+        )
+        return Desk(seat, sandbox, start)
 
     def _check_same_start(self, desks: Sequence[Desk]) -> None:
         commits = {desk.start.commit for desk in desks}
@@ -162,13 +173,13 @@ class PairRun:
             sandbox=desk.sandbox,
             recorder=recorder,
             limits=self._config.limits,
-            postbox=desk.postbox,
+            postbox=self._team.postboxes.get(desk.seat.agent_id),
             stop=self._guard.stop,
+            git_shared=self._team.remote is not None,
         )
         try:
             status, error = self._run_agent(session)
-            if self._mailbox is not None:
-                self._mailbox.finish(desk.seat.agent_id)
+            self._team.leave(desk.seat.agent_id)
             patch = take_patch(desk.sandbox, desk.start)
         except BaseException as problem:
             recorder.note(f"broken off: {type(problem).__name__}: {problem}")
@@ -207,39 +218,25 @@ class PairRun:
     def _end(self, sandboxes: list[RichSandbox]) -> None:
         for sandbox in list(sandboxes):
             self._guard.end(sandbox)
-        for postbox in self._postboxes.values():
-            if postbox is not None:
-                postbox.close()
-        if self._mailbox is not None:
-            self._mailbox.close()
+        self._team.close()
 
-    def _conversation(self, mailbox: Mailbox) -> dict[str, Any]:
-        features = {seat.agent_id: seat.feature_ids[0] for seat in self._seats}
-        return {
-            "schema": CONVERSATION_SCHEMA,
-            "messages": [
-                {
-                    "sequence": message.sequence,
-                    "from": message.sender,
-                    "to": message.recipient,
-                    "message": message.text,
-                    "timestamp": message.timestamp,
-                    "feature_id": features[message.sender],
-                    "sender_step": message.sender_step,
-                    **self._delivery(message),
-                }
-                for message in mailbox.messages()
-            ],
-        }
-
-    def _delivery(self, message: Message) -> dict[str, Any]:
-        postbox = self._postboxes[message.recipient]
-        delivery = postbox.delivery(message.sequence) if postbox else None
-        return {
-            "delivered_at": delivery.delivered_at if delivery else None,
-            "delivered_step": delivery.step if delivery else None,
-            "delivered_by": delivery.how if delivery else None,
-        }
+    def _shared_work(self, agents: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """What was shared over git, and in each agent's record what it contributed."""
+        remote = self._team.remote
+        if len(agents) > 1:
+            patches = {
+                seat.agent_id: self._paths.agent(seat.agent_id).patch.read_bytes() for seat in self._seats
+            }
+            for agent, contribution in zip(agents, contributions(patches, remote).values(), strict=True):
+                agent["contribution"] = contribution
+        if remote is None:
+            return {}
+        try:
+            kept = remote.write_bundle(self._paths.folder / TEAM_BUNDLE)
+        except GitError:
+            # The bundle is a record; the agents' work does not depend on it.
+            kept = False
+        return {"git": remote.record() | {"bundle": TEAM_BUNDLE if kept else None}}
 
 
 def _gather(futures: list[Future[T]]) -> list[T]:

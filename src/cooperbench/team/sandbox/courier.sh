@@ -1,31 +1,36 @@
-# The harness's end inside the sandbox: what the commands drop into the outbox goes up to the harness on stdout, what
-# comes from the harness on stdin becomes files. Run by bash, for as long as the agent works.
+# The harness's end inside the sandbox: what the commands ask for goes up to the harness on stdout, what comes from the
+# harness on stdin becomes files. Run by bash, for as long as the agent works: courier.sh TEAM_DIR LARGEST_REQUEST
 cd "$1" || exit 1
+largest=$2
 exec 3<>bell 4<&0
 
 # Down: "FOLDER NAME SIZE", a newline, SIZE bytes.
 while read -r folder name size; do
-    head -c "$size" >"drafts/.down" && mv "drafts/.down" "$folder/$name"
-done <&4 &
+    head -c "$size" >"drafts/.down.$$" && mv "drafts/.down.$$" "$folder/$name"
+done <&4 >/dev/null &
 down=$!
 
-# Up: "send NAME SIZE", a newline, the message in base64, a newline; "read NAME 0".
+# Up: "VERB NAME", a newline; for what has a content another line, the content in base64.
+up() {
+    [[ $2 == *[!A-Za-z0-9]* || -z $2 ]] && return
+    case $1 in
+        send | push)
+            [[ -f $1/$2 && ! -e receipts/$2 ]] || return
+            echo "$1 $2"
+            head -c "$largest" "$1/$2" | base64 -w0
+            echo
+            ;;
+        read | sync) echo "$1 $2" ;;
+    esac
+}
 {
+    echo "$BASHPID" >courier.pid
     echo ready
-    while read -r verb name <&3; do
-        [[ $name == *[!A-Za-z0-9]* || -z $name ]] && continue
-        case $verb in
-            send)
-                [[ -f outbox/$name ]] || continue
-                echo "send $name"
-                base64 -w0 "outbox/$name"
-                echo
-                ;;
-            read) echo "read $name" ;;
-        esac
-    done
-} &
+    # What was asked for while no courier was there.
+    for file in send/* push/* sync/*; do up "${file%%/*}" "${file##*/}"; done
+    while read -r verb name <&3; do up "$verb" "$name"; done
+} </dev/null &
 up=$!
-# The harness closes our stdin to end us.
-wait "$down"
-kill "$up" 2>/dev/null
+# The harness closes our stdin to end us; and if either half was killed, it starts us again.
+wait -n
+kill "$up" "$down" 2>/dev/null

@@ -1,0 +1,16 @@
+# The courier for sandboxes without streams, run a few times a second: prints what was asked for and not answered yet, as
+# lines "VERB NAME CONTENT" with the content in base64: collect.sh TEAM_DIR LARGEST_REQUEST
+cd "$1" || exit 1
+# Named first, told last: what was read before somebody asked to be in step is told before that.
+syncs=''
+for file in sync/*; do [ ! -e "$file" ] || syncs="$syncs ${file##*/}"; done
+for file in read/*; do [ ! -e "$file" ] || echo "read ${file##*/} ="; done
+left=8
+for file in send/* push/*; do
+    [ "$left" -gt 0 ] || break
+    [ -f "$file" ] && [ ! -e "receipts/${file##*/}" ] || continue
+    echo "${file%%/*} ${file##*/} $(head -c "$2" "$file" | base64 -w0)"
+    left=$((left - 1))
+done
+for name in $syncs; do [ -e "receipts/$name" ] || echo "sync $name ="; done
+exit 0

