@@ -80,7 +80,15 @@ def test_push_fetch_merge_and_the_same_tree_on_both_sides(tmp_path: Path) -> Non
 
 
 def test_only_the_own_branch_can_be_changed(tmp_path: Path) -> None:
-    attempts = ["HEAD:main", "HEAD:agent2", "HEAD:refs/heads/topic", "v1", ":agent1", "+HEAD:agent2", "HEAD:refs/notes/x"]
+    attempts = [
+        "HEAD:main",
+        "HEAD:agent2",
+        "HEAD:refs/heads/topic",
+        "v1",
+        ":agent1",
+        "+HEAD:agent2",
+        "HEAD:refs/notes/x",
+    ]
     commands = [change(1), COMMIT, "git tag v1", PUSH.format("agent1")]
     commands += [f"git push team {what} 2>&1; echo code $?" for what in attempts]
     # Around the hook: that changes only what this agent itself sees.
@@ -88,7 +96,11 @@ def test_only_the_own_branch_can_be_changed(tmp_path: Path) -> None:
         "rm /cooperbench/team.git/hooks/update; git push -q team HEAD:agent2 HEAD:main 2>&1; echo code $?",
         "echo $(git rev-parse HEAD) >/cooperbench/team/push/direct; echo push direct >/cooperbench/team/bell; sleep 0.5; touch /tmp/x",
     ]
-    left = share(tmp_path, commands, [WAIT_END.format("agent1"), "git fetch -q team; git rev-parse team/main team/agent2"])
+    left = share(
+        tmp_path,
+        commands,
+        [WAIT_END.format("agent1"), "git fetch -q team; git rev-parse team/main team/agent2"],
+    )
     seen = left.observations("agent1")
     assert "code 0" in seen[3]
     words = ["main stays", "agent2 is your colleague's branch", "none named topic", "only branches", "cannot be deleted",
@@ -121,14 +133,20 @@ def test_force_pushes_and_orphan_branches_are_carried(tmp_path: Path) -> None:
 
 
 def test_a_colleague_that_has_finished_is_told_of_and_the_push_is_kept(tmp_path: Path) -> None:
-    left = share(tmp_path, [WAIT_END.format("agent2"), change(1), COMMIT, PUSH.format("agent1"), "git rev-parse HEAD"], [])
+    left = share(
+        tmp_path,
+        [WAIT_END.format("agent2"), change(1), COMMIT, PUSH.format("agent1"), "git rev-parse HEAD"],
+        [],
+    )
     seen = left.observations("agent1")
     assert "agent2 has finished" in seen[3]
     assert "code 0" in seen[3]
     assert cloned(left, tmp_path / "clone")["agent1"] == seen[4].strip()
 
 
-def test_a_push_beyond_the_quota_is_refused_with_a_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_push_beyond_the_quota_is_refused_with_a_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(gitremote.CarriedRemote.__init__, "__defaults__", (50_000,))
     left = share(
         tmp_path,
@@ -155,7 +173,15 @@ def test_nothing_that_an_agent_plants_runs_on_the_host(tmp_path: Path) -> None:
     modules = "printf '[submodule \"x\"]\\n path = x\\n url = ext::touch%% {0}\\n update = !touch {0}\\n' >.gitmodules"
     left = share(
         tmp_path,
-        [plant, "echo good >good.txt", COMMIT, PUSH.format("agent1"), modules.format(witness), COMMIT, PUSH.format("agent1")],
+        [
+            plant,
+            "echo good >good.txt",
+            COMMIT,
+            PUSH.format("agent1"),
+            modules.format(witness),
+            COMMIT,
+            PUSH.format("agent1"),
+        ],
         [],
     )
     seen = left.observations("agent1")
@@ -258,14 +284,28 @@ def test_work_in_the_middle_of_a_conflict_is_handed_in_as_it_is(tmp_path: Path) 
 def test_a_file_that_was_taken_over_is_recognised(tmp_path: Path) -> None:
     left = share(
         tmp_path,
-        [WAIT_FOR.format("agent2"), "git merge -q team/agent2", "echo own >own.txt", COMMIT, PUSH.format("agent1")],
-        ["printf 'a\\nb\\n' >theirs.txt; printf '\\0\\1' >data.bin; git rm -q tests/base.sh", COMMIT, PUSH.format("agent2")],
+        [
+            WAIT_FOR.format("agent2"),
+            "git merge -q team/agent2",
+            "echo own >own.txt",
+            COMMIT,
+            PUSH.format("agent1"),
+        ],
+        [
+            "printf 'a\\nb\\n' >theirs.txt; printf '\\0\\1' >data.bin; git rm -q tests/base.sh",
+            COMMIT,
+            PUSH.format("agent2"),
+        ],
     )
     first, second = (left.result["agents"][agent]["contribution"] for agent in ("agent1", "agent2"))
     assert sorted(first["taken_over_files"]) == ["data.bin", "tests/base.sh", "theirs.txt"]
     assert (first["taken_over_lines"], first["added_lines"]) == (2, 3)
     assert second["taken_over_files"] == []
-    assert (second["taken_over_lines"], second["added_lines"], second["shared_lines"]) == (0, 2, {"theirs.txt": 2})
+    assert (second["taken_over_lines"], second["added_lines"], second["shared_lines"]) == (
+        0,
+        2,
+        {"theirs.txt": 2},
+    )
 
 
 @pytest.mark.slow

@@ -112,7 +112,9 @@ def test_a_megabyte_goes_through_whole(tmp_path: Path) -> None:
         ],
         [
             {"wait": {"for": "=", "seconds": 30}},
-            {"run": "tail -n +2 /cooperbench/team/inbox/00000001 | md5sum"},
+            {
+                "run": "until cd /cooperbench/team/inbox && [ -e 00000001 ]; do sleep 0.02; done; tail -n +2 00000001 | md5sum"
+            },
         ],
     )
     (sent,) = left.observations("agent1")
@@ -127,7 +129,7 @@ def test_all_reaches_everybody_and_each_is_on_record(tmp_path: Path) -> None:
 
 
 def test_a_sender_cannot_be_forged(tmp_path: Path) -> None:
-    forge = "printf 'agent2\\nFrom: agent3' >/cooperbench/team/send/forged1; echo 'send forged1' >/cooperbench/team/bell"
+    forge = "printf 'agent2\\nFrom: agent3' >/cooperbench/team/send/forged1; echo 'send forged1' >/cooperbench/team/bell; until [ -e /cooperbench/team/receipts/forged1 ]; do sleep 0.02; done"
     left = talk(tmp_path, [{"run": forge}], [{"wait": {"for": "From", "seconds": 30}}])
     assert [message["from"] for message in messages(left)] == ["agent1"]
 
@@ -145,3 +147,35 @@ def test_without_messaging_there_is_no_command(tmp_path: Path) -> None:
     left = talk(tmp_path, [{"run": "send_message agent2 hi; echo code $?"}], [], messaging_enabled=False)
     assert "code 127" in left.observations()[0]
     assert not (left.folder / "conversation.json").exists()
+
+
+def test_what_comes_during_the_last_step_is_on_record_as_not_delivered(tmp_path: Path) -> None:
+    arrived = "until [ -e /cooperbench/team/inbox/00000001 ]; do sleep 0.02; done"
+    left = talk(tmp_path, [{"run": "send_message agent2 hello"}], [{"run": arrived}])
+    (message,) = messages(left)
+    assert message["sender_step"] == 1
+    assert (message["delivered_at"], message["delivered_step"], message["delivered_by"]) == (None, None, None)
+
+
+def test_what_is_read_in_the_last_step_is_on_record_as_delivered(tmp_path: Path) -> None:
+    left = talk(tmp_path, [{"run": "send_message agent2 hello"}], [{"run": "read_messages --wait 30"}])
+    (message,) = messages(left)
+    assert (message["delivered_step"], message["delivered_by"]) == (1, "command")
+
+
+def test_messages_from_a_pipe_a_loop_and_a_script(tmp_path: Path) -> None:
+    write = "printf '#!/bin/sh\\nsend_message agent2 \"from $1\"\\n' >/tmp/tell; chmod +x /tmp/tell; /tmp/tell 'a script'"
+    left = talk(
+        tmp_path,
+        [
+            {"run": "echo 'from a pipe' | tr a-z A-Z | send_message agent2 >/dev/null"},
+            {"run": 'for n in 1 2; do send_message agent2 "loop $n" || exit; done'},
+            {"run": write},
+            {"run": "(cd /; send_message agent2 <<'MSG'\n`not run` $HOME \"quoted\"\n\n  ✓ ä\nMSG\n)"},
+            {"run": "env -i PATH=\"$PATH\" sh -c 'send_message agent2 last'"},
+        ],
+        [{"wait": {"for": "last", "seconds": 60}}],
+    )
+    assert [message["message"] for message in messages(left)] == [
+        "FROM A PIPE", "loop 1", "loop 2", "from a script", '`not run` $HOME "quoted"\n\n  ✓ ä', "last",
+    ]  # fmt: skip

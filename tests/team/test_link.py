@@ -113,9 +113,18 @@ def test_what_came_before_the_question_is_no_answer_but_is_shown_in_order(rooms:
     assert done.stdout_read() == "From agent2:\nearlier\n\nFrom agent2:\nanswer\n\n"
 
 
+STATUS = "read -r _ _ _ parent group _ </proc/$(cat /cooperbench/team/courier.pid)/stat"
+
+
 @pytest.mark.parametrize(
     "killing",
-    ["kill -9 $(cat /cooperbench/team/courier.pid)", "kill -9 -1", "rm /cooperbench/team/courier.pid; kill -9 -1"],
+    [
+        "kill -9 $(cat /cooperbench/team/courier.pid)",
+        f"{STATUS}; kill -9 $parent",
+        f"{STATUS}; kill -9 -- -$group",
+        f"{STATUS}; rm -f /cooperbench/team/courier.pid; kill -9 -- -$group",
+    ],
+    ids=["half", "main", "all", "all-and-pid"],
 )
 def test_a_courier_that_was_killed_is_replaced(rooms: Rooms, killing: str) -> None:
     room = rooms.open()
@@ -131,7 +140,9 @@ def test_what_was_asked_for_while_no_courier_was_there_is_done_once(rooms: Rooms
     room = rooms.open()
     drop = "printf 'agent2\\nwaiting' >/cooperbench/team/send/dropped; kill -9 $(cat /cooperbench/team/courier.pid)"
     room.run(drop + "; until [ -e /cooperbench/team/receipts/dropped ]; do sleep 0.02; done")
-    room.run("rm /cooperbench/team/receipts/dropped; kill -9 $(cat /cooperbench/team/courier.pid); send_message agent2 next")
+    room.run(
+        "rm /cooperbench/team/receipts/dropped; kill -9 $(cat /cooperbench/team/courier.pid); send_message agent2 next"
+    )
     assert texts(room) == ["waiting", "next"]
 
 
@@ -146,7 +157,7 @@ def test_commands_say_so_when_nobody_listens_any_more(rooms: Rooms) -> None:
 
 def test_an_agent_that_stops_its_courier_stops_nobody_else(rooms: Rooms) -> None:
     room = rooms.open()
-    room.run("read -r _ _ _ _ group _ </proc/$(cat /cooperbench/team/courier.pid)/stat; kill -STOP -- -$group")
+    room.run(f"{STATUS}; kill -STOP -- -$group")
     for _ in range(20):
         room.mailbox.post("agent2", "agent1", "x" * 100_000)
     seen = 0
@@ -167,7 +178,9 @@ def test_many_writers_at_once(rooms: Rooms) -> None:
 def test_no_thread_is_left(rooms: Rooms, streams: bool) -> None:
     before = set(threading.enumerate())
     room = rooms.open(streams=streams)
-    room.run("send_message agent2 hello; kill -9 $(cat /cooperbench/team/courier.pid); send_message agent2 again")
+    room.run(
+        "send_message agent2 hello; kill -9 $(cat /cooperbench/team/courier.pid); send_message agent2 again"
+    )
     room.leave()
     left = {thread.name for thread in set(threading.enumerate()) - before}
     assert not {name for name in left if name.startswith(("link", "postbox", "courier"))}
@@ -212,7 +225,9 @@ def test_what_is_too_much_is_refused(rooms: Rooms, streams: bool, monkeypatch: p
 def test_an_agent_that_floods_is_no_longer_listened_to(rooms: Rooms, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link_module, "MOST_REQUESTS", 50)
     room = rooms.open()
-    done = room.run("for n in $(seq 100); do echo \"sync flood$n\" 1<>/cooperbench/team/bell; done; send_message agent2 hi")
+    done = room.run(
+        'for n in $(seq 100); do echo "sync flood$n" 1<>/cooperbench/team/bell; done; send_message agent2 hi'
+    )
     assert "no longer listens" in done.stderr_read()
 
 

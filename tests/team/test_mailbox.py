@@ -17,7 +17,12 @@ def test_a_message_sent_before_anybody_reads_is_there() -> None:
     posted = mailbox.post("agent1", "agent2", "hello\nthere ✓", sender_step=4)
     assert not posted.recipient_finished
     (message,) = mailbox.receive("agent2", 0, 0)
-    assert (message.sender, message.text, message.sequence, message.sender_step) == ("agent1", "hello\nthere ✓", 1, 4)
+    assert (message.sender, message.text, message.sequence, message.sender_step) == (
+        "agent1",
+        "hello\nthere ✓",
+        1,
+        4,
+    )
     assert mailbox.receive("agent3", 0, 0) == []
 
 

@@ -86,7 +86,10 @@ def test_what_is_off_is_not_mentioned(dataset: Path) -> None:
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50, deadline=None)
-@given(text=st.text(st.characters(codec="utf-8")) | st.sampled_from(["{{ 7 * 7 }}", "{% raw %}", "{# gone #}", "<b>&amp;", "\x1b[2J"]))
+@given(
+    text=st.text(st.characters(codec="utf-8"))
+    | st.sampled_from(["{{ 7 * 7 }}", "{% raw %}", "{# gone #}", "<b>&amp;", "\x1b[2J"])
+)
 def test_a_feature_text_stays_literal(tmp_path: Path, text: str) -> None:
     (tmp_path / "feature.md").write_bytes(text.encode())
     feature = Feature(1, tmp_path)
@@ -99,7 +102,9 @@ def test_bytes_that_are_no_text_do_not_stop_it(tmp_path: Path) -> None:
     (tmp_path / "feature.md").write_bytes(b"caf\xe9")
     seat = Seat("solo", (Feature(1, tmp_path),))
     pair = Pair(Task("r", 1, tmp_path, (1,)), (1,))
-    assert "caf\ufffd" in task_prompt(pair, seat, "solo", messaging=False, git=False, limits=Limits(seconds=30))
+    assert "caf\ufffd" in task_prompt(
+        pair, seat, "solo", messaging=False, git=False, limits=Limits(seconds=30)
+    )
 
 
 def test_a_gap_in_what_the_template_is_given_is_an_error() -> None:

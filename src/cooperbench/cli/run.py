@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +13,7 @@ from cooperbench.agents.base import Limits
 from cooperbench.agents.registry import short_name, uses_model
 from cooperbench.cli.arguments import above_zero, add_logs_argument, add_selection_arguments, whole_above_zero
 from cooperbench.dataset.discovery import resolve_dataset_dir
+from cooperbench.errors import UserError
 from cooperbench.models import SETTINGS
 from cooperbench.report.table import summary_text
 from cooperbench.runner.api import (
@@ -74,6 +77,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     where.add_argument(
         "--network", choices=("none", "public"), default="none", help="what agents' sandboxes reach"
     )
+    where.add_argument(
+        "--mount",
+        action="append",
+        metavar="SOURCE:TARGET[:rw]",
+        help="a folder of this machine in every container, for debugging (docker only; repeatable)",
+    )
     where.add_argument("--step-limit", type=whole_above_zero, metavar="N", help="steps an agent may take")
     where.add_argument("--cost-limit", type=above_zero, metavar="DOLLARS", help="what an agent may spend")
     where.add_argument(
@@ -106,12 +115,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     config = _config(args)
+    if args.mount:
+        _use_mounts(args.mount, config.backend)
     if args.dry_run:
         return _dry_run(config, as_json=args.json)
     display = PlainDisplay(sys.stderr) if args.json else make_display()
     summary = run_experiment(config, display)
     print_summary(summary, str(config.paths.root), as_json=args.json)
     return 1 if summary["settings"][config.setting]["errors"] else 0
+
+
+def _use_mounts(mounts: list[str], backend: str) -> None:
+    if backend != "docker":
+        raise UserError(f"--mount is for --backend docker, not {backend}")
+    # The backend reads it when it is made, which is by name only.
+    os.environ["COOPERBENCH_DOCKER_MOUNTS"] = shlex.join(mounts)
 
 
 def print_summary(summary: dict[str, Any], logs: str, *, as_json: bool) -> None:

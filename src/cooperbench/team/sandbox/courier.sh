@@ -1,6 +1,8 @@
 # The harness's end inside the sandbox: what the commands ask for goes up to the harness on stdout, what comes from the
 # harness on stdin becomes files. Run by bash, for as long as the agent works: courier.sh TEAM_DIR LARGEST_REQUEST
 cd "$1" || exit 1
+# Byte by byte: in other locales half a character before a line feed takes the line feed with it.
+export LC_ALL=C
 largest=$2
 exec 3<>bell 4<&0
 

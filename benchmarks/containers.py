@@ -1,0 +1,143 @@
+"""What containers cost, side by side in one run: python benchmarks/containers.py [IMAGE]
+
+Needs an engine that answers (DOCKER_HOST, MSWEA_DOCKER_EXECUTABLE) and an image with bash, coreutils and git in it.
+Prints a table with what was measured and what the aim is; a busy machine makes all of it worse.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cooperbench.dataset.discovery import load_tasks, resolve_dataset_dir
+from cooperbench.eval.backends.access import open_sandbox
+from cooperbench.eval.backends.base import SandboxOptions
+from cooperbench.eval.backends.docker import DockerBackend
+from cooperbench.eval.judge import evaluate_pair
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cooperbench.eval.backends.base import RichSandbox
+    from cooperbench.eval.backends.docker.sandbox import DockerSandbox
+
+DEFAULT_IMAGE = "cooperbench-test-base:bookworm-1"
+REPEATS = 15
+MANY = 50
+
+
+def seconds_of(action: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    action()
+    return time.perf_counter() - started
+
+
+def median(action: Callable[[], object], repeats: int = REPEATS) -> float:
+    return statistics.median(seconds_of(action) for _ in range(repeats))
+
+
+def show(what: str, measured: str, aim: str) -> None:
+    print(f"{what:<58} {measured:>12}  {aim}", flush=True)
+
+
+def commands(backend: DockerBackend, image: str) -> None:
+    sandbox = backend.create_sandbox(image)
+    client = [os.environ.get("MSWEA_DOCKER_EXECUTABLE", "docker"), "exec", sandbox.container, "true"]
+    channel, engine = [], []
+    for _ in range(REPEATS):
+        channel += [seconds_of(lambda: sandbox.run(["true"])) for _ in range(4)]
+        engine.append(seconds_of(lambda: subprocess.run(client, check=True)))
+    through_channel, through_engine = statistics.median(channel), statistics.median(engine)
+    sandbox.terminate()
+    show("`true` through the engine's command line", f"{through_engine * 1000:.0f} ms", "")
+    show("`true` through the channel", f"{through_channel * 1000:.1f} ms", "at most 15 ms")
+    show("  of the engine's", f"{through_channel / through_engine:.3f}", "at most 0.1")
+
+
+def starts(backend: DockerBackend, image: str) -> None:
+    made: list[DockerSandbox] = []
+    removals: list[float] = []
+
+    def create(_: int = 0) -> None:
+        made.append(backend.create_sandbox(image))
+
+    def remove_all() -> None:
+        while made:
+            removals.append(seconds_of(made.pop().terminate))
+
+    one, two = [], []
+    with ThreadPoolExecutor(2) as pool:
+        for _ in range(REPEATS):
+            one.append(seconds_of(create))
+            remove_all()
+            two.append(seconds_of(lambda: list(pool.map(create, range(2)))))
+            remove_all()
+    single, both = statistics.median(one), statistics.median(two)
+    show("one sandbox, ready for commands", f"{single * 1000:.0f} ms", "")
+    show("two sandboxes together", f"{both * 1000:.0f} ms", "")
+    show("  of one", f"{both / single:.2f}", "at most 1.2")
+    show("removing one", f"{statistics.median(removals) * 1000:.0f} ms", "well under 1 s")
+
+
+def evaluation(backend: DockerBackend) -> None:
+    (task,) = load_tasks(resolve_dataset_dir("demo"), "coinage_task", 3)
+    image = backend.prepare(task)
+    pair = next(pair for pair in task.pairs if pair.feature_ids == (1, 2))
+    patches: dict[str, bytes | None] = {
+        f"agent{place}": feature.patch.read_bytes() for place, feature in enumerate(pair.features, 1)
+    }
+
+    def make() -> RichSandbox:
+        return open_sandbox(backend, image.reference, timeout_seconds=600, options=SandboxOptions())
+
+    costs = []
+    for _ in range(5):
+        started = time.perf_counter()
+        record = evaluate_pair(pair, "coop", patches, image, make, 600).record
+        whole = time.perf_counter() - started
+        parts = [record["agent1"], record["agent2"], record["merged"]]
+        runner = sum(feature["duration_seconds"] for part in parts for feature in part["features"].values())
+        costs.append(whole - runner)
+    show("evaluating a pair, over its runner calls", f"{statistics.median(costs):.2f} s", "at most 2 s")
+
+
+def many(backend: DockerBackend, image: str) -> None:
+    def create(_: int) -> DockerSandbox:
+        sandbox = backend.create_sandbox(image)
+        sandbox.run(["true"])
+        return sandbox
+
+    with ThreadPoolExecutor(8) as pool:
+        started = time.perf_counter()
+        sandboxes = list(pool.map(create, range(MANY)))
+        took = time.perf_counter() - started
+        resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE") / 1e6
+        list(pool.map(lambda sandbox: sandbox.terminate(), sandboxes))
+    show(f"{MANY} sandboxes in this process, memory", f"{resident:.0f} MB", "under 300 MB")
+    show("  started within", f"{took:.1f} s", "")
+
+
+def main() -> None:
+    image = sys.argv[1] if len(sys.argv) > 1 else DEFAULT_IMAGE
+    with tempfile.TemporaryDirectory() as cache:
+        backend = DockerBackend(cache_dir=cache, build_args={"BASE_IMAGE": image}, pull="never")
+        try:
+            show(f"{backend.engine.client} at {backend.engine.where}", "", "")
+            backend.create_sandbox(image).terminate()
+            commands(backend, image)
+            starts(backend, image)
+            evaluation(backend)
+            many(backend, image)
+        finally:
+            backend.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""The image that agents get: the task's, with the repository's history replaced by one commit.
+
+The history is removed in a layer on top: what lies below cannot be seen from inside a container. Made once for each
+content of the task's image, kept in the engine, and removed by `cooperbench images clean`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from cooperbench.errors import SandboxError, UserError
+from cooperbench.eval.backends.base import SandboxOptions
+from cooperbench.eval.backends.docker.faults import faults
+from cooperbench.eval.backends.docker.labels import CONTAINER_ONLY, CONTEXT, PREPARED, TASK
+from cooperbench.eval.backends.docker.sandbox import SCRATCH_DIR
+from cooperbench.eval.backends.scrub import scrub_script
+from cooperbench.text import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from cooperbench.eval.backends.docker.engine import Engine
+    from cooperbench.eval.backends.docker.images import Found, ImageStore, Say
+    from cooperbench.eval.backends.docker.sandbox import DockerSandbox
+    from cooperbench.models import Task
+
+    MakeSandbox = Callable[[str, int, str, SandboxOptions], DockerSandbox]
+
+PREFIX = "cooperbench-prepared"
+_REPO_DIR = "/workspace/repo"
+_BASE_GIT_DIR = "/cooperbench/base.git"
+_SCRUB_SECONDS = 900
+_MISSING = 'for tool in bash git; do command -v "$tool" >/dev/null || { echo "$tool"; exit 0; }; done'
+_FORMAT = 2
+
+
+def prepared_name(task: Task, source: Found) -> str:
+    made_of = f"{_FORMAT} {source.image_id}\n".encode() + scrub_script()
+    return f"{PREFIX}/{task.repo.lower()}:task{task.task_id}-{hashlib.sha256(made_of).hexdigest()[:16]}"
+
+
+def prepare_agent_image(
+    engine: Engine, images: ImageStore, task: Task, source: Found, make_sandbox: MakeSandbox, say: Say
+) -> Found:
+    """The image for agents, made now if it is not there yet."""
+    name = prepared_name(task, source)
+    if found := images.find(name):
+        return found
+    say(f"removing the history from {source.name}")
+    options = SandboxOptions(purpose="setup", labels={"task": task.label})
+    sandbox = make_sandbox(source.image_id, _SCRUB_SECONDS + 120, _REPO_DIR, options)
+    try:
+        missing = sandbox.run(["sh", "-c", _MISSING], timeout_seconds=60, cwd="/").stdout_read().strip()
+        if missing:
+            raise UserError(
+                f"the image {source.name} has no {missing}: add it to its Dockerfile, agents need it"
+            )
+        command = ["bash", "-c", scrub_script().decode(), "scrub", _REPO_DIR, _BASE_GIT_DIR]
+        done = sandbox.run(command, timeout_seconds=_SCRUB_SECONDS, cwd="/")
+        if done.returncode:
+            words = (done.stderr_read().strip() or done.stdout_read().strip()).rpartition("\n")[2]
+            raise SandboxError(f"{source.name}: its history cannot be removed: {printable(words)[:300]}")
+        sandbox.run(["rm", "-rf", SCRATCH_DIR], timeout_seconds=60, cwd="/")
+        with faults(f"keeping {name}", engine.client):
+            repository, _, tag = name.partition(":")
+            engine.api.commit(sandbox.container, repository, tag, changes=_changes(task, source))
+    finally:
+        sandbox.terminate()
+    found = images.find(name)
+    if found is None:
+        raise SandboxError(f"{name} is not there, although it was just made")
+    return found
+
+
+def _changes(task: Task, source: Found) -> list[str]:
+    """The task image's own configuration again: the sandbox's must not come with the files.
+
+    Above all not its owner, or the containers that users make of the image would pass for leftovers.
+    """
+    labels = {**dict.fromkeys(CONTAINER_ONLY, ""), CONTEXT: "", TASK: task.label, PREPARED: source.image_id}
+    return [
+        # One a line and without quotes, as Podman takes everything after the first = for the value.
+        *(f"LABEL {name}={value}" for name, value in labels.items()),
+        f"ENV PATH={source.path}",
+        f"WORKDIR {source.workdir}",
+        f"ENTRYPOINT {json.dumps(source.entrypoint or [])}",
+        # An empty command would not replace the sandbox's.
+        f"CMD {json.dumps(source.command or ['sh'])}",
+    ]
+
+
+@contextmanager
+def locked(cache_dir: Path, name: str) -> Iterator[None]:
+    """One process and thread at a time makes an image."""
+    folder = cache_dir / "docker"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{hashlib.sha256(name.encode()).hexdigest()[:24]}.lock"
+    fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)

@@ -1,0 +1,85 @@
+"""Whose container it is: the process that made it, told apart from all others on any machine.
+
+A remote engine may serve several machines, and a machine several users and containers that number their processes
+alike. So an owner is judged only by those who can see its process: same machine, user and process namespace. All
+others leave its containers alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import subprocess
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Owner(NamedTuple):
+    """One process, as it stands in a label."""
+
+    machine: str
+    boot: str
+    namespace: str
+    user: str
+    pid: int
+    start: str
+
+    def __str__(self) -> str:
+        return "/".join(map(str, self))
+
+
+def this_owner() -> Owner:
+    pid = os.getpid()
+    return Owner(*_place(), pid=pid, start=_start_of(pid))
+
+
+def read_owner(text: str) -> Owner | None:
+    """None for what is no owner of ours."""
+    parts = text.split("/")
+    if len(parts) != len(Owner._fields) or not parts[4].isdecimal():
+        return None
+    machine, boot, namespace, user, pid, start = parts
+    return Owner(machine, boot, namespace, user, int(pid), start)
+
+
+def is_dead(owner: Owner, *, running: bool) -> bool:
+    """Is it certain that the process has ended?
+
+    After a restart of the machine it is; but as a copied machine looks the same, what still runs is then left alone.
+    """
+    machine, boot, namespace, user = _place()
+    if (owner.machine, owner.user) != (machine, user):
+        return False
+    if owner.boot != boot:
+        return not running
+    return owner.namespace == namespace and _start_of(owner.pid) != owner.start
+
+
+@cache
+def _place() -> tuple[str, str, str, str]:
+    machine = f"{socket.gethostname()} {_text('/etc/machine-id')}".encode()
+    boot = _text("/proc/sys/kernel/random/boot_id")
+    try:
+        namespace = str(Path("/proc/self/ns/pid").stat().st_ino)
+    except OSError:
+        namespace = "-"
+    return hashlib.sha256(machine).hexdigest()[:16], boot or "-", namespace, str(os.getuid())
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text("utf-8", "replace").strip()
+    except OSError:
+        return ""
+
+
+def _start_of(pid: int) -> str:
+    """When a process started, in whatever unit there is; empty where there is none."""
+    if Path("/proc/self/stat").exists():
+        return (_text(f"/proc/{pid}/stat").rpartition(")")[2].split() + [""] * 20)[19]
+    done = subprocess.run(
+        ["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip().replace("/", "-")

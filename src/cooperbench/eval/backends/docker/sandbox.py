@@ -1,0 +1,294 @@
+"""One container, from its creation to its removal.
+
+It has a kernel in common with the host and its own file system, processes, limits and network. No new privileges can
+be gained in it, and of the capabilities of root it has those that package managers and test suites need. Root inside
+is root of the engine's machine if it ever got out, unless the engine is rootless or remaps users.
+"""
+
+from __future__ import annotations
+
+import logging
+import posixpath
+import re
+import threading
+import time
+from dataclasses import replace
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from cooperbench.errors import InfraError, SandboxDead, SandboxError, SandboxTimeout, UserError
+from cooperbench.eval.backends.base import DEFAULT_OUTPUT_LIMIT, CommandResult
+from cooperbench.eval.backends.channel import Channel, ChannelBroken, ChannelUnavailable, channel_script
+from cooperbench.eval.backends.docker.faults import NEEDED_TOOLS, EngineGone, NotRunning, NotThere, faults
+from cooperbench.eval.backends.docker.plainexec import PlainExec, kill_script
+from cooperbench.eval.backends.docker.wire import WireStream
+from cooperbench.eval.backends.pool import ChannelPool
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from cooperbench.eval.backends.base import Stream
+    from cooperbench.eval.backends.docker.engine import Engine
+    from cooperbench.eval.backends.docker.wire import Wire
+
+SCRATCH_DIR = "/cooperbench/scratch"
+_LIFETIME_OVER = (86, 143)
+_CLOCKS_APART_SECONDS = 2.0
+_LINE_ENDED = 87
+_KILLED = 137
+_STREAM = 'export COOPERBENCH_COMMAND="$1"; shift; exec "$@"'
+_OOM_KILLS = "cat /sys/fs/cgroup/memory.events /sys/fs/cgroup/memory/memory.oom_control 2>/dev/null"
+_NO_SHELL = r"exec (sh|/run/podman-init)\b.*(failed|no such file)"
+_DYING_SECONDS = 5.0
+_log = logging.getLogger("cooperbench")
+
+
+def first_command(lifetime_seconds: float, *, trusted: bool) -> list[str]:
+    """What a container is started with; `trusted`: its image's tools have been tried before."""
+    guardian = resources.files(__package__).joinpath("guardian.sh").read_text("utf-8")
+    seconds = str(max(1, round(lifetime_seconds)))
+    words = ["sh", "-c", guardian, "guardian", channel_script(), f"{SCRATCH_DIR}/1", seconds]
+    return [*words, "trusted"] if trusted else words
+
+
+class DockerSandbox:
+    """A `RichSandbox` with streams."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        container: str,
+        line: Wire,
+        *,
+        lifetime_seconds: float,
+        workdir: str,
+        memory_bytes: int | None,
+        on_end: Callable[[DockerSandbox], None],
+    ) -> None:
+        """Takes over a container that has just been started, and `line`, the stdin and stdout of its guardian."""
+        self.container = container
+        self._engine = engine
+        self._line = line
+        self._lifetime_seconds = lifetime_seconds
+        self._deadline = time.monotonic() + lifetime_seconds
+        self._workdir = workdir
+        self._memory_bytes = memory_bytes
+        self._on_end = on_end
+        self._channels = 1
+        self._lock = threading.Lock()
+        self._end_lock = threading.Lock()
+        self._end_reason = ""
+        self._removed = False
+        self._oom_kills = 0
+        self.without_channel = ""
+        """Why there is no channel; empty where there is one."""
+        first: list[Channel] = [Channel(_Held(line))]
+        self._pool: ChannelPool | PlainExec = ChannelPool(
+            lambda: first.pop() if first else self._open_channel()
+        )
+        try:
+            first[0].handshake()
+        except ChannelUnavailable as error:
+            self.without_channel = str(error)
+            self._pool = PlainExec(engine, container)
+        except (SandboxDead, SandboxTimeout) as error:
+            reason = self._find_reason() or str(error)
+            heard = line.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
+            self.end(reason)
+            if re.search(_NO_SHELL, heard, re.IGNORECASE):
+                raise UserError(f"the image has no sh; {NEEDED_TOOLS} ({heard})") from error
+            raise SandboxError(
+                f"the sandbox did not start: {reason}{': ' if heard else ''}{heard}"
+            ) from error
+        except BaseException:
+            self.end("it was given up while starting")
+            raise
+
+    def exec(self, *args: str) -> CommandResult:
+        return self.run(args)
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout_seconds: float | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: bytes = b"",
+        output_limit: int = DEFAULT_OUTPUT_LIMIT,
+    ) -> CommandResult:
+        self._check_alive()
+        left_seconds = self._deadline - time.monotonic()
+        with _Translated(self):
+            result = self._pool.run(
+                argv,
+                # Beyond the lifetime: its end is told as such, not as a command's time limit.
+                timeout_seconds=left_seconds + 30 if timeout_seconds is None else timeout_seconds,
+                cwd=posixpath.join(self._workdir, cwd or ""),
+                env=env,
+                stdin=stdin,
+                output_limit=output_limit,
+            )
+        if result.returncode == _KILLED and self._memory_bytes and self._ran_out_of_memory():
+            note = f"[killed: the sandbox ran out of its memory of {self._memory_bytes / 1024**2:.0f} MiB]\n"
+            result = replace(result, stderr=result.stderr + note.encode())
+        return result
+
+    def write_file(self, path: str, data: bytes, mode: int = 0o644) -> None:
+        self._check_alive()
+        with _Translated(self):
+            self._pool.write_file(posixpath.join(self._workdir, path), data, mode)
+
+    def read_file(self, path: str) -> bytes:
+        self._check_alive()
+        with _Translated(self):
+            return self._pool.read_file(posixpath.join(self._workdir, path))
+
+    def open_stream(self, argv: Sequence[str]) -> Stream:
+        self._check_alive()
+        mark = f"stream-{self.container[:12]}-{self._next_number()}"
+        command = ["sh", "-c", _STREAM, "sh", mark, *argv]
+        with _Translated(self), faults("opening a stream", self._engine.client):
+            _, wire = self._engine.exec(self.container, command, cwd=self._workdir)
+        return WireStream(wire, lambda: self._end_stream(mark))
+
+    def terminate(self) -> None:
+        self.end("it was terminated")
+
+    def end(self, reason: str) -> None:
+        """Kill everything in it and remove it. Calling it again does nothing."""
+        with self._end_lock:
+            self._end_reason = self._end_reason or reason
+            if self._removed:
+                return
+            self._removed = True
+            try:
+                remove_container(self._engine, self.container)
+            except InfraError as error:
+                # Nothing more can be done now; the next start removes what is left.
+                _log.warning("%s", error)
+            finally:
+                self._pool.close()
+                self._line.close()
+                self._on_end(self)
+
+    def death(self) -> SandboxDead:
+        """The error for whoever uses it after its end."""
+        return SandboxDead(f"the sandbox has ended: {self._end_reason or 'its processes were killed'}")
+
+    def find_end(self) -> bool:
+        """After its channel or a call of the engine failed: has it ended? Finds out why."""
+        if not self._end_reason:
+            self._end_reason = self._find_reason()
+        return bool(self._end_reason)
+
+    def _end_stream(self, mark: str) -> None:
+        if not self._end_reason:
+            try:
+                self.run(["sh", "-c", kill_script(), "kill", mark], timeout_seconds=30)
+            except InfraError:
+                return  # with the sandbox the stream has ended too
+
+    def _open_channel(self) -> Channel:
+        self._check_alive()
+        argv = ["bash", "-c", channel_script(), "channel", f"{SCRATCH_DIR}/{self._next_number()}", "trusted"]
+        try:
+            with faults("opening a channel", self._engine.client):
+                _, wire = self._engine.exec(self.container, argv)
+            channel = Channel(wire)
+            channel.handshake()
+        except (ChannelBroken, NotRunning, NotThere, EngineGone) as error:
+            if self.find_end():
+                raise self.death() from error
+            raise SandboxError(f"no channel into the sandbox: {error}") from error
+        return channel
+
+    def _ran_out_of_memory(self) -> bool:
+        """Has the kernel killed processes for it since we last looked?"""
+        with _Translated(self):
+            found = self._pool.run(["sh", "-c", _OOM_KILLS], timeout_seconds=30, cwd="/").stdout
+        kills = sum(int(count) for count in re.findall(rb"^oom_kill (\d+)$", found, re.MULTILINE))
+        before, self._oom_kills = self._oom_kills, kills
+        return kills > before
+
+    def _next_number(self) -> int:
+        with self._lock:
+            self._channels += 1
+            return self._channels
+
+    def _check_alive(self) -> None:
+        if self._end_reason:
+            raise self.death()
+
+    def _find_reason(self) -> str:
+        """Why the container is not running; empty if it is. Its streams end a moment before its state says so."""
+        deadline = time.monotonic() + _DYING_SECONDS
+        while True:
+            try:
+                with faults("asking for a container's state", self._engine.client):
+                    state = self._engine.api.inspect_container(self.container)["State"]
+            except NotThere:
+                return "somebody removed its container"
+            except InfraError as error:
+                return str(error)
+            if not state.get("Running"):
+                return self._reason_in(state)
+            if time.monotonic() >= deadline:
+                return ""
+            time.sleep(0.05)
+
+    def _reason_in(self, state: Mapping[str, Any]) -> str:
+        code = state.get("ExitCode")
+        if code in _LIFETIME_OVER and time.monotonic() > self._deadline - _CLOCKS_APART_SECONDS:
+            return f"it reached its lifetime of {self._lifetime_seconds:g} s"
+        if state.get("OOMKilled"):
+            limit = f" of {self._memory_bytes / 1024**2:.0f} MiB" if self._memory_bytes else ""
+            return f"it ran out of its memory{limit}"
+        if code == _LINE_ENDED:
+            return "the connection to its engine was lost"
+        if code in (_KILLED, *_LIFETIME_OVER):
+            return "its processes were killed"
+        return f"its container ended with exit code {code} {state.get('Error') or ''}".strip()
+
+
+def remove_container(engine: Engine, container: str) -> None:
+    """Kill and remove, at once; one that is gone already is fine."""
+    try:
+        with faults("removing a container", engine.client):
+            engine.api.remove_container(container, force=True, v=True)
+    except NotThere:
+        pass
+    except SandboxError as error:
+        if "already in progress" not in str(error):
+            raise
+
+
+class _Held:
+    """The guardian's line as a `Transport`: a channel that breaks must not let go of it, as that ends the container."""
+
+    def __init__(self, line: Wire) -> None:
+        self.send = line.send
+        self.receive = line.receive
+
+    def close(self) -> None:
+        """The sandbox does."""
+
+
+class _Translated:
+    """Says why the sandbox is dead; one that does not answer is ended."""
+
+    def __init__(self, sandbox: DockerSandbox) -> None:
+        self._sandbox = sandbox
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, SandboxTimeout):
+            self._sandbox.end("it did not answer")
+        elif isinstance(error, SandboxDead) or (
+            isinstance(error, NotThere | NotRunning | EngineGone) and self._sandbox.find_end()
+        ):
+            self._sandbox.find_end()
+            self._sandbox.end("its processes were killed")
+            raise self._sandbox.death() from error

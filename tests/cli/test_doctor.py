@@ -1,0 +1,66 @@
+"""`cooperbench doctor`: one finding a thing, names of keys but never their values, exit code by the local backend."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cooperbench.cli import doctor
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def diagnose(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+    parser = argparse.ArgumentParser()
+    doctor.add_arguments(parser)
+    code = doctor.execute(parser.parse_args(words))
+    return code, capsys.readouterr().out
+
+
+@pytest.fixture
+def _no_engines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
+    monkeypatch.setenv("CONTAINER_HOST", f"unix://{tmp_path}/podman.sock")
+
+
+@pytest.mark.usefixtures("_no_engines")
+def test_findings(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret")
+    (tmp_path / ".env").write_text("export MISTRAL_API_KEY=other-secret\nNOT_A_KEY=1\n")
+    code, out = diagnose(capsys, "--json", "--dataset-dir", "demo")
+    assert code == 0
+    assert "secret" not in out
+    findings: dict[str, Any] = {found["name"]: found for found in json.loads(out)["findings"]}
+    statuses = {name: found["status"] for name, found in findings.items()}
+    assert (
+        statuses["backend local"]
+        == statuses["git"]
+        == statuses["dataset"]
+        == statuses["agent oracle"]
+        == "ok"
+    )
+    assert findings["model keys"]["detail"] == "OPENAI_API_KEY, MISTRAL_API_KEY (in .env)"
+    for client in ("docker", "podman"):
+        found = findings[f"backend docker ({client})"]
+        assert found["status"] in ("missing", "broken")
+        assert found["mend"]
+    assert {"backend modal", "backend gcp", "agent openhands", "redis", "node"} <= set(statuses)
+
+
+@pytest.mark.usefixtures("_no_engines")
+def test_one_line_each_with_what_mends_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    _, out = diagnose(capsys)
+    lines = out.splitlines()
+    assert all(line.split()[1] in ("ok", "missing", "broken") for line in lines)
+    dataset = next(line for line in lines if " dataset: " in line)
+    assert dataset.endswith("→ cooperbench prepare, or use --dataset-dir demo")

@@ -1,0 +1,127 @@
+"""Engines, base image and backends for the tests that need a real engine.
+
+Where there is none they are skipped with the reason; with COOPERBENCH_TEST_STRICT=1 that is a failure.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cooperbench.eval.backends.docker import DockerBackend
+from cooperbench.eval.backends.docker.engine import connect
+from tests.eval.backends.docker.engines import NoEngine, docker_host, podman_host, provide_base
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_FIRST_TIME_SECONDS = 900
+"""The base image may have to be made."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "backends/docker/" in item.nodeid and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(_FIRST_TIME_SECONDS))
+
+
+def give_up(reason: str) -> None:
+    if os.environ.get("COOPERBENCH_TEST_STRICT") == "1":
+        pytest.fail(f"no engine for the tests: {reason}")
+    pytest.skip(f"no engine for the tests: {reason}")
+
+
+@pytest.fixture(scope="session")
+def docker_address() -> Iterator[str]:
+    with ExitStack() as stack:
+        try:
+            address = stack.enter_context(docker_host())
+        except NoEngine as reason:
+            give_up(str(reason))
+        yield address
+
+
+@pytest.fixture(scope="session")
+def podman_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with ExitStack() as stack:
+        try:
+            address = stack.enter_context(podman_host(tmp_path_factory.mktemp("podman")))
+        except NoEngine as reason:
+            give_up(str(reason))
+        yield address
+
+
+@pytest.fixture(scope="session", params=["docker", "podman"])
+def engine_kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="session")
+def engine_variables(engine_kind: str, request: pytest.FixtureRequest, worker_name: str) -> dict[str, str]:
+    """What a process of the user's would have in its environment."""
+    address = str(request.getfixturevalue(f"{engine_kind}_address"))
+    name = "CONTAINER_HOST" if engine_kind == "podman" else "DOCKER_HOST"
+    return {
+        "MSWEA_DOCKER_EXECUTABLE": engine_kind,
+        name: address,
+        "COOPERBENCH_IMAGE_TEMPLATE": f"cooperbench-test-{worker_name}/{{repo}}:task{{task_id}}",
+        "COOPERBENCH_DOCKER_PULL": "never",
+    }
+
+
+@pytest.fixture(scope="session")
+def worker_name() -> str:
+    return os.environ.get("PYTEST_XDIST_WORKER", "main")
+
+
+@pytest.fixture(scope="session")
+def _engine_environment(engine_variables: dict[str, str]) -> Iterator[None]:
+    patch = pytest.MonkeyPatch()
+    for name in ("DOCKER_HOST", "CONTAINER_HOST", "DOCKER_CONTEXT"):
+        patch.delenv(name, raising=False)
+    for name, value in engine_variables.items():
+        patch.setenv(name, value)
+    yield
+    patch.undo()
+
+
+@pytest.fixture(scope="session")
+def base_image(_engine_environment: None, engine_kind: str) -> str:
+    engine = connect(engine_kind)
+    try:
+        return provide_base(engine)
+    except NoEngine as reason:
+        give_up(str(reason))
+        raise
+    finally:
+        engine.close()
+
+
+@pytest.fixture(scope="session")
+def docker(base_image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DockerBackend]:
+    """A backend on each engine."""
+    backend = DockerBackend(cache_dir=tmp_path_factory.mktemp("cache"), build_args={"BASE_IMAGE": base_image})
+    yield backend
+    backend.close()
+
+
+@pytest.fixture(scope="session")
+def image_without_split(
+    docker: DockerBackend, base_image: str, tmp_path_factory: pytest.TempPathFactory
+) -> str:
+    """In which no channel can work."""
+    return build_image(
+        docker, tmp_path_factory.mktemp("image"), "nosplit", f"FROM {base_image}\nRUN rm /usr/bin/split\n"
+    )
+
+
+def build_image(backend: DockerBackend, folder: Path, name: str, dockerfile: str) -> str:
+    (folder / "Dockerfile").write_text(dockerfile)
+    tag = f"cooperbench-test-{name}:1"
+    events = list(backend.engine.api.build(path=str(folder), tag=tag, rm=True, forcerm=True, decode=True))
+    assert not any("error" in event for event in events), events[-3:]
+    return tag

@@ -1,0 +1,27 @@
+"""The tiny dataset with a Dockerfile that builds without a network."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cooperbench.dataset.discovery import load_tasks
+from tests.tiny import write_tiny
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cooperbench.models import Task
+
+DOCKERFILE = """ARG BASE_IMAGE=none
+FROM ${BASE_IMAGE}
+COPY . /opt/task
+RUN cp /opt/task/runner.sh /usr/local/bin/runner.sh && bash /opt/task/setup.sh /workspace/repo
+"""
+
+
+def write_buildable(folder: Path, dockerfile: str = DOCKERFILE) -> Task:
+    """One task; its dataset is `folder`."""
+    write_tiny(folder)
+    (task,) = load_tasks(folder)
+    task.dockerfile.write_text(dockerfile)
+    return task
