@@ -11,7 +11,7 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from cooperbench.errors import InfraError, SandboxError
+from cooperbench.errors import SandboxError
 from cooperbench.team.courier import PollingCourier, StreamCourier, script_text
 
 if TYPE_CHECKING:
@@ -163,5 +163,5 @@ class TeamLink:
     def _handled(self, event: Event) -> Receipt | None:
         try:
             return self._handlers[event.verb](event.name, event.content)
-        except InfraError as error:
+        except Exception as error:  # one request that fails must not cost the agent all that follow
             return Receipt(1, f"the harness could not do it: {error}")

@@ -8,6 +8,8 @@ exec 3<>bell 4<&0
 
 # Down: "FOLDER NAME SIZE", a newline, SIZE bytes.
 while read -r folder name size; do
+    # Whatever was removed here: bytes that have no place would be taken for the next headers.
+    [[ -d drafts && -d $folder ]] || mkdir -p drafts "$folder"
     head -c "$size" >"drafts/.down.$$" && mv "drafts/.down.$$" "$folder/$name"
 done <&4 >/dev/null &
 down=$!
