@@ -41,7 +41,21 @@ def test_without_node_the_javascript_pairs_are_left_out_with_a_word(
 ) -> None:
     tools = tmp_path / "bin"
     tools.mkdir()
-    for name in ("git", "bash", "python3", "rm", "chmod", "cp", "mount", "unshare", "setpriv", "env"):
+    for name in (
+        "git",
+        "bash",
+        "sh",
+        "python3",
+        "rm",
+        "cat",
+        "sleep",
+        "chmod",
+        "cp",
+        "mount",
+        "unshare",
+        "setpriv",
+        "env",
+    ):
         if place := shutil.which(name):
             (tools / name).symlink_to(place)
     monkeypatch.setenv("PATH", str(tools))
