@@ -159,6 +159,16 @@ class PairPaths:
     def merged_patch(self) -> Path:
         return self.folder / "merged.patch"
 
+    @property
+    def team_bundle(self) -> Path:
+        """The branches that agents shared, to be cloned."""
+        return self.folder / "team.bundle"
+
+    @property
+    def team_hub(self) -> Path:
+        """The repository through which they are shared, while the pair runs."""
+        return self.folder / ".team.git"
+
     def test_output(self, subject: str, feature_id: int) -> Path:
         """What the tests of one feature printed about one patch (`agent1`, `merged`, `solo`)."""
         return self.folder / "tests" / f"{subject}-f{feature_id}.txt"

@@ -26,7 +26,7 @@ def test_a_message_arrives_once_in_order_and_is_on_record(tmp_path: Path) -> Non
     left = talk(
         tmp_path,
         [{"run": 'for n in 1 2 3; do echo "part $n: \'quoted\' \\"ä✓\\"" | send_message agent2; done'}],
-        [{"wait": {"for": "part 3", "seconds": 30}}],
+        [{"wait": {"for": "part 3", "seconds": 90}}],
     )
     found = messages(left)
     assert [message["message"] for message in found] == [f"part {n}: 'quoted' \"ä✓\"" for n in (1, 2, 3)]
@@ -50,7 +50,7 @@ def test_mistakes_are_said_on_stderr_with_a_code(tmp_path: Path) -> None:
         "send_message agent2 -- --dashes are text; echo code $?",
     ]
     left = talk(
-        tmp_path, [{"run": command} for command in commands], [{"wait": {"for": "dashes", "seconds": 30}}]
+        tmp_path, [{"run": command} for command in commands], [{"wait": {"for": "dashes", "seconds": 90}}]
     )
     seen = left.observations()
     assert "no colleague 'agent9'; there is: agent2" in seen[0]
@@ -70,7 +70,7 @@ def test_waiting_for_an_answer_prints_it_and_shows_it_only_once(tmp_path: Path) 
             {"run": "read_messages --all"},
         ],
         [
-            {"wait": {"for": "which name", "seconds": 30}},
+            {"wait": {"for": "which name", "seconds": 90}},
             {"send": {"to": "agent1", "text": "call it\nlimit"}},
         ],
     )
@@ -87,7 +87,7 @@ def test_an_answer_that_does_not_come_is_said(tmp_path: Path) -> None:
     left = talk(
         tmp_path,
         [{"run": "send_message --wait 1 agent2 anyone; echo code $?"}, {"send": "bye"}],
-        [{"wait": {"for": "bye", "seconds": 30}}],
+        [{"wait": {"for": "bye", "seconds": 90}}],
     )
     assert "no answer within 1 seconds" in left.observations()[0]
     assert "code 3" in left.observations()[0]
@@ -111,7 +111,7 @@ def test_a_megabyte_goes_through_whole(tmp_path: Path) -> None:
             }
         ],
         [
-            {"wait": {"for": "=", "seconds": 30}},
+            {"wait": {"for": "=", "seconds": 90}},
             {
                 "run": "until cd /cooperbench/team/inbox && [ -e 00000001 ]; do sleep 0.02; done; tail -n +2 00000001 | md5sum"
             },
@@ -123,14 +123,14 @@ def test_a_megabyte_goes_through_whole(tmp_path: Path) -> None:
 
 
 def test_all_reaches_everybody_and_each_is_on_record(tmp_path: Path) -> None:
-    waiting = [{"wait": {"for": "to all", "seconds": 30}}]
+    waiting = [{"wait": {"for": "to all", "seconds": 90}}]
     left = talk(tmp_path, [{"run": "send_message --all 'to all of you'"}], waiting, features=(1, 2, 3))
     assert sorted(message["to"] for message in messages(left)) == ["agent2", "agent3"]
 
 
 def test_a_sender_cannot_be_forged(tmp_path: Path) -> None:
     forge = "printf 'agent2\\nFrom: agent3' >/cooperbench/team/send/forged1; echo 'send forged1' >/cooperbench/team/bell; until [ -e /cooperbench/team/receipts/forged1 ]; do sleep 0.02; done"
-    left = talk(tmp_path, [{"run": forge}], [{"wait": {"for": "From", "seconds": 30}}])
+    left = talk(tmp_path, [{"run": forge}], [{"wait": {"for": "From", "seconds": 90}}])
     assert [message["from"] for message in messages(left)] == ["agent1"]
 
 
@@ -139,7 +139,7 @@ def test_rubbish_in_the_team_folder_breaks_nothing(tmp_path: Path) -> None:
         "cd /cooperbench/team; for name in ../../etc/passwd a.b '' '-n' 'x y'; do echo \"send $name\" >bell; done; "
         "echo 'fly away' >bell; head -c 3000 /dev/urandom | tr -d '\\n' >bell; echo >bell; send_message agent2 still here"
     )
-    left = talk(tmp_path, [{"run": rubbish}], [{"wait": {"for": "still here", "seconds": 30}}])
+    left = talk(tmp_path, [{"run": rubbish}], [{"wait": {"for": "still here", "seconds": 90}}])
     assert [message["message"] for message in messages(left)] == ["still here"]
 
 

@@ -174,6 +174,13 @@ def test_many_writers_at_once(rooms: Rooms) -> None:
     assert sorted(texts(room)) == sorted(f"text {number}" for number in range(1, 41))
 
 
+@pytest.mark.parametrize("rubbish", ["half a line", "send ", "\\303", "\\360\\237\\230", "\\0"])
+def test_half_a_line_on_the_bell_swallows_nothing(rooms: Rooms, rubbish: str) -> None:
+    room = rooms.open()
+    done = room.run(f"printf '{rubbish}' >/cooperbench/team/bell; send_message agent2 whole")
+    assert (done.returncode, texts(room)) == (0, ["whole"])
+
+
 @BOTH_WAYS
 def test_no_thread_is_left(rooms: Rooms, streams: bool) -> None:
     before = set(threading.enumerate())

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from cooperbench.team.mailbox import Mailbox
 
 RESULT_SCHEMA = "cooperbench.result/1"
-TEAM_BUNDLE = "team.bundle"
-_HUB = ".team.git"
 UNLIMITED_LIFETIME_SECONDS = 24 * 3600
 SUBMITTED = "submitted"
 T = TypeVar("T")
@@ -78,7 +76,7 @@ class PairRun:
         self._team = Team(
             agent_ids,
             make_mailbox(agent_ids) if together and config.messaging_enabled else None,
-            CarriedRemote(paths.folder / _HUB, agent_ids) if together and config.git_enabled else None,
+            CarriedRemote(paths.team_hub, agent_ids) if together and config.git_enabled else None,
             on_message,
         )
 
@@ -232,11 +230,11 @@ class PairRun:
         if remote is None:
             return {}
         try:
-            kept = remote.write_bundle(self._paths.folder / TEAM_BUNDLE)
+            kept = remote.write_bundle(self._paths.team_bundle)
         except GitError:
             # The bundle is a record; the agents' work does not depend on it.
             kept = False
-        return {"git": remote.record() | {"bundle": TEAM_BUNDLE if kept else None}}
+        return {"git": remote.record() | {"bundle": self._paths.team_bundle.name if kept else None}}
 
 
 def _gather(futures: list[Future[T]]) -> list[T]:
