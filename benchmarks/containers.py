@@ -86,6 +86,36 @@ def starts(backend: DockerBackend, image: str) -> None:
     show("removing one", f"{statistics.median(removals) * 1000:.0f} ms", "well under 1 s")
 
 
+def bare_starts(backend: DockerBackend, image: str) -> None:
+    """What the engine itself takes for containers with no channel, no limits and no labels: the floor for `starts`."""
+    api = backend.engine.api
+    made: list[str] = []
+
+    def create(_: int = 0) -> None:
+        config = {"Image": image, "Cmd": ["sleep", "60"], "HostConfig": {"NetworkMode": "none", "Init": True}}
+        made.append(api.create_container_from_config({**config, "NetworkDisabled": True})["Id"])
+        api.start(made[-1])
+
+    def remove_all() -> None:
+        while made:
+            api.remove_container(made.pop(), force=True)
+
+    one, two = [], []
+    with ThreadPoolExecutor(2) as pool:
+        for _ in range(REPEATS):
+            one.append(seconds_of(create))
+            remove_all()
+            two.append(seconds_of(lambda: list(pool.map(create, range(2)))))
+            remove_all()
+    single, both = statistics.median(one), statistics.median(two)
+    show("a bare container of the engine's", f"{single * 1000:.0f} ms", "")
+    show(
+        "  two of them together, of one",
+        f"{both / single:.2f}",
+        f"the engine's own, on {os.cpu_count()} processors",
+    )
+
+
 def evaluation(backend: DockerBackend) -> None:
     (task,) = load_tasks(resolve_dataset_dir("demo"), "coinage_task", 3)
     image = backend.prepare(task)
@@ -133,6 +163,7 @@ def main() -> None:
             backend.create_sandbox(image).terminate()
             commands(backend, image)
             starts(backend, image)
+            bare_starts(backend, image)
             evaluation(backend)
             many(backend, image)
         finally:

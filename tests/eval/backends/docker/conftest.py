@@ -5,6 +5,7 @@ Where there is none they are skipped with the reason; with COOPERBENCH_TEST_STRI
 
 from __future__ import annotations
 
+import contextlib
 import os
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
@@ -106,6 +107,10 @@ def docker(base_image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     """A backend on each engine."""
     backend = DockerBackend(cache_dir=tmp_path_factory.mktemp("cache"), build_args={"BASE_IMAGE": base_image})
     yield backend
+    for name in list(backend.images._known):
+        if "/tiny_task:" in name or "/coinage_task:" in name:
+            with contextlib.suppress(Exception):
+                backend.engine.api.remove_image(name, force=True)
     backend.close()
 
 

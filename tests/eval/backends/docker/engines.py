@@ -6,6 +6,7 @@ Everything lives in $COOPERBENCH_TEST_CACHE or ~/.cache/cooperbench-tests and is
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import shutil
@@ -132,11 +133,18 @@ def podman_host(folder: Path) -> Iterator[str]:
     cache = cache_folder() / "podman"
     init = next(filter(None, map(shutil.which, ("catatonit", "tini"))), None)
     lines = ["[containers]", 'default_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]', "[engine]"]
-    lines += ['cgroup_manager = "cgroupfs"', 'events_logger = "file"']
+    # What must not outlive a restart of the machine, apart from that of other Podmans here, locks included.
+    passing = Path("/run/cooperbench-tests") / hashlib.sha256(str(cache).encode()).hexdigest()[:12]
+    lines += [
+        'cgroup_manager = "cgroupfs"',
+        'events_logger = "file"',
+        'lock_type = "file"',
+        f'tmp_dir = "{passing}/tmp"',
+    ]
     lines += ['runtime = "runc"'] if shutil.which("runc") else []
     lines += [f'init_path = "{init}"'] if init else []
     (folder / "containers.conf").write_text("\n".join(lines) + "\n")
-    storage = f'[storage]\ndriver = "overlay"\ngraphroot = "{cache}/root"\nrunroot = "{cache}/run"\n'
+    storage = f'[storage]\ndriver = "overlay"\ngraphroot = "{cache}/root"\nrunroot = "{passing}/run"\n'
     (folder / "storage.conf").write_text(storage)
     settings = {
         "CONTAINERS_CONF": str(folder / "containers.conf"),

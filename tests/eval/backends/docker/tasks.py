@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from typing import TYPE_CHECKING
 
 from cooperbench.dataset.discovery import load_tasks
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
 
     from cooperbench.models import Task
 
+_TOKEN = secrets.token_hex(8)
+"""So that no other test process has built the same."""
 DOCKERFILE = """ARG BASE_IMAGE=none
 FROM ${BASE_IMAGE}
 COPY . /opt/task
@@ -23,5 +26,5 @@ def write_buildable(folder: Path, dockerfile: str = DOCKERFILE) -> Task:
     """One task; its dataset is `folder`."""
     write_tiny(folder)
     (task,) = load_tasks(folder)
-    task.dockerfile.write_text(dockerfile)
+    task.dockerfile.write_text(dockerfile + f"RUN echo {_TOKEN} >/token\n")
     return task

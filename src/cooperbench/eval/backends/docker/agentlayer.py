@@ -17,7 +17,6 @@ from cooperbench.errors import SandboxError, UserError
 from cooperbench.eval.backends.base import SandboxOptions
 from cooperbench.eval.backends.docker.faults import faults
 from cooperbench.eval.backends.docker.labels import CONTAINER_ONLY, CONTEXT, PREPARED, TASK
-from cooperbench.eval.backends.docker.sandbox import SCRATCH_DIR
 from cooperbench.eval.backends.scrub import scrub_script
 from cooperbench.text import printable
 
@@ -66,7 +65,6 @@ def prepare_agent_image(
         if done.returncode:
             words = (done.stderr_read().strip() or done.stdout_read().strip()).rpartition("\n")[2]
             raise SandboxError(f"{source.name}: its history cannot be removed: {printable(words)[:300]}")
-        sandbox.run(["rm", "-rf", SCRATCH_DIR], timeout_seconds=60, cwd="/")
         with faults(f"keeping {name}", engine.client):
             repository, _, tag = name.partition(":")
             engine.api.commit(sandbox.container, repository, tag, changes=_changes(task, source))

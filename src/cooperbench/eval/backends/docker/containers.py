@@ -32,6 +32,7 @@ KEPT_CAPABILITIES = (
 """Package managers change owners, modes and users; test suites kill and bind. Gone are making devices, raw sockets,
 changing the root, and writing to the audit log, which engines grant by default."""
 _NO_INIT = r"(?i)init binary not found|container-init|docker-init.*not found"
+SCRATCH_DIR = "/cooperbench/scratch"
 _BIN_DIR = "/cooperbench/bin"
 
 
@@ -56,6 +57,8 @@ def create_container(
         "SecurityOpt": ["no-new-privileges"],
         # The output of a channel is no log, and would be kept on disk.
         "LogConfig": {"Type": "none"},
+        # Not on the container's disk: a channel must answer when that is full, and leave nothing in images.
+        "Tmpfs": {SCRATCH_DIR: "rw,nosuid,nodev,mode=1777,size=1g"},
         "Mounts": [
             {"Type": "bind", "Source": mount.source, "Target": mount.target, "ReadOnly": not mount.writable}
             for mount in settings.mounts
@@ -100,7 +103,7 @@ def make_folders(engine: Engine, container: str, image: Found) -> None:
         return
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
-        for path in ("cooperbench", "cooperbench/bin", "cooperbench/scratch", "patches"):
+        for path in ("cooperbench", "cooperbench/bin", "patches"):
             entry = tarfile.TarInfo(path)
             entry.type, entry.mode, entry.mtime = tarfile.DIRTYPE, 0o777, int(time.time())
             archive.addfile(entry)

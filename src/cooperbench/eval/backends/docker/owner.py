@@ -54,7 +54,10 @@ def is_dead(owner: Owner, *, running: bool) -> bool:
         return False
     if owner.boot != boot:
         return not running
-    return owner.namespace == namespace and _start_of(owner.pid) != owner.start
+    try:
+        return owner.namespace == namespace and _start_of(owner.pid) != owner.start
+    except OSError:
+        return False
 
 
 @cache
@@ -76,9 +79,16 @@ def _text(path: str) -> str:
 
 
 def _start_of(pid: int) -> str:
-    """When a process started, in whatever unit there is; empty where there is none."""
+    """When a process started, in whatever unit there is; empty where there is no such process.
+
+    OSError where that cannot be known just now: no process may pass for dead because a file could not be opened.
+    """
     if Path("/proc/self/stat").exists():
-        return (_text(f"/proc/{pid}/stat").rpartition(")")[2].split() + [""] * 20)[19]
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
+        except (FileNotFoundError, ProcessLookupError):
+            return ""
+        return stat.rpartition(")")[2].split()[19]
     done = subprocess.run(
         ["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False
     )

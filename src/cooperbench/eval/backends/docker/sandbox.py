@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from cooperbench.errors import InfraError, SandboxDead, SandboxError, SandboxTimeout, UserError
 from cooperbench.eval.backends.base import DEFAULT_OUTPUT_LIMIT, CommandResult
 from cooperbench.eval.backends.channel import Channel, ChannelBroken, ChannelUnavailable, channel_script
+from cooperbench.eval.backends.docker.containers import SCRATCH_DIR
 from cooperbench.eval.backends.docker.faults import NEEDED_TOOLS, EngineGone, NotRunning, NotThere, faults
 from cooperbench.eval.backends.docker.plainexec import PlainExec, kill_script
 from cooperbench.eval.backends.docker.wire import WireStream
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from cooperbench.eval.backends.docker.engine import Engine
     from cooperbench.eval.backends.docker.wire import Wire
 
-SCRATCH_DIR = "/cooperbench/scratch"
 _LIFETIME_OVER = (86, 143)
 _CLOCKS_APART_SECONDS = 2.0
 _LINE_ENDED = 87
