@@ -26,7 +26,11 @@ _FIRST_TIME_SECONDS = 900
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if "backends/docker/" in item.nodeid and item.get_closest_marker("timeout") is None:
+        if "backends/docker/" not in item.nodeid:
+            continue
+        # One process for all of them: two Podman services on one storage take each other's layers away.
+        item.add_marker(pytest.mark.xdist_group("engines"))
+        if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(_FIRST_TIME_SECONDS))
 
 
