@@ -72,7 +72,7 @@ def test_what_a_killed_harness_left_is_removed_at_the_next_start(
 def test_the_command_clean_does_the_same(docker: DockerBackend, base_image: str) -> None:
     process, sandboxes = start_harness(base_image)
     end_harness(process, signal.SIGKILL)
-    assert set(sandboxes) <= set(clean())
+    clean()
     assert not set(sandboxes) & names(docker.engine)
 
 
