@@ -152,7 +152,11 @@ class Usage:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
+    """Of the prompt tokens, those that the provider had kept from an earlier call."""
     calls: int = 0
+    model_seconds: float = 0.0
+    unpriced_calls: int = 0
+    """Calls of a model whose price nobody knows: `cost` is without them."""
 
     @property
     def total_tokens(self) -> int:
@@ -165,6 +169,8 @@ class Usage:
             self.completion_tokens + other.completion_tokens,
             self.cached_tokens + other.cached_tokens,
             self.calls + other.calls,
+            self.model_seconds + other.model_seconds,
+            self.unpriced_calls + other.unpriced_calls,
         )
 
 

@@ -49,6 +49,8 @@ class Session:
         self.limits = limits
         self.usage = Usage()
         self.steps = 0
+        self.sandbox_seconds = 0.0
+        """Time that the agent's commands took."""
         self._sandbox = sandbox
         self._recorder = recorder
         self._postbox = postbox
@@ -82,6 +84,7 @@ class Session:
         self._begin_step()
         limit = self._capped(timeout_seconds)
         result = self._sandbox.run(["bash", "-c", command], cwd=REPO_DIR, timeout_seconds=limit)
+        self.sandbox_seconds += result.duration_seconds
         self._record_step(
             "run",
             {"command": command, "timeout_seconds": timeout_seconds},
@@ -160,6 +163,28 @@ class Session:
     def spend(self, usage: Usage) -> None:
         """Account for a model call."""
         self.usage += usage
+
+    def reply(self, text: str, usage: Usage, **more: object) -> None:
+        """Account for a model call and keep what the model said; `more` is what the framework has besides, as JSON."""
+        self.spend(usage)
+        tokens = {
+            "prompt_tokens": usage.prompt_tokens,
+            "completion_tokens": usage.completion_tokens,
+            "cached_tokens": usage.cached_tokens,
+        }
+        self._recorder.entry(
+            "reply",
+            {"content": text},
+            "",
+            tokens=tokens,
+            cost=usage.cost,
+            model_seconds=round(usage.model_seconds, 4),
+            **more,
+        )
+
+    def tell(self, text: str, kind: str) -> None:
+        """Keep what the framework told the model of its own accord: its prompts, a format error."""
+        self._recorder.entry("tell", {"kind": kind, "content": text}, "")
 
     def check_limits(self) -> None:
         """Raise AgentFailure when a limit is reached, Interrupted when the run is being stopped."""

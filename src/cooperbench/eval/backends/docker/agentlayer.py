@@ -65,15 +65,19 @@ def prepare_agent_image(
         if done.returncode:
             words = (done.stderr_read().strip() or done.stdout_read().strip()).rpartition("\n")[2]
             raise SandboxError(f"{source.name}: its history cannot be removed: {printable(words)[:300]}")
-        with faults(f"keeping {name}", engine.client):
-            repository, _, tag = name.partition(":")
-            engine.api.commit(sandbox.container, repository, tag, changes=_changes(task, source))
+        engine.changing_images(lambda: _keep(engine, sandbox.container, name, _changes(task, source)))
     finally:
         sandbox.terminate()
     found = images.find(name)
     if found is None:
         raise SandboxError(f"{name} is not there, although it was just made")
     return found
+
+
+def _keep(engine: Engine, container: str, name: str, changes: list[str]) -> None:
+    repository, _, tag = name.partition(":")
+    with faults(f"keeping {name}", engine.client):
+        engine.api.commit(container, repository, tag, changes=changes)
 
 
 def _changes(task: Task, source: Found) -> list[str]:

@@ -7,18 +7,26 @@ else at a socket of its own in the usual places, else a private service that liv
 from __future__ import annotations
 
 import os
+import re
 import socket
 import threading
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from cooperbench.errors import UserError
+from cooperbench.errors import CooperBenchError, UserError
 from cooperbench.eval.backends.docker.faults import cannot_connect, faults
 from cooperbench.eval.backends.docker.podman import PodmanService
 from cooperbench.eval.backends.docker.wire import Wire
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+
 ANSWER_SECONDS = 120
+_MOST_REPEATS = 4
+_LOST_ITS_PLACE = "(layer|image|container) not known|identifier is not an? (layer|image|container)"
 CHANNEL_ENDED = b"cooperbench-guardian: the channel has ended"
 """What `guardian.sh` says on stderr."""
 _MOST_IDLE_CONNECTIONS = 64
@@ -34,6 +42,7 @@ class Engine:
         self.podman = podman
         self._service = service
         self._lock = threading.Lock()
+        self._changing = threading.Lock()
         self._info: dict[str, Any] | None = None
         self.closed = False
         self.has_init = True
@@ -52,6 +61,23 @@ class Engine:
                 with faults("asking the engine what it can do", self.client):
                     self._info = dict(self.api.info())
             return self._info
+
+    def changing_images(self, action: Callable[[], T]) -> T:
+        """Do something that adds or removes images.
+
+        Podman's storage loses its place when several do so at once, processes included, and finds it again: there it is
+        done one at a time, and again if need be.
+        """
+        if not self.podman:
+            return action()
+        with self._changing:
+            for _ in range(_MOST_REPEATS):
+                try:
+                    return action()
+                except CooperBenchError as error:
+                    if not re.search(_LOST_ITS_PLACE, str(error)):
+                        raise
+            return action()
 
     def attach(self, container: str) -> Wire:
         """The stdin and stdout of a container's first process, before it is started."""

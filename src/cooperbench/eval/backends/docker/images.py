@@ -207,6 +207,9 @@ class ImageStore:
         if not task.dockerfile.is_file():
             raise UserError(f"{task.label} has no Dockerfile to build {name} from")
         say(f"building {name}")
+        return self._engine.changing_images(lambda: self._build(task, name))
+
+    def _build(self, task: Task, name: str) -> Found:
         labels = {CONTEXT: self.context_key(task), TASK: task.label}
         lines: list[str] = []
         problem = ""
