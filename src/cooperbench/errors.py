@@ -15,6 +15,10 @@ class UserError(CooperBenchError, ValueError):
     """Bad input: one clear line that says what and where; the command line exits with 2."""
 
 
+class RunStopped(UserError):
+    """Said by an agent at work, and no other pair would fare better: the whole run ends with this line."""
+
+
 class AgentFailure(CooperBenchError):
     """An agent ended without submitting. Its work so far is handed in and scored."""
 

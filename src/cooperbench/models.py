@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
 Setting = Literal["coop", "solo"]
@@ -162,6 +163,18 @@ class Usage:
     def total_tokens(self) -> int:
         return self.prompt_tokens + self.completion_tokens
 
+    def accounts(self) -> dict[str, float | int]:
+        """As it stands in result.json and summary.json."""
+        return {
+            "cost": self.cost,
+            "model_calls": self.calls,
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "cached_tokens": self.cached_tokens,
+            "model_seconds": round(self.model_seconds, 3),
+            "unpriced_calls": self.unpriced_calls,
+        }
+
     def __add__(self, other: Usage) -> Usage:
         return Usage(
             self.cost + other.cost,
@@ -172,6 +185,17 @@ class Usage:
             self.model_seconds + other.model_seconds,
             self.unpriced_calls + other.unpriced_calls,
         )
+
+
+ACCOUNTS = (*Usage().accounts(), "sandbox_seconds")
+"""What is summed over the agents of a pair, and over the pairs of an experiment."""
+
+
+def summed_accounts(records: Iterable[Mapping[str, Any]]) -> dict[str, float | int]:
+    """Of agents or of pairs; what an older version did not record counts as nothing."""
+    every = list(records)
+    sums = {name: sum(record.get(name) or 0 for record in every) for name in ACCOUNTS}
+    return {name: round(value, 3) if name.endswith("_seconds") else value for name, value in sums.items()}
 
 
 @dataclass(frozen=True)

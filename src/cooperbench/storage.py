@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from cooperbench._version import __version__
 from cooperbench.errors import CooperBenchError, InfraError, UserError
 from cooperbench.models import SETTINGS, Pair, Setting
+from cooperbench.redaction import redact
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -256,7 +257,7 @@ def error_record(paths: ExperimentPaths, pair: Pair, setting: Setting, error: Ex
     expected = isinstance(error, CooperBenchError)
     if not expected:
         trace = "".join(traceback.format_exception(error))
-        append_text(paths.error_log, f"{utc_now()} {pair.label}\n{trace}\n")
+        append_text(paths.error_log, f"{utc_now()} {pair.label}\n{redact(trace)}\n")
     return {
         "status": "error",
         "run_name": paths.run_name,
@@ -264,7 +265,7 @@ def error_record(paths: ExperimentPaths, pair: Pair, setting: Setting, error: Ex
         "task_id": pair.task.task_id,
         "features": list(pair.feature_ids),
         "setting": setting,
-        "error": str(error) if expected else f"{type(error).__name__}: {error}",
+        "error": redact(str(error) if expected else f"{type(error).__name__}: {error}"),
         "infrastructure": isinstance(error, InfraError),
         "ended_at": utc_now(),
         "version": __version__,

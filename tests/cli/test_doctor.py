@@ -64,3 +64,21 @@ def test_one_line_each_with_what_mends_it(
     assert all(line.split()[1] in ("ok", "missing", "broken") for line in lines)
     dataset = next(line for line in lines if " dataset: " in line)
     assert dataset.endswith("→ cooperbench prepare, or use --dataset-dir demo")
+
+
+@pytest.mark.usefixtures("_no_engines")
+def test_what_is_broken_does_not_hide_the_rest(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    (tmp_path / "cooperbench").mkdir()
+    (tmp_path / "cooperbench" / "config.json").write_text("{not json")
+    _, out = diagnose(
+        capsys, "--json", "--dataset-dir", "demo", "--redis", "redis://user:hidden@127.0.0.1:1/x"
+    )
+    assert "hidden" not in out
+    findings: dict[str, Any] = {found["name"]: found for found in json.loads(out)["findings"]}
+    assert findings["settings"]["status"] == "broken"
+    assert findings["settings"]["mend"] == "mend or remove it"
+    assert findings["redis"]["status"] == "broken"
+    assert findings["dataset"]["status"] == "ok"

@@ -2,7 +2,12 @@
 
 An adapter is a class with one method, `run(session)`. The loop is the adapter's; the session gives it everything
 else: the sandbox, the colleagues, the limits, the record. Returning means that the agent submits; every other end is
-an `AgentFailure`. Whatever happens, the harness takes the work from the sandbox itself.
+an `AgentFailure`. Whatever happens, the harness takes the work from the sandbox itself. A `UserError` from `run` is
+for what no pair would fare better with (a key that is refused, a model that is not there): it stops the whole run.
+
+Besides `run` an adapter's class may have: `uses_model = False` (it asks none), `version` (a text, for the record), and
+`warm_up()`, a class method that is called once a run in a thread of its own, while sandboxes are being made, for slow
+imports; what it raises is ignored.
 """
 
 from __future__ import annotations
@@ -19,7 +24,7 @@ if TYPE_CHECKING:
     from cooperbench.agents.session import Session
     from cooperbench.models import Pair, Setting
 
-__all__ = ["REPO_DIR", "Agent", "CheckedAgent", "Limits"]
+__all__ = ["REPO_DIR", "Agent", "CheckedAgent", "Limits", "ModelCheckedAgent"]
 
 
 class Agent(Protocol):
@@ -36,6 +41,15 @@ class CheckedAgent(Agent, Protocol):
 
     def check(self, config_path: Path | None, pairs: Sequence[Pair], setting: Setting) -> None:
         """Raise UserError for a configuration that cannot work."""
+        ...
+
+
+@runtime_checkable
+class ModelCheckedAgent(Agent, Protocol):
+    """An adapter that knows beforehand whether a model can be asked, if it has this method."""
+
+    def check_model(self, model: str, config_path: Path | None) -> None:
+        """Raise UserError for a model that is unknown or that there is no key for."""
         ...
 
 

@@ -1,9 +1,10 @@
-"""Agents by name: ours, those of installed packages (entry points), those of named modules, and dotted paths."""
+"""Agents by name: ours, those of installed packages (entry points), of named modules, dotted paths, programs."""
 
 from __future__ import annotations
 
 import os
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cooperbench.errors import UserError
@@ -17,12 +18,15 @@ ENTRY_POINT_GROUP = "cooperbench.agents"
 MODULES_VARIABLE = "COOPERBENCH_EXTERNAL_AGENTS"
 
 _BUILT_IN = {
+    "mini_swe_agent": "cooperbench.agents.mini_swe.adapter:MiniSweAgent",
+    "mini_swe_agent_v2": "cooperbench.agents.mini_swe.adapter:MiniSweAgentV2",
     "nop": "cooperbench.agents.nop:NopAgent",
+    "openhands": "cooperbench.agents.openhands_sdk.adapter:OpenHandsAgent",
     "oracle": "cooperbench.agents.oracle:OracleAgent",
     "replay": "cooperbench.agents.replay:ReplayAgent",
     "scripted": "cooperbench.agents.scripted:ScriptedAgent",
+    "swe_agent": "cooperbench.agents.swe_agent.adapter:SweAgent",
 }
-_NOT_YET = ("mini_swe_agent", "mini_swe_agent_v2", "swe_agent", "openhands")
 _SHORT_NAMES = {"mini_swe_agent": "msa", "mini_swe_agent_v2": "msa2", "swe_agent": "swe", "openhands": "oh"}
 _registered: dict[str, Callable[[], Agent]] = {}
 
@@ -33,18 +37,24 @@ def register(name: str, factory: Callable[[], Agent]) -> None:
 
 
 def get_agent(name: str) -> Callable[[], Agent]:
-    """The factory of an agent: a known name, or `module:Class`."""
+    """The factory of an agent: a known name, `module:Class`, or the path of a program (`./my_agent`)."""
+    if is_program(name):
+        from cooperbench.agents.worker.agent import program_agent
+
+        return program_agent(Path(name).expanduser())
     _import_external_modules()
     if name in _registered:
         return _registered[name]
     target = _BUILT_IN.get(name) or _entry_points().get(name) or (name if ":" in name else None)
     if target is None:
-        if name in _NOT_YET:
-            raise UserError(
-                f"agent {name!r} is not part of this version yet; there are: {', '.join(agent_names())} (see -a)"
-            )
-        raise UserError(f"no agent {name!r}; there are: {', '.join(agent_names())}, or module:Class")
+        known = ", ".join(agent_names())
+        raise UserError(f"no agent {name!r}; there are: {known}, module:Class, or a program (./my_agent)")
     return _load(name, target)
+
+
+def is_program(name: str) -> bool:
+    """Whether an agent is given by its path, as shells do: with a slash in it."""
+    return "/" in name
 
 
 def agent_names() -> list[str]:
@@ -53,7 +63,15 @@ def agent_names() -> list[str]:
 
 def short_name(name: str) -> str:
     """As it stands in the names of experiments."""
+    if is_program(name):
+        return Path(name).stem
     return _SHORT_NAMES.get(name, name.rpartition(":")[2])
+
+
+def version_of(factory: Callable[[], Agent]) -> str | None:
+    """Of the framework behind an agent; its class says it, or knows how to find out."""
+    version = getattr(factory, "version", None)
+    return version() if callable(version) else version
 
 
 def uses_model(name: str) -> bool:

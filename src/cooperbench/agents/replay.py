@@ -1,7 +1,8 @@
 """Plays an earlier run again: each agent's commands, files and messages, in their order.
 
 The agent config is the folder of that run (`--agent-config logs/my-run`). Where the trajectory says that a message
-came in, the replay waits for it, so that what depended on what still does.
+came in, the replay waits for it, so that what depended on what still does. What a model said or was told is left out:
+its commands, which are played, send its messages too. A run that was killed is played as far as it came.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from __future__ import annotations
 import base64
 from typing import TYPE_CHECKING, Any
 
+from cooperbench.agents.recorder import read_trajectory
 from cooperbench.errors import AgentFailure, UserError
 from cooperbench.models import seats_of
-from cooperbench.storage import ExperimentPaths, read_json
+from cooperbench.storage import ExperimentPaths
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,7 +46,9 @@ class ReplayAgent:
             match step.get("action"):
                 case "run":
                     session.execute(
-                        str(args["command"]), timeout_seconds=float(args.get("timeout_seconds", 600))
+                        str(args["command"]),
+                        timeout_seconds=float(args.get("timeout_seconds", 600)),
+                        stdin=base64.b64decode(args.get("stdin_base64", "")),
                     )
                 case "write_file":
                     session.write_file(str(args["path"]), _content(args))
@@ -74,9 +78,8 @@ def _content(args: dict[str, Any]) -> bytes:
 
 def _load_steps(run_folder: Path, pair: Pair, setting: Setting, agent_id: str) -> list[dict[str, Any]]:
     paths = ExperimentPaths(run_folder.parent, run_folder.name).pair(pair, setting)
-    path = paths.agent(agent_id).trajectory
-    trajectory = read_json(path)
-    steps = (trajectory or {}).get("steps")
+    agent = paths.agent(agent_id)
+    steps = (read_trajectory(agent) or {}).get("steps")
     if not isinstance(steps, list):
-        raise UserError(f"nothing to replay for {pair.label}: {path} is missing or not whole")
+        raise UserError(f"nothing to replay for {pair.label}: {agent.trajectory} is missing or not whole")
     return steps

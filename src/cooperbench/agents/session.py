@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import posixpath
 import time
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from cooperbench.models import Usage
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from cooperbench.agents.recorder import Recorder
@@ -40,6 +41,7 @@ class Session:
         postbox: PostBox | None,
         stop: threading.Event,
         git_shared: bool = False,
+        on_spend: Callable[[Usage], None] = lambda _: None,
     ) -> None:
         self.pair = pair
         self.seat = seat
@@ -56,6 +58,8 @@ class Session:
         self._postbox = postbox
         self._stop = stop
         self._git_shared = git_shared
+        self._on_spend = on_spend
+        self._cost_before_call = 0.0
         self._deadline = None if limits.seconds is None else time.monotonic() + limits.seconds
 
     @property
@@ -77,32 +81,69 @@ class Session:
             limits=self.limits,
         )
 
+    @property
+    def folder(self) -> Path:
+        """Where the agent's framework may keep files of its own, beside trajectory.json."""
+        return self._recorder.folder
+
     def execute(
-        self, command: str, *, timeout_seconds: float = DEFAULT_COMMAND_SECONDS, thought: str = ""
+        self,
+        command: str,
+        *,
+        timeout_seconds: float = DEFAULT_COMMAND_SECONDS,
+        thought: str = "",
+        stdin: bytes = b"",
+        shown: str = "",
     ) -> CommandResult:
-        """One step: a bash command in the repository. The time limit of the agent ends it too."""
+        """One step: a bash command in the repository. The time limit of the agent ends it too.
+
+        `shown` is the command as the agent gave it, where its framework wraps it into another.
+        """
         self._begin_step()
-        limit = self._capped(timeout_seconds)
-        result = self._sandbox.run(["bash", "-c", command], cwd=REPO_DIR, timeout_seconds=limit)
-        self.sandbox_seconds += result.duration_seconds
+        result = self._run_command(command, timeout_seconds, stdin)
         self._record_step(
             "run",
-            {"command": command, "timeout_seconds": timeout_seconds},
+            {
+                "command": command,
+                "timeout_seconds": timeout_seconds,
+                **({"stdin_base64": base64.b64encode(stdin).decode()} if stdin else {}),
+            },
             result.stdout_read() + result.stderr_read(),
             returncode=result.returncode,
             timed_out=result.timed_out,
             duration_seconds=round(result.duration_seconds, 4),
             **({"thought": thought} if thought else {}),
+            **({"shown": shown} if shown else {}),
         )
         if result.timed_out:
             # If it was the agent's own time that ran out, that is how the agent ends.
-            self.check_limits()
+            self.check_running()
         return result
+
+    def execute_quietly(
+        self, command: str, *, timeout_seconds: float = DEFAULT_COMMAND_SECONDS, stdin: bytes = b""
+    ) -> CommandResult:
+        """A command of the framework's own, not of the agent's: no step, not on record."""
+        self.check_running()
+        result = self._run_command(command, timeout_seconds, stdin)
+        if result.timed_out:
+            self.check_running()
+        return result
+
+    def read_file(self, path: str) -> bytes:
+        """A file, relative to the repository, for the framework; FileNotFoundError where there is none."""
+        self.check_running()
+        return self._sandbox.read_file(posixpath.join(REPO_DIR, path))
+
+    def place_file(self, path: str, data: bytes, mode: int = 0o644) -> None:
+        """A file of the framework's own, not of the agent's: no step, not on record."""
+        self.check_running()
+        self._sandbox.write_file(posixpath.join(REPO_DIR, path), data, mode)
 
     def write_file(self, path: str, data: bytes) -> None:
         """One step: a file, relative to the repository."""
         self._begin_step()
-        self._sandbox.write_file(f"{REPO_DIR}/{path}", data)
+        self._sandbox.write_file(posixpath.join(REPO_DIR, path), data)
         try:
             args = {"path": path, "content": data.decode()}
         except UnicodeDecodeError:
@@ -113,6 +154,7 @@ class Session:
         """One step: a patch, applied whole or not at all."""
         self._begin_step()
         result = self._sandbox.run(["git", "apply", "--whitespace=nowarn", "-"], cwd=REPO_DIR, stdin=patch)
+        self.sandbox_seconds += result.duration_seconds
         self._record_step(
             "apply_patch",
             {"name": name, "patch": patch.decode("utf-8", "surrogateescape")},
@@ -128,6 +170,7 @@ class Session:
         result = self._sandbox.run(
             argv, cwd=REPO_DIR, stdin=text.encode("utf-8", "replace"), timeout_seconds=60
         )
+        self.sandbox_seconds += result.duration_seconds
         self._record_step(
             "send_message",
             {"to": to or "all", "content": text},
@@ -162,7 +205,9 @@ class Session:
 
     def spend(self, usage: Usage) -> None:
         """Account for a model call."""
+        self._cost_before_call = self.usage.cost
         self.usage += usage
+        self._on_spend(usage)
 
     def reply(self, text: str, usage: Usage, **more: object) -> None:
         """Account for a model call and keep what the model said; `more` is what the framework has besides, as JSON."""
@@ -178,6 +223,8 @@ class Session:
             "",
             tokens=tokens,
             cost=usage.cost,
+            calls=usage.calls,
+            unpriced_calls=usage.unpriced_calls,
             model_seconds=round(usage.model_seconds, 4),
             **more,
         )
@@ -186,20 +233,38 @@ class Session:
         """Keep what the framework told the model of its own accord: its prompts, a format error."""
         self._recorder.entry("tell", {"kind": kind, "content": text}, "")
 
-    def check_limits(self) -> None:
-        """Raise AgentFailure when a limit is reached, Interrupted when the run is being stopped."""
+    def note(self, text: str) -> None:
+        """A line for people, in the log only: what the framework had to cope with."""
+        self._recorder.note(text)
+
+    def check_running(self) -> None:
+        """Raise AgentFailure when the time is up, Interrupted when the run is being stopped."""
         if self._stop.is_set():
             raise Interrupted("stopped")
+        if self._deadline is not None and time.monotonic() >= self._deadline:
+            raise AgentFailure("time_limit", f"time limit of {self.limits.seconds:g} s reached")
+
+    def check_limits(self) -> None:
+        """Before a model is asked: AgentFailure when a limit is reached, Interrupted when the run is being stopped."""
+        self._check(self.usage.cost)
+
+    def _check(self, cost: float) -> None:
+        self.check_running()
         limits = self.limits
         if limits.steps is not None and self.steps >= limits.steps:
             raise AgentFailure("step_limit", f"step limit of {limits.steps} reached")
-        if limits.cost is not None and self.usage.cost >= limits.cost:
+        if limits.cost is not None and cost >= limits.cost:
             raise AgentFailure("cost_limit", f"cost limit of ${limits.cost:g} reached")
-        if self._deadline is not None and time.monotonic() >= self._deadline:
-            raise AgentFailure("time_limit", f"time limit of {limits.seconds:g} s reached")
+
+    def _run_command(self, command: str, timeout_seconds: float, stdin: bytes) -> CommandResult:
+        limit = self._capped(timeout_seconds)
+        result = self._sandbox.run(["bash", "-c", command], cwd=REPO_DIR, timeout_seconds=limit, stdin=stdin)
+        self.sandbox_seconds += result.duration_seconds
+        return result
 
     def _begin_step(self) -> None:
-        self.check_limits()
+        # What the last call asked for is paid: it is done, although the call may have reached the limit.
+        self._check(self._cost_before_call)
         self.steps += 1
         if self._postbox is not None:
             self._postbox.step = self.steps

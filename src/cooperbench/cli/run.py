@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cooperbench.agents.base import Limits
 from cooperbench.agents.registry import short_name, uses_model
+from cooperbench.cli import EXIT_ERRORS, EXIT_OVER_BUDGET
 from cooperbench.cli.arguments import above_zero, add_logs_argument, add_selection_arguments, whole_above_zero
+from cooperbench.cli.containers import add_container_arguments, use_container_arguments
 from cooperbench.dataset.discovery import resolve_dataset_dir
-from cooperbench.errors import UserError
 from cooperbench.models import SETTINGS
 from cooperbench.report.table import summary_text
 from cooperbench.runner.api import (
@@ -23,6 +22,7 @@ from cooperbench.runner.api import (
 )
 from cooperbench.runner.config import RunConfig
 from cooperbench.runner.display import PlainDisplay
+from cooperbench.runner.lineup import Lineup
 from cooperbench.runner.live import make_display
 from cooperbench.settings import default_backend
 from cooperbench.storage import checked_run_name
@@ -41,12 +41,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_selection_arguments(parser)
     who = parser.add_argument_group("who works, and how")
-    who.add_argument("-m", "--model", default=DEFAULT_MODEL, help="any LiteLLM model (default: %(default)s)")
     who.add_argument(
-        "-a", "--agent", default="mini_swe_agent", help="a name or module:Class (default: %(default)s)"
+        "-m",
+        "--model",
+        default=DEFAULT_MODEL,
+        help="any LiteLLM model, or one for each agent: gpt-4o,claude-sonnet-4-5 (default: %(default)s)",
     )
     who.add_argument(
-        "--agent-config", type=Path, metavar="PATH", help="handed to the agent: its own configuration"
+        "-a",
+        "--agent",
+        default="mini_swe_agent",
+        help="a name or module:Class, or one for each seat: x,y (default: %(default)s)",
+    )
+    who.add_argument(
+        "--agent-config",
+        metavar="PATH",
+        help="handed to the agent: its own configuration; a.yaml,b.yaml for one each (a.yaml, for the first only)",
     )
     who.add_argument(
         "--setting", choices=SETTINGS, default="coop", help="one agent a feature, or one for all"
@@ -77,11 +87,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     where.add_argument(
         "--network", choices=("none", "public"), default="none", help="what agents' sandboxes reach"
     )
+    add_container_arguments(where)
     where.add_argument(
-        "--mount",
-        action="append",
-        metavar="SOURCE:TARGET[:rw]",
-        help="a folder of this machine in every container, for debugging (docker only; repeatable)",
+        "--max-cost",
+        type=above_zero,
+        metavar="DOLLARS",
+        help="what the whole experiment may cost: past it no new pair starts (exit code 3)",
     )
     where.add_argument("--step-limit", type=whole_above_zero, metavar="N", help="steps an agent may take")
     where.add_argument("--cost-limit", type=above_zero, metavar="DOLLARS", help="what an agent may spend")
@@ -115,21 +126,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     config = _config(args)
-    if args.mount:
-        _use_mounts(args.mount, config.backend)
+    use_container_arguments(args, config.backend)
     if args.dry_run:
         return _dry_run(config, as_json=args.json)
     display = PlainDisplay(sys.stderr) if args.json else make_display()
     summary = run_experiment(config, display)
     print_summary(summary, str(config.paths.root), as_json=args.json)
-    return 1 if summary["settings"][config.setting]["errors"] else 0
-
-
-def _use_mounts(mounts: list[str], backend: str) -> None:
-    if backend != "docker":
-        raise UserError(f"--mount is for --backend docker, not {backend}")
-    # The backend reads it when it is made, which is by name only.
-    os.environ["COOPERBENCH_DOCKER_MOUNTS"] = shlex.join(mounts)
+    if summary["settings"][config.setting]["errors"]:
+        return EXIT_ERRORS
+    return EXIT_OVER_BUDGET if (summary["budget"] or {}).get("pairs_not_started") else 0
 
 
 def print_summary(summary: dict[str, Any], logs: str, *, as_json: bool) -> None:
@@ -162,14 +167,19 @@ def _config(args: argparse.Namespace) -> RunConfig:
         limits=Limits(args.step_limit, args.cost_limit, args.time_limit),
         network=args.network,
         test_timeout_seconds=args.test_timeout,
+        max_cost=args.max_cost,
     )
 
 
 def automatic_name(args: argparse.Namespace) -> str:
-    """`solo-msa-gpt-4o-lite`: setting, agent, model (if it has one), and what was chosen of the dataset."""
-    parts = [args.setting, short_name(args.agent)]
-    if uses_model(args.agent):
-        parts.append(args.model.rpartition("/")[2])
+    """`solo-msa-gpt-4o-lite`: setting, agent, model (if it has one), and what was chosen of the dataset.
+
+    Of several agents or models, all: `coop-msa-gpt-4o+claude-sonnet-4-5-lite`.
+    """
+    lineup = Lineup.parse(args.agent, args.model, args.agent_config)
+    parts = [args.setting, "+".join(short_name(name) for name in lineup.agents)]
+    if any(uses_model(name) for name in lineup.agents):
+        parts.append("+".join((name or "").rpartition("/")[2] for name in lineup.models))
     if args.git:
         parts.append("git")
     if args.no_messaging:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cooperbench._version import __version__
-from cooperbench.models import SETTINGS
+from cooperbench.models import SETTINGS, summed_accounts
 from cooperbench.storage import read_json, utc_now, write_json
 
 if TYPE_CHECKING:
@@ -62,15 +62,22 @@ class PairRecord:
         return None
 
 
+def pair_keys(paths: ExperimentPaths, setting: Setting) -> set[PairKey]:
+    """Every pair that has a folder."""
+    keys = set()
+    for folder in (paths.root / setting).glob("*/*/f*"):
+        features = folder.name.split("_")
+        task = folder.parent.name
+        if task.isascii() and task.isdigit() and all(_FEATURE.fullmatch(part) for part in features):
+            numbers = tuple(int(part[1:]) for part in features)
+            keys.add(PairKey(folder.parent.parent.name, int(task), numbers))
+    return keys
+
+
 def read_pairs(paths: ExperimentPaths, setting: Setting, expected: Iterable[Pair] = ()) -> list[PairRecord]:
     """Every pair that has a folder, and those that should have one."""
     keys = {PairKey(pair.task.repo, pair.task.task_id, pair.feature_ids) for pair in expected}
-    for folder in (paths.root / setting).glob("*/*/f*"):
-        features = folder.name.split("_")
-        if folder.parent.name.isdigit() and all(_FEATURE.fullmatch(part) for part in features):
-            numbers = tuple(int(part[1:]) for part in features)
-            keys.add(PairKey(folder.parent.parent.name, int(folder.parent.name), numbers))
-    return [_read_pair(paths, setting, key) for key in sorted(keys)]
+    return [_read_pair(paths, setting, key) for key in sorted(keys | pair_keys(paths, setting))]
 
 
 def _read_pair(paths: ExperimentPaths, setting: Setting, key: PairKey) -> PairRecord:
@@ -78,8 +85,12 @@ def _read_pair(paths: ExperimentPaths, setting: Setting, key: PairKey) -> PairRe
     return PairRecord(key, read_json(files.result), read_json(files.evaluation))
 
 
-def save_summary(paths: ExperimentPaths, expected: Mapping[Setting, Iterable[Pair]]) -> dict[str, Any]:
-    """The summary of all that is on disk, and of what was asked for."""
+def save_summary(
+    paths: ExperimentPaths,
+    expected: Mapping[Setting, Iterable[Pair]],
+    budget: Mapping[str, float | int] | None = None,
+) -> dict[str, Any]:
+    """The summary of all that is on disk, of what was asked for, and of how a budget stands if there was one."""
     settings = [setting for setting in SETTINGS if setting in expected or setting in paths.settings_on_disk()]
     by_setting = {
         setting: _summarize(read_pairs(paths, setting, expected.get(setting, ()))) for setting in settings
@@ -91,7 +102,8 @@ def save_summary(paths: ExperimentPaths, expected: Mapping[Setting, Iterable[Pai
         "version": __version__,
         "settings": by_setting,
         "errors": sum(part["errors"] for part in by_setting.values()),
-        "cost": sum(part["cost"] for part in by_setting.values()),
+        **summed_accounts(by_setting.values()),
+        "budget": None if budget is None else dict(budget),
     }
     write_json(paths.summary, summary)
     return summary
@@ -119,9 +131,7 @@ def _summarize(records: Sequence[PairRecord]) -> dict[str, Any]:
         "agent_outcomes": _tally(agent["status"] for agent in agents),
         "merge_outcomes": _tally(evaluation["merged"]["merge_status"] for evaluation in judged if evaluation),
         "messages": sum(result.get("messages", 0) for result in results),
-        "cost": sum(agent["cost"] for agent in agents),
-        "prompt_tokens": sum(agent["prompt_tokens"] for agent in agents),
-        "completion_tokens": sum(agent["completion_tokens"] for agent in agents),
+        **summed_accounts(agents),
         "steps": sum(agent["steps"] for agent in agents),
         "agent_seconds": round(sum(result["duration_seconds"] for result in results), 3),
         "test_seconds": round(sum(evaluation["duration_seconds"] for evaluation in judged if evaluation), 3),
@@ -169,5 +179,6 @@ def _line(record: PairRecord) -> dict[str, Any]:
         "overall_success_strict": evaluation.get("overall_success_strict"),
         "messages": (record.result or {}).get("messages"),
         "cost": (record.result or {}).get("cost"),
+        "unpriced_calls": (record.result or {}).get("unpriced_calls"),
         "error": record.error or merged.get("error"),
     }

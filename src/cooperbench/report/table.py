@@ -33,6 +33,8 @@ def summary_text(summary: dict[str, Any], logs: str) -> str:
     lines: list[str] = []
     for setting, part in summary["settings"].items():
         lines += [*_setting_lines(setting, part), ""]
+    if summary.get("budget"):
+        lines += [budget_text(summary["budget"]), ""]
     lines.append(f"Logs: {logs}")
     return "\n".join(lines)
 
@@ -46,12 +48,35 @@ def _setting_lines(setting: str, part: dict[str, Any]) -> Iterable[str]:
         [_rate_row(name, part["rates"][name]) for name in _MEANINGS if _applies(name, setting)]
     )
     yield ""
+    yield from _account_lines(part)
+
+
+def _account_lines(part: dict[str, Any]) -> Iterable[str]:
     tokens = part["prompt_tokens"] + part["completion_tokens"]
+    cached = f" ({part['cached_tokens']} cached)" if part["cached_tokens"] else ""
+    calls = f", {plural(part['model_calls'], 'model call')}" if part["model_calls"] else ""
     yield (
-        f"  cost ${part['cost']:.2f}, {tokens} tokens, {plural(part['steps'], 'step')}, "
-        f"{plural(part['messages'], 'message')}; agents {duration_text(part['agent_seconds'])}, "
-        f"tests {duration_text(part['test_seconds'])}"
+        f"  cost ${part['cost']:.2f}, {tokens} tokens{cached}{calls}, {plural(part['steps'], 'step')}, "
+        f"{plural(part['messages'], 'message')}"
     )
+    inside = (
+        f" (in models {duration_text(part['model_seconds'])}, in sandboxes {duration_text(part['sandbox_seconds'])})"
+        if part["model_calls"]
+        else ""
+    )
+    yield f"  pairs {duration_text(part['agent_seconds'])}{inside}, tests {duration_text(part['test_seconds'])}"
+    if part["unpriced_calls"]:
+        yield f"  cost without {plural(part['unpriced_calls'], 'call')} of models without a known price"
+
+
+def budget_text(budget: dict[str, Any]) -> str:
+    """How `--max-cost` stands, and what to do where it ended the run."""
+    text = f"Budget: ${budget['spent']:.2f} of ${budget['max_cost']:.2f} spent"
+    left = budget["pairs_not_started"]
+    if not left:
+        return text
+    were = "was" if left == 1 else "were"
+    return f"{text}; {plural(left, 'pair')} {were} not started: the same command with a higher --max-cost runs them"
 
 
 def _applies(name: str, setting: str) -> bool:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+import threading
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cooperbench.agents.base import CheckedAgent, Limits
+from cooperbench.agents.base import CheckedAgent, Limits, ModelCheckedAgent
 from cooperbench.agents.registry import get_agent
 from cooperbench.dataset.discovery import discover, resolve_dataset_dir
 from cooperbench.runner.config import RunConfig
 from cooperbench.runner.display import header_lines
-from cooperbench.runner.plan import make_plan
+from cooperbench.runner.plan import make_plan, something_to_run
 from cooperbench.storage import DEFAULT_LOGS_DIR, checked_run_name
 from cooperbench.team.office import DEFAULT_REDIS_URL, open_post_office
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from cooperbench.eval.backends.base import NetworkPolicy
     from cooperbench.models import Pair, Setting
@@ -52,16 +53,22 @@ def run(
     time_limit: float | None = DEFAULT_TIME_LIMIT_SECONDS,
     network: NetworkPolicy = "none",
     test_timeout: int = 600,
+    max_cost: float | None = None,
 ) -> None:
     """Run agents on pairs of features and (with `auto_eval`) judge what they did.
 
     Results are under `logs_dir/run_name`; a summary is printed. Calling it again continues: pairs with a good
     result are skipped, those that ended in an infrastructure error are run again, `force` runs all again.
-    Limits (`step_limit`, `cost_limit` in dollars, `time_limit` in seconds) are per agent; hitting one is an outcome.
+    `model_name`, `agent` and `agent_config` have one value for all agents of a pair, or one for each with commas, the
+    first for `agent1`: `model_name="gpt-4o,claude-sonnet-4-5"`. API keys come from the environment or from `.env` in
+    the working directory. Limits (`step_limit`, `cost_limit` in dollars, `time_limit` in seconds) are per agent;
+    hitting one is an outcome. `max_cost` in dollars is for the whole experiment: past it no new pair is started.
     """
+    from cooperbench.envfile import load_env_file
     from cooperbench.report.table import summary_text
     from cooperbench.runner.live import make_display
 
+    load_env_file()
     config = RunConfig(
         run_name=checked_run_name(run_name),
         dataset_dir=resolve_dataset_dir(dataset_dir),
@@ -70,7 +77,7 @@ def run(
         agent=agent,
         model=model_name,
         backend=backend,
-        agent_config=None if agent_config is None else Path(agent_config),
+        agent_config=agent_config,
         subset=subset,
         repo=repo,
         task_id=task_id,
@@ -85,6 +92,7 @@ def run(
         limits=Limits(step_limit, cost_limit, time_limit),
         network=network,
         test_timeout_seconds=test_timeout,
+        max_cost=max_cost,
     )
     summary = run_experiment(config, make_display())
     print(summary_text(summary, str(config.paths.root)))  # noqa: T201  # the documented function prints
@@ -105,9 +113,31 @@ def select(config: RunConfig) -> tuple[tuple[Pair, ...], tuple[str, ...]]:
 def check(config: RunConfig, pairs: Sequence[Pair]) -> None:
     """Whatever can be known to be wrong before anything is made."""
     config.check_against_disk()
-    agent = get_agent(config.agent)()
-    if isinstance(agent, CheckedAgent):
-        agent.check(config.agent_config, pairs, config.setting)
+    one_of_each_size = {len(pair.feature_ids): pair for pair in reversed(pairs)}.values()
+    for player in dict.fromkeys(player for pair in one_of_each_size for player in config.players(pair)):
+        agent = get_agent(player.agent)()
+        if isinstance(agent, CheckedAgent):
+            agent.check(player.config_path, pairs, config.setting)
+        if (
+            player.model is not None
+            and isinstance(agent, ModelCheckedAgent)
+            and something_to_run(config, pairs)
+        ):
+            agent.check_model(player.model, player.config_path)
+
+
+def warm_up(config: RunConfig) -> None:
+    """Slow imports of agents begin while sandboxes are being made. Nobody waits for them here."""
+    for name in dict.fromkeys(config.lineup.agents):
+        prepare = getattr(get_agent(name), "warm_up", None)
+        if callable(prepare):
+            threading.Thread(target=_quietly, args=(prepare,), name=f"warm-up {name}", daemon=True).start()
+
+
+def _quietly(prepare: Callable[[], object]) -> None:
+    # Whatever is wrong is said by the agent itself, with a better word, when it works.
+    with suppress(Exception):
+        prepare()
 
 
 def plan_experiment(config: RunConfig) -> tuple[Plan, tuple[str, ...]]:
@@ -129,6 +159,8 @@ def run_experiment(config: RunConfig, display: Display) -> dict[str, Any]:
     with config.paths.lock():
         config.check_against_disk()
         plan = make_plan(config, pairs)
+        if plan.to_run:
+            warm_up(config)
         talks = plan.to_run and config.setting == "coop" and config.messaging_enabled
         with open_post_office(config.redis_url, config.run_name) if talks else nullcontext() as post_office:
             config.save()

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from cooperbench._version import __version__
 from cooperbench.agents.base import Limits
 from cooperbench.errors import UserError
-from cooperbench.models import SETTINGS, Setting
+from cooperbench.models import SETTINGS, Setting, seats_of
+from cooperbench.runner.lineup import Lineup, split_values
 from cooperbench.storage import ExperimentPaths, read_json, utc_now, write_json
 from cooperbench.team.office import DEFAULT_REDIS_URL
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cooperbench.eval.backends.base import NetworkPolicy
+    from cooperbench.models import Pair
+    from cooperbench.runner.lineup import Player
 
 SCHEMA = "cooperbench.config/1"
 
@@ -30,9 +33,10 @@ class RunConfig:
     logs_dir: Path
     setting: Setting
     agent: str
+    """One for all seats, or one for each, with commas; so are the model and the agent config."""
     model: str | None
     backend: str
-    agent_config: Path | None = None
+    agent_config: str | Path | None = None
     subset: str | None = None
     repo: str | None = None
     task_id: int | None = None
@@ -47,6 +51,8 @@ class RunConfig:
     limits: Limits = field(default_factory=Limits)
     network: NetworkPolicy = "none"
     test_timeout_seconds: int = 600
+    max_cost: float | None = None
+    """US dollars for the whole experiment: past it no new pair is started."""
 
     def __post_init__(self) -> None:
         if self.setting not in SETTINGS:
@@ -58,8 +64,21 @@ class RunConfig:
             value = getattr(self.limits, name)
             if value is not None and value <= 0:
                 raise UserError(f"the limit on {name} is {value}; it is above 0")
-        if self.agent_config is not None and not self.agent_config.exists():
-            raise UserError(f"{self.agent_config}: no such agent config")
+        if self.max_cost is not None and self.max_cost <= 0:
+            raise UserError(f"max_cost is {self.max_cost}; it is above 0")
+        missing = [path for path in self.lineup.config_paths if path and not path.exists()]
+        if missing:
+            raise UserError(f"{missing[0]}: no such agent config")
+        if self.setting == "solo":
+            self.lineup.players(1, "setting solo")
+
+    @property
+    def lineup(self) -> Lineup:
+        return Lineup.parse(self.agent, self.model, self.agent_config)
+
+    def players(self, pair: Pair) -> tuple[Player, ...]:
+        """Who works on a pair, seat by seat."""
+        return self.lineup.players(len(seats_of(pair, self.setting)), pair.label)
 
     @property
     def paths(self) -> ExperimentPaths:
@@ -76,9 +95,9 @@ class RunConfig:
     def identity(self) -> dict[str, Any]:
         """What must stay the same for results to stand in one table."""
         return {
-            "agent": self.agent,
-            "model_name": self.model,
-            "agent_config_sha256": _digest(self.agent_config),
+            "agent": ",".join(self.lineup.agents),
+            "model_name": self.model and ",".join(split_values(self.model, "models")),
+            "agent_config_sha256": _digests(self.lineup.config_paths),
             "backend": self.backend,
             "git_enabled": self.git_enabled,
             "messaging_enabled": self.messaging_enabled,
@@ -105,6 +124,7 @@ class RunConfig:
             "eval_concurrency": self.eval_concurrency,
             "auto_eval": self.auto_eval,
             "force": self.force,
+            "max_cost": self.max_cost,
         }
 
     def differences(self) -> list[str]:
@@ -155,9 +175,13 @@ def dataset_revision(dataset_dir: Path) -> str | None:
     return (read_json(dataset_dir / ".cooperbench.json") or {}).get("revision")
 
 
-def _digest(config: Path | None) -> str | None:
-    if config is None:
+def _digests(configs: tuple[Path | None, ...]) -> str | None:
+    if configs == (None,):
         return None
+    return ",".join("none" if config is None else _digest(config) for config in configs)
+
+
+def _digest(config: Path) -> str:
     if config.is_dir():
         return f"folder {config.name}"
     return hashlib.sha256(config.read_bytes()).hexdigest()

@@ -81,7 +81,7 @@ def header_lines(config: RunConfig, plan: Plan) -> list[str]:
     lines = [
         f"Starting experiment: {config.run_name}",
         f"Setting: {config.setting} ({agents})",
-        f"Agent: {config.agent}",
+        f"Agent: {printable(config.agent)}",
         f"Backend: {config.backend}",
         f"Found {plural(len(plan.pairs), 'pair')} of {plural(tasks, 'task')} in {place}",
         f"Running with concurrency={config.concurrency}",

@@ -5,10 +5,12 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from cooperbench.errors import Interrupted
+from cooperbench.errors import Interrupted, RunStopped
 from cooperbench.eval.evaluator import Evaluator
+from cooperbench.redaction import redact
 from cooperbench.report.summary import save_summary
 from cooperbench.retry import with_retries
+from cooperbench.runner.budget import Budget, spent_on_disk
 from cooperbench.runner.pair import RESULT_SCHEMA, PairRun
 from cooperbench.storage import error_record, write_json
 from cooperbench.team.mailbox import MemoryMailbox
@@ -29,11 +31,12 @@ def carry_out(
     config: RunConfig, plan: Plan, backend: EvalBackend, display: Display, post_office: PostOffice | None
 ) -> dict[str, Any]:
     """The summary, also on disk. KeyboardInterrupt passes through once everything has ended and is summed up."""
+    budget = Budget(config.max_cost, 0.0 if config.max_cost is None else spent_on_disk(config.paths))
     try:
         with Workshop(backend) as workshop:
-            _Experiment(config, plan, workshop, display, post_office).run()
+            _Experiment(config, plan, workshop, display, post_office, budget).run()
     finally:
-        summary = save_summary(config.paths, {config.setting: plan.pairs})
+        summary = save_summary(config.paths, {config.setting: plan.pairs}, budget.record())
     return summary
 
 
@@ -45,12 +48,15 @@ class _Experiment:
         workshop: Workshop,
         display: Display,
         post_office: PostOffice | None,
+        budget: Budget,
     ) -> None:
         self._config = config
         self._plan = plan
         self._display = display
         self._workshop = workshop
         self._post_office = post_office
+        self._budget = budget
+        self._stopped_by: RunStopped | None = None
         self._evaluator = Evaluator(
             config.paths, workshop.guard, workshop.images, config.test_timeout_seconds
         )
@@ -70,20 +76,34 @@ class _Experiment:
 
         first = [pairs.submit(self._run_pair, pair) for pair in plan.to_run]
         first += [evaluations.submit(self._evaluate, pair) for pair in plan.to_evaluate]
-        self._workshop.drain(first, evaluate_next)
+        try:
+            self._workshop.drain(first, evaluate_next)
+        except Interrupted:
+            if self._stopped_by is not None:
+                raise self._stopped_by from None
+            raise
 
     def _run_pair(self, pair: Pair) -> Pair | None:
         """The pair, if there is a result worth evaluating."""
         self._check_stop()
+        if not self._budget.lets_start(pair):
+            return None
         self._display.pair_started(pair)
         config = self._config
         try:
             result = with_retries(
                 lambda attempt: self._attempt(pair, attempt),
                 self._workshop.stop,
-                lambda attempt, error: self._display.note(f"{pair.label}: attempt {attempt} failed: {error}"),
+                lambda attempt, error: self._display.note(
+                    redact(f"{pair.label}: attempt {attempt} failed: {error}")
+                ),
             )
         except Interrupted:
+            raise
+        except RunStopped as error:
+            # At once: the next pair would begin before anybody looks at this one.
+            self._stopped_by = error
+            self._workshop.stop.set()
             raise
         except Exception as error:
             self._check_stop()
@@ -103,7 +123,10 @@ class _Experiment:
 
         make_mailbox = partial(self._post_office.mailbox, pair.label) if self._post_office else MemoryMailbox
         guard = self._workshop.guard
-        return PairRun(pair, self._config, image, guard, paths, tell, make_mailbox).execute(attempt)
+        pair_run = PairRun(
+            pair, self._config, image, guard, paths, tell, make_mailbox, on_spend=self._budget.spend
+        )
+        return pair_run.execute(attempt)
 
     def _evaluate(self, pair: Pair) -> None:
         self._check_stop()

@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from cooperbench._version import __version__
 from cooperbench.agents.base import REPO_DIR
 from cooperbench.agents.recorder import Recorder
-from cooperbench.agents.registry import get_agent, uses_model
+from cooperbench.agents.registry import get_agent, version_of
 from cooperbench.agents.session import Session
-from cooperbench.errors import AgentFailure, InfraError, Interrupted
+from cooperbench.errors import AgentFailure, InfraError, Interrupted, RunStopped, UserError
 from cooperbench.eval.backends.base import SandboxOptions
 from cooperbench.eval.diff import PatchError, paths_of
 from cooperbench.gitcall import GitError
-from cooperbench.models import seats_of
+from cooperbench.models import seats_of, summed_accounts
+from cooperbench.redaction import redact
 from cooperbench.runner.workspace import SNAPSHOT_SECONDS, prepare_repository, take_patch
 from cooperbench.storage import utc_now, write_json
 from cooperbench.team.contribution import contributions
-from cooperbench.team.gitremote import CarriedRemote
+from cooperbench.team.gitremote import make_remote
 from cooperbench.team.mailbox import MemoryMailbox
 from cooperbench.team.team import Team
 
@@ -28,10 +29,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from concurrent.futures import Future
 
+    from cooperbench.agents.base import Agent
     from cooperbench.eval.backends.base import RichSandbox
     from cooperbench.eval.backends.guard import SandboxGuard
-    from cooperbench.models import Image, Message, Pair, Seat
+    from cooperbench.models import Image, Message, Pair, Seat, Usage
     from cooperbench.runner.config import RunConfig
+    from cooperbench.runner.lineup import Player
     from cooperbench.runner.workspace import Start
     from cooperbench.storage import PairPaths
     from cooperbench.team.mailbox import Mailbox
@@ -47,6 +50,7 @@ class Desk:
     """A seat that is ready to work: sandbox open, repository prepared."""
 
     seat: Seat
+    player: Player
     sandbox: RichSandbox
     start: Start
 
@@ -63,6 +67,7 @@ class PairRun:
         paths: PairPaths,
         on_message: Callable[[Message], None],
         make_mailbox: Callable[[Sequence[str]], Mailbox] = MemoryMailbox,
+        on_spend: Callable[[Usage], None] = lambda _: None,
     ) -> None:
         self._pair = pair
         self._config = config
@@ -70,13 +75,16 @@ class PairRun:
         self._guard = guard
         self._paths = paths
         self._seats = seats_of(pair, config.setting)
-        self._model = config.model if uses_model(config.agent) else None
+        self._players = dict(zip(self._seats, config.players(pair), strict=True))
+        self._on_spend = on_spend
         agent_ids = [seat.agent_id for seat in self._seats]
         together = len(agent_ids) > 1
         self._team = Team(
             agent_ids,
             make_mailbox(agent_ids) if together and config.messaging_enabled else None,
-            CarriedRemote(paths.team_hub, agent_ids) if together and config.git_enabled else None,
+            make_remote(guard.backend, paths.team_hub, agent_ids)
+            if together and config.git_enabled
+            else None,
             on_message,
         )
 
@@ -114,7 +122,7 @@ class PairRun:
             "agents": {agent["agent_id"]: agent for agent in agents},
             "messages": len(mailbox.messages()) if mailbox else 0,
             **shared,
-            "cost": sum(agent["cost"] for agent in agents),
+            **summed_accounts(agents),
             "base_commit": desks[0].start.commit,
             "backend": self._config.backend,
             "image": self._image.reference,
@@ -148,7 +156,7 @@ class PairRun:
             base_commit=start.commit,
             base_git_dir=start.git_dir,
         )
-        return Desk(seat, sandbox, start)
+        return Desk(seat, self._players[seat], sandbox, start)
 
     def _check_same_start(self, desks: Sequence[Desk]) -> None:
         commits = {desk.start.commit for desk in desks}
@@ -161,22 +169,26 @@ class PairRun:
         """One agent from its first step to its patch, and its part of result.json."""
         started = time.monotonic()
         files = self._paths.agent(desk.seat.agent_id)
-        recorder = Recorder(files, desk.seat, agent=self._config.agent, model=self._model)
+        player = desk.player
+        make_agent = get_agent(player.agent)
+        version = version_of(make_agent)
+        recorder = Recorder(files, desk.seat, agent=player.agent, model=player.model, agent_version=version)
         session = Session(
             pair=self._pair,
             seat=desk.seat,
             setting=self._config.setting,
-            model=self._model,
-            config_path=self._config.agent_config,
+            model=player.model,
+            config_path=player.config_path,
             sandbox=desk.sandbox,
             recorder=recorder,
             limits=self._config.limits,
             postbox=self._team.postboxes.get(desk.seat.agent_id),
             stop=self._guard.stop,
             git_shared=self._team.remote is not None,
+            on_spend=self._on_spend,
         )
         try:
-            status, error = self._run_agent(session)
+            status, error = _run_agent(make_agent, session)
             self._team.leave(desk.seat.agent_id)
             patch = take_patch(desk.sandbox, desk.start)
         except BaseException as problem:
@@ -185,33 +197,24 @@ class PairRun:
             raise
         self._guard.end(desk.sandbox)
         files.write_patch(patch)
-        recorder.finish(status, session.usage, error)
+        recorder.finish(status, session.usage, session.sandbox_seconds, error)
         return {
             "agent_id": desk.seat.agent_id,
             "feature_ids": list(desk.seat.feature_ids),
-            "agent": self._config.agent,
-            "model": self._model,
+            "agent": player.agent,
+            "agent_version": version,
+            "model": player.model,
             "status": status,
-            "error": error,
+            "error": error and redact(error),
             "steps": session.steps,
-            "cost": session.usage.cost,
-            "prompt_tokens": session.usage.prompt_tokens,
-            "completion_tokens": session.usage.completion_tokens,
-            "cached_tokens": session.usage.cached_tokens,
-            "model_calls": session.usage.calls,
+            **session.usage.accounts(),
+            "sandbox_seconds": round(session.sandbox_seconds, 3),
             "patch_bytes": len(patch),
             "files_changed": _files_changed(patch),
             "started_at": recorder.started_at,
             "ended_at": utc_now(),
             "duration_seconds": round(time.monotonic() - started, 3),
         }
-
-    def _run_agent(self, session: Session) -> tuple[str, str | None]:
-        try:
-            get_agent(self._config.agent)().run(session)
-        except AgentFailure as failure:
-            return failure.status, str(failure)
-        return SUBMITTED, None
 
     def _end(self, sandboxes: list[RichSandbox]) -> None:
         for sandbox in list(sandboxes):
@@ -237,12 +240,23 @@ class PairRun:
         return {"git": remote.record() | {"bundle": self._paths.team_bundle.name if kept else None}}
 
 
+def _run_agent(make_agent: Callable[[], Agent], session: Session) -> tuple[str, str | None]:
+    """How it ended: a status, and where it was not by submitting, why."""
+    try:
+        make_agent().run(session)
+    except AgentFailure as failure:
+        return failure.status, str(failure)
+    except UserError as error:
+        raise RunStopped(redact(str(error))) from error
+    return SUBMITTED, None
+
+
 def _gather(futures: list[Future[T]]) -> list[T]:
     """All results in order; the first failure at once, while the others may still be at it."""
     done, _ = wait(futures, return_when=FIRST_EXCEPTION)
     failures = [error for future in done if (error := future.exception())]
     # What one agent broke off because of a stop tells less than what went wrong.
-    failures.sort(key=lambda error: isinstance(error, Interrupted))
+    failures.sort(key=lambda error: (not isinstance(error, RunStopped), isinstance(error, Interrupted)))
     if failures:
         raise failures[0]
     return [future.result() for future in futures]

@@ -28,6 +28,11 @@ class Plan:
         return len(self.pairs) - len(self.to_run)
 
 
+def something_to_run(config: RunConfig, pairs: Sequence[Pair]) -> bool:
+    """Whether agents will be at work at all."""
+    return config.force or any(not is_finished(config.paths.pair(pair, config.setting)) for pair in pairs)
+
+
 def make_plan(config: RunConfig, pairs: Sequence[Pair]) -> Plan:
     if config.force:
         return Plan(tuple(pairs), tuple(pairs), ())

@@ -1,0 +1,78 @@
+"""Flags about images and containers: in force where they are meant, refused where they would be ignored."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cooperbench.cli import clean, main
+from cooperbench.cli.containers import add_container_arguments, use_container_arguments
+from cooperbench.dataset.images import image_template
+from cooperbench.errors import UserError
+from cooperbench.eval.backends.docker.settings import Mount, read_settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def _put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("COOPERBENCH_DOCKER_MOUNTS", "COOPERBENCH_DOCKER_PULL", "COOPERBENCH_IMAGE_TEMPLATE"):
+        monkeypatch.setenv(name, "")
+
+
+def use(backend: str, *words: str) -> None:
+    parser = argparse.ArgumentParser()
+    add_container_arguments(parser)
+    use_container_arguments(parser.parse_args(words), backend)
+
+
+def test_what_is_given_reaches_the_backend() -> None:
+    use("docker", "--mount", "/a b:/mnt/a", "--mount", "/c:/mnt/c:rw", "--pull", "never")
+    settings = read_settings()
+    assert settings.mounts == (Mount("/a b", "/mnt/a"), Mount("/c", "/mnt/c", writable=True))
+    assert settings.pull == "never"
+    use("modal", "--image-template", "my/{short}:{task_id}")
+    assert image_template() == "my/{short}:{task_id}"
+
+
+@pytest.mark.parametrize(
+    ("backend", "words", "message"),
+    [
+        ("local", ["--mount", "/a:/b"], "--mount is for --backend docker, not local"),
+        ("modal", ["--pull", "never"], "--pull is for --backend docker, not modal"),
+        ("local", ["--image-template", "published"], "not for --backend local"),
+        ("docker", ["--mount", "/a"], "SOURCE:TARGET"),
+        ("docker", ["--image-template", "{colour}"], "unknown placeholder"),
+    ],
+)
+def test_what_would_be_ignored_or_is_wrong_is_refused(backend: str, words: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        use(backend, *words)
+
+
+@pytest.mark.parametrize("command", [["run", "-a", "oracle"], ["eval", "-n", "any"]])
+def test_run_and_eval_have_them(
+    command: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    words = ["--backend", "local", "--mount", "/a:/b", "--dataset-dir", "demo", "--log-dir", str(tmp_path)]
+    assert main([*command, *words]) == 2
+    assert capsys.readouterr().err == "cooperbench: --mount is for --backend docker, not local\n"
+
+
+def test_clean_goes_on_where_there_is_no_engine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COOPERBENCH_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
+    monkeypatch.delenv("MSWEA_DOCKER_EXECUTABLE", raising=False)
+    left = tmp_path / "cache" / "sandboxes" / "4194305-1"
+    left.mkdir(parents=True)
+    assert main(["clean"]) == 0
+    said = capsys.readouterr()
+    assert f"removed {left}\n" in said.out
+    assert said.err.startswith("docker: not looked at: cannot connect to the Docker daemon")
+    assert main(["clean", "--backend", "docker"]) == 2
+    assert set(clean.NEARBY) <= set(clean.CLEANERS)

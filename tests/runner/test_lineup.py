@@ -1,0 +1,72 @@
+"""One value for all seats, or one for each; anything else is one clear line."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cooperbench.cli import main
+from cooperbench.errors import UserError
+from cooperbench.models import Pair, Task
+from cooperbench.runner.lineup import Player
+from tests.runner.test_config import make_config
+from tests.runner.thinkers import THINKER
+from tests.tiny import write_tiny
+
+
+def pair_of(*features: int) -> Pair:
+    return Pair(Task("t", 1, Path("t"), features), features)
+
+
+def test_seats_are_filled_in_order_and_agents_that_ask_nobody_have_no_model(tmp_path: Path) -> None:
+    first, second = tmp_path / "a.yaml", tmp_path / "b,c.yaml"
+    first.touch()
+    second.touch()
+    config = replace(make_config(tmp_path), agent=f"nop, {THINKER}", model="x, y", agent_config=f"{first},")
+    assert config.players(pair_of(1, 2)) == (Player("nop", None, first), Player(THINKER, "y", None))
+    for_all = replace(config, agent=THINKER, model="x", agent_config=str(second))
+    assert for_all.players(pair_of(1, 2, 3)) == (Player(THINKER, "x", second),) * 3
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            {"model": "x,y"},
+            r"2 models \(x,y\) for 3 seats in t/task1 f1_f2_f3; give one for all or one for each",
+        ),
+        ({"agent": "nop,nop"}, r"2 agents \(nop,nop\) for 3 seats"),
+        ({"model": "x,,y"}, r"'x,,y' is no list of models"),
+        ({"agent": ","}, r"',' is no list of agents"),
+        ({"agent": "nop,nope,nop"}, r"no agent 'nope'"),
+        ({"agent_config": "nowhere.yaml,x.yaml"}, r"nowhere\.yaml: no such agent config"),
+        ({"model": "x,y", "setting": "solo"}, r"2 models \(x,y\) for 1 seat in setting solo; give one"),
+    ],
+)
+def test_a_wrong_lineup_is_refused(tmp_path: Path, change: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        replace(make_config(tmp_path), **change).players(pair_of(1, 2, 3))
+
+
+def test_an_experiment_with_one_value_continues_and_one_with_other_configs_does_not(tmp_path: Path) -> None:
+    config = replace(make_config(tmp_path), model="x")
+    assert (config.identity()["agent"], config.identity()["model_name"]) == ("nop", "x")
+    assert config.identity()["agent_config_sha256"] is None
+    (tmp_path / "a").touch()
+    crossed = replace(config, model="x ,y", agent_config=f"{tmp_path / 'a'},")
+    crossed.save()
+    replace(crossed, model="x,y").check_against_disk()
+    with pytest.raises(UserError, match=r"agent_config_sha256: 'e3b0.*,none' → None"):
+        replace(crossed, agent_config=None).check_against_disk()
+
+
+def test_an_automatic_name_tells_who_played(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = write_tiny(tmp_path / "data")
+    words = ["run", "--dry-run", "--backend", "local", "--dataset-dir", str(data), "--log-dir", str(tmp_path)]
+    main([*words, "-a", f"nop,{THINKER}", "-m", "a/gpt-4o,b/claude-sonnet-4-5"])
+    assert "coop-nop+Thinker-gpt-4o+claude-sonnet-4-5: 6 pairs" in capsys.readouterr().out
+    assert main([*words, "-a", "nop,nop,nop"]) == 2
+    assert "3 agents (nop,nop,nop) for 2 seats in tiny_task/task7 f1_f2" in capsys.readouterr().err
