@@ -10,7 +10,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, NoReturn
 
 from cooperbench._version import __version__
+from cooperbench.envfile import load_env_file
 from cooperbench.errors import CooperBenchError, UserError
+from cooperbench.redaction import redact
 from cooperbench.text import printable
 
 if TYPE_CHECKING:
@@ -21,9 +23,14 @@ COMMANDS = {
     "demo": "a complete experiment on this machine, with nothing to set up",
     "run": "run agents on pairs of features, and judge what they did",
     "eval": "judge the results of a run",
+    "view": "look at runs in the browser, also while they go on",
+    "report": "what runs mean: rates with intervals, deficit, difficulty, costs",
+    "compare": "the same pairs in two runs, or solo against coop",
     "tasks": "list tasks, features and pairs, or the subsets",
     "prepare": "download the dataset",
     "validate": "check a dataset: tests, golden patches, conflicts",
+    "export": "write a run's results for other tools",
+    "agents": "list agents, install and remove their frameworks",
     "images": "list, pull, build and remove task images",
     "doctor": "what is installed, reachable and configured",
     "config": "show and change your settings",
@@ -31,6 +38,7 @@ COMMANDS = {
 }
 EXIT_ERRORS = 1
 EXIT_USAGE = 2
+EXIT_OVER_BUDGET = 3
 EXIT_INTERRUPTED = 130
 
 
@@ -60,7 +68,11 @@ def make_parser(command: str | None = None) -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The exit code: 0 all ran, 1 some pairs ended in infrastructure errors, 2 usage, 130 interrupted."""
+    """The exit code.
+
+    0 all ran, 1 some pairs ended in infrastructure errors, 2 usage, 3 the budget (`--max-cost`) ended it before all
+    pairs were run, 130 interrupted.
+    """
     words = list(sys.argv[1:] if argv is None else argv)
     command = next((word for word in words if word in COMMANDS), None)
     try:
@@ -69,6 +81,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return leaving.code if isinstance(leaving.code, int) else EXIT_USAGE
     signal.signal(signal.SIGTERM, _as_interrupt)
     try:
+        for note in load_env_file():
+            sys.stderr.write(f"cooperbench: {printable(note)}\n")
         return int(import_module(f"cooperbench.cli.{args.command}").execute(args))
     except UserError as error:
         return _fail(error, EXIT_USAGE)
@@ -87,7 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _fail(error: Exception, code: int) -> int:
-    sys.stderr.write(f"cooperbench: {printable(str(error))}\n")
+    sys.stderr.write(f"cooperbench: {printable(redact(str(error)))}\n")
     return code
 
 
