@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cooperbench.agents import registry
+from cooperbench.agents.base import CheckedAgent
 from cooperbench.agents.nop import NopAgent
 from cooperbench.errors import UserError
 
@@ -20,6 +21,12 @@ def test_agents_without_a_model_are_there(name: str) -> None:
     assert not registry.uses_model(name)
 
 
+@pytest.mark.parametrize("name", ["mini_swe_agent", "mini_swe_agent_v2"])
+def test_agents_with_a_model_are_there(name: str) -> None:
+    assert isinstance(registry.get_agent(name)(), CheckedAgent)
+    assert registry.uses_model(name)
+
+
 def test_a_dotted_path_is_an_agent_too() -> None:
     assert registry.get_agent("cooperbench.agents.nop:NopAgent") is NopAgent
 
@@ -27,8 +34,7 @@ def test_a_dotted_path_is_an_agent_too() -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("nope", "there are: nop, oracle, replay, scripted"),
-        ("mini_swe_agent", "not part of this version"),
+        ("nope", "there are: mini_swe_agent, mini_swe_agent_v2, nop, .*scripted"),
         ("no_such_module:Agent", "No module named"),
         ("cooperbench.agents.nop:Missing", "Missing"),
         ("cooperbench.models:Usage", "needs a method run"),

@@ -1,0 +1,155 @@
+"""SWE-ReX's deployment and runtime over our sandbox: no server, no network. Runs in SWE-agent's environment.
+
+SWE-agent runs every call in an event loop of its own, so nothing here may be bound to one; the calls block, which is
+fine with one agent a process.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+from typing import Any
+
+from client import Ended, Harness, Result
+from shell import Shell
+from swerex.deployment.abstract import AbstractDeployment
+from swerex.exceptions import CommandTimeoutError, NonZeroExitCodeError, SessionDoesNotExistError
+from swerex.runtime import abstract as rex
+
+_DEFAULT_SECONDS = 600.0
+
+
+class AgentOver(BaseException):
+    """The harness has ended the agent. Not an Exception: SWE-agent would take those for the model's fault."""
+
+
+class SandboxRuntime(rex.AbstractRuntime):
+    """What SWE-agent can do in a sandbox."""
+
+    def __init__(self, harness: Harness) -> None:
+        self._harness = harness
+        self._shells: dict[str, Shell] = {}
+        self.action: tuple[str, str] | None = None
+        """The thought and the command of the agent that is being carried out; None: the framework's own doing."""
+
+    async def is_alive(self, *, timeout: float | None = None) -> rex.IsAliveResponse:  # noqa: ARG002
+        return rex.IsAliveResponse(is_alive=True)
+
+    async def create_session(self, request: rex.CreateSessionRequest) -> rex.CreateSessionResponse:
+        self._shells[request.session] = Shell(self._harness, request.session, "/")
+        sources = " ".join(
+            f"[ ! -e {shlex.quote(path)} ] || . {shlex.quote(path)};" for path in request.startup_source
+        )
+        result = self._run(self._shells[request.session], sources or "true", request.startup_timeout)
+        return rex.CreateBashSessionResponse(output=result.stdout)
+
+    async def run_in_session(self, action: rex.Action) -> rex.Observation:
+        shell = self._shells.get(action.session)
+        if shell is None:
+            raise SessionDoesNotExistError(f"no session {action.session!r}")
+        if isinstance(action, rex.BashInterruptAction):
+            # A command that took too long has been ended already.
+            return rex.BashObservation(output="", exit_code=0)
+        result = self._run(shell, action.command, action.timeout)
+        if result.timed_out:
+            raise CommandTimeoutError(f"{action.command!r} took longer than {action.timeout} seconds")
+        if action.check == "raise" and result.returncode:
+            raise NonZeroExitCodeError(
+                f"{action.command!r} ended with exit code {result.returncode}: {action.error_msg}\n{result.stdout}"
+            )
+        return rex.BashObservation(output=result.stdout, exit_code=result.returncode)
+
+    async def close_session(self, request: rex.CloseSessionRequest) -> rex.CloseSessionResponse:
+        self._shells.pop(request.session, None)
+        return rex.CloseBashSessionResponse()
+
+    async def execute(self, command: rex.Command) -> rex.CommandResponse:
+        words = command.command if isinstance(command.command, str) else shlex.join(command.command)
+        for name, value in (command.env or {}).items():
+            words = f"export {name}={shlex.quote(value)}; {words}"
+        if command.cwd:
+            words = f"cd {shlex.quote(str(command.cwd))} && {{ {words}\n}}"
+        result = self._plumb(words, command.timeout or _DEFAULT_SECONDS)
+        if result.timed_out:
+            raise CommandTimeoutError(f"{command.command!r} took longer than {command.timeout} seconds")
+        if command.check and result.returncode:
+            raise NonZeroExitCodeError(f"{command.command!r} ended with exit code {result.returncode}")
+        return rex.CommandResponse(stdout=result.stdout, stderr=result.stderr, exit_code=result.returncode)
+
+    async def read_file(self, request: rex.ReadFileRequest) -> rex.ReadFileResponse:
+        try:
+            data = self._harness.read_file(str(request.path))
+        except Ended as end:
+            raise AgentOver(str(end)) from None
+        return rex.ReadFileResponse(
+            content=data.decode(request.encoding or "utf-8", request.errors or "strict")
+        )
+
+    async def write_file(self, request: rex.WriteFileRequest) -> rex.WriteFileResponse:
+        self._place(str(request.path), request.content.encode("utf-8", "surrogateescape"))
+        return rex.WriteFileResponse()
+
+    async def upload(self, request: rex.UploadRequest) -> rex.UploadResponse:
+        source, target = Path(request.source_path), str(request.target_path)
+        if source.is_file():
+            self._place(target, source.read_bytes(), executable=os.access(source, os.X_OK))
+        for path in sorted(source.rglob("*")) if source.is_dir() else []:
+            if path.is_file() and "__pycache__" not in path.parts:
+                place = f"{target}/{path.relative_to(source).as_posix()}"
+                self._place(place, path.read_bytes(), executable=os.access(path, os.X_OK))
+        return rex.UploadResponse()
+
+    async def close(self) -> rex.CloseResponse:
+        self._shells.clear()
+        return rex.CloseResponse()
+
+    def _run(self, shell: Shell, command: str, seconds: float | None) -> Result:
+        thought, _ = self.action or ("", "")
+        try:
+            return shell.run(
+                command,
+                timeout_seconds=seconds or _DEFAULT_SECONDS,
+                step=self.action is not None,
+                thought=thought,
+            )
+        except Ended as end:
+            raise AgentOver(str(end)) from None
+
+    def _plumb(self, command: str, seconds: float) -> Result:
+        try:
+            return self._harness.exec(command, timeout_seconds=seconds, step=False)
+        except Ended as end:
+            raise AgentOver(str(end)) from None
+
+    def _place(self, path: str, data: bytes, *, executable: bool = False) -> None:
+        try:
+            self._harness.write_file(path, data, step=False, executable=executable)
+        except Ended as end:
+            raise AgentOver(str(end)) from None
+
+
+class SandboxDeployment(AbstractDeployment):
+    """A sandbox that is there already, and that is not ours to end."""
+
+    def __init__(self, harness: Harness) -> None:
+        self._runtime = SandboxRuntime(harness)
+
+    def add_hook(self, hook: Any) -> None:
+        """There is nothing to tell it: the sandbox was made elsewhere."""
+
+    async def is_alive(self, *, timeout: float | None = None) -> rex.IsAliveResponse:
+        return await self._runtime.is_alive(timeout=timeout)
+
+    async def start(self) -> None:
+        """It has been started."""
+
+    async def stop(self) -> None:
+        await self._runtime.close()
+
+    @property
+    def runtime(self) -> SandboxRuntime:
+        return self._runtime
+
+    def __del__(self) -> None:
+        """Instead of the base's, which would stop it in an event loop that is gone."""

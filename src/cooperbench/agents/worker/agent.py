@@ -1,0 +1,142 @@
+"""The adapter for agents that are programs: `-a ./my_agent`, and the base of our own framework adapters."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from cooperbench.agents.environments.frameworks import get_framework
+from cooperbench.agents.environments.store import Environment, get_environment
+from cooperbench.agents.worker.dialogue import DEFAULT_SILENCE_SECONDS, Dialogue, start_message
+from cooperbench.agents.worker.process import Worker
+from cooperbench.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from cooperbench.agents.session import Session
+    from cooperbench.models import Pair, Setting
+
+WORKER_LOG = "worker.log"
+_MODEL_VARIABLES = ("_API_KEY", "_API_BASE", "_BASE_URL", "_API_VERSION", "_ORGANIZATION", "_PROJECT")
+_MODEL_PREFIXES = (
+    "AWS_",
+    "AZURE_",
+    "GOOGLE_",
+    "VERTEX",
+    "GEMINI_",
+    "LITELLM_",
+    "OPENAI_",
+    "ANTHROPIC_",
+    "HF_",
+)
+
+
+class WorkerAgent:
+    """One worker for one seat. Subclasses say what to start and what else it should know."""
+
+    silence_seconds = DEFAULT_SILENCE_SECONDS
+
+    def command(self) -> Sequence[str]:
+        """What to start; UserError where it is not there."""
+        raise NotImplementedError
+
+    def environment(self) -> Mapping[str, str]:
+        """Variables that the program needs to start; secrets do not belong here but in the first message."""
+        return {}
+
+    def check(self, config_path: Path | None, pairs: Sequence[Pair], setting: Setting) -> None:  # noqa: ARG002
+        self.command()
+        if config_path is not None:
+            read_config(config_path)
+
+    def run(self, session: Session) -> None:
+        config = None if session.config_path is None else read_config(session.config_path)
+        worker = Worker(self.command(), session.folder / WORKER_LOG, self.environment())
+        try:
+            start = start_message(session, config, model_variables(os.environ))
+            Dialogue(session, worker, self.silence_seconds).run(start)
+        finally:
+            worker.close()
+
+
+class FrameworkAgent(WorkerAgent):
+    """A worker of ours in the environment of a framework; its config is a mapping, and the client is on its path."""
+
+    framework: ClassVar[str]
+    """Its name in the table of frameworks."""
+    sections: ClassVar[tuple[str, ...]] = ()
+    """What the agent config may have at its top."""
+
+    @classmethod
+    def version(cls) -> str | None:
+        return cls.installed().version
+
+    @classmethod
+    def installed(cls) -> Environment:
+        return get_environment(get_framework(cls.framework))
+
+    def config(self, path: Path | None) -> dict[str, Any] | None:
+        config = None if path is None else read_config(path)
+        if config is not None and not isinstance(config, dict):
+            raise UserError(f"{path} holds no mapping")
+        return config
+
+    def environment(self) -> Mapping[str, str]:
+        return {
+            "PYTHONPATH": str(Path(__file__).parent),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            # Its price list from the network would cost seconds at every start.
+            "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+        }
+
+    def check(self, config_path: Path | None, pairs: Sequence[Pair], setting: Setting) -> None:
+        super().check(config_path, pairs, setting)
+        unknown = [key for key in self.config(config_path) or {} if key not in self.sections]
+        if unknown:
+            raise UserError(
+                f"{config_path} has no section {unknown[0]!r}; there are: {', '.join(self.sections)}"
+            )
+
+
+def program_agent(path: Path) -> type[WorkerAgent]:
+    """The agent behind `-a ./my_agent`: an executable file, or a folder with an executable `agent` in it."""
+
+    class ProgramAgent(WorkerAgent):
+        def command(self) -> Sequence[str]:
+            return [str(program_at(path))]
+
+    return ProgramAgent
+
+
+def program_at(path: Path) -> Path:
+    program = path / "agent" if path.is_dir() else path
+    if not program.is_file():
+        raise UserError(f"no agent {str(path)!r}: there is no file {program}")
+    if not os.access(program, os.X_OK):
+        raise UserError(f"{program} is not executable; chmod +x {program}")
+    return program.resolve()
+
+
+def model_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """What LiteLLM and its kin look for: keys and addresses of providers."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if name.upper().endswith(_MODEL_VARIABLES) or name.upper().startswith(_MODEL_PREFIXES)
+    }
+
+
+def read_config(path: Path) -> Any:
+    """The agent config as a worker gets it: YAML or JSON, parsed; what is neither is handed on as text."""
+    import yaml
+
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from error
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise UserError(f"{path} is no readable YAML: {' '.join(str(error).split())}") from error

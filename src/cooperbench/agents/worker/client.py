@@ -1,0 +1,188 @@
+"""The worker's side of the protocol, for agents that are written in Python: this one file, nothing else of ours.
+
+It runs in the environment of an agent framework, under any Python from 3.9 on, and needs only the standard library:
+copy it, or put its folder on the path.
+
+    from client import connect
+
+    harness = connect()
+    print(harness.start["prompt"])             # prints go to stderr: stdout is the protocol's
+    result = harness.exec("ls")                # one step of the agent, in its sandbox
+    harness.reply("I am done.", cost=0.002, prompt_tokens=800, completion_tokens=5)
+    harness.done()
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import sys
+import threading
+from typing import Any, BinaryIO, NamedTuple
+
+
+class HarnessError(Exception):
+    """Something that was asked for was not done."""
+
+
+class BadRequest(HarnessError):
+    """It cannot be asked for like that."""
+
+
+class Ended(HarnessError):
+    """The agent is over: a limit was reached, the run is being stopped, the sandbox is gone. Save things and exit."""
+
+
+class Result(NamedTuple):
+    """What a command did."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+    timed_out: bool
+    truncated: bool
+
+    @property
+    def output(self) -> str:
+        return self.stdout + self.stderr
+
+
+class Harness:
+    """The way to the sandbox, the colleagues and the record. May be used from several threads."""
+
+    def __init__(self, requests: BinaryIO, answers: BinaryIO) -> None:
+        self._requests = requests
+        self._answers = answers
+        self._lock = threading.Lock()
+        self._count = 0
+        self._ended: str | None = None
+        self.start: dict[str, Any] = self._receive()
+        """The first message: prompt, model, config, limits, colleagues, environment …"""
+
+    def exec(
+        self,
+        command: str,
+        *,
+        timeout_seconds: float = 600.0,
+        stdin: bytes = b"",
+        step: bool = True,
+        thought: str = "",
+        shown: str = "",
+    ) -> Result:
+        """A bash command in the repository. `step=False`: the framework's own doing, not a step of the agent."""
+        params = {
+            "command": command,
+            "timeout_seconds": timeout_seconds,
+            "stdin_base64": base64.b64encode(stdin).decode(),
+            "step": step,
+            "thought": thought,
+            "shown": shown,
+        }
+        return Result(**self._ask("exec", params))
+
+    def read_file(self, path: str) -> bytes:
+        """FileNotFoundError where there is none."""
+        return base64.b64decode(self._ask("read_file", {"path": path})["content_base64"])
+
+    def write_file(self, path: str, data: bytes, *, step: bool = True, executable: bool = False) -> None:
+        content = base64.b64encode(data).decode()
+        self._ask(
+            "write_file", {"path": path, "content_base64": content, "step": step, "executable": executable}
+        )
+
+    def send_message(self, to: str, text: str) -> Result:
+        """To a colleague, or `all`."""
+        return Result(**self._ask("send_message", {"to": to, "text": text}))
+
+    def incoming(self) -> list[dict[str, Any]]:
+        """Messages that came since the last call: from, text, sequence, timestamp. Show them to the model."""
+        return list(self._ask("incoming", {})["messages"])
+
+    def wait_for_message(self, timeout_seconds: float) -> bool:
+        return bool(self._ask("wait_for_message", {"timeout_seconds": timeout_seconds})["arrived"])
+
+    def reply(
+        self,
+        text: str,
+        *,
+        cost: float = 0.0,
+        prompt_tokens: int = 0,
+        completion_tokens: int = 0,
+        cached_tokens: int = 0,
+        model_seconds: float = 0.0,
+        unpriced: bool = False,
+        **more: Any,
+    ) -> None:
+        """What the model said in one call, and what that call took. `more` goes on record as it is."""
+        usage = {
+            "cost": cost,
+            "prompt_tokens": prompt_tokens,
+            "completion_tokens": completion_tokens,
+            "cached_tokens": cached_tokens,
+            "model_seconds": model_seconds,
+            "unpriced": unpriced,
+        }
+        self._ask("reply", {"text": text, "usage": usage, "more": more})
+
+    def tell(self, text: str, kind: str) -> None:
+        """For the record: what the framework told the model of its own accord."""
+        self._ask("tell", {"text": text, "kind": kind})
+
+    def think(self, text: str) -> None:
+        """For the record."""
+        self._ask("think", {"text": text})
+
+    def check_limits(self) -> None:
+        """Ended when a limit is reached: call it before a model call."""
+        self._ask("check_limits", {})
+
+    def done(self, status: str = "submitted", message: str = "") -> None:
+        """The agent hands in its work; another status than `submitted` says why it ended otherwise."""
+        self._send({"type": "done", "status": status, "message": message})
+
+    def failed(self, kind: str, message: str) -> None:
+        """Not the agent's fault: `user` (a key that is refused: stops the run) or `infra` (is tried again)."""
+        self._send({"type": "failed", "kind": kind, "message": message})
+
+    def _ask(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        with self._lock:
+            if self._ended is not None:
+                raise Ended(self._ended)
+            self._count += 1
+            self._send({"id": self._count, "method": method, "params": params})
+            answer = self._receive()
+            error = answer.get("error")
+            if error is None:
+                return dict(answer["result"])
+            if error["kind"] == "bad_request":
+                raise BadRequest(error["message"])
+            if error["kind"] == "not_found":
+                raise FileNotFoundError(params.get("path", ""))
+            self._ended = error["message"]
+            raise Ended(self._ended)
+
+    def _send(self, message: dict[str, Any]) -> None:
+        self._requests.write(json.dumps(message).encode() + b"\n")
+        self._requests.flush()
+
+    def _receive(self) -> dict[str, Any]:
+        line = self._answers.readline()
+        if not line:
+            self._ended = "the harness is gone"
+            raise Ended(self._ended)
+        return dict(json.loads(line))
+
+
+def connect() -> Harness:
+    """Take over stdin and stdout; what anything else prints goes to stderr, which is kept for people."""
+    answers = os.fdopen(os.dup(0), "rb")
+    requests = os.fdopen(os.dup(1), "wb")
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    sys.stdout = sys.stderr
+    harness = Harness(requests, answers)
+    os.environ.update(harness.start.get("environment") or {})
+    return harness

@@ -1,0 +1,93 @@
+"""Runs a worker and sees to it that nothing of it stays: a script of its own, run by path, without our package.
+
+    supervisor.py CONTROL_FD PROGRAM [ARGUMENT …]
+
+The control descriptor is a pipe that the harness holds open. When it closes, because the harness closed it or is gone,
+the worker and all its descendants are killed, those included that moved into sessions of their own: as a "subreaper"
+this process inherits every orphan among them. The same happens when the worker ends by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import subprocess
+import sys
+
+_PR_SET_CHILD_SUBREAPER = 36
+_COULD_NOT_START = 127
+
+
+def main(control: int, argv: list[str]) -> int:
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    wakeup_read, wakeup_write = os.pipe()
+    os.set_blocking(wakeup_write, False)
+    signal.set_wakeup_fd(wakeup_write, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    os.set_inheritable(control, False)
+    try:
+        worker = subprocess.Popen(argv)
+    except OSError as error:
+        sys.stderr.write(f"{argv[0]}: {error.strerror}\n")
+        return _COULD_NOT_START
+    # Only the worker's ends of these may keep them open: the harness has to see when the worker is gone.
+    for descriptor in (0, 1):
+        os.close(descriptor)
+    status: int | None = None
+    while status is None:
+        ready, _, _ = select.select([control, wakeup_read], [], [])
+        if control in ready:
+            break
+        os.read(wakeup_read, 4096)
+        status = ended(os.WNOHANG).get(worker.pid)
+    while found := descendants(os.getpid()):
+        # What is born meanwhile falls to us when its parent goes, and is found in the next round.
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        status = ended(0).get(worker.pid, status)
+    worker.returncode = status
+    code = os.waitstatus_to_exitcode(status or 0)
+    return code if code >= 0 else 128 - code
+
+
+def ended(options: int) -> dict[int, int]:
+    """How those of our children ended that have; without WNOHANG there is one at least."""
+    statuses = {}
+    with contextlib.suppress(ChildProcessError):
+        pid, status = os.waitpid(-1, options)
+        while pid:
+            statuses[pid] = status
+            pid, status = os.waitpid(-1, os.WNOHANG)
+    return statuses
+
+
+def descendants(ancestor: int) -> list[int]:
+    """Nearest first."""
+    by_parent: dict[int, list[int]] = {}
+    for pid, parent in _processes():
+        by_parent.setdefault(parent, []).append(pid)
+    found, waiting = [], [ancestor]
+    while waiting:
+        nearest = by_parent.get(waiting.pop(0), [])
+        found += nearest
+        waiting += nearest
+    return found
+
+
+def _processes() -> list[tuple[int, int]]:
+    pairs = []
+    for name in os.listdir("/proc"):  # noqa: PTH208  # no pathlib: this script has to start fast
+        if name.isdigit():
+            with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123
+                fields = file.read().rpartition(b")")[2].split()
+                pairs.append((int(name), int(fields[1])))
+    return pairs
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]), sys.argv[2:]))

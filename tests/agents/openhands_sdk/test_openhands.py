@@ -1,0 +1,154 @@
+"""The real OpenHands SDK on our sandboxes, against a model server whose answers are written beforehand."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cooperbench.errors import UserError
+from tests.agents.frameworks import CACHE, FIRST_TIME_SECONDS, provide, using, write_config
+from tests.modelserver import Answer, ModelServer, ToolCall, call, error, say
+from tests.runner.helpers import run_tiny
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.modelserver import Request
+    from tests.modelserver.replies import Reply
+    from tests.runner.helpers import Left
+
+pytestmark = [pytest.mark.xdist_group("frameworks"), pytest.mark.timeout(FIRST_TIME_SECONDS)]
+DATA = CACHE / "frameworks"
+APP = "/workspace/repo/app.txt"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _openhands() -> None:
+    provide("openhands", None, DATA)
+
+
+@pytest.fixture(autouse=True)
+def _data() -> Iterator[None]:
+    yield from using(DATA)
+
+
+@pytest.fixture
+def server() -> Iterator[ModelServer]:
+    with ModelServer() as server:
+        yield server
+
+
+def edit(**arguments: Any) -> Answer:
+    return Answer("", (ToolCall("file_editor", arguments),))
+
+
+def finish() -> Answer:
+    return Answer("", (ToolCall("finish", {"message": "Done."}),))
+
+
+def play(tmp_path: Path, server: ModelServer, config: dict[str, Any] | None = None, **options: Any) -> Left:
+    llm = {"base_url": server.openai_url, "api_key": "key-0123456789", "num_retries": 0}
+    content = {"llm": llm} | (config or {})
+    path = write_config(tmp_path / "openhands.yaml", content)
+    return run_tiny(tmp_path, "openhands", model_name="openai/scripted-1", agent_config=path, **options)
+
+
+def builder(number: int) -> list[Reply]:
+    """An agent that uses everything it has, and builds its feature."""
+    place, colleague = f"line {number * 10 - 4}\n", f"agent{3 - number}"
+    return [
+        call("cd tests && export WORD=kept && pwd", tool="terminal"),
+        call('echo "$WORD in $PWD"; exit 3', tool="terminal"),
+        edit(command="view", path="/workspace/repo"),
+        edit(command="view", path=APP, view_range=[1, 3]),
+        edit(command="str_replace", path=APP, old_str="line", new_str="other"),
+        edit(command="str_replace", path=APP, old_str=place, new_str=f"{place}feature {number}\n"),
+        edit(command="create", path=f"/workspace/repo/new{number}.txt", file_text="grüße\n"),
+        Answer("", (ToolCall("send_message", {"to": colleague, "message": f"I am at {place.strip()}"}),)),
+        call("read_messages >/dev/null; sleep 2; sleep 60", tool="terminal"),
+        finish(),
+    ]
+
+
+def test_two_agents_build_and_talk(tmp_path: Path, server: ModelServer) -> None:
+    server.script("You are agent1", builder(1))
+    server.script("You are agent2", builder(2))
+    left = play(tmp_path, server, {"terminal": {"timeout_seconds": 3}})
+    assert left.evaluation["overall_success"]
+    agent = left.result["agents"]["agent1"]
+    assert (agent["status"], agent["model_calls"], agent["unpriced_calls"]) == ("submitted", 10, 10)
+    assert (agent["prompt_tokens"], agent["completion_tokens"]) == (1000, 100)
+    assert agent["agent_version"].startswith("1.")
+    assert "new1.txt" in left.patch()
+
+    seen = [json.dumps(message) for message in server.requests_of("You are agent1")[-1].messages]
+    told = "\n".join(seen)
+    assert "kept in /workspace/repo/tests" in told
+    assert "exit code 3" in told
+    assert "Multiple occurrences" in told, "the SDK's own editor, with its rules"
+    assert "it took longer than 3 seconds" in told
+    assert "Message from agent2" in told
+    assert "I am at line 16" in told
+    assert str(tmp_path) not in told, "nothing of the host"
+
+    steps = left.trajectory()["steps"]
+    assert [step["action"] for step in steps].count("reply") == 10
+    assert {"tell", "run", "write_file", "send_message", "receive_message"} <= {
+        step["action"] for step in steps
+    }
+    assert (left.folder / "agent1" / "openhands").is_dir(), "the SDK's own record"
+    for path in left.folder.rglob("*"):
+        if path.is_file():
+            assert b"key-0123456789" not in path.read_bytes(), path
+
+
+def solo(tmp_path: Path, server: ModelServer, script: Any, **options: Any) -> dict[str, Any]:
+    server.script("", script)
+    left = play(tmp_path, server, setting="solo", auto_eval=False, **options)
+    agents: dict[str, Any] = left.result["agents"]
+    return dict(agents["solo"])
+
+
+def test_limits_end_it_and_the_work_is_taken(tmp_path: Path, server: ModelServer) -> None:
+    def script(request: Request) -> Reply:
+        return call(f"echo {request.number} >>app.txt", tool="terminal")
+
+    agent = solo(tmp_path, server, script, step_limit=3)
+    assert (agent["status"], agent["steps"]) == ("step_limit", 3)
+    assert agent["patch_bytes"] > 0
+
+
+def test_a_full_context_is_an_outcome(tmp_path: Path, server: ModelServer) -> None:
+    overflow = error(
+        400, "This model's maximum context length is 8192 tokens.", code="context_length_exceeded"
+    )
+    agent = solo(tmp_path, server, [call("true", tool="terminal"), *[overflow] * 9])
+    assert agent["status"] == "context_overflow"
+
+
+def test_words_without_an_action_end_the_conversation(tmp_path: Path, server: ModelServer) -> None:
+    assert solo(tmp_path, server, [say("All is well.")])["status"] == "submitted"
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"llm": {"temprature": 0}}, "llm has no setting 'temprature'"),
+        ({"tools": ["browser"]}, "tools is a list of terminal, file_editor, task_tracker"),
+        ({"large": {}}, "has no section 'large'; there are: llm, agent"),
+    ],
+)
+def test_settings_that_are_none_stop_the_run(
+    tmp_path: Path, server: ModelServer, config: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(UserError, match=said):
+        play(tmp_path, server, config, setting="solo")
+
+
+def test_a_refused_key_stops_the_run(tmp_path: Path, server: ModelServer) -> None:
+    server.script("", [error(401)])
+    with pytest.raises(UserError, match="does not accept the key"):
+        play(tmp_path, server, setting="solo")
