@@ -2,7 +2,8 @@
 # An agent in plain POSIX shell: it adds the line that its feature asks for, tells its colleague, and listens.
 # JSON is written with printf and read with sed, which is enough for what this agent asks.
 read -r start
-number=$(printf '%s' "$start" | sed 's/.*Add a line `feature \([0-9]*\)`.*/\1/')
+number=$(printf '%s' "$start" | sed -n 's/.*Add a line `feature \([0-9]*\)`.*/\1/p')
+number=${number:-1}
 place=$((number * 10 - 4))
 colleague=$(printf '%s' "$start" | sed -n 's/.*"colleagues": \["\([a-z0-9]*\)".*/\1/p')
 id=0
