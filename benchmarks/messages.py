@@ -1,13 +1,16 @@
 """What messages cost: `python benchmarks/messages.py`.
 
-Three tables. Load: many pairs exchange messages over one kind of mailbox, as fast as they can and at a steady pace;
+Four tables. Load: many pairs exchange messages over one kind of mailbox, as fast as they can and at a steady pace;
 every message must arrive once and in its sender's order. Idle: what waiting agents cost. Sandbox: from `send_message`
-returning in a real local sandbox until the partner's next step would see the message (target: below 50 ms).
+returning in a real sandbox, local and Docker, until the partner's next step would see it (target: below 50 ms).
+Sharing: a push to the remote of the pair, which is in the partner's sandbox when it returns, beside one to a plain
+folder. A busy machine makes all of it worse; `nothing` is what two looks at the clock alone take there.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import statistics
 import sys
@@ -18,29 +21,30 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tests.tiny import write_tiny
+from tests.eval.backends.docker.engines import NoEngine, docker_host, provide_base
 
-from cooperbench.dataset.discovery import load_tasks
 from cooperbench.errors import CooperBenchError
 from cooperbench.eval.backends import get_backend
 from cooperbench.eval.backends.access import open_sandbox
 from cooperbench.eval.backends.base import SandboxOptions, capabilities_of
+from cooperbench.eval.backends.docker.engine import connect
+from cooperbench.team.gitremote import CarriedRemote
 from cooperbench.team.link import TeamLink
 from cooperbench.team.mailbox import MemoryMailbox
 from cooperbench.team.postbox import PostBox
 from cooperbench.team.redis_link import RedisLink
 from cooperbench.team.redis_mailbox import RedisMailbox, unique_run_id
 from cooperbench.team.redis_server import ensure_redis
+from cooperbench.team.team import Team
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from cooperbench.eval.backends.base import EvalBackend, PreparingBackend, RichSandbox
-    from cooperbench.models import Image, Task
+    from cooperbench.eval.backends.base import EvalBackend, RichSandbox
     from cooperbench.team.mailbox import Mailbox
 
 AGENTS = ("agent1", "agent2")
@@ -106,41 +110,48 @@ def exchange(mailboxes: Sequence[Mailbox], count: int, pace_seconds: float) -> L
 
 
 def idle_cpu_percent(mailboxes: Sequence[Mailbox], seconds: float) -> float:
-    """Of one core, with every agent waiting the way a PostBox does."""
-    ending = threading.Event()
-
-    def wait(mailbox: Mailbox, me: str, other: str) -> None:
-        while not ending.is_set():
-            mailbox.receive(me, 0, 0.5)
-            mailbox.is_finished(other)
-
-    with ThreadPoolExecutor(2 * len(mailboxes)) as pool:
-        for mailbox in mailboxes:
-            pool.submit(wait, mailbox, *AGENTS)
-            pool.submit(wait, mailbox, *AGENTS[::-1])
-        time.sleep(1)
-        before = time.process_time()
-        time.sleep(seconds)
-        used = time.process_time() - before
-        ending.set()
+    """Of one core, with every agent's box waiting for messages."""
+    boxes = [
+        PostBox(TeamLink(me, [other]), mailbox)
+        for mailbox in mailboxes
+        for me, other in (AGENTS, AGENTS[::-1])
+    ]
+    for box in boxes:
+        box.start()
+    time.sleep(1)
+    before = time.process_time()
+    time.sleep(seconds)
+    used = time.process_time() - before
+    for box in boxes:
+        box.close()
+    for mailbox in mailboxes:
+        mailbox.close()
+    for box in boxes:
+        box.join()
     return 100 * used / seconds
 
 
-def sandbox_latencies_ms(
-    backend: EvalBackend, image: Image, task: Task, mailbox: Mailbox, rounds: int
-) -> tuple[list[float], list[float]]:
-    """From `send_message` returning until `PostBox.incoming` has it; and how long `send_message` itself takes."""
-    late, took = [], []
+@dataclass(frozen=True)
+class Journey:
+    """Milliseconds, round by round."""
+
+    nothing: list[float]
+    """Between two looks at the clock in the sandbox."""
+    sending: list[float]
+    """`send_message` itself."""
+    seen: list[float]
+    """From its return until `PostBox.incoming` of the partner has it. Below zero: earlier."""
+
+
+def journey(backend: EvalBackend, image: str, mailbox: Mailbox, rounds: int) -> Journey:
+    measured = Journey([], [], [])
     with ExitStack() as stack:
         boxes = []
         sandboxes: list[RichSandbox] = []
+        stack.callback(mailbox.close)
         for me, other in (AGENTS, AGENTS[::-1]):
-            sandbox = open_sandbox(
-                backend,
-                image.agent_reference or image.reference,
-                timeout_seconds=600,
-                options=SandboxOptions("agent", "none", {"task": task.label}),
-            )
+            options = SandboxOptions("agent", "none", {"run": "benchmark"})
+            sandbox = open_sandbox(backend, image, timeout_seconds=600, options=options)
             stack.callback(sandbox.terminate)
             link = TeamLink(me, [other])
             box = PostBox(link, mailbox)
@@ -150,22 +161,73 @@ def sandbox_latencies_ms(
             stack.callback(box.close)
             boxes.append(box)
             sandboxes.append(sandbox)
-        command = "date +%s%N; send_message agent2 hello; date +%s%N"
+        command = "date +%s%N; date +%s%N; send_message agent2 hello; date +%s%N"
+
+        def seen() -> float:
+            boxes[1].wait(30)
+            boxes[1].incoming()
+            return time.time_ns() / 1e6
+
         with ThreadPoolExecutor(1) as pool:
             for _ in range(rounds):
-
-                def seen() -> float:
-                    boxes[1].wait(30)
-                    boxes[1].incoming()
-                    return time.time_ns() / 1e6
-
                 waiting = pool.submit(seen)
                 lines = sandboxes[0].run(["bash", "-c", command]).stdout_read().split("\n")
-                began, returned = int(lines[0]) / 1e6, int(lines[2]) / 1e6
-                late.append(waiting.result() - returned)
-                took.append(returned - began)
-        mailbox.close()
-    return late, took
+                first, began, returned = (int(lines[place]) / 1e6 for place in (0, 1, 3))
+                measured.nothing.append(began - first)
+                measured.sending.append(returned - began)
+                measured.seen.append(waiting.result() - returned)
+    return measured
+
+
+REPOSITORY = """set -e
+export GIT_AUTHOR_DATE=2026-01-01T00:00:00Z GIT_COMMITTER_DATE=2026-01-01T00:00:00Z
+git init -q /tmp/repo
+cd /tmp/repo
+seq 1000 >file
+git add file
+git -c user.name=b -c user.email=b@b.invalid commit -qm base
+git init -q --bare /tmp/plain.git
+git rev-parse HEAD"""
+PUSH = """cd /tmp/repo
+date >>file
+git commit -qam more
+date +%s%N
+git push -q team HEAD:agent1
+date +%s%N
+git push -q /tmp/plain.git HEAD:refs/heads/agent1
+date +%s%N"""
+
+
+def pushes_ms(backend: EvalBackend, image: str, rounds: int) -> tuple[list[float], list[float]]:
+    """One new commit each: to the remote of the pair, and to a folder."""
+    shared, plain = [], []
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="cooperbench-bench-"))) / "hub"
+        team = Team(AGENTS, None, CarriedRemote(folder, AGENTS), lambda _: None)
+        stack.callback(team.close)
+        sandboxes = []
+        for me in AGENTS:
+            options = SandboxOptions("agent", "none", {"run": "benchmark"})
+            sandbox = open_sandbox(backend, image, timeout_seconds=600, options=options)
+            stack.callback(sandbox.terminate)
+            base = sandbox.run(["bash", "-c", REPOSITORY]).stdout_read().strip()
+            streams = capabilities_of(backend).streams
+            team.join(
+                me,
+                sandbox,
+                streams=streams,
+                repo_dir="/tmp/repo",
+                base_commit=base,
+                base_git_dir="/tmp/repo/.git",
+            )
+            sandboxes.append(sandbox)
+        # The first one brings the base commit too.
+        for _ in range(rounds + 1):
+            said = sandboxes[0].run(["bash", "-c", PUSH])
+            began, between, ended = (int(line) / 1e6 for line in said.stdout_read().split())
+            shared.append(between - began)
+            plain.append(ended - between)
+    return shared[1:], plain[1:]
 
 
 def spread(values: Sequence[float]) -> str:
@@ -218,31 +280,40 @@ def main() -> None:
         print(f"\n{2 * args.pairs} agents waiting: % of one core in the harness")
         for kind, make in makers.items():
             mailboxes = [make() for _ in range(args.pairs)]
-            print(f"{kind:<24}{idle_cpu_percent(mailboxes, 5):>8.1f}")
-            for mailbox in mailboxes:
-                mailbox.close()
-        sandbox_table(makers, args.rounds)
+            print(f"{kind:<24}{idle_cpu_percent(mailboxes, 10):>8.1f}")
+        print(
+            f"\n{f'between sandboxes, {args.rounds} messages, ms':<36}{'median':>10}{'95 %':>10}{'max':>10}"
+        )
+        sandbox_table("local", "host", makers, args.rounds)
+        with ExitStack() as stack:
+            try:
+                os.environ["DOCKER_HOST"] = stack.enter_context(docker_host())
+                engine = connect("docker")
+                stack.callback(engine.close)
+                image = provide_base(engine)
+            except (NoEngine, CooperBenchError) as error:
+                print(f"docker: not measured: {error}")
+            else:
+                sandbox_table("docker", image, makers, args.rounds)
 
 
-def sandbox_table(makers: dict[str, Callable[[], Mailbox]], rounds: int) -> None:
-    print(f"\nlocal sandboxes, {rounds} messages, ms{'':<5}{'median':>10}{'95 %':>10}{'max':>10}")
-    with TemporaryDirectory(prefix="cooperbench-bench-") as folder:
-        (task,) = load_tasks(write_tiny(Path(folder)))
-        try:
-            backend = get_backend("local")
-            assert capabilities_of(backend).prepares
-            preparing = cast("PreparingBackend", backend)
-            image = preparing.prepare(task)
-        except CooperBenchError as error:
-            print(f"not measured: {error}")
-            return
-        try:
-            for kind, make in makers.items():
-                late, took = sandbox_latencies_ms(backend, image, task, make(), rounds)
-                print(f"{f'{kind}: sent → seen':<36}{spread(late)}")
-                print(f"{f'{kind}: send_message itself':<36}{spread(took)}")
-        finally:
-            getattr(backend, "close", lambda: None)()
+def sandbox_table(name: str, image: str, makers: dict[str, Callable[[], Mailbox]], rounds: int) -> None:
+    try:
+        backend = get_backend(name)
+    except CooperBenchError as error:
+        print(f"{name}: not measured: {error}")
+        return
+    try:
+        for kind, make in makers.items():
+            measured = journey(backend, image, make(), rounds)
+            print(f"{f'{name}, {kind}: returned → seen':<36}{spread(measured.seen)}")
+            print(f"{f'{name}, {kind}: send_message itself':<36}{spread(measured.sending)}")
+        print(f"{f'{name}: nothing':<36}{spread(measured.nothing)}")
+        shared, plain = pushes_ms(backend, image, rounds)
+        print(f"{f'{name}: git push team':<36}{spread(shared)}")
+        print(f"{f'{name}: git push to a folder':<36}{spread(plain)}")
+    finally:
+        getattr(backend, "close", lambda: None)()
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""Redis servers and mailboxes for the tests of this folder."""
+"""Redis servers, mailboxes and sandboxes for the tests of this folder."""
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from cooperbench.team.redis_link import RedisLink
 from cooperbench.team.redis_mailbox import RedisMailbox, unique_run_id
 from tests.team.redis_fixtures import AGENTS, Server, socket_server
+from tests.team.rooms import Rooms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -43,3 +45,9 @@ def fragile_redis() -> Iterator[Server]:
     """A server for one test, which may kill it."""
     with socket_server() as server:
         yield server
+
+
+@pytest.fixture
+def rooms() -> Iterator[Rooms]:
+    with ExitStack() as stack:
+        yield Rooms(stack)

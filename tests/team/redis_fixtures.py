@@ -132,6 +132,14 @@ def make_certificates(folder: Path) -> Certificates:
     return Certificates(folder / "ca.pem", folder / "server.pem", folder / "server.key")
 
 
+def wait_for_message(server: Server, recipient: str = "agent2") -> None:
+    """Until a pair of a run has sent something; the try before every run, which leaves the same kind of key, is none."""
+    deadline = time.monotonic() + 120
+    while not any(key.endswith(f":{recipient}") and "try-out" not in key for key in sorted(server.keys())):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
 def blocked(operator: RedisLink) -> bool:
     clients = operator.ask("INFO", "clients")
     return int(clients["blocked_clients"]) > 0

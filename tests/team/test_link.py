@@ -3,69 +3,20 @@
 from __future__ import annotations
 
 import threading
-from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
 
 from cooperbench.errors import InfraError
-from cooperbench.eval.backends import get_backend
-from cooperbench.eval.backends.access import open_sandbox
-from cooperbench.eval.backends.base import SandboxOptions
 from cooperbench.team import link as link_module
 from cooperbench.team import postbox as postbox_module
-from cooperbench.team.link import Receipt, TeamLink
+from cooperbench.team.link import Receipt
 from cooperbench.team.mailbox import MemoryMailbox, Posted
-from cooperbench.team.postbox import PostBox
+from tests.team.rooms import AGENTS, BOTH_WAYS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cooperbench.eval.backends.base import CommandResult, RichSandbox
     from cooperbench.team.mailbox import Mailbox
-
-AGENTS = ("agent1", "agent2")
-BOTH_WAYS = pytest.mark.parametrize("streams", [True, False], ids=["streams", "polled"])
-
-
-class Room:
-    """One agent's sandbox, with its link and its box."""
-
-    def __init__(self, sandbox: RichSandbox, mailbox: Mailbox, *, streams: bool = True) -> None:
-        self.sandbox = sandbox
-        self.mailbox = mailbox
-        self.link = TeamLink("agent1", ["agent2"])
-        self.box = PostBox(self.link, mailbox)
-        self.link.start(sandbox, streams=streams)
-        self.box.start()
-
-    def run(self, command: str) -> CommandResult:
-        return self.sandbox.run(["bash", "-c", command], timeout_seconds=120)
-
-    def leave(self) -> None:
-        self.box.close()
-        self.link.close()
-        self.mailbox.close()
-        self.box.join()
-
-
-class Rooms:
-    def __init__(self, stack: ExitStack) -> None:
-        self._stack = stack
-        self._backend = get_backend("local")
-
-    def open(self, mailbox: Mailbox | None = None, *, streams: bool = True) -> Room:
-        sandbox = open_sandbox(self._backend, "host", timeout_seconds=600, options=SandboxOptions("agent"))
-        self._stack.callback(sandbox.terminate)
-        room = Room(sandbox, mailbox or MemoryMailbox(AGENTS), streams=streams)
-        self._stack.callback(room.leave)
-        return room
-
-
-@pytest.fixture
-def rooms() -> Iterator[Rooms]:
-    with ExitStack() as stack:
-        yield Rooms(stack)
+    from tests.team.rooms import Room, Rooms
 
 
 def texts(room: Room) -> list[str]:

@@ -88,6 +88,22 @@ def test_those_who_write_to_a_finished_agent_are_told(mailbox: Mailbox) -> None:
     assert not mailbox.post("agent2", "agent1", "goodbye").recipient_finished
 
 
+def test_every_reader_learns_that_an_agent_finished_also_one_that_did_not_wait_just_then(
+    mailbox: Mailbox,
+) -> None:
+    assert mailbox.receive("agent2", 0, 0) == []
+    assert mailbox.receive("agent3", 0, 0) == []
+    mailbox.finish("agent1")
+    with ThreadPoolExecutor() as pool:
+        # Both come back long before their time is up, the second after the first has heard of it.
+        assert pool.submit(mailbox.receive, "agent2", 0, 600).result(30) == []
+        assert pool.submit(mailbox.receive, "agent3", 0, 600).result(30) == []
+        # And neither does so again.
+        waiting = pool.submit(mailbox.receive, "agent3", 0, 600)
+        posted = mailbox.post("agent2", "agent3", "still here").message
+        assert waiting.result(30) == [posted]
+
+
 def test_strangers_cannot_be_written_to(mailbox: Mailbox) -> None:
     with pytest.raises(ValueError, match="agent9"):
         mailbox.post("agent1", "agent9", "?")

@@ -10,6 +10,7 @@ import base64
 import binascii
 import queue
 import threading
+from contextlib import suppress
 from importlib.resources import files
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -108,13 +109,12 @@ class PollingCourier:
         self._sandbox = sandbox
         self._team_dir = team_dir
         self._ended = threading.Event()
-        self._script = script_text("collect.sh")
 
     def events(self) -> Iterator[Event]:
         failures = 0
         while not self._ended.wait(POLL_SECONDS):
             try:
-                collected = self._collect()
+                collected = collect(self._sandbox, self._team_dir)
                 failures = 0
             except SandboxDead:
                 raise
@@ -123,13 +123,7 @@ class PollingCourier:
                 if failures >= _MOST_FAILURES:
                     raise
                 continue
-            for line in collected.splitlines():
-                verb, name, encoded = [*line.split(b" "), b"", b""][:3]
-                try:
-                    content = base64.b64decode(encoded) if verb.decode() in WITH_CONTENT else b""
-                    yield Event(verb.decode(), name.decode("ascii"), content)
-                except ValueError:
-                    continue
+            yield from collected
 
     def put(self, folder: str, name: str, data: bytes) -> None:
         self._sandbox.write_file(f"{self._team_dir}/{folder}/{name}", data)
@@ -137,9 +131,19 @@ class PollingCourier:
     def close(self) -> None:
         self._ended.set()
 
-    def _collect(self) -> bytes:
-        argv = ["bash", "-c", self._script, "collect", self._team_dir, str(LARGEST_REQUEST_BYTES)]
-        return self._sandbox.run(argv, timeout_seconds=60, output_limit=10 * _LONGEST_LINE).stdout
+
+def collect(sandbox: RichSandbox, team_dir: str, *, last_call: bool = False) -> list[Event]:
+    """What was asked for and not answered yet; a few at a time. On the last call those still writing get a moment."""
+    how = "last" if last_call else ""
+    argv = ["bash", "-c", script_text("collect.sh"), "collect", team_dir, str(LARGEST_REQUEST_BYTES), how]
+    output = sandbox.run(argv, timeout_seconds=60, output_limit=10 * _LONGEST_LINE).stdout
+    events = []
+    for line in output.splitlines():
+        verb, name, encoded = [*line.split(b" "), b"", b""][:3]
+        with suppress(ValueError):
+            content = base64.b64decode(encoded) if verb.decode() in WITH_CONTENT else b""
+            events.append(Event(verb.decode(), name.decode("ascii"), content))
+    return events
 
 
 def script_text(name: str) -> str:

@@ -12,7 +12,7 @@ import re
 import secrets
 import threading
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from cooperbench.errors import SandboxError
 from cooperbench.gitcall import GitError
@@ -58,7 +58,7 @@ class FileThere:
 
 
 class GitRemote(Protocol):
-    """Of one pair. A backend with a git server of its own can have another one than `CarriedRemote`."""
+    """Of one pair. Asked from the threads of several agents."""
 
     def attach(
         self, agent_id: str, sandbox: RichSandbox, *, repo_dir: str, base_commit: str, base_git_dir: str
@@ -94,6 +94,22 @@ class GitRemote(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class SharingBackend(Protocol):
+    """A backend with a way of its own to share, such as a git server next to its sandboxes, if it has this method."""
+
+    def make_git_remote(self, folder: Path, agent_ids: Sequence[str]) -> GitRemote:
+        """For one pair; `folder` on the host is the remote's to make, to use and to remove."""
+        ...
+
+
+def make_remote(backend: object, folder: Path, agent_ids: Sequence[str]) -> GitRemote:
+    """The backend's own, else the one that works everywhere."""
+    if isinstance(backend, SharingBackend):
+        return backend.make_git_remote(folder, agent_ids)
+    return CarriedRemote(folder, agent_ids)
 
 
 @dataclass

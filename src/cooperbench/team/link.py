@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from cooperbench.errors import SandboxError
-from cooperbench.team.courier import PollingCourier, StreamCourier, script_text
+from cooperbench.errors import SandboxDead, SandboxError
+from cooperbench.team.courier import PollingCourier, StreamCourier, collect, script_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,6 +25,8 @@ TEAM_DIR = "/cooperbench/team"
 BIN_DIR = "/cooperbench/bin"
 MOST_REQUESTS = 200_000
 """Of one agent; one that floods is not listened to any more, instead of filling the harness's memory."""
+LAST_CALL_SECONDS = 5.0
+"""How long an agent that is done can keep us with what it still asks for."""
 _MOST_STARTS = 20
 _PAUSE_SECONDS = 0.1
 _NAME = re.compile(r"[A-Za-z0-9]{1,64}")
@@ -58,10 +61,14 @@ class TeamLink:
         }
         self._commands: list[str] = []
         self._on_restart: Callable[[], None] = lambda: None
+        self._on_lost: Callable[[SandboxDead], None] = lambda _: None
         self._sandbox: RichSandbox | None = None
         self._streams = False
         self._courier: Courier | None = None
         self._lock = threading.Lock()
+        self._known: set[tuple[str, str]] = set()
+        self._serving = threading.Lock()
+        """Held while a request is dealt with: one at a time, each once, in whatever way it was heard."""
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -76,6 +83,10 @@ class TeamLink:
     def on_restart(self, repeat: Callable[[], None]) -> None:
         """Called when the courier was killed and another one started: files on their way may be lost."""
         self._on_restart = repeat
+
+    def on_lost(self, tell: Callable[[SandboxDead], None]) -> None:
+        """Called when the sandbox has ended though the agent is not done."""
+        self._on_lost = tell
 
     def start(self, sandbox: RichSandbox, *, streams: bool) -> None:
         """Put the commands into the sandbox and listen to them."""
@@ -107,6 +118,28 @@ class TeamLink:
             # The agent is ending; what it does not get any more stays on record as not delivered.
             return
 
+    def last_call(self, *verbs: str) -> None:
+        """The agent is done: do what it has asked for of this kind and what was not heard yet."""
+        sandbox = self._sandbox
+        if sandbox is None or self._ended.is_set():
+            return
+        left, deadline = True, time.monotonic() + LAST_CALL_SECONDS
+        # A sandbox that is gone has nothing more to say, which whoever takes the work from it will notice.
+        with suppress(SandboxError, OSError, ValueError):
+            while left and not self._flooded() and time.monotonic() < deadline:
+                left = False
+                events = [
+                    event for event in collect(sandbox, TEAM_DIR, last_call=True) if event.verb in verbs
+                ]
+                # Something that takes its time, like a push, is no reason to keep the agent.
+                if not self._serving.acquire(timeout=LAST_CALL_SECONDS):
+                    return
+                try:
+                    for event in events:
+                        left = self._serve(event) or left
+                finally:
+                    self._serving.release()
+
     def close(self) -> None:
         """Calling it again does nothing; no thread is left when it returns."""
         with self._lock:
@@ -129,36 +162,50 @@ class TeamLink:
         return False
 
     def _listen(self) -> None:
-        known: set[tuple[str, str]] = set()
         for _ in range(_MOST_STARTS):
             # The sandbox is gone, or the courier's pipe was closed under us or by it.
             with suppress(SandboxError, OSError, ValueError):
-                self._hear(known)
+                self._hear()
             if self._ended.wait(_PAUSE_SECONDS):
                 return
             assert self._courier is not None
             self._courier.close()
-            if not self._streams or len(known) >= MOST_REQUESTS:
+            if not self._streams or self._flooded():
                 return
             try:
                 if not self._open_courier():
                     return
+            except SandboxDead as error:
+                if not self._ended.is_set():
+                    self._on_lost(error)
+                return
             except SandboxError:
                 return
             self._on_restart()
 
-    def _hear(self, known: set[tuple[str, str]]) -> None:
+    def _hear(self) -> None:
         assert self._courier is not None
         for event in self._courier.events():
-            request = (event.verb, event.name)
-            if request in known or event.verb not in self._handlers or not _NAME.fullmatch(event.name):
-                continue
-            known.add(request)
-            if len(known) >= MOST_REQUESTS:
+            with self._serving:
+                self._serve(event)
+            if self._flooded():
                 return
-            receipt = self._handled(event)
-            if receipt is not None:
-                self.put("receipts", event.name, f"{receipt.code}\n{receipt.text}".encode("utf-8", "replace"))
+
+    def _flooded(self) -> bool:
+        return len(self._known) >= MOST_REQUESTS
+
+    def _serve(self, event: Event) -> bool:
+        """Do what is asked for; False where it was done before or cannot be. For who holds `_serving`."""
+        request = (event.verb, event.name)
+        if request in self._known or event.verb not in self._handlers or not _NAME.fullmatch(event.name):
+            return False
+        self._known.add(request)
+        if self._flooded():
+            return False
+        receipt = self._handled(event)
+        if receipt is not None:
+            self.put("receipts", event.name, f"{receipt.code}\n{receipt.text}".encode("utf-8", "replace"))
+        return True
 
     def _handled(self, event: Event) -> Receipt | None:
         try:

@@ -40,7 +40,8 @@ class Mailbox(Protocol):
     def receive(self, agent_id: str, after: int, timeout_seconds: float) -> list[Message]:
         """Messages to an agent with a sequence above `after`, in order; waits for the first one that long.
 
-        Returns an empty list when the time is up or the mailbox was closed.
+        Returns an empty list when the time is up or the mailbox was closed, and early when an agent has finished since
+        this reader's last call: so whoever wants to know of that can wait long and need not ask often.
         """
         ...
 
@@ -66,6 +67,8 @@ class MemoryMailbox:
         self._agent_ids = tuple(agent_ids)
         self._messages: list[Message] = []
         self._finished: set[str] = set()
+        self._told: dict[str, int] = {}
+        """How many had finished when a reader's last call ended."""
         self._closed = False
         self._changed = threading.Condition()
 
@@ -85,7 +88,9 @@ class MemoryMailbox:
                 # A sequence is its place in the list, so what follows `after` starts there.
                 found = [message for message in self._messages[after:] if message.recipient == agent_id]
                 remaining = deadline - time.monotonic()
-                if found or self._closed or remaining <= 0:
+                news = len(self._finished) > self._told.get(agent_id, 0)
+                if found or news or self._closed or remaining <= 0:
+                    self._told[agent_id] = len(self._finished)
                     return found
                 self._changed.wait(remaining)
 

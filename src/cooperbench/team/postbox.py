@@ -2,20 +2,22 @@
 
 The agent's `send_message` asks over the link; the harness stamps sender, time and order. What comes in is put into the
 sandbox as files at once (for `read_messages` and `--wait`) and waits here to be shown to the agent before its next
-step; each message is shown once, by whichever way comes first.
+step; each message is shown once, by whichever way comes first. What is put into a context is bounded: of a long text
+some is left out, with a word on where the whole is, and of very many messages some wait for the step after.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from cooperbench.errors import InfraError
 from cooperbench.storage import utc_now
-from cooperbench.team.link import Receipt
+from cooperbench.team.link import TEAM_DIR, Receipt
 from cooperbench.team.mailbox import MAX_MESSAGE_BYTES
+from cooperbench.text import plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,8 +27,18 @@ if TYPE_CHECKING:
     from cooperbench.team.mailbox import Mailbox, Posted
 
 EVERYBODY = "*"
-MAX_SENT_BYTES = 64_000_000
-"""Of one agent in all: one that floods is told so, instead of filling the harness's memory."""
+MOST_SENT = 1_000
+"""Messages of one agent in all: one that floods is told so, instead of filling disks and contexts."""
+MAX_SENT_BYTES = 32_000_000
+"""The same, in bytes."""
+LONGEST_SHOWN = 10_000
+"""Characters of one message that are put into a context: its beginning, and a quarter of that of its end."""
+MOST_SHOWN = 40_000
+"""Characters that are put into a context before one step. What is left over waits for the next."""
+_FRAME = 100
+"""Characters that every message costs besides its text, so that a thousand short ones are not shown at once."""
+_LONGEST_WAIT_SECONDS = 15.0
+"""Nobody need wake earlier: a message, a colleague that finishes and the end do so. This is for a Redis that forgot."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +63,7 @@ class PostBox:
         self._deliveries: dict[int, Delivery] = {}
         self._finished: set[str] = set()
         self._failure: InfraError | None = None
+        self._sent = 0
         self._sent_bytes = 0
         self._changed = threading.Condition()
         self._closed = False
@@ -62,6 +75,7 @@ class PostBox:
         link.handle("send", self._send)
         link.handle("read", self._shown_by_command)
         link.on_restart(self._put_again)
+        link.on_lost(self._fail)
 
     def start(self) -> None:
         """Begin to carry what comes in."""
@@ -69,15 +83,24 @@ class PostBox:
         self._thread.start()
 
     def incoming(self) -> list[Message]:
-        """What has come and was not shown yet, in order; from now on it counts as shown."""
+        """What has come and was not shown yet, in order and cut to size; from now on it counts as shown."""
         with self._changed:
             self._check()
-            fresh = [self._pending.pop(sequence) for sequence in sorted(self._pending)]
-            for message in fresh:
-                self._deliveries[message.sequence] = Delivery(utc_now(), self.step, "context")
-        for message in fresh:
+            shown: list[Message] = []
+            room = MOST_SHOWN
+            for sequence in sorted(self._pending):
+                message = _cut_to_size(self._pending[sequence])
+                room -= len(message.text) + _FRAME
+                if shown and room < 0:
+                    break
+                shown.append(message)
+                del self._pending[sequence]
+                self._deliveries[sequence] = Delivery(utc_now(), self.step, "context")
+            if self._pending and shown:
+                shown[-1] = replace(shown[-1], text=shown[-1].text + _more_waiting(len(self._pending)))
+        for message in shown:
             self._link.put("read", _file_name(message), b"")
-        return fresh
+        return shown
 
     def wait(self, timeout_seconds: float) -> bool:
         """Until there is something to show; False when the time is up or the box was closed."""
@@ -96,13 +119,13 @@ class PostBox:
             return self._deliveries.get(sequence)
 
     def close(self) -> None:
-        """What has not been shown by now is on record as not delivered."""
+        """What has not been shown by now is on record as not delivered. Its thread ends when the mailbox wakes it."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
     def join(self) -> None:
-        """Until its thread has ended, which it does soon after `close`, at once if the mailbox is closed too."""
+        """Until its thread has ended, which it does when it is closed and the mailbox wakes it."""
         if self._thread is not None:
             self._thread.join(10)
 
@@ -111,7 +134,7 @@ class PostBox:
             raise self._failure
 
     def _fail(self, error: InfraError) -> None:
-        """The mailbox is of no more use: the agent's next look into the box says so."""
+        """Mailbox or sandbox are of no more use: the agent's next look into the box says so, or the one it is at."""
         with self._changed:
             self._failure = error
             self._changed.notify_all()
@@ -124,9 +147,12 @@ class PostBox:
             return Receipt(2, f"no colleague {recipient!r}")
         if len(rest) > MAX_MESSAGE_BYTES:
             return Receipt(2, f"the text is too long: at most {MAX_MESSAGE_BYTES} bytes")
-        if self._sent_bytes + len(rest) > MAX_SENT_BYTES:
+        if self._sent + len(recipients) > MOST_SENT:
+            return Receipt(2, f"you have sent enough: at most {MOST_SENT} messages in all")
+        if self._sent_bytes + len(rest) * len(recipients) > MAX_SENT_BYTES:
             return Receipt(2, f"you have sent enough: at most {MAX_SENT_BYTES} bytes in all")
-        self._sent_bytes += len(rest)
+        self._sent += len(recipients)
+        self._sent_bytes += len(rest) * len(recipients)
         text = rest.decode("utf-8", "replace").removesuffix("\n")
         try:
             posted = [self._mailbox.post(self.agent_id, name, text, self.step) for name in recipients]
@@ -149,14 +175,16 @@ class PostBox:
             seen = 0
             while not self._closed:
                 # Asked before the messages: those that a colleague sent before it finished go in front.
-                gone = [name for name in self.colleagues if self._mailbox.is_finished(name)]
-                for message in self._mailbox.receive(self.agent_id, seen, timeout_seconds=0.5):
+                working = [name for name in self.colleagues if name not in self._finished]
+                gone = [name for name in working if self._mailbox.is_finished(name)]
+                # Who has just been found to be gone is told of at once, with what came before that.
+                wait_seconds = 0.0 if gone else _LONGEST_WAIT_SECONDS
+                for message in self._mailbox.receive(self.agent_id, seen, wait_seconds):
                     seen = message.sequence
                     self._take_in(message)
                 for colleague in gone:
-                    if colleague not in self._finished:
-                        self._finished.add(colleague)
-                        self._link.put("finished", colleague, b"")
+                    self._finished.add(colleague)
+                    self._link.put("finished", colleague, b"")
         except InfraError as error:
             self._fail(error)
 
@@ -179,6 +207,24 @@ class PostBox:
             self._put_into_inbox(message)
         for colleague in list(self._finished):
             self._link.put("finished", colleague, b"")
+
+
+def _cut_to_size(message: Message) -> Message:
+    """As it is put into a context."""
+    left_out = len(message.text) - LONGEST_SHOWN
+    if left_out <= 0:
+        return message
+    tail = LONGEST_SHOWN // 4
+    note = (
+        f"\n[… {left_out} of {len(message.text)} characters left out; the whole text is in "
+        f"{TEAM_DIR}/inbox/{_file_name(message)} in your sandbox …]\n"
+    )
+    return replace(message, text=message.text[: LONGEST_SHOWN - tail] + note + message.text[-tail:])
+
+
+def _more_waiting(count: int) -> str:
+    waiting = plural(count, "more message")
+    return f"\n[{waiting} will be shown to you before your next step; `read_messages` shows them now]"
 
 
 def _receipt(posted: Sequence[Posted]) -> Receipt:

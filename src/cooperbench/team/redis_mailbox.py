@@ -37,6 +37,7 @@ EXPIRY_SECONDS = 24 * 3600
 _BLOCK_SECONDS = 5.0
 _LEAVE_SECONDS = 2.0
 _BELL = "bell"
+_NEVER, _FROM_NOW = "0-0", "$"
 T = TypeVar("T")
 
 # KEYS: hash, stream. ARGV: sequence known to the caller, expiry, message id, recipient, fields and values.
@@ -115,7 +116,8 @@ class RedisMailbox:
         self._newest = 0
         self._newest_to: dict[str, int] = {}
         self._finished: set[str] = set()
-        self._heard = "0-0"
+        self._heard: dict[str, str] = {}
+        """The last ring of the bell that each reader knows of: what one has heard is still news to the others."""
         self._readers = 0
         self._state = threading.Condition()
         """Guards the copy above."""
@@ -140,16 +142,12 @@ class RedisMailbox:
             return Posted(message, finished or recipient in self._finished)
 
     def receive(self, agent_id: str, after: int, timeout_seconds: float) -> list[Message]:
-        """As the protocol says; and may come back early, with nothing, when an agent has finished.
-
-        So whoever wants to know of that need not ask often.
-        """
         deadline = time.monotonic() + timeout_seconds
         outage = self._reading.get(agent_id) or Outage(self._patience_seconds)
         with self._counted_reader():
             while True:
                 # Before the look at the flag: the bell that comes with it is not to be taken for heard.
-                heard = self._heard
+                heard = self._heard.get(agent_id, _NEVER)
                 if self._closing.is_set():
                     break
                 remaining = deadline - time.monotonic()
@@ -157,6 +155,7 @@ class RedisMailbox:
                 try:
                     block_seconds = 0 if known else min(remaining, _BLOCK_SECONDS)
                     found, rung = self._read({agent_id: after}, block_seconds, heard)
+                    self._heard[agent_id] = rung or heard
                     outage.over()
                     if known and not found:
                         # Accepted, and not there any more: it must not wait for the next one to be noticed.
@@ -167,7 +166,7 @@ class RedisMailbox:
                 except RedisAway as error:
                     pause = outage.pause_seconds(error)
                     if remaining <= 0:
-                        return []
+                        break
                     self._closing.wait(min(pause, remaining))
                     self._write_back_if_free()
         return [
@@ -194,7 +193,7 @@ class RedisMailbox:
     def messages(self) -> list[Message]:
         if not self._closing.is_set():
             with suppress(InfraError):
-                self._read(dict.fromkeys(self._agent_ids, 0), 0, self._heard)
+                self._read(dict.fromkeys(self._agent_ids, 0), 0, _FROM_NOW)
         return self._kept()
 
     def close(self) -> None:
@@ -209,7 +208,7 @@ class RedisMailbox:
             # Only then is nobody left who would look for the bell after it is gone.
             self._state.wait_for(lambda: self._readers == 0, _LEAVE_SECONDS)
         with self._writing, suppress(InfraError):
-            self._read(dict.fromkeys(self._agent_ids, 0), 0, self._heard)
+            self._read(dict.fromkeys(self._agent_ids, 0), 0, _FROM_NOW)
             self._link.ask("DEL", self._space, *map(self._key, (*self._agent_ids, _BELL)))
 
     def _key(self, name: str) -> str:
@@ -276,16 +275,16 @@ class RedisMailbox:
         finally:
             self._writing.release()
 
-    def _read(self, after: dict[str, int], block_seconds: float, heard: str) -> tuple[list[Message], bool]:
-        """What has come to these agents, in order, and whether the bell rang; waits that long for either."""
+    def _read(self, after: dict[str, int], block_seconds: float, heard: str) -> tuple[list[Message], str]:
+        """What has come to these agents, in order, and the bell's last ring if there was one; waits that long."""
         streams = {self._key(agent_id).encode(): agent_id for agent_id in after}
         blocking: list[str | int] = ["BLOCK", math.ceil(block_seconds * 1000)] if block_seconds > 0 else []
         starts = [f"{sequence}-0" for sequence in after.values()]
         answer = self._link.ask("XREAD", *blocking, "STREAMS", *streams, self._key(_BELL), *starts, heard)
-        found, rung = [], False
+        found, rung = [], ""
         for key, items in answer or []:
             if key not in streams:
-                self._heard, rung = items[-1][0].decode(), True
+                rung = items[-1][0].decode()
                 continue
             for entry_id, fields in items:
                 entry = self._parsed(entry_id, fields, streams[key])

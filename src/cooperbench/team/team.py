@@ -67,13 +67,14 @@ class Team:
             )
 
     def leave(self, agent_id: str) -> None:
-        """Colleagues who write to it from now on are told so."""
+        """What it has sent is taken still; colleagues who write to it from now on are told so."""
+        if agent_id in self.postboxes:
+            self._links[agent_id].last_call("read", "send")
+            self.postboxes[agent_id].close()
         if self.mailbox is not None:
             self.mailbox.finish(agent_id)
         if self.remote is not None:
             self.remote.detach(agent_id)
-        if agent_id in self.postboxes:
-            self.postboxes[agent_id].close()
         if agent_id in self._links:
             self._links[agent_id].close()
 

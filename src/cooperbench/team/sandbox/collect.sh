@@ -1,6 +1,20 @@
 # The courier for sandboxes without streams, run a few times a second: prints what was asked for and not answered yet, as
-# lines "VERB NAME CONTENT" with the content in base64: collect.sh TEAM_DIR LARGEST_REQUEST
+# lines "VERB NAME CONTENT" with the content in base64: collect.sh TEAM_DIR LARGEST_REQUEST [last]
+# "last", when an agent is done: a send_message that it left in the background gets half a second to hand over its text.
 cd "$1" || exit 1
+writing() {
+    for file in drafts/*; do [[ -e $file ]] && return; done
+    for file in /proc/[0-9]*/comm; do { read -r name <"$file"; } 2>/dev/null && [[ $name == send_message ]] && return; done
+    false
+}
+if [ "${3-}" = last ]; then
+    for _ in {1..25}; do
+        writing || break
+        # Those that wait for a receipt have handed over theirs.
+        for file in send/*; do [[ -f $file && ! -e receipts/${file##*/} ]] && break 2; done
+        sleep 0.02
+    done
+fi
 # Named first, told last: what was read before somebody asked to be in step is told before that.
 syncs=''
 for file in sync/*; do [ ! -e "$file" ] || syncs="$syncs ${file##*/}"; done

@@ -5,7 +5,24 @@
 # no bell, but a file `polled`: the harness then looks into the folders a few times a second.
 team=/cooperbench/team
 
-nap() { sleep 0.02 2>/dev/null || sleep 1; }
+# Waiting: short naps first, longer ones the longer it lasts, and a look at the clock about once a second. Every nap and
+# every look starts a process, of which many that wait in one sandbox would leave no time for anything else.
+begin_waiting() { # SECONDS
+    wait_seconds=$1 wait_end='' nap_ms=10 since_clock_ms=0
+}
+
+nap() { # 1 when the time is up
+    nap_text=$((1000 + nap_ms))
+    sleep "0.${nap_text#1}" 2>/dev/null || { nap_ms=1000; sleep 1; }
+    since_clock_ms=$((since_clock_ms + nap_ms)) napped_ms=$nap_ms
+    nap_ms=$((nap_ms + nap_ms / 4))
+    [ "$nap_ms" -le 500 ] || nap_ms=500
+    if [ "$since_clock_ms" -ge 1000 ]; then
+        since_clock_ms=0 clock=$(date +%s)
+        [ -n "$wait_end" ] || wait_end=$((clock - 1 + wait_seconds))
+        [ "$clock" -lt "$wait_end" ] || return 1
+    fi
+}
 
 ring() { # VERB NAME. Opened for reading too: else it would wait for ever where nobody listens any more
     # In one write, and on a line of its own whatever somebody else has written before.
@@ -18,13 +35,13 @@ carried() { # does anybody listen?
 }
 
 await() { # NAME SECONDS: until the receipt is there; 1: time is up, 2: nobody listens any more
-    until_second=$(($(date +%s) + $2)) silent_naps=0
+    begin_waiting "$2"
+    silent_ms=0
     until [ -e "$team/receipts/$1" ]; do
         # A courier that was killed is started again within a moment.
-        if carried; then silent_naps=0; else silent_naps=$((silent_naps + 1)); fi
-        [ "$silent_naps" -lt 100 ] || return 2
-        [ "$(date +%s)" -lt "$until_second" ] || return 1
-        nap
+        [ "$silent_ms" -lt 2000 ] || return 2
+        nap || { [ -e "$team/receipts/$1" ]; return; }
+        if carried; then silent_ms=0; else silent_ms=$((silent_ms + napped_ms)); fi
     done
 }
 
