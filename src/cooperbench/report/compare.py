@@ -1,0 +1,198 @@
+"""The same pairs in two runs, or in two settings: what changed, by how much, and could it be chance?
+
+Only pairs with a verdict on both sides are compared; the others are named with their state on each side.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from cooperbench.errors import UserError
+from cooperbench.models import SETTINGS
+from cooperbench.report.records import VERDICTS
+from cooperbench.report.statistics.clusters import Observation
+from cooperbench.report.statistics.distributions import mcnemar_exact
+from cooperbench.report.statistics.intervals import Estimate, Method, mean, rate, ratio
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cooperbench.models import Setting
+    from cooperbench.report.loading import PairData, Run
+    from cooperbench.report.summary import PairKey
+
+
+@dataclass(frozen=True)
+class Side:
+    """One setting of one run."""
+
+    run: Run
+    setting: Setting
+
+    @property
+    def label(self) -> str:
+        return f"{self.run.name}:{self.setting}"
+
+    @property
+    def pairs(self) -> dict[PairKey, PairData]:
+        return {pair.key: pair for pair in self.run.of(self.setting)}
+
+
+@dataclass(frozen=True)
+class Unpaired:
+    """A pair that cannot be compared, and its state on both sides."""
+
+    key: PairKey
+    first_state: str
+    second_state: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """From the first side to the second, over the pairs that have a verdict on both."""
+
+    first: str
+    second: str
+    verdict: str
+    n: int
+    first_rate: Estimate
+    second_rate: Estimate
+    difference: Estimate
+    """Second minus first."""
+    gained: tuple[PairKey, ...]
+    """Failed on the first side, passed on the second."""
+    lost: tuple[PairKey, ...]
+    p_value: float
+    """McNemar's exact test of `gained` against `lost`; it takes pairs for independent."""
+    unpaired: tuple[Unpaired, ...]
+    deficit: Estimate | None = None
+    """Solo minus coop; None where both sides are the same setting."""
+    retention: Estimate | None = None
+    """Coop over solo; None likewise."""
+
+    @property
+    def drop(self) -> float:
+        return -(self.difference.value or 0.0)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "first": self.first,
+            "second": self.second,
+            "verdict": self.verdict,
+            "n": self.n,
+            "first_rate": self.first_rate.to_json(),
+            "second_rate": self.second_rate.to_json(),
+            "difference": self.difference.to_json(),
+            "gained": [_key_json(key) for key in self.gained],
+            "lost": [_key_json(key) for key in self.lost],
+            "mcnemar_p": self.p_value,
+            "unpaired": [
+                {**_key_json(one.key), "first_state": one.first_state, "second_state": one.second_state}
+                for one in self.unpaired
+            ],
+            "coordination_deficit": self.deficit.to_json() if self.deficit else None,
+            "retention": self.retention.to_json() if self.retention else None,
+        }
+
+
+def _key_json(key: PairKey) -> dict[str, Any]:
+    return {"repo": key.repo, "task_id": key.task_id, "features": list(key.features)}
+
+
+def compare_sides(
+    first: Side, second: Side, verdict: str = "overall", method: Method = "clustered"
+) -> Comparison:
+    """Everything about two sides. A method of `wilson` is for the two rates; a difference has none: it is clustered."""
+    if verdict not in VERDICTS:
+        raise UserError(f"no verdict {verdict!r}; there are: {', '.join(VERDICTS)}")
+    ours, theirs = first.pairs, second.pairs
+    before, after, unpaired = [], [], []
+    for key in sorted({*ours, *theirs}):
+        values = [_value(side.get(key), verdict) for side in (ours, theirs)]
+        if values[0] is None or values[1] is None:
+            unpaired.append(Unpaired(key, _state(ours.get(key)), _state(theirs.get(key))))
+        else:
+            before.append(Observation(key, values[0]))
+            after.append(Observation(key, values[1]))
+    changes = [Observation(old.key, new.value - old.value) for old, new in zip(before, after, strict=True)]
+    over_tasks: Method = "clustered" if method == "wilson" else method
+    gained = tuple(key for key, change in changes if change > 0)
+    lost = tuple(key for key, change in changes if change < 0)
+    deficit = retention = None
+    if first.setting != second.setting:
+        solo, coop = (before, after) if first.setting == "solo" else (after, before)
+        deficit = mean(
+            [Observation(one.key, one.value - other.value) for one, other in zip(solo, coop, strict=True)],
+            (-1.0, 1.0),
+            over_tasks,
+        )
+        retention = ratio(coop, solo)
+    return Comparison(
+        first=first.label,
+        second=second.label,
+        verdict=verdict,
+        n=len(changes),
+        first_rate=rate(before, method),
+        second_rate=rate(after, method),
+        difference=mean(changes, (-1.0, 1.0), over_tasks),
+        gained=gained,
+        lost=lost,
+        p_value=mcnemar_exact(len(gained), len(lost)),
+        unpaired=tuple(unpaired),
+        deficit=deficit,
+        retention=retention,
+    )
+
+
+def _value(pair: PairData | None, verdict: str) -> float | None:
+    verdicts = pair.verdicts if pair is not None else None
+    value = getattr(verdicts, verdict) if verdicts is not None else None
+    return None if value is None else float(value)
+
+
+def _state(pair: PairData | None) -> str:
+    return "not part of it" if pair is None else pair.state
+
+
+def sides_to_compare(chosen: Sequence[tuple[Run, Setting | None]]) -> list[tuple[Side, Side]]:
+    """Which settings stand against which: as said, else one run's solo and coop, else what both runs have."""
+    if len(chosen) == 1:
+        run, setting = chosen[0]
+        if setting is not None or set(run.settings) != set(SETTINGS):
+            raise UserError(
+                f"run {run.name!r} has {' and '.join(run.settings) or 'nothing'} to compare with itself; "
+                "name a second run, or one that has both solo and coop"
+            )
+        return [(Side(run, "solo"), Side(run, "coop"))]
+    if len(chosen) != 2:
+        raise UserError(f"compare takes one run or two, not {len(chosen)}")
+    (first, first_setting), (second, second_setting) = chosen
+    for run, setting in chosen:
+        if setting is not None and setting not in run.settings:
+            raise UserError(
+                f"run {run.name!r} has no {setting} pairs; it has {', '.join(run.settings) or 'none'}"
+            )
+    ours = (first_setting,) if first_setting else first.settings
+    theirs = (second_setting,) if second_setting else second.settings
+    if len(ours) == len(theirs) == 1:
+        return [(Side(first, ours[0]), Side(second, theirs[0]))]
+    shared = [setting for setting in ours if setting in theirs]
+    if not shared:
+        raise UserError(
+            f"runs {first.name!r} and {second.name!r} have no setting in common; name one, e.g. RUN:coop"
+        )
+    return [(Side(first, setting), Side(second, setting)) for setting in shared]
+
+
+def check_same_dataset(runs: Sequence[Run], *, anyway: bool = False) -> None:
+    """Numbers of different datasets do not belong into one table."""
+    different = {run.dataset: run.name for run in reversed(runs)}
+    if len(different) > 1 and not anyway:
+        listed = "; ".join(
+            f"{name} has {dataset or 'an unknown dataset'}" + (f" at revision {revision}" if revision else "")
+            for (dataset, revision), name in reversed(different.items())
+        )
+        raise UserError(
+            f"these runs are of different datasets ({listed}); add --anyway to go on all the same"
+        )

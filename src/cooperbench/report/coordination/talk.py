@@ -1,0 +1,225 @@
+"""What was said: questions and their answers, repetition, and words to those who were gone."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from cooperbench.report.coordination.moments import moment, seconds_between
+from cooperbench.report.coordination.phrases import words
+from cooperbench.report.coordination.sentences import MOST_CHARACTERS, sentences_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from cooperbench.report.records import Conversation, SentMessage
+
+SIMILAR = 0.7
+"""Jaccard similarity of three-word sequences from which on a message repeats an earlier one."""
+ANSWERS_LOOKED_AT = 50
+"""So many messages back after a question; later ones answer something else."""
+EARLIER_MESSAGES = 100
+"""So many of the same sender to the same recipient are compared; word-for-word repetition is found at any distance."""
+_MOST_WORDS = 4_000
+_WORD = re.compile(r"[^\W_]+(?:_[^\W_]+)*")
+_ANSWERS = re.compile(
+    r"\W{0,8}(?:yes|yep|yeah|no|nope|sure|ok|okay|agreed|correct|right|exactly|confirmed|understood|got it|sounds good|"
+    r"good question|great|fine|ack|will do|answer|to answer|re:|regarding)\b",
+    re.IGNORECASE,
+)
+_COMMON_WORDS = words(
+    "about after again also another anything before being between both change changes changing code could "
+    "does doing done each else even every feature file files from function have here into just know like "
+    "make mine more most much need only other over please same should some something such sure than that "
+    "their them then there these they thing this those touch touching under using very want well were "
+    "what when where which while will with working would your you agent agent1 agent2 plan planning going "
+    "anyone think method class"
+)
+
+
+@dataclass(frozen=True)
+class Question:
+    """A sentence that asks, and what came of it."""
+
+    asker: str
+    asked: str
+    message: int
+    """Sequence number of the message that it is in."""
+    start: int
+    """Its place in the message, in characters from 0."""
+    end: int
+    text: str
+    was_shown: bool | None
+    """Whether it was put before the one who was asked; None: not on record."""
+    replied_by: int | None
+    """The first message back after it was shown, whatever that is about."""
+    answered_by: int | None
+    """The first message back that takes up a word of it, or begins like an answer."""
+    seconds: float | None
+    """From asking to that answer being sent."""
+    asker_steps: int | None
+    """Steps that the asker took between asking and being shown the answer."""
+
+
+@dataclass(frozen=True)
+class Repetition:
+    """A message that says again what its sender has told the same colleague."""
+
+    sender: str
+    message: int
+    earlier: int
+    similarity: float
+
+
+@dataclass(frozen=True)
+class Late:
+    """A message that its recipient never saw."""
+
+    sender: str
+    recipient: str
+    message: int
+    after_end: bool
+    """It was sent after the recipient's last act: to somebody who had finished."""
+
+
+def questions_in(conversation: Conversation) -> list[Question]:
+    messages = conversation.messages
+    shown_is_known = any(message.delivered_at for message in messages)
+    ways: dict[tuple[str, str], list[_Reply]] = {}
+    for place, message in enumerate(messages):
+        ways.setdefault((message.sender, message.recipient), []).append(_Reply(place, message))
+    found = []
+    for place, message in enumerate(messages):
+        asking = [one for one in sentences_of(message.text) if _asks(one.text)]
+        if not asking:
+            continue
+        shown = moment(message.delivered_at)
+        back = []
+        if shown is not None or not shown_is_known:
+            later = _later(ways.get((message.recipient, message.sender), []), place)
+            back = [one for one in later if not shown_is_known or one.sent >= (shown or 0.0)][
+                :ANSWERS_LOOKED_AT
+            ]
+        for sentence in asking:
+            asked = _content_words(sentence.text)
+            answer = next((one.message for one in back if one.begins_as_answer or asked & one.words), None)
+            found.append(
+                Question(
+                    message.sender,
+                    message.recipient,
+                    message.sequence,
+                    sentence.start,
+                    sentence.end,
+                    sentence.text,
+                    message.delivered_at is not None if shown_is_known else None,
+                    back[0].message.sequence if back else None,
+                    answer.sequence if answer else None,
+                    seconds_between(moment(message.timestamp), moment(answer.timestamp)) if answer else None,
+                    _steps_between(message, answer),
+                )
+            )
+    return found
+
+
+def repetitions_in(messages: Sequence[SentMessage]) -> list[Repetition]:
+    found = []
+    said: dict[tuple[str, str], list[tuple[int, frozenset[str]]]] = {}
+    exactly: dict[tuple[str, str, str], int] = {}
+    for message in messages:
+        spoken = _words(message.text)
+        if not spoken:
+            continue
+        way = (message.sender, message.recipient)
+        whole = " ".join(spoken)
+        shingles = frozenset(" ".join(spoken[at : at + 3]) for at in range(max(1, len(spoken) - 2)))
+        earlier, similarity = exactly.get((*way, whole)), 1.0
+        if earlier is None:
+            recent = said.get(way, [])[-EARLIER_MESSAGES:]
+            similarity, earlier = max(
+                ((_jaccard(shingles, other), number) for number, other in recent), default=(0.0, None)
+            )
+        if earlier is not None and similarity >= SIMILAR:
+            found.append(Repetition(message.sender, message.sequence, earlier, round(similarity, 3)))
+        exactly.setdefault((*way, whole), message.sequence)
+        said.setdefault(way, []).append((message.sequence, shingles))
+        del said[way][:-EARLIER_MESSAGES]
+    return found
+
+
+def never_shown(conversation: Conversation, last_acts: Mapping[str, float | None]) -> list[Late]:
+    """Messages without a delivery; none where the record does not tell of deliveries."""
+    if not conversation.complete or not any(
+        one.delivered_by or one.sender_step is not None for one in conversation.messages
+    ):
+        return []
+    return [
+        Late(
+            message.sender,
+            message.recipient,
+            message.sequence,
+            _after(message, last_acts.get(message.recipient)),
+        )
+        for message in conversation.messages
+        if message.delivered_at is None
+    ]
+
+
+def _after(message: SentMessage, last_act: float | None) -> bool:
+    sent = moment(message.timestamp)
+    return sent is not None and last_act is not None and sent >= last_act
+
+
+def _asks(sentence: str) -> bool:
+    return sentence.rstrip("\"')]*_ ").endswith("?") and len(_WORD.findall(sentence)) > 1
+
+
+class _Reply:
+    """A message that may be an answer; read once, and only if a question comes before it."""
+
+    def __init__(self, place: int, message: SentMessage) -> None:
+        self.place = place
+        self.message = message
+
+    @cached_property
+    def sent(self) -> float:
+        return moment(self.message.timestamp) or 0.0
+
+    @cached_property
+    def words(self) -> set[str]:
+        return _content_words(self.message.text[:MOST_CHARACTERS])
+
+    @cached_property
+    def begins_as_answer(self) -> bool:
+        return _ANSWERS.match(self.message.text) is not None
+
+
+def _later(replies: Sequence[_Reply], place: int) -> Sequence[_Reply]:
+    """Those after a place in the conversation, as far as answers are looked for."""
+    first = bisect_right(replies, place, key=lambda reply: reply.place)
+    return replies[first : first + 10 * ANSWERS_LOOKED_AT]
+
+
+def _content_words(text: str) -> set[str]:
+    return {word for word in map(str.lower, _WORD.findall(text)) if len(word) > 3} - _COMMON_WORDS
+
+
+def _steps_between(question: SentMessage, answer: SentMessage | None) -> int | None:
+    if answer is None or answer.delivered_step is None or question.sender_step is None:
+        return None
+    return max(0, answer.delivered_step - question.sender_step)
+
+
+def _words(text: str) -> list[str]:
+    return [word.lower() for word in _WORD.findall(text[:MOST_CHARACTERS])[:_MOST_WORDS]]
+
+
+def _jaccard(one: frozenset[str], other: frozenset[str]) -> float:
+    # Sets of very different size cannot be similar; that is cheaper to see.
+    small, large = sorted((len(one), len(other)))
+    if small < SIMILAR * large:
+        return 0.0
+    common = len(one & other)
+    return common / (small + large - common)

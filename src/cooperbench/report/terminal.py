@@ -1,0 +1,202 @@
+"""A whole analysis as tables for the terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cooperbench.report.numbers import (
+    NOTHING,
+    area_text,
+    basis_text,
+    key_text,
+    p_text,
+    percent_text,
+    points_text,
+    rate_text,
+)
+from cooperbench.report.rates import MEANINGS
+from cooperbench.report.tables import Table
+from cooperbench.text import duration_text, plural
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cooperbench.report.analysis import Analysis
+    from cooperbench.report.compare import Comparison
+    from cooperbench.report.rates import RateRow
+
+MOST_LINES = 20
+_MARKS = "¹²³⁴"
+_INTERVALS = {
+    "clustered": "95 % intervals, clustered by task (Student's t over tasks)",
+    "wilson": "95 % intervals by Wilson, as if pairs were independent: too narrow where tasks hang together",
+    "bootstrap": "95 % intervals by a bootstrap over tasks",
+}
+
+
+def analysis_tables(analysis: Analysis) -> Iterator[Table]:
+    """In the order in which one reads them; what there is nothing to say about is left out."""
+    yield _rates(analysis)
+    yield _costs(analysis)
+    if analysis.deficits:
+        yield _deficits(analysis)
+    yield from _difficulty(analysis)
+    yield from _repeats(analysis)
+    if len(analysis.cross_play.configurations) > 1:
+        yield _cross_play(analysis)
+    if analysis.problems:
+        yield Table("Could not be read", notes=_first(analysis.problems))
+
+
+def _rates(analysis: Analysis) -> Table:
+    names = [name for name in MEANINGS if any(name in row.rates for row in analysis.rates)]
+    remarks = sorted(
+        {rate.note for row in analysis.rates for rate in row.rates.values() if rate.note and rate.n}
+    )
+    marks = dict(zip(remarks, _MARKS, strict=False))
+    rows = []
+    for row in analysis.rates:
+        rates = [row.rates.get(name) for name in names]
+        overall = row.rates["overall"]
+        effect = NOTHING if overall.design_effect is None else f"{overall.design_effect:.1f}"
+        cells = [NOTHING if rate is None else rate_text(rate) + marks.get(rate.note, "") for rate in rates]
+        rows.append([_place(row), str(row.judged), str(overall.clusters), *cells, effect])
+    notes = [f"{mark} {remark}" for remark, mark in marks.items()]
+    notes += [f"{_INTERVALS[analysis.method]}; n: judged pairs; deff: design effect of overall", ""]
+    notes += [line for row in analysis.rates if row.repo is None for line in _states(row)]
+    notes += ["", *(f"{name}: {MEANINGS[name]}" for name in names)]
+    return Table("Rates", ("run", "n", "tasks", *names, "deff"), rows, notes)
+
+
+def _place(row: RateRow) -> str:
+    if row.repo is None:
+        return f"{row.run}:{row.setting}"
+    return f"  {row.repo}" if row.task_id is None else f"  {row.repo}/task{row.task_id}"
+
+
+def _states(row: RateRow) -> list[str]:
+    words = {
+        "error": "ended in errors",
+        "unevaluated": "not evaluated yet",
+        "missing": "not run yet",
+        "broken": "could not be read",
+    }
+    if not row.left_out:
+        return [f"{row.run}:{row.setting}: {plural(row.pairs, 'pair')}, all judged"]
+    left_out = ", ".join(f"{count} {words[state]}" for state, count in row.left_out.items())
+    counted = f"{plural(row.pairs, 'pair')}, {row.judged} judged"
+    return [f"{row.run}:{row.setting}: {counted} ({left_out}: not part of the rates)"]
+
+
+def _costs(analysis: Analysis) -> Table:
+    rows = [
+        [
+            f"{row.run}:{row.setting}",
+            f"${row.cost:.2f}",
+            NOTHING if not row.finished else f"${row.cost / row.finished:.3f}",
+            str(row.tokens),
+            str(row.steps),
+            str(row.messages),
+            duration_text(row.agent_seconds),
+        ]
+        for row in analysis.rates
+        if row.repo is None
+    ]
+    notes = [
+        f"{row.run}:{row.setting}: cost without {plural(row.unpriced_calls, 'call')} of models without a known price"
+        for row in analysis.rates
+        if row.repo is None and row.unpriced_calls
+    ]
+    headings = ("run", "cost", "a pair", "tokens", "steps", "messages", "agents' time")
+    return Table("Cost and time", headings, rows, notes)
+
+
+def _deficits(analysis: Analysis) -> Table:
+    rows = [
+        [
+            comparison.first,
+            comparison.second,
+            str(comparison.n),
+            rate_text(comparison.first_rate),
+            rate_text(comparison.second_rate),
+            points_text(comparison.deficit) if comparison.deficit else NOTHING,
+            rate_text(comparison.retention) if comparison.retention else NOTHING,
+            p_text(comparison.p_value),
+        ]
+        for comparison in analysis.deficits
+    ]
+    notes = ["Over the pairs that have a verdict in both; deficit: solo − coop; retention: coop ∕ solo"]
+    notes += [line for comparison in analysis.deficits for line in _deficit_notes(comparison)]
+    headings = ("solo", "coop", "n", "solo rate", "coop rate", "deficit", "retention", "McNemar")
+    return Table("Coordination deficit", headings, rows, notes)
+
+
+def _deficit_notes(comparison: Comparison) -> list[str]:
+    lines = []
+    if comparison.unpaired:
+        count = plural(len(comparison.unpaired), "pair")
+        lines.append(f"{comparison.second}: {count} without a verdict in both, left out")
+    for name, estimate in (("deficit", comparison.deficit), ("retention", comparison.retention)):
+        if estimate is not None and estimate.note:
+            lines.append(f"{comparison.second}, {name}: {estimate.note}")
+    if comparison.deficit is not None:
+        lines.append(f"{comparison.second}: {basis_text(comparison.deficit)}")
+    return lines
+
+
+def _difficulty(analysis: Analysis) -> Iterator[Table]:
+    difficulty = analysis.difficulty
+    for place, curve in enumerate(difficulty.curves):
+        rows = [
+            [
+                f"{bucket.low:.1f}–{bucket.high:.1f}",
+                str(bucket.pairs),
+                rate_text(bucket.solo),
+                str(bucket.solo.n),
+                rate_text(bucket.coop),
+                str(bucket.coop.n),
+            ]
+            for bucket in curve.buckets
+            if bucket.solo.n or bucket.coop.n
+        ]
+        areas = f"solo {area_text(curve.solo_area)}, coop {area_text(curve.coop_area)}"
+        lost = f"ΔAUC {area_text(curve.lost_area)}, retention {percent_text(curve.retention)}"
+        notes = [f"Area under the curve: {areas}, {lost}"]
+        if place == 0:
+            made_of = plural(len(difficulty.configurations), "configuration")
+            notes.append(f"Difficulty from the solo results of {made_of}; 95 % Wilson intervals")
+            if difficulty.unscored:
+                notes.append(f"{plural(difficulty.unscored, 'pair')} without a solo verdict: in no curve")
+        title = "By difficulty" if curve.configuration == "all" else f"By difficulty: {curve.configuration}"
+        yield Table(title, ("difficulty", "pairs", "solo", "n", "coop", "n"), rows, notes)
+
+
+def _repeats(analysis: Analysis) -> Iterator[Table]:
+    for repeats in analysis.repeats:
+        rows = [
+            [f"pass@{k}", rate_text(estimate), str(estimate.n), str(estimate.clusters)]
+            for k, estimate in repeats.pass_at.items()
+        ]
+        flaky = [
+            f"flaky: {key_text(key)} ({repeats.tries[key][0]} of {repeats.tries[key][1]} passed)"
+            for key in repeats.flaky
+        ]
+        title = f"Repeated: {', '.join(repeats.runs)} ({repeats.setting})"
+        yield Table(title, ("", "rate", "n", "tasks"), rows, _first(flaky) or ["no flaky pairs"])
+
+
+def _cross_play(analysis: Analysis) -> Table:
+    played = analysis.cross_play
+    rows = []
+    for one in played.configurations:
+        cells = [played.cells.get((one, other)) for other in played.configurations]
+        rows.append([one, *(NOTHING if cell is None else f"{rate_text(cell)} n={cell.n}" for cell in cells)])
+    notes = ["Overall success in coop; rows: agent1 (the lower feature), columns: agent2"]
+    if played.unknown:
+        notes.append(f"{plural(played.unknown, 'pair')} without a record of who the two were: left out")
+    return Table("Who works with whom", ("agent1 ∖ agent2", *played.configurations), rows, notes)
+
+
+def _first(lines: tuple[str, ...] | list[str]) -> list[str]:
+    more = len(lines) - MOST_LINES
+    return [*lines[:MOST_LINES], *([f"… {more} more (--json has all)"] if more > 0 else [])]

@@ -1,0 +1,171 @@
+"""From what is on disk to what it says, for pairs of every kind and for files that are missing, broken or hostile."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cooperbench.report.coordination.aggregate import coordination_of_run
+from cooperbench.report.coordination.pair import coordination
+from cooperbench.report.coordination.terminal import coordination_tables, look_at
+from cooperbench.report.loading import load_run
+from tests.report.factory import Style, Talk, layout, share, write_run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cooperbench.report.records import PairData
+    from tests.report.factory import Kind
+
+ONE = {"alpha_task": {3: [(1, 2)]}}
+
+
+def one_pair(tmp_path: Path, kind: Kind = "passed", style: Style | None = None) -> PairData:
+    write_run(tmp_path, "r", ONE, kind, style=style)
+    (pair,) = load_run(tmp_path, "r").pairs
+    return pair
+
+
+def test_a_conflict_is_shown_with_all_its_evidence(tmp_path: Path) -> None:
+    talk = (
+        Talk(1, 1, "I will change part_3 in src/app.py. I won't touch part_4. Which function do you change?"),
+        Talk(2, 2, "No function but part_9, and I won't touch src/app.py at all."),
+        Talk(2, 4, "No function but part_9, and I won't touch src/app.py at all!"),
+    )
+    found = coordination(one_pair(tmp_path, "conflict", Style(talk=talk)))
+    assert found.problems == ()
+    assert found.loss is not None
+    assert (found.loss.kind, found.loss.conflicting_files) == ("conflict", ("src/app.py",))
+    first, second = found.agents
+    assert (first.steps, first.sending_steps, first.step_share) == (4, (1,), 0.25)
+    assert (first.tokens.basis, first.token_share, first.sent, first.received) == ("reported", 0.25, 1, 2)
+    assert first.first is not None
+    assert (first.first.step, first.first.seconds, first.first.step_fraction) == (1, 13.0, 0.25)
+    assert second.sending_steps == (2, 4)
+    assert [(plan.agent_id, plan.announced) for plan in found.plans] == [
+        ("agent1", ("part_3", "src/app.py")),
+        ("agent2", ()),
+    ]
+    assert [(one.message, one.answered_by) for one in found.questions] == [(1, 2)]
+    assert [(one.message, one.earlier) for one in found.repetitions] == [(3, 2)]
+    (overlap,) = found.overlaps
+    assert [(file.path, file.overlapping, file.conflicts) for file in overlap.files] == [
+        ("src/app.py", 1, True)
+    ]
+    assert [symbol.name for symbol in overlap.symbols] == ["part_3"]
+    verdicts = {(one.claim.agent_id, one.claim.name): one.verdict for one in found.claims}
+    assert verdicts == {
+        ("agent1", "part_3"): "kept",
+        ("agent1", "src/app.py"): "kept",
+        ("agent1", "part_4"): "not_verifiable",
+        ("agent2", "src/app.py"): "broken",
+    }
+    broken = next(one for one in found.claims if one.verdict == "broken")
+    assert (broken.claim.message, broken.claim.said_again, broken.patch_path) == (2, (3,), "src/app.py")
+
+
+@pytest.mark.parametrize(
+    ("kind", "loss"),
+    [
+        ("passed", "passed"), ("union", "passed"), ("conflict", "conflict"), ("capability", "capability"),
+        ("integration", "integration"), ("unevaluated", None), ("error", None), ("killed", None), ("missing", None),
+        ("broken", None), ("eval_error", None),
+    ],
+)  # fmt: skip
+def test_every_kind_of_pair_is_looked_at_and_is_json(tmp_path: Path, kind: Kind, loss: str | None) -> None:
+    found = coordination(one_pair(tmp_path, kind))
+    assert (found.loss.kind if found.loss else None) == loss
+    assert bool(found.problems) == (kind in ("error", "killed", "missing"))
+    content = json.loads(json.dumps(found.to_json()))
+    assert content["schema"] == "cooperbench.coordination/1"
+    assert content["messages"] == sum(agent["sent"] for agent in content["agents"])
+
+
+def test_a_solo_pair_has_a_loss_and_no_cooperation(tmp_path: Path) -> None:
+    write_run(tmp_path, "r", ONE, "conflict", setting="solo")
+    (pair,) = load_run(tmp_path, "r").pairs
+    found = coordination(pair)
+    assert found.loss is not None
+    assert (found.loss.kind, found.messages, found.overlaps) == ("capability", 0, ())
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b'{"messages": 3, "steps": {"a": 1}}', b"\xff\x00" * 50, b'{"messages": [1, {"from": 2}], "steps": [3, {"step": true, "args": 7, "tokens": "x"}]}'])  # fmt: skip
+def test_broken_files_are_problems_and_never_tracebacks(tmp_path: Path, content: bytes) -> None:
+    pair = one_pair(tmp_path)
+    pair.paths.conversation.write_bytes(content)
+    pair.paths.agent("agent1").trajectory.write_bytes(content)
+    pair.paths.agent("agent2").patch.write_bytes(content)
+    found = coordination(pair)
+    assert found.problems
+    json.dumps(found.to_json())
+
+
+def test_agents_without_a_model_are_measured_by_what_they_wrote(tmp_path: Path) -> None:
+    pair = one_pair(tmp_path)
+    path = pair.paths.agent("agent1").trajectory
+    content = json.loads(path.read_text())
+    content["steps"] = [
+        {"action": "run", "args": {"command": "x" * 300}, "step": 1},
+        {"action": "run", "args": {"command": "sleep 1 && send_message agent2 " + "é" * 34 + "y"}, "step": 2},
+        {"action": "run", "args": {"command": "echo send_message; cat send_message.txt"}, "step": 3},
+        {"action": "run", "args": {"command": "if read_messages --wait; then true; fi"}, "step": 4},
+    ]
+    path.write_text(json.dumps(content))
+    pair.paths.conversation.write_text('{"messages": []}')
+    agent = coordination(pair).agents[0]
+    assert (agent.sending_steps, agent.reading_steps, agent.step_share) == ((2,), (4,), 0.5)
+    assert agent.tokens.basis == "estimated"
+    written = [300, 100, 39, 38]
+    assert agent.tokens.all == sum(written) / 4
+    assert agent.tokens.on_messages == (written[1] + written[3]) / 4
+
+
+def test_a_run_adds_up(tmp_path: Path) -> None:
+    kinds = share(
+        {
+            "passed": 3,
+            "conflict": 2,
+            "capability": 2,
+            "integration": 2,
+            "union": 1,
+            "error": 1,
+            "unevaluated": 1,
+        }
+    )
+    write_run(tmp_path, "r", layout(2, 4, 24), kinds)
+    write_run(tmp_path, "r", layout(2, 4, 24), "passed", setting="solo")
+    run = load_run(tmp_path, "r")
+    looked = look_at(run)
+    found = looked.found
+    states = [pair.state for pair in run.of("coop")]
+    loss = found.loss
+    assert loss.n == states.count("passed") + states.count("failed")
+    assert loss.passed + loss.capability + loss.conflict + loss.integration == loss.n
+    assert loss.n + loss.without_verdict == 24
+    assert (found.n, found.skipped, found.clusters) == (24 - states.count("error"), states.count("error"), 4)
+    messages = found.measure("messages")
+    assert (messages.mean.value, messages.mean.n, messages.median) == (4.0, found.n, 4.0)
+    assert found.measure("step_share").mean.value == 0.5
+    plans = found.share("first_message_is_plan")
+    assert (plans.count, plans.rate.n, plans.rate.clusters) == (2 * found.n, 2 * found.n, 4)
+    assert sum(file.pairs for file in found.conflicts) == sum(
+        pair.merge_status == "conflict" for pair in run.of("coop")
+    )
+    content = json.loads(json.dumps(looked.to_json()))
+    assert [len(content["pairs"]), content["n"], content["loss"]["n"]] == [found.n, found.n, loss.n]
+    split, *_ = coordination_tables(looked)
+    counts = (loss.passed, loss.capability, loss.conflict, loss.integration, loss.n)
+    assert list(split.rows[0]) == [str(count) for count in counts]
+    assert f"{found.skipped} without a result left out" in split.notes
+
+
+def test_a_run_without_pairs_has_no_numbers_and_says_so(tmp_path: Path) -> None:
+    write_run(tmp_path, "r", ONE, "error")
+    run = load_run(tmp_path, "r")
+    found = coordination_of_run(run.pairs)
+    messages = found.measure("messages").mean
+    assert (found.n, messages.value, messages.note) == (0, None, "no pairs")
+    (table,) = coordination_tables(look_at(run))
+    assert list(table.notes) == ["no coop pair with a result"]

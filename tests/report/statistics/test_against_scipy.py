@@ -1,0 +1,102 @@
+"""Every formula of our own, held against scipy and statsmodels."""
+
+from __future__ import annotations
+
+import random
+from importlib import import_module
+from typing import Any
+
+import pytest
+
+from cooperbench.report.statistics.clusters import Observation, cluster_of
+from cooperbench.report.statistics.distributions import incomplete_beta, mcnemar_exact, t_cdf, t_quantile
+from cooperbench.report.statistics.intervals import design_effect, mean, rate, wilson
+from cooperbench.report.summary import PairKey
+
+# Both libraries take seconds to import: one process of the tests does it.
+pytestmark = pytest.mark.xdist_group("scipy")
+
+
+def library(name: str) -> Any:
+    """Neither is typed, and nothing outside of these tests needs them."""
+    return import_module(name)
+
+
+def clustered(tasks: int, seed: int, *, alike: float = 0.5) -> list[Observation]:
+    """Zeros and ones; in each task a share of pairs follows the task's own coin."""
+    source = random.Random(seed)
+    found = []
+    for task in range(tasks):
+        own = source.random() < 0.5
+        for feature in range(2, 3 + source.randrange(1, 12)):
+            value = own if source.random() < alike else source.random() < 0.5
+            found.append(Observation(PairKey("r", task, (1, feature)), float(value)))
+    return found
+
+
+def test_student_and_beta() -> None:
+    stats, special = library("scipy.stats"), library("scipy.special")
+    for degrees in (1, 2, 3, 5, 10, 29, 100, 5000):
+        for probability in (0.6, 0.9, 0.95, 0.975, 0.995, 0.9999, 0.025):
+            ours, theirs = t_quantile(probability, degrees), stats.t.ppf(probability, degrees)
+            assert ours == pytest.approx(theirs, rel=1e-9)
+        for value in (-40.0, -2.5, -0.1, 0.0, 0.3, 4.0, 1e4):
+            assert t_cdf(value, degrees) == pytest.approx(stats.t.cdf(value, degrees), rel=1e-9, abs=1e-15)
+    for a in (0.5, 1.0, 3.5, 80.0, 2500.0):
+        for b in (0.5, 2.0, 40.0):
+            for x in (0.0, 1e-9, 0.02, 0.5, 0.7, 0.999, 1.0):
+                assert incomplete_beta(a, b, x) == pytest.approx(
+                    special.betainc(a, b, x), rel=1e-9, abs=1e-300
+                )
+
+
+def test_wilson() -> None:
+    confint = library("statsmodels.stats.proportion").proportion_confint
+    for passed, n in ((0, 1), (1, 1), (0, 7), (3, 7), (7, 7), (50, 100), (499, 652)):
+        for confidence in (0.9, 0.95, 0.99):
+            ours = wilson(passed, n, confidence)
+            assert (ours.low, ours.high) == pytest.approx(
+                confint(passed, n, 1 - confidence, "wilson"), abs=1e-12
+            )
+
+
+def test_mcnemar() -> None:
+    mcnemar = library("statsmodels.stats.contingency_tables").mcnemar
+    for gained, lost in ((0, 0), (0, 1), (3, 3), (1, 8), (30, 12), (200, 260)):
+        theirs = mcnemar([[5, gained], [lost, 9]], exact=True).pvalue if gained + lost else 1.0
+        assert mcnemar_exact(gained, lost) == pytest.approx(theirs, rel=1e-9)
+
+
+@pytest.mark.parametrize(("tasks", "seed"), [(2, 1), (3, 2), (8, 3), (30, 4)])
+def test_the_clustered_interval_is_the_regressions(tasks: int, seed: int) -> None:
+    observations = clustered(tasks, seed, alike=0.9)
+    values = [one.value for one in observations]
+    groups = [cluster_of(one.key).task_id for one in observations]
+    model = library("statsmodels.regression.linear_model").OLS(values, [1.0] * len(values))
+    theirs = model.fit(cov_type="cluster", cov_kwds={"groups": groups}, use_t=True)
+    independent = model.fit()
+    effect = design_effect(observations)
+    assert effect is not None
+    assert effect == pytest.approx((theirs.bse[0] / independent.bse[0]) ** 2, rel=1e-9)
+    assert effect > 1
+    ours = mean(observations)
+    assert ours.value == pytest.approx(theirs.params[0])
+    assert (ours.low, ours.high) == pytest.approx(tuple(theirs.conf_int(0.05)[0]), rel=1e-9)
+    assert (ours.n, ours.clusters) == (len(values), tasks)
+
+
+def test_the_bootstrap_is_that_of_scipy_over_tasks() -> None:
+    numpy, stats = library("numpy"), library("scipy.stats")
+    observations = clustered(25, 5, alike=0.8)
+    tasks = sorted({cluster_of(one.key) for one in observations})
+    sums = [sum(one.value for one in observations if cluster_of(one.key) == task) for task in tasks]
+    sizes = [sum(cluster_of(one.key) == task for one in observations) for task in tasks]
+
+    def share(chosen: Any, of: Any, axis: int = -1) -> Any:
+        return numpy.sum(chosen, axis=axis) / numpy.sum(of, axis=axis)
+
+    theirs = stats.bootstrap(
+        (sums, sizes), share, paired=True, method="percentile", n_resamples=20_000, rng=numpy.random.default_rng(1)
+    ).confidence_interval  # fmt: skip
+    ours = rate(observations, "bootstrap")
+    assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high), abs=0.02)
