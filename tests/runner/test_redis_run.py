@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,7 +11,7 @@ from cooperbench.errors import UserError
 from cooperbench.team.office import open_post_office
 from cooperbench.team.redis_link import RedisLink
 from tests.runner.helpers import Left, run_tiny
-from tests.team.redis_fixtures import Server, free_port, socket_server
+from tests.team.redis_fixtures import free_port, socket_server, wait_for_message
 from tests.tiny import write_script
 
 if TYPE_CHECKING:
@@ -28,13 +27,6 @@ def texts(left: Left) -> list[str]:
     return [message["message"] for message in left.json("conversation.json")["messages"]]
 
 
-def wait_for_keys(server: Server) -> None:
-    deadline = time.monotonic() + 60
-    while not [key for key in sorted(server.keys()) if key.endswith(":agent2")]:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def test_messages_go_through_the_redis_that_was_named_and_leave_nothing(tmp_path: Path) -> None:
     with socket_server() as server:
         link = RedisLink(server.url)
@@ -42,7 +34,7 @@ def test_messages_go_through_the_redis_that_was_named_and_leave_nothing(tmp_path
         seen: set[str] = set()
 
         def watch() -> None:
-            wait_for_keys(server)
+            wait_for_message(server)
             seen.update(server.keys())
 
         watcher = threading.Thread(target=watch)
@@ -64,7 +56,7 @@ def test_a_redis_that_is_killed_in_mid_run_costs_no_message(tmp_path: Path) -> N
     with socket_server() as server:
 
         def break_it() -> None:
-            wait_for_keys(server)
+            wait_for_message(server)
             server.restart()
 
         breaker = threading.Thread(target=break_it)

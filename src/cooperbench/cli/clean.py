@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from typing import TYPE_CHECKING
 
-from cooperbench.errors import UserError
-from cooperbench.text import plural, printable
+from cooperbench.errors import CooperBenchError, UserError
+from cooperbench.text import printable
 
 if TYPE_CHECKING:
     import argparse
 
+CLEANERS = {
+    "local": "cooperbench.eval.backends.local.leftovers:clean",
+    "docker": "cooperbench.eval.backends.docker.leftovers:clean",
+    "modal": "cooperbench.eval.backends.modal.leftovers:clean",
+}
+"""Where things can be left over: functions that remove it and return what it was, one line each."""
+NEARBY = ("local", "docker")
+"""Looked at unless somewhere is named; the others cost time, or need credentials."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--backend", choices=("local", "docker"), default="local", help="where to look (default: %(default)s)"
+        "--backend",
+        choices=tuple(CLEANERS),
+        help=f"where to look (default: {' and '.join(NEARBY)}, if it answers)",
     )
     parser.add_argument(
         "--templates",
@@ -24,26 +36,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    if args.backend == "docker":
-        if args.templates:
-            raise UserError("--templates is for --backend local; see `cooperbench images clean`")
-        return _clean_docker()
-    from cooperbench.eval.backends.local.rundir import default_cache_dir, remove_leftovers, remove_tree
-
-    cache = default_cache_dir()
-    removed = remove_leftovers(cache)
-    sys.stdout.write(
-        f"removed what {plural(len(removed), 'killed process', 'killed processes')} left in {cache}\n"
-    )
+    if args.templates and args.backend not in (None, "local"):
+        raise UserError("--templates is for --backend local; see `cooperbench images clean`")
+    if args.backend:
+        removed = _clean(args.backend)
+    else:
+        removed = [line for name in NEARBY for line in _clean_if_there(name)]
     if args.templates:
-        remove_tree(cache / "local")
-        sys.stdout.write(f"removed the prepared tasks in {cache / 'local'}\n")
+        removed += _remove_templates()
+    sys.stdout.write("".join(f"removed {printable(line)}\n" for line in removed) or "nothing was left over\n")
     return 0
 
 
-def _clean_docker() -> int:
-    from cooperbench.eval.backends.docker.leftovers import clean
+def _clean(backend: str) -> list[str]:
+    module, _, function = CLEANERS[backend].partition(":")
+    return list(getattr(import_module(module), function)())
 
-    names = clean()
-    sys.stdout.write("".join(f"removed {printable(name)}\n" for name in names) or "nothing was left over\n")
-    return 0
+
+def _clean_if_there(backend: str) -> list[str]:
+    try:
+        return _clean(backend)
+    except CooperBenchError as error:
+        reason = str(error).partition("; ")[0]
+        sys.stderr.write(printable(f"{backend}: not looked at: {reason}") + "\n")
+        return []
+
+
+def _remove_templates() -> list[str]:
+    from cooperbench.eval.backends.local.rundir import default_cache_dir
+    from cooperbench.temporary import remove_tree
+
+    folder = default_cache_dir() / "local"
+    if not folder.exists():
+        return []
+    remove_tree(folder)
+    return [f"the prepared tasks in {folder}"]

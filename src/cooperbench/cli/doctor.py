@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from cooperbench.cli.arguments import add_dataset_argument
-from cooperbench.doctor import LOCAL_BACKEND, Status, examine_all
+from cooperbench.doctor import LOCAL_BACKEND, Asked, Status, examine_all
 from cooperbench.text import printable
 
 if TYPE_CHECKING:
@@ -19,12 +19,13 @@ _SIGNS = {Status.OK: "✓", Status.MISSING: "-", Status.BROKEN: "✗"}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_dataset_argument(parser)
+    parser.add_argument("--redis", metavar="URL", help="a Redis to try (default: that of `run`)")
     parser.add_argument("--json", action="store_true", help="for machines: one JSON object on stdout")
 
 
 def execute(args: argparse.Namespace) -> int:
     findings = []
-    for finding in examine_all(args.dataset_dir):
+    for finding in examine_all(Asked(args.dataset_dir, args.redis)):
         findings.append(finding)
         if not args.json:
             mend = f" → {finding.mend}" if finding.mend else ""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cooperbench.cli.arguments import add_logs_argument, add_selection_arguments, whole_above_zero
+from cooperbench.cli.containers import add_container_arguments, use_container_arguments
 from cooperbench.cli.run import print_summary
 from cooperbench.dataset.discovery import resolve_dataset_dir
 from cooperbench.eval.api import DEFAULT_TEST_SECONDS, evaluate_experiment, select_results
@@ -32,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=10,
         help="evaluations at once (default: %(default)s)",
     )
+    add_container_arguments(parser)
     parser.add_argument("--force", action="store_true", help="judge again what is judged already")
     parser.add_argument(
         "--test-timeout",
@@ -47,6 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
+    backend = args.backend or default_backend()
+    use_container_arguments(args, backend)
     paths = ExperimentPaths(Path(args.log_dir), args.name)
     found = select_results(
         paths, resolve_dataset_dir(args.dataset_dir), args.subset, args.repo, args.task_id, args.features
@@ -56,7 +60,7 @@ def execute(args: argparse.Namespace) -> int:
         found,
         concurrency=args.concurrency,
         force=args.force,
-        backend=args.backend or default_backend(),
+        backend=backend,
         test_timeout=args.test_timeout,
         display=PlainDisplay(sys.stderr) if args.json else make_display(),
     )

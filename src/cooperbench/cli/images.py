@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from cooperbench.cli.arguments import add_selection_arguments, whole_above_zero
+from cooperbench.cli.containers import add_template_argument, use_template_argument
 from cooperbench.dataset.discovery import discover, resolve_dataset_dir, scan_tasks
 from cooperbench.errors import CooperBenchError
 from cooperbench.text import plural, printable
@@ -31,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "; ".join(f"{name}: {meaning}" for name, meaning in ACTIONS.items())
     parser.add_argument("action", choices=tuple(ACTIONS), help=text)
     add_selection_arguments(parser)
+    add_template_argument(parser)
     parser.add_argument("--json", action="store_true", help="for machines: one JSON object on stdout")
     parser.add_argument("--built", action="store_true", help="clean: also the images that were built here")
     parser.add_argument(
@@ -50,6 +52,7 @@ def execute(args: argparse.Namespace) -> int:
         value is not None for value in (args.subset, args.repo, args.task_id, args.features, args.dataset_dir)
     )
     tasks = select_tasks(args) if chosen else None
+    use_template_argument(args)
     backend = DockerBackend()
     try:
         if args.action == "clean":

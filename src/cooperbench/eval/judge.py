@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -94,7 +95,8 @@ def examine(patch: bytes | None, hidden: frozenset[str], base: BaseTree) -> Hand
 class _Bench:
     """Runs tests, each in a sandbox of its own, the same question only once.
 
-    The first sandbox serves for reading the base before its test run.
+    The first sandbox serves for reading the base before its test run. Removing one takes a while in some backends: the
+    next test does not wait for it, but `close` does.
     """
 
     def __init__(self, pair: Pair, make_sandbox: Callable[[], RichSandbox], timeout_seconds: int) -> None:
@@ -103,6 +105,7 @@ class _Bench:
         self._timeout_seconds = timeout_seconds
         self._answers: dict[tuple[int, bytes], TestRun] = {}
         self._first: RichSandbox | None = make_sandbox()
+        self._removals = ThreadPoolExecutor(1, thread_name_prefix="removal")
         self.base = SandboxBaseTree(self._first)
 
     def test(self, feature_id: int, patch: bytes) -> TestRun:
@@ -113,12 +116,13 @@ class _Bench:
                 tests = self._pair.task.feature(feature_id).tests.read_bytes()
                 self._answers[question] = run_tests(sandbox, tests, patch, self._timeout_seconds)
             finally:
-                sandbox.terminate()
+                self._removals.submit(sandbox.terminate)
         return self._answers[question]
 
     def close(self) -> None:
         if self._first is not None:
-            self._first.terminate()
+            self._removals.submit(self._first.terminate)
+        self._removals.shutdown()
 
 
 def evaluate_pair(

@@ -34,6 +34,7 @@ from cooperbench.eval.treemerge import (
 )
 from cooperbench.gitcall import decode_path, encode_path, git, git_version, last_lines, run_git
 from cooperbench.models import MergeResult
+from cooperbench.temporary import owned_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Sequence, Set
@@ -89,7 +90,7 @@ class PatchRepo:
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            place = TemporaryDirectory(prefix="cooperbench-merge-", dir=store_parent())
+            place = TemporaryDirectory(prefix=owned_prefix("merge"), dir=store_parent())
             self._folder = Path(stack.enter_context(place))
             self._git_dir = make_git_dir(self._folder / "store")
             self._write_base()

@@ -81,9 +81,9 @@ def test_a_sandbox_dies_with_its_process_and_leaves_what_the_next_one_removes(tm
     owner = subprocess.Popen(command, stdout=subprocess.PIPE)
     assert owner.stdout is not None
     assert owner.stdout.readline() == b"ready\n"
-    assert host_sleepers(duration) == 1
+    assert eventually(lambda: host_sleepers(duration) == 1)
     assert remove_leftovers(tmp_path) == []
-    assert host_sleepers(duration) == 1
+    assert eventually(lambda: host_sleepers(duration) == 1)
     owner.send_signal(signal.SIGKILL)
     owner.wait()
     owner.stdout.close()

@@ -160,12 +160,20 @@ class Capabilities:
     """It has `prepare(task) -> Image`: makes a task ready to be run, once, safe to call from several threads."""
     closes: bool = False
     """It has `close()`: lets go of whatever it holds when a run is over."""
+    checks: bool = False
+    """It has `check()`: UserError where no sandbox at all could be made, so that this is said once, not for each."""
 
 
 class PreparingBackend(EvalBackend, Protocol):
     """A backend with the capability `prepares`."""
 
     def prepare(self, task: Task) -> Image: ...
+
+
+class CheckingBackend(EvalBackend, Protocol):
+    """A backend with the capability `checks`."""
+
+    def check(self) -> None: ...
 
 
 def capabilities_of(backend: EvalBackend) -> Capabilities:

@@ -87,8 +87,12 @@ cb_janitor() { # CTL DIR: as long as background processes write, keep throwing a
 
 cb_at_eof() { # CTL SECONDS: has everything that holds the control pipe ended, now or within this time?
   local rest
-  while IFS= read -r -t "$2" -u "$1" rest; do :; done
-  (($? <= 128))
+  # Not `while read …`: the status of a loop is that of its body.
+  while :; do
+    IFS= read -r -t "$2" -u "$1" rest && continue
+    (($? <= 128))
+    return
+  done
 }
 
 cb_trim() { # of a long output only the first and the last two chunks can be needed

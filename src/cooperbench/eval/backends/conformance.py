@@ -6,7 +6,8 @@
             return lambda: open_sandbox(MyBackend(), "image", timeout_seconds=300, options=SandboxOptions())
 
 Sandboxes need bash and coreutils. Only the working directory is written to. Set `isolated` if killing every process in
-a sandbox is harmless to the rest of the machine; without it that test is skipped.
+a sandbox is harmless to the rest of the machine; without it that test is skipped. Set `shared` where making a sandbox
+takes long: tests then use one after the other, emptied between them, until one of them ends it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import os
 import secrets
 import signal
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import pytest
 
@@ -51,10 +52,20 @@ def unique_duration() -> str:
     return f"900.{secrets.randbelow(10**9):09d}"
 
 
+def _emptied(sandbox: RichSandbox) -> bool:
+    try:
+        return bash(sandbox, "shopt -s dotglob nullglob; rm -rf -- *").returncode == 0
+    except SandboxDead:
+        return False
+
+
 class SandboxConformance:
     """Subclass it and override `make_sandbox`."""
 
     isolated = False
+    shared = False
+    spare: ClassVar[list[RichSandbox]]
+    """What one test leaves for the next."""
 
     @pytest.fixture
     def make_sandbox(self) -> Callable[[], RichSandbox]:
@@ -62,9 +73,21 @@ class SandboxConformance:
 
     @pytest.fixture
     def sandbox(self, make_sandbox: Callable[[], RichSandbox]) -> Iterator[RichSandbox]:
-        sandbox = make_sandbox()
+        sandbox = self.spare.pop() if self.spare else make_sandbox()
         yield sandbox
-        sandbox.terminate()
+        if self.shared and _emptied(sandbox):
+            self.spare.append(sandbox)
+        else:
+            sandbox.terminate()
+
+    @classmethod
+    def setup_class(cls) -> None:
+        cls.spare = []
+
+    @classmethod
+    def teardown_class(cls) -> None:
+        for sandbox in cls.spare:
+            sandbox.terminate()
 
     def test_exec_gives_a_result(self, sandbox: RichSandbox) -> None:
         result = sandbox.exec("bash", "-c", "echo out; echo err >&2; exit 3")

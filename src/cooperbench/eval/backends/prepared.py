@@ -13,7 +13,7 @@ from cooperbench.models import Image
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from cooperbench.eval.backends.base import EvalBackend, PreparingBackend
+    from cooperbench.eval.backends.base import CheckingBackend, EvalBackend, PreparingBackend
     from cooperbench.models import Task
 
 WORKERS = 4
@@ -27,8 +27,13 @@ class PreparedImages:
         self._images: dict[Task, Future[Image]] = {}
 
     def prepare(self, tasks: Iterable[Task], progress: Callable[[Task, int, int], None]) -> None:
-        """All of them, telling after each how many of how many are done. Failures are told by `get`."""
+        """All of them, telling after each how many of how many are done. Failures are told by `get`.
+
+        UserError at once where the backend cannot work at all.
+        """
         wanted = list(dict.fromkeys(task for task in tasks if task not in self._images))
+        if wanted and capabilities_of(self._backend).checks:
+            cast("CheckingBackend", self._backend).check()
         with ThreadPoolExecutor(WORKERS, thread_name_prefix="image") as pool:
             for task in wanted:
                 self._images[task] = pool.submit(self._make, task)

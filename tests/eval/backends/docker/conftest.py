@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-ENGINES = ("docker", "podman") if os.environ.get("COOPERBENCH_TEST_PODMAN") == "1" else ("docker",)
-"""Podman on request: builds of its version 4.3 fail now and then with `layer not known`."""
+ENGINES = tuple((os.environ.get("COOPERBENCH_TEST_ENGINES") or "docker,podman").split(","))
 _FIRST_TIME_SECONDS = 900
 """The base image may have to be made."""
 
@@ -30,7 +29,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "backends/docker/" not in item.nodeid:
             continue
-        # One process for all of them: two Podman services on one storage take each other's layers away.
+        # One process for all of them: starting an engine takes longer than most of the tests.
         item.add_marker(pytest.mark.xdist_group("engines"))
         if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(_FIRST_TIME_SECONDS))

@@ -15,7 +15,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -127,10 +128,24 @@ def _start_docker(dockerd: str, cache: Path, users: Path) -> str:
 
 @contextmanager
 def podman_host(folder: Path) -> Iterator[str]:
-    """The address of a service of Podman with a storage of its own."""
+    """The address of a service of Podman with a storage that nobody else uses meanwhile."""
     if shutil.which("podman") is None or os.geteuid() != 0:
         raise NoEngine("Podman is not installed, or this is not root")
-    cache = cache_folder() / "podman"
+    for number in count(1):
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(
+                    locked(cache_folder() / f"podman-{number}.lock", fcntl.LOCK_EX | fcntl.LOCK_NB)
+                )
+            except BlockingIOError:
+                continue
+            with _podman_on(cache_folder() / f"podman-{number}", folder) as address:
+                yield address
+            return
+
+
+@contextmanager
+def _podman_on(cache: Path, folder: Path) -> Iterator[str]:
     init = next(filter(None, map(shutil.which, ("catatonit", "tini"))), None)
     lines = ["[containers]", 'default_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]', "[engine]"]
     # What must not outlive a restart of the machine, apart from that of other Podmans here, locks included.

@@ -16,17 +16,22 @@ if TYPE_CHECKING:
     from cooperbench.eval.backends.docker import DockerBackend
 
 
-class TestChannel(SandboxConformance):
+class InContainers(SandboxConformance):
     isolated = True
-
-    @pytest.fixture
-    def make_sandbox(self, docker: DockerBackend, base_image: str) -> Callable[[], RichSandbox]:
-        return lambda: docker.create_sandbox(base_image, timeout=300)
+    shared = True
 
     @pytest.fixture(autouse=True)
-    def _has_init(self, docker: DockerBackend) -> None:
+    def _engine(self, docker: DockerBackend) -> None:
         self.has_init = docker.engine.has_init
         self.podman = docker.engine.podman
+        # Those of the other engine ended with it.
+        self.spare[:] = [sandbox for sandbox in self.spare if sandbox in docker._open._open]
+
+
+class TestChannel(InContainers):
+    @pytest.fixture
+    def make_sandbox(self, docker: DockerBackend, base_image: str) -> Callable[[], RichSandbox]:
+        return lambda: docker.create_sandbox(base_image, timeout=900)
 
     def test_a_sandbox_whose_processes_were_all_killed(self, sandbox: RichSandbox) -> None:
         if self.has_init:
@@ -37,17 +42,10 @@ class TestChannel(SandboxConformance):
             assert sandbox.run(["echo", "alive"]).stdout == b"alive\n"
 
 
-class TestWithoutChannel(SandboxConformance):
-    isolated = True
-
+class TestWithoutChannel(InContainers):
     @pytest.fixture
     def make_sandbox(self, docker: DockerBackend, image_without_split: str) -> Callable[[], RichSandbox]:
-        return lambda: docker.create_sandbox(image_without_split, timeout=300)
-
-    @pytest.fixture(autouse=True)
-    def _has_init(self, docker: DockerBackend) -> None:
-        self.has_init = docker.engine.has_init
-        self.podman = docker.engine.podman
+        return lambda: docker.create_sandbox(image_without_split, timeout=900)
 
     def test_a_background_process_can_write_after_its_command_has_ended(self, sandbox: RichSandbox) -> None:
         if not self.podman:

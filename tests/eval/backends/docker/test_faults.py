@@ -6,14 +6,16 @@ import socket
 import subprocess
 import sys
 import threading
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import pytest
 
+from cooperbench.cli import main
 from cooperbench.errors import InfraError, UserError
 from cooperbench.eval.backends.docker import DockerBackend
 from cooperbench.eval.backends.docker.engine import connect
-from cooperbench.eval.backends.docker.faults import NotRunning, cannot_connect, translated
+from cooperbench.eval.backends.docker.faults import NotRunning, NotThere, cannot_connect, translated
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,6 +35,44 @@ def test_no_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     ) as caught:
         backend.create_sandbox("any")
     assert "\n" not in str(caught.value)
+
+
+def test_a_run_without_an_engine_stops_at_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Said once, not for each pair, and no pair counts as tried."""
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
+    words = [
+        "-n",
+        "r",
+        "-a",
+        "oracle",
+        "--no-messaging",
+        "--dataset-dir",
+        "demo",
+        "--log-dir",
+        str(tmp_path / "logs"),
+    ]
+    assert main(["run", "--backend", "docker", *words]) == 2
+    said = capsys.readouterr()
+    assert said.err.startswith("cooperbench: cannot connect to the Docker daemon")
+    assert said.err.count("\n") == 1
+    assert not list((tmp_path / "logs").rglob("result.json"))
+
+
+def test_a_package_for_ssh(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("docker")
+    if find_spec("paramiko"):
+        pytest.skip("paramiko is installed here")
+    monkeypatch.setenv("DOCKER_HOST", "ssh://nobody@127.0.0.1")
+    with pytest.raises(UserError, match=r"pip install 'docker\[ssh\]'"):
+        connect()
+
+
+def test_nobody_listens_at_a_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:1")
+    with pytest.raises(UserError, match=r"--backend local \(\[Errno 111\] Connection refused\)$"):
+        connect()
 
 
 def test_no_podman(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -86,6 +126,7 @@ def test_an_unknown_context(monkeypatch: pytest.MonkeyPatch) -> None:
         ("write /var/lib/docker: no space left on device", UserError, "docker system prune -a"),
         ("the --mount option requires BuildKit", UserError, "needs BuildKit"),
         ("container abc is not running", NotRunning, "not running"),
+        ("container abc does not exist in database: no such container", NotThere, "no such container"),
         ("something unheard of", InfraError, "something unheard of"),
     ],
 )

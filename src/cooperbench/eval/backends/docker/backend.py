@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 from cooperbench.errors import CooperBenchError, UserError
 from cooperbench.eval.backends.base import Capabilities, SandboxOptions
+from cooperbench.eval.backends.channeled import OpenSandboxes
 from cooperbench.eval.backends.docker.agentlayer import locked, prepare_agent_image
-from cooperbench.eval.backends.docker.containers import create_container, make_folders
+from cooperbench.eval.backends.docker.containers import check_mounts, create_container, make_folders
 from cooperbench.eval.backends.docker.engine import Engine, connect
 from cooperbench.eval.backends.docker.faults import NotThere, faults
 from cooperbench.eval.backends.docker.images import ImageStore, say_nothing
@@ -25,6 +26,7 @@ from cooperbench.eval.backends.docker.sandbox import DockerSandbox, first_comman
 from cooperbench.eval.backends.docker.settings import DockerSettings, read_settings
 from cooperbench.eval.backends.local.rundir import default_cache_dir
 from cooperbench.models import Image
+from cooperbench.temporary import remove_abandoned
 
 if TYPE_CHECKING:
     from cooperbench.eval.backends.docker.images import Found, Say
@@ -45,6 +47,7 @@ class DockerBackend:
         networks=frozenset({"none", "public"}),
         prepares=True,
         closes=True,
+        checks=True,
     )
 
     def __init__(self, **settings: object) -> None:
@@ -57,7 +60,7 @@ class DockerBackend:
         self._engine: Engine | None = None
         self._images: ImageStore | None = None
         self._networks: Networks | None = None
-        self._open: set[DockerSandbox] = set()
+        self._open: OpenSandboxes[DockerSandbox] = OpenSandboxes()
         self._proven: set[str] = set()
         """Images whose tools have passed the channel's self test."""
         self._told: set[str] = set()
@@ -74,6 +77,7 @@ class DockerBackend:
                 self._networks = Networks(engine, self._session)
                 self._engine = engine
                 remove_leftovers(engine)
+                remove_abandoned()
             return self._engine
 
     @property
@@ -81,6 +85,10 @@ class DockerBackend:
         assert self.engine
         assert self._images is not None
         return self._images
+
+    def check(self) -> None:
+        """Is there an engine that answers, and are the folders there that are to be mounted?"""
+        check_mounts(self.engine, self.settings)
 
     def prepare(self, task: Task, say: Say = say_nothing) -> Image:
         """Find, pull or build the task's image, and make the one without history from it."""
@@ -104,10 +112,7 @@ class DockerBackend:
 
     def close(self) -> None:
         """End what is still open, and let go of the engine. It is connected to again when used again."""
-        with self._lock:
-            still_open = list(self._open)
-        for sandbox in still_open:
-            sandbox.end("its backend was closed")
+        self._open.end_all("its backend was closed")
         with self._lock:
             engine, self._engine = self._engine, None
             session, process = self._session, self._process
@@ -165,7 +170,7 @@ class DockerBackend:
                 lifetime_seconds=timeout,
                 workdir=workdir,
                 memory_bytes=self.settings.memory_bytes,
-                on_end=self._forget,
+                on_end=self._open.discard,
             )
         except BaseException:
             # By its name: when a request was interrupted, nobody knows what has become of it.
@@ -174,13 +179,8 @@ class DockerBackend:
             if line is not None:
                 line.close()
             raise
-        with self._lock:
-            self._open.add(sandbox)
+        self._open.add(sandbox)
         return sandbox
-
-    def _forget(self, sandbox: DockerSandbox) -> None:
-        with self._lock:
-            self._open.discard(sandbox)
 
     def _notes(self, *images: Found) -> list[str]:
         told = [found.name for found in images if found.image_id in self._told]

@@ -48,7 +48,7 @@ def create_container(
     labels: Mapping[str, str],
 ) -> None:
     """Made, not started. Its entrypoint is cleared, its stdin open."""
-    _check_mounts(engine, settings)
+    check_mounts(engine, settings)
     host_config: dict[str, Any] = {
         "NetworkMode": network,
         "Init": engine.has_init,
@@ -110,7 +110,7 @@ def make_folders(engine: Engine, container: str, image: Found) -> None:
     engine.api.put_archive(container, "/", packed.getvalue())
 
 
-def _check_mounts(engine: Engine, settings: DockerSettings) -> None:
+def check_mounts(engine: Engine, settings: DockerSettings) -> None:
     """Podman makes a folder that is not there; a wrong path should not pass for an empty one."""
     for mount in settings.mounts:
         if engine.where.startswith("unix://") and not Path(mount.source).exists():

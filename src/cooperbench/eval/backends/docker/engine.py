@@ -10,6 +10,7 @@ import os
 import re
 import socket
 import threading
+import time
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 ANSWER_SECONDS = 120
-_MOST_REPEATS = 4
+_PAUSES_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0)
 _LOST_ITS_PLACE = "(layer|image|container) not known|identifier is not an? (layer|image|container)"
 CHANNEL_ENDED = b"cooperbench-guardian: the channel has ended"
 """What `guardian.sh` says on stderr."""
@@ -71,12 +72,13 @@ class Engine:
         if not self.podman:
             return action()
         with self._changing:
-            for _ in range(_MOST_REPEATS):
+            for pause_seconds in _PAUSES_SECONDS:
                 try:
                     return action()
                 except CooperBenchError as error:
                     if not re.search(_LOST_ITS_PLACE, str(error)):
                         raise
+                time.sleep(pause_seconds)
             return action()
 
     def attach(self, container: str) -> Wire:

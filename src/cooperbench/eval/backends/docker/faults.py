@@ -57,12 +57,18 @@ _USERS_BUSINESS = (
 
 
 def words_of(error: BaseException) -> str:
-    """The engine's own words, on one line."""
+    """The engine's own words, on one line; of many the first, and the last, which tell the cause."""
+    line = _all_words(error)
+    half = _LONGEST_WORDS // 2
+    return line if len(line) <= _LONGEST_WORDS else f"{line[:half]} … {line[-half:]}"
+
+
+def _all_words(error: BaseException) -> str:
     explanation = getattr(error, "explanation", None)
     if isinstance(explanation, bytes):
         explanation = explanation.decode("utf-8", "replace")
     text = str(explanation or error or type(error).__name__)
-    return printable(re.sub(r"\s+", " ", text))[:_LONGEST_WORDS].strip()
+    return printable(re.sub(r"\s+", " ", text)).strip()
 
 
 def translated(error: Exception, doing: str, client: str = "docker") -> CooperBenchError:
@@ -72,14 +78,15 @@ def translated(error: Exception, doing: str, client: str = "docker") -> CooperBe
 
     words = words_of(error)
     for pattern, advice in _USERS_BUSINESS:
-        if re.search(pattern, words, re.IGNORECASE):
+        if re.search(pattern, _all_words(error), re.IGNORECASE):
             return UserError(f"{doing}: {words} - {advice.format(client=client)}")
     status = getattr(getattr(error, "response", None), "status_code", None)
     if isinstance(error, requests.exceptions.ReadTimeout | TimeoutError):
         return SandboxTimeout(f"{doing}: the engine did not answer in time")
     if isinstance(error, requests.exceptions.ConnectionError | ConnectionError | HTTPError):
         return EngineGone(f"{doing}: the engine is gone ({words})")
-    if status == 404:
+    # Podman, where a container is being removed at this moment, speaks of an error of its own.
+    if status == 404 or "no such container" in words.lower():
         return NotThere(f"{doing}: {words}")
     if re.search(
         r"is not running|not running|can only create exec sessions on running|container state improper", words
@@ -109,9 +116,17 @@ def _is_engines(error: Exception) -> bool:
     )
 
 
+def _cause(words: str) -> str:
+    """The operating system's word for it, where there is one: what libraries wrap around it tells nothing more."""
+    found = re.search(r"\[Errno \d+\] [^'\"()]+", words)
+    return found[0] if found else words
+
+
 def cannot_connect(error: Exception, where: str, *, podman: bool) -> UserError:
     """The line for an engine that never answered."""
-    words = words_of(error)
+    words = _cause(words_of(error))
+    if "paramiko" in words:
+        return UserError(f"{where} needs another package: pip install 'docker[ssh]'; or use --backend local")
     if "Permission denied" in words or "PermissionError" in words:
         mend = (
             "run as the user whose Podman it is, or unset CONTAINER_HOST"

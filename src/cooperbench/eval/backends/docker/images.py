@@ -239,7 +239,11 @@ class ImageStore:
 
     def remove_made(self, tasks: set[str] | None, *, built: bool) -> list[str]:
         """Remove the images that we made, of some tasks or of all: those for agents, and if asked those we built."""
-        removed = []
+        removed: list[str] = []
+        self._engine.changing_images(lambda: self._remove_made(tasks, removed, built=built))
+        return removed
+
+    def _remove_made(self, tasks: set[str] | None, removed: list[str], *, built: bool) -> None:
         with faults("listing the images", self._engine.client):
             everything = self._engine.api.images()
         # Those for agents first: the others are below them.
@@ -247,17 +251,14 @@ class ImageStore:
             for image in everything:
                 labels = image.get("Labels") or {}
                 if labels.get(kind) and (tasks is None or labels.get(TASK) in tasks):
-                    removed += self._remove(image)
-        return removed
+                    self._remove(image, removed)
 
-    def _remove(self, image: dict[str, Any]) -> list[str]:
+    def _remove(self, image: dict[str, Any], removed: list[str]) -> None:
         names = [name for name in image.get("RepoTags") or [] if name != "<none>:<none>"] or [image["Id"]]
-        gone = []
         for name in names:
             with contextlib.suppress(NotThere), faults(f"removing {name}", self._engine.client):
                 self._engine.api.remove_image(name, force=True)
-                gone.append(name)
-        return gone
+                removed.append(name)
 
     def context_key(self, task: Task) -> str:
         """What identifies a build: the files in it. Not its arguments, which need not be at hand to use it."""
@@ -278,6 +279,11 @@ class ImageStore:
         error = translated(RuntimeError(problem), f"building {name}", self._engine.client)
         if isinstance(error, UserError):
             return error
+        if re.search(_UNREACHABLE, problem) and last.startswith(" after: S") and "FROM" in last:
+            return UserError(
+                f"{task.label}: building {name} failed: its base image is not there and no registry can be reached;"
+                f" load it first, or name another one, e.g. COOPERBENCH_BUILD_ARGS=BASE_IMAGE=my-python:3.11"
+            )
         return UserError(
             f"{task.label}: building {name} failed: {printable(words_of(RuntimeError(problem)))}{last}"
             f" (see it with: {self._engine.client} build {task.path})"

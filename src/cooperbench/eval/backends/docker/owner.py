@@ -10,10 +10,12 @@ from __future__ import annotations
 import hashlib
 import os
 import socket
-import subprocess
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
+
+from cooperbench.processes import namespace as process_namespace
+from cooperbench.processes import start_of
 
 
 class Owner(NamedTuple):
@@ -32,7 +34,7 @@ class Owner(NamedTuple):
 
 def this_owner() -> Owner:
     pid = os.getpid()
-    return Owner(*_place(), pid=pid, start=_start_of(pid))
+    return Owner(*_place(), pid=pid, start=start_of(pid))
 
 
 def read_owner(text: str) -> Owner | None:
@@ -55,7 +57,7 @@ def is_dead(owner: Owner, *, running: bool) -> bool:
     if owner.boot != boot:
         return not running
     try:
-        return owner.namespace == namespace and _start_of(owner.pid) != owner.start
+        return owner.namespace == namespace and start_of(owner.pid) != owner.start
     except OSError:
         return False
 
@@ -64,11 +66,7 @@ def is_dead(owner: Owner, *, running: bool) -> bool:
 def _place() -> tuple[str, str, str, str]:
     machine = f"{socket.gethostname()} {_text('/etc/machine-id')}".encode()
     boot = _text("/proc/sys/kernel/random/boot_id")
-    try:
-        namespace = str(Path("/proc/self/ns/pid").stat().st_ino)
-    except OSError:
-        namespace = "-"
-    return hashlib.sha256(machine).hexdigest()[:16], boot or "-", namespace, str(os.getuid())
+    return hashlib.sha256(machine).hexdigest()[:16], boot or "-", process_namespace(), str(os.getuid())
 
 
 def _text(path: str) -> str:
@@ -76,20 +74,3 @@ def _text(path: str) -> str:
         return Path(path).read_text("utf-8", "replace").strip()
     except OSError:
         return ""
-
-
-def _start_of(pid: int) -> str:
-    """When a process started, in whatever unit there is; empty where there is no such process.
-
-    OSError where that cannot be known just now: no process may pass for dead because a file could not be opened.
-    """
-    if Path("/proc/self/stat").exists():
-        try:
-            stat = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
-        except (FileNotFoundError, ProcessLookupError):
-            return ""
-        return stat.rpartition(")")[2].split()[19]
-    done = subprocess.run(
-        ["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False
-    )
-    return done.stdout.strip().replace("/", "-")

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from cooperbench.errors import UserError
+from cooperbench.temporary import owned_prefix
 from cooperbench.text import printable
 
 _START_SECONDS = 30.0
@@ -32,7 +33,7 @@ class PodmanService:
         found = shutil.which(executable)
         if found is None:
             raise UserError(f"there is no {executable!r} to start; install Podman, or use --backend local")
-        self._folder = Path(tempfile.mkdtemp(prefix="cooperbench-podman-"))
+        self._folder = Path(tempfile.mkdtemp(prefix=owned_prefix("podman")))
         path = self._folder / "podman.sock"
         self.url = f"unix://{path}"
         self._log = self._folder / "log"

@@ -8,7 +8,6 @@ is root of the engine's machine if it ever got out, unless the engine is rootles
 from __future__ import annotations
 
 import logging
-import posixpath
 import re
 import threading
 import time
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from cooperbench.errors import InfraError, SandboxDead, SandboxError, SandboxTimeout, UserError
 from cooperbench.eval.backends.base import DEFAULT_OUTPUT_LIMIT, CommandResult
 from cooperbench.eval.backends.channel import Channel, ChannelBroken, ChannelUnavailable, channel_script
+from cooperbench.eval.backends.channeled import ChanneledSandbox
 from cooperbench.eval.backends.docker.containers import SCRATCH_DIR
 from cooperbench.eval.backends.docker.faults import NEEDED_TOOLS, EngineGone, NotRunning, NotThere, faults
 from cooperbench.eval.backends.docker.plainexec import PlainExec, kill_script
@@ -51,8 +51,8 @@ def first_command(lifetime_seconds: float, *, trusted: bool) -> list[str]:
     return [*words, "trusted"] if trusted else words
 
 
-class DockerSandbox:
-    """A `RichSandbox` with streams."""
+class DockerSandbox(ChanneledSandbox):
+    """A container with a channel, or with plain exec where its image allows none."""
 
     def __init__(
         self,
@@ -66,31 +66,26 @@ class DockerSandbox:
         on_end: Callable[[DockerSandbox], None],
     ) -> None:
         """Takes over a container that has just been started, and `line`, the stdin and stdout of its guardian."""
+        super().__init__(lifetime_seconds=lifetime_seconds, workdir=workdir)
         self.container = container
         self._engine = engine
         self._line = line
-        self._lifetime_seconds = lifetime_seconds
-        self._deadline = time.monotonic() + lifetime_seconds
-        self._workdir = workdir
         self._memory_bytes = memory_bytes
         self._on_end = on_end
         self._channels = 1
         self._lock = threading.Lock()
         self._end_lock = threading.Lock()
-        self._end_reason = ""
         self._removed = False
         self._oom_kills = 0
         self.without_channel = ""
         """Why there is no channel; empty where there is one."""
         first: list[Channel] = [Channel(_Held(line))]
-        self._pool: ChannelPool | PlainExec = ChannelPool(
-            lambda: first.pop() if first else self._open_channel()
-        )
+        self._commands = ChannelPool(lambda: first.pop() if first else self._open_channel())
         try:
             first[0].handshake()
         except ChannelUnavailable as error:
             self.without_channel = str(error)
-            self._pool = PlainExec(engine, container)
+            self._commands = PlainExec(engine, container)
         except (SandboxDead, SandboxTimeout) as error:
             reason = self._find_reason() or str(error)
             heard = line.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
@@ -104,9 +99,6 @@ class DockerSandbox:
             self.end("it was given up while starting")
             raise
 
-    def exec(self, *args: str) -> CommandResult:
-        return self.run(args)
-
     def run(
         self,
         argv: Sequence[str],
@@ -117,43 +109,25 @@ class DockerSandbox:
         stdin: bytes = b"",
         output_limit: int = DEFAULT_OUTPUT_LIMIT,
     ) -> CommandResult:
-        self._check_alive()
-        left_seconds = self._deadline - time.monotonic()
-        with _Translated(self):
-            result = self._pool.run(
-                argv,
-                # Beyond the lifetime: its end is told as such, not as a command's time limit.
-                timeout_seconds=left_seconds + 30 if timeout_seconds is None else timeout_seconds,
-                cwd=posixpath.join(self._workdir, cwd or ""),
-                env=env,
-                stdin=stdin,
-                output_limit=output_limit,
-            )
+        result = super().run(
+            argv,
+            timeout_seconds=timeout_seconds,
+            cwd=cwd,
+            env=env,
+            stdin=stdin,
+            output_limit=output_limit,
+        )
         if result.returncode == _KILLED and self._memory_bytes and self._ran_out_of_memory():
             note = f"[killed: the sandbox ran out of its memory of {self._memory_bytes / 1024**2:.0f} MiB]\n"
             result = replace(result, stderr=result.stderr + note.encode())
         return result
 
-    def write_file(self, path: str, data: bytes, mode: int = 0o644) -> None:
-        self._check_alive()
-        with _Translated(self):
-            self._pool.write_file(posixpath.join(self._workdir, path), data, mode)
-
-    def read_file(self, path: str) -> bytes:
-        self._check_alive()
-        with _Translated(self):
-            return self._pool.read_file(posixpath.join(self._workdir, path))
-
     def open_stream(self, argv: Sequence[str]) -> Stream:
-        self._check_alive()
         mark = f"stream-{self.container[:12]}-{self._next_number()}"
         command = ["sh", "-c", _STREAM, "sh", mark, *argv]
-        with _Translated(self), faults("opening a stream", self._engine.client):
+        with self._alive(), faults("opening a stream", self._engine.client):
             _, wire = self._engine.exec(self.container, command, cwd=self._workdir)
         return WireStream(wire, lambda: self._end_stream(mark))
-
-    def terminate(self) -> None:
-        self.end("it was terminated")
 
     def end(self, reason: str) -> None:
         """Kill everything in it and remove it. Calling it again does nothing."""
@@ -168,16 +142,18 @@ class DockerSandbox:
                 # Nothing more can be done now; the next start removes what is left.
                 _log.warning("%s", error)
             finally:
-                self._pool.close()
+                self._commands.close()
                 self._line.close()
                 self._on_end(self)
 
-    def death(self) -> SandboxDead:
-        """The error for whoever uses it after its end."""
-        return SandboxDead(f"the sandbox has ended: {self._end_reason or 'its processes were killed'}")
+    def _has_ended(self, error: InfraError) -> bool:
+        """After its channel or a call of the engine failed."""
+        if isinstance(error, SandboxDead):
+            self._find_end()
+            return True
+        return isinstance(error, NotThere | NotRunning | EngineGone) and self._find_end()
 
-    def find_end(self) -> bool:
-        """After its channel or a call of the engine failed: has it ended? Finds out why."""
+    def _find_end(self) -> bool:
         if not self._end_reason:
             self._end_reason = self._find_reason()
         return bool(self._end_reason)
@@ -198,15 +174,15 @@ class DockerSandbox:
             channel = Channel(wire)
             channel.handshake()
         except (ChannelBroken, NotRunning, NotThere, EngineGone) as error:
-            if self.find_end():
+            if self._find_end():
                 raise self.death() from error
             raise SandboxError(f"no channel into the sandbox: {error}") from error
         return channel
 
     def _ran_out_of_memory(self) -> bool:
         """Has the kernel killed processes for it since we last looked?"""
-        with _Translated(self):
-            found = self._pool.run(["sh", "-c", _OOM_KILLS], timeout_seconds=30, cwd="/").stdout
+        with self._alive():
+            found = self._commands.run(["sh", "-c", _OOM_KILLS], timeout_seconds=30, cwd="/").stdout
         kills = sum(int(count) for count in re.findall(rb"^oom_kill (\d+)$", found, re.MULTILINE))
         before, self._oom_kills = self._oom_kills, kills
         return kills > before
@@ -215,10 +191,6 @@ class DockerSandbox:
         with self._lock:
             self._channels += 1
             return self._channels
-
-    def _check_alive(self) -> None:
-        if self._end_reason:
-            raise self.death()
 
     def _find_reason(self) -> str:
         """Why the container is not running; empty if it is. Its streams end a moment before its state says so."""
@@ -272,23 +244,3 @@ class _Held:
 
     def close(self) -> None:
         """The sandbox does."""
-
-
-class _Translated:
-    """Says why the sandbox is dead; one that does not answer is ended."""
-
-    def __init__(self, sandbox: DockerSandbox) -> None:
-        self._sandbox = sandbox
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, SandboxTimeout):
-            self._sandbox.end("it did not answer")
-        elif isinstance(error, SandboxDead) or (
-            isinstance(error, NotThere | NotRunning | EngineGone) and self._sandbox.find_end()
-        ):
-            self._sandbox.find_end()
-            self._sandbox.end("its processes were killed")
-            raise self._sandbox.death() from error

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from cooperbench.errors import SandboxError, UserError
 from cooperbench.eval.backends.base import Capabilities, SandboxOptions
+from cooperbench.eval.backends.channeled import OpenSandboxes
 from cooperbench.eval.backends.local.launcher import means_for
 from cooperbench.eval.backends.local.rundir import default_cache_dir, forget_run_dirs, run_dir
 from cooperbench.eval.backends.local.sandbox import LocalSandbox
@@ -53,7 +54,7 @@ class LocalBackend:
         self._owner_pid = os.getpid()
         self._lock = threading.Lock()
         self._host: tuple[int, HostView] | None = None
-        self._open: set[LocalSandbox] = set()
+        self._open: OpenSandboxes[LocalSandbox] = OpenSandboxes()
         _backends.add(self)
 
     def prepare(self, task: Task) -> Image:
@@ -80,10 +81,7 @@ class LocalBackend:
         """Terminate what is still open. In a forked child that is the parent's business."""
         if self._owner_pid != os.getpid():
             return
-        with self._lock:
-            still_open = list(self._open)
-        for sandbox in still_open:
-            sandbox.end("its backend was closed")
+        self._open.end_all("its backend was closed")
 
     def _make(
         self, content: Content, options: SandboxOptions, lifetime_seconds: int, workdir: str = "/workspace"
@@ -103,15 +101,10 @@ class LocalBackend:
             lifetime_seconds=lifetime_seconds,
             workdir=workdir,
             options=options,
-            on_end=self._forget,
+            on_end=self._open.discard,
         )
-        with self._lock:
-            self._open.add(sandbox)
+        self._open.add(sandbox)
         return sandbox
-
-    def _forget(self, sandbox: LocalSandbox) -> None:
-        with self._lock:
-            self._open.discard(sandbox)
 
     def _content_of(self, image: str) -> Content:
         if image == _HOST_IMAGE:

@@ -21,13 +21,16 @@ from typing import TYPE_CHECKING, Protocol
 
 from cooperbench.errors import SandboxError, UserError
 from cooperbench.eval.backends.local.mounts import Bind, Overlay, View, is_open_to_us, system_mounts
-from cooperbench.eval.backends.local.rundir import RunDir, remove_tree
+from cooperbench.temporary import remove_tree
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from cooperbench.eval.backends.local.rundir import RunDir
+
 _START_SECONDS = 30.0
-_PROBE = "echo changed >/probe/file && rm /probe/file && echo new >/probe/file && read -r x </probe/file && echo $x"
+PROBE_FILE = "/cooperbench-probe/file"
+_PROBE = "echo changed >$0 && rm $0 && echo new >$0 && read -r x <$0 && echo $x"
 _USER_NAMESPACE_SETTINGS = (
     ("kernel/apparmor_restrict_unprivileged_userns", "1", "0"),
     ("kernel/unprivileged_userns_clone", "0", "1"),
@@ -143,12 +146,13 @@ def _try(launcher: Launcher, run_dir: RunDir, *, overlays: bool) -> str | None:
         for name in ("lower", "upper", "work", "root"):
             (folder / name).mkdir()
         (folder / "lower" / "file").write_text("lower")
-        probe = Overlay(folder / "lower", folder / "upper", folder / "work", "/probe") if overlays else None
-        mounts = [*system_mounts(folder / "root"), probe or Bind(folder / "lower", "/probe", writable=True)]
+        place = str(Path(PROBE_FILE).parent)
+        probe = Overlay(folder / "lower", folder / "upper", folder / "work", place) if overlays else None
+        mounts = [*system_mounts(folder / "root"), probe or Bind(folder / "lower", place, writable=True)]
         view = View(folder / "root", tuple(mounts))
         log = folder / "log"
         started = keeper().call(
-            lambda: launcher.start(view, ["bash", "-c", _PROBE], {"PATH": "/usr/bin:/bin"}, log)
+            lambda: launcher.start(view, ["bash", "-c", _PROBE, PROBE_FILE], {"PATH": "/usr/bin:/bin"}, log)
         )
         try:
             answer = _read_all(started.process, time.monotonic() + _START_SECONDS)

@@ -10,11 +10,12 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import subprocess
 import threading
 from pathlib import Path
 
 from cooperbench.errors import UserError
+from cooperbench.processes import start_of
+from cooperbench.temporary import remove_abandoned, remove_tree
 
 _lock = threading.Lock()
 _open: dict[tuple[int, Path], RunDir] = {}
@@ -52,7 +53,7 @@ def run_dir(cache_dir: Path) -> RunDir:
     with _lock:
         found = _open.get(key)
         if found is None:
-            remove_leftovers(cache_dir)
+            _remove_what_the_killed_left(cache_dir)
             found = _open[key] = _make(cache_dir / "sandboxes")
         return found
 
@@ -77,6 +78,15 @@ def remove_leftovers(cache_dir: Path) -> list[Path]:
     return removed
 
 
+def _remove_what_the_killed_left(cache_dir: Path) -> None:
+    from cooperbench.eval.backends.local.orphans import end_orphans
+
+    # Looking at all processes takes a while: only where somebody was killed.
+    if remove_leftovers(cache_dir):
+        end_orphans()
+    remove_abandoned()
+
+
 def make_cache_folder(folder: Path) -> None:
     """A folder of the cache that only this user can enter."""
     try:
@@ -90,7 +100,7 @@ def make_cache_folder(folder: Path) -> None:
 
 def _make(parent: Path) -> RunDir:
     make_cache_folder(parent)
-    path = parent / f"{os.getpid()}-{_start_time(os.getpid())}"
+    path = parent / f"{os.getpid()}-{start_of(os.getpid())}"
     staging = parent / f"{path.name}-new"
     remove_tree(staging)
     staging.mkdir(mode=0o700)
@@ -103,17 +113,10 @@ def _make(parent: Path) -> RunDir:
 
 def _owner_lives(name: str) -> bool:
     pid, _, rest = name.partition("-")
-    start_time = rest.removesuffix("-new")
-    return pid.isdigit() and start_time.isdigit() and _start_time(int(pid)) == int(start_time)
-
-
-def _start_time(pid: int) -> int | None:
-    """In clock ticks since boot; with it a reused pid is told from the one that was meant."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
+        return pid.isdecimal() and start_of(int(pid)) == rest.removesuffix("-new") != ""
     except OSError:
-        return None
-    return int(text.rpartition(")")[2].split()[19])
+        return True  # it cannot be known just now
 
 
 def _take_lock(folder: Path) -> bool:
@@ -131,18 +134,3 @@ def _take_lock(folder: Path) -> bool:
         return True
     finally:
         os.close(lock_fd)
-
-
-def remove_tree(path: Path) -> None:
-    """Remove a folder whatever the modes and however deep; absent is fine. Does not follow links."""
-    if path.is_symlink() or not path.is_dir():
-        return
-    # rm instead of shutil.rmtree: agents can nest folders deeper than Python can recurse.
-    _quietly("rm", "-rf", "--one-file-system", "--", str(path))
-    if path.exists():
-        _quietly("chmod", "-R", "u+rwx", "--", str(path))
-        _quietly("rm", "-rf", "--one-file-system", "--", str(path))
-
-
-def _quietly(*argv: str) -> None:
-    subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, check=False)

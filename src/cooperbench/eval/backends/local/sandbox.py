@@ -10,33 +10,31 @@ host's own network, services on localhost included.
 from __future__ import annotations
 
 import json
-import posixpath
 import threading
-import time
 import weakref
 from typing import TYPE_CHECKING
 
-from cooperbench.errors import SandboxDead, SandboxError, SandboxTimeout
-from cooperbench.eval.backends.base import DEFAULT_OUTPUT_LIMIT, CommandResult, SandboxOptions
+from cooperbench.errors import SandboxDead, SandboxError
+from cooperbench.eval.backends.channeled import ChanneledSandbox
 from cooperbench.eval.backends.local.control import Control
 from cooperbench.eval.backends.local.keeper import keeper
 from cooperbench.eval.backends.local.launcher import last_line
-from cooperbench.eval.backends.local.rundir import remove_tree
 from cooperbench.eval.backends.local.view import IO_DIR, LIB_DIR, SCRATCH_DIR, SHELL
 from cooperbench.eval.backends.pool import ChannelPool
+from cooperbench.temporary import remove_tree
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from cooperbench.eval.backends.base import Stream
+    from cooperbench.eval.backends.base import SandboxOptions, Stream
     from cooperbench.eval.backends.channel import Channel
     from cooperbench.eval.backends.local.launcher import Means
     from cooperbench.eval.backends.local.view import Content, HostView
 
 
-class LocalSandbox:
-    """A `RichSandbox` with streams."""
+class LocalSandbox(ChanneledSandbox):
+    """A sandbox of namespaces, and the folder that holds its files."""
 
     def __init__(
         self,
@@ -51,13 +49,10 @@ class LocalSandbox:
         on_end: Callable[[LocalSandbox], None],
     ) -> None:
         """Takes over `folder`, which is empty, and removes it in the end."""
+        super().__init__(lifetime_seconds=lifetime_seconds, workdir=workdir)
         self._folder = folder
-        self._workdir = workdir
         self._on_end = on_end
-        self._lifetime_seconds = lifetime_seconds
-        self._deadline = time.monotonic() + lifetime_seconds
         self._end_lock = threading.Lock()
-        self._end_reason = ""
         self._removed = False
         try:
             (folder / "labels.json").write_text(json.dumps(dict(options.labels)), "utf-8")
@@ -71,10 +66,10 @@ class LocalSandbox:
             remove_tree(folder)
             raise
         self._control = Control(self._started.process, folder / "io")
-        self._pool = ChannelPool(self._open_channel)
+        pool = self._commands = ChannelPool(self._open_channel)
         try:
             self._control.wait_until_ready()
-            self._pool.open_one()
+            pool.open_one()
             host.tools_proven = True
         except BaseException as error:
             reason = last_line(log)
@@ -84,48 +79,9 @@ class LocalSandbox:
             raise
         _end_in_time(self, self._deadline)
 
-    def exec(self, *args: str) -> CommandResult:
-        return self.run(args)
-
-    def run(
-        self,
-        argv: Sequence[str],
-        *,
-        timeout_seconds: float | None = None,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        stdin: bytes = b"",
-        output_limit: int = DEFAULT_OUTPUT_LIMIT,
-    ) -> CommandResult:
-        self._check_alive()
-        left_seconds = self._deadline - time.monotonic()
-        with _Translated(self):
-            return self._pool.run(
-                argv,
-                timeout_seconds=left_seconds + 5 if timeout_seconds is None else timeout_seconds,
-                cwd=posixpath.join(self._workdir, cwd or ""),
-                env=env,
-                stdin=stdin,
-                output_limit=output_limit,
-            )
-
-    def write_file(self, path: str, data: bytes, mode: int = 0o644) -> None:
-        self._check_alive()
-        with _Translated(self):
-            self._pool.write_file(posixpath.join(self._workdir, path), data, mode)
-
-    def read_file(self, path: str) -> bytes:
-        self._check_alive()
-        with _Translated(self):
-            return self._pool.read_file(posixpath.join(self._workdir, path))
-
     def open_stream(self, argv: Sequence[str]) -> Stream:
-        self._check_alive()
-        with _Translated(self):
+        with self._alive():
             return self._control.open_stream(argv)
-
-    def terminate(self) -> None:
-        self.end("it was terminated")
 
     def end(self, reason: str) -> None:
         """Kill everything in it, then remove its files. Calling it again does nothing."""
@@ -136,7 +92,7 @@ class LocalSandbox:
                 return
             self._removed = True
             self._started.wait()
-            self._pool.close()
+            self._commands.close()
             self._control.close()
             for work in self._folder.glob("*-work/work"):
                 work.chmod(0o700)  # an overlay leaves it closed even to its owner
@@ -150,34 +106,9 @@ class LocalSandbox:
             self._started.kill()
             threading.Thread(target=self.end, args=(self._end_reason,), daemon=True).start()
 
-    def death(self) -> SandboxDead:
-        """The error for whoever uses it after its end."""
-        return SandboxDead(f"the sandbox has ended: {self._end_reason or 'its processes were killed'}")
-
     def _open_channel(self) -> Channel:
         self._check_alive()
         return self._control.open_channel()
-
-    def _check_alive(self) -> None:
-        if self._end_reason:
-            raise self.death()
-
-
-class _Translated:
-    """Says why the sandbox is dead; one that does not answer is ended."""
-
-    def __init__(self, sandbox: LocalSandbox) -> None:
-        self._sandbox = sandbox
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, SandboxTimeout):
-            self._sandbox.end("it did not answer")
-        elif isinstance(error, SandboxDead):
-            self._sandbox.end("its processes were killed")
-            raise self._sandbox.death() from error
 
 
 def _end_in_time(sandbox: LocalSandbox, deadline: float) -> None:

@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING
 from cooperbench.errors import SandboxError, UserError
 from cooperbench.eval.backends.base import SandboxOptions
 from cooperbench.eval.backends.local.mounts import Bind
-from cooperbench.eval.backends.local.rundir import make_cache_folder, remove_tree
+from cooperbench.eval.backends.local.rundir import make_cache_folder
 from cooperbench.eval.backends.local.view import Content, copy_tree
+from cooperbench.temporary import remove_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -1,0 +1,67 @@
+"""Arguments about task images and containers, shared by `run`, `eval` and `images`.
+
+Backends are made by their names alone, so what is given here reaches them by the variables that they read anyway. A
+flag that a backend would not heed is refused.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from typing import TYPE_CHECKING
+
+from cooperbench.dataset.images import ENVIRONMENT_VARIABLE, image_template
+from cooperbench.errors import UserError
+
+if TYPE_CHECKING:
+    import argparse
+    from argparse import _ArgumentGroup
+
+PULL_POLICIES = ("missing", "always", "never")
+
+
+def add_container_arguments(group: argparse.ArgumentParser | _ArgumentGroup) -> None:
+    add_template_argument(group)
+    group.add_argument(
+        "--pull",
+        choices=PULL_POLICIES,
+        help="when images are fetched from their registry (docker only; default: missing)",
+    )
+    group.add_argument(
+        "--mount",
+        action="append",
+        metavar="SOURCE:TARGET[:rw]",
+        help="a folder of this machine in every container, for debugging (docker only; repeatable)",
+    )
+
+
+def add_template_argument(group: argparse.ArgumentParser | _ArgumentGroup) -> None:
+    group.add_argument(
+        "--image-template",
+        metavar="NAME",
+        help="what task images are called: text with {repo}, {short} and {task_id}, or seeds, or published",
+    )
+
+
+def use_container_arguments(args: argparse.Namespace, backend: str) -> None:
+    """Check them against the backend and put them in force for this process."""
+    mounts, pull = args.mount, args.pull
+    for flag, value in (("--mount", mounts), ("--pull", pull)):
+        if value and backend != "docker":
+            raise UserError(f"{flag} is for --backend docker, not {backend}")
+    if args.image_template and backend == "local":
+        raise UserError("--image-template is not for --backend local, which prepares tasks by their setup.sh")
+    use_template_argument(args)
+    if mounts:
+        from cooperbench.eval.backends.docker.settings import read_mount
+
+        for mount in mounts:
+            read_mount(mount)
+        os.environ["COOPERBENCH_DOCKER_MOUNTS"] = shlex.join(mounts)
+    if pull:
+        os.environ["COOPERBENCH_DOCKER_PULL"] = pull
+
+
+def use_template_argument(args: argparse.Namespace) -> None:
+    if args.image_template:
+        os.environ[ENVIRONMENT_VARIABLE] = image_template(args.image_template)

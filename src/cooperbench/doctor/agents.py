@@ -1,0 +1,73 @@
+"""Checks of agents and of the keys of their models. Keys are named, never shown."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cooperbench.doctor.findings import Asked, Finding, Status, from_error
+from cooperbench.errors import CooperBenchError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+OWN_CHECKS: dict[str, Callable[[], Iterator[Finding]]] = {}
+"""For a framework that needs more than to be loaded: an environment of its own, a program."""
+_DOCUMENTED = ("mini_swe_agent", "mini_swe_agent_v2", "swe_agent", "openhands")
+_KEY = re.compile(r"[A-Z][A-Z0-9_]*_API_KEY")
+_OTHER_KEYS = ("AWS_ACCESS_KEY_ID", "GOOGLE_APPLICATION_CREDENTIALS", "HF_TOKEN", "VERTEXAI_PROJECT")
+"""Of providers that call them something else than …_API_KEY."""
+
+
+def agents(asked: Asked) -> Iterator[Finding]:
+    del asked
+    from cooperbench.agents.registry import agent_names
+
+    for name in sorted({*agent_names(), *_DOCUMENTED}):
+        yield from OWN_CHECKS[name]() if name in OWN_CHECKS else _loads(name)
+
+
+def _loads(name: str) -> Iterator[Finding]:
+    from cooperbench.agents.registry import get_agent
+
+    try:
+        agent: Any = get_agent(name)
+    except CooperBenchError as error:
+        yield from_error(f"agent {name}", Status.MISSING, error)
+    except Exception as error:  # somebody else's code: it must not hide the others
+        detail = f"cannot be loaded: {type(error).__name__}: {error}"
+        yield Finding(f"agent {name}", Status.BROKEN, detail, "see where it comes from: pip list")
+    else:
+        needs = "asks a model" if getattr(agent, "uses_model", True) else "needs no model"
+        yield Finding(f"agent {name}", Status.OK, needs)
+
+
+def model_keys(asked: Asked) -> Iterator[Finding]:
+    """Are there any? Whether a provider takes them is known when it is asked."""
+    del asked
+    found = sorted(name for name, value in os.environ.items() if _is_key(name) and value)
+    filed = sorted(set(_names_in(Path(".env"))) - set(found))
+    where = [*found, *(f"{name} (in .env)" for name in filed)]
+    if where:
+        yield Finding("model keys", Status.OK, ", ".join(where))
+        return
+    mend = "export OPENAI_API_KEY=… (or ANTHROPIC_API_KEY, GEMINI_API_KEY, …), or put it into .env"
+    yield Finding("model keys", Status.MISSING, "none in the environment or .env", mend)
+
+
+def _is_key(name: str) -> bool:
+    return name in _OTHER_KEYS or _KEY.fullmatch(name) is not None
+
+
+def _names_in(path: Path) -> Iterator[str]:
+    """Of the keys that have a value there."""
+    try:
+        lines = path.read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        name, _, value = line.strip().removeprefix("export ").partition("=")
+        if _is_key(name.strip()) and value.strip().strip("\"'"):
+            yield name.strip()

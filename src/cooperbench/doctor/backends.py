@@ -1,0 +1,137 @@
+"""Checks of backends. One that needs more than to be loaded has a function of its own in `OWN_CHECKS`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cooperbench.doctor.findings import Asked, Finding, Status, from_error
+from cooperbench.errors import CooperBenchError, UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+LOCAL_BACKEND = "backend local"
+_LIMITS = {"memory": "MemoryLimit", "processes": "PidsLimit", "cpu": "CpuCfsQuota"}
+
+
+def backends(asked: Asked) -> Iterator[Finding]:
+    del asked
+    from cooperbench.eval.backends import backend_names
+
+    first = [name for name in ("local", "docker") if name in backend_names()]
+    for name in dict.fromkeys((*first, *backend_names())):
+        yield from OWN_CHECKS[name]() if name in OWN_CHECKS else _loads(name)
+
+
+def _local() -> Iterator[Finding]:
+    """By starting a sandbox, as nothing else tells."""
+    from cooperbench.eval.backends.local import LocalBackend
+
+    backend = LocalBackend()
+    try:
+        sandbox = backend.create_sandbox("host", timeout=60)
+        code = sandbox.run(["true"], timeout_seconds=30).returncode
+        sandbox.terminate()
+    except CooperBenchError as error:
+        yield Finding(LOCAL_BACKEND, Status.BROKEN, str(error), "sudo apt-get install bubblewrap util-linux")
+        return
+    finally:
+        backend.close()
+    if code:
+        detail = f"a sandbox started but `true` gave {code}"
+        yield Finding(LOCAL_BACKEND, Status.BROKEN, detail, "use --backend docker")
+        return
+    yield Finding(LOCAL_BACKEND, Status.OK, "a sandbox was started and ended")
+
+
+def _engines() -> Iterator[Finding]:
+    yield _engine("docker")
+    yield _engine("podman")
+
+
+def _engine(client: str) -> Finding:
+    from cooperbench.eval.backends.docker.engine import connect
+
+    name = f"backend docker ({client})"
+    try:
+        engine = connect(client)
+    except UserError as error:
+        what, _, mend = str(error).partition(": ")
+        if shutil.which(client) is not None or "pip install" in mend:
+            return Finding(name, Status.BROKEN, what, mend)
+        where = "Docker: https://docs.docker.com/engine/install" if client == "docker" else "Podman"
+        return Finding(name, Status.MISSING, what, f"install {where}")
+    try:
+        version, info = engine.api.version(), engine.info
+        cannot = [limit for limit, key in _LIMITS.items() if not info.get(key, True)]
+        about = f"{version.get('Version')} at {engine.where}, cgroup v{info.get('CgroupVersion', '?')}"
+        if cannot:
+            mend = "enable these cgroup controllers, or set the limits to 0"
+            return Finding(name, Status.BROKEN, f"{about}; it cannot limit {', '.join(cannot)}", mend)
+        return Finding(name, Status.OK, f"{about}; limits cpu, memory and processes")
+    except (CooperBenchError, OSError) as error:
+        return Finding(name, Status.BROKEN, str(error), f"{client} info")
+    finally:
+        engine.close()
+
+
+def _modal() -> Iterator[Finding]:
+    """Signed in means: a token in the environment or in Modal's own file. Whether it is valid, Modal knows."""
+    file = Path(os.environ.get("MODAL_CONFIG_PATH") or "~/.modal.toml").expanduser()
+    for finding in _loads("modal"):
+        if finding.status is not Status.OK:
+            yield finding
+        elif os.environ.get("MODAL_TOKEN_ID") and os.environ.get("MODAL_TOKEN_SECRET"):
+            yield Finding(finding.name, Status.OK, "a token is in the environment")
+        elif file.is_file():
+            yield Finding(finding.name, Status.OK, f"a token is in {file}")
+        else:
+            yield Finding(finding.name, Status.MISSING, "no token", "modal token new")
+
+
+def _gcp() -> Iterator[Finding]:
+    """Signed in means: credentials where Google's libraries look for them; configured means: a project."""
+    from cooperbench.settings import load_settings
+
+    own = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
+    credentials = Path(own or "~/.config/gcloud/application_default_credentials.json").expanduser()
+    for finding in _loads("gcp"):
+        if finding.status is not Status.OK:
+            yield finding
+            continue
+        try:
+            project = os.environ.get("GOOGLE_CLOUD_PROJECT") or load_settings().get("gcp_project_id")
+        except UserError:
+            project = None  # the file has a finding of its own
+        if not credentials.is_file():
+            mend = "gcloud auth application-default login"
+            yield Finding(finding.name, Status.MISSING, f"no credentials in {credentials}", mend)
+        elif not project:
+            yield Finding(finding.name, Status.MISSING, "no project is set", "cooperbench config gcp")
+        else:
+            yield Finding(finding.name, Status.OK, f"project {project}, credentials in {credentials}")
+
+
+def _loads(name: str) -> Iterator[Finding]:
+    from cooperbench.eval.backends import get_backend
+
+    try:
+        get_backend(name)
+    except CooperBenchError as error:
+        yield from_error(f"backend {name}", Status.MISSING, error)
+    except Exception as error:  # somebody else's code: it must not hide the others
+        detail = f"cannot be loaded: {type(error).__name__}: {error}"
+        yield Finding(f"backend {name}", Status.BROKEN, detail, "see where it comes from: pip list")
+    else:
+        yield Finding(f"backend {name}", Status.OK, "can be loaded")
+
+
+OWN_CHECKS: dict[str, Callable[[], Iterator[Finding]]] = {
+    "local": _local,
+    "docker": _engines,
+    "modal": _modal,
+    "gcp": _gcp,
+}
