@@ -34,7 +34,7 @@ def refused(kind, call):
 now(deployment.start())
 assert now(deployment.is_alive()).is_alive
 now(runtime.create_session(rex.CreateBashSessionRequest(startup_source=["/root/.bashrc", "/nonexistent"])))
-bash = lambda command, **more: now(runtime.run_in_session(rex.BashAction(command=command, **more)))
+bash = lambda command: now(runtime.run_in_session(rex.BashAction(command=command, check="silent")))
 assert bash("pwd").output == "/\\n"
 bash("cd /workspace/repo && export WORD=kept; greet() { echo hello $1; }")
 seen = bash("greet $WORD; pwd; false")

@@ -34,6 +34,7 @@ class AccountedLLM(LLM):
 
     _harness: Harness = PrivateAttr()
     _calls: list[int] = PrivateAttr(default_factory=lambda: [0])
+    _errors: list[Exception] = PrivateAttr(default_factory=list)
 
     def completion(self, *args: Any, **kwargs: Any) -> Any:
         return self._accounted(super().completion, args, kwargs)
@@ -46,10 +47,20 @@ class AccountedLLM(LLM):
         """Over all copies of it: the condenser has one."""
         return self._calls[0]
 
+    @property
+    def last_error(self) -> Exception | None:
+        """Of the last call, if that failed."""
+        return self._errors[-1] if self._errors else None
+
     def _accounted(self, ask: Any, args: Any, kwargs: Any) -> Any:
         self._harness.check_limits()
         cost_before, started = self.metrics.accumulated_cost, time.monotonic()
-        response = ask(*args, **kwargs)
+        try:
+            response = ask(*args, **kwargs)
+        except Exception as error:
+            self._errors.append(error)
+            raise
+        self._errors.clear()
         self._calls[0] += 1
         usage = self.metrics.token_usages[-1]
         cost = self.metrics.accumulated_cost - cost_before
@@ -119,7 +130,7 @@ def work(harness: Harness) -> Verdict:
         return judge(cause, str(harness.start["model"]), first_call=llm.calls == 0)
     finally:
         conversation.close()
-    return outcome(conversation)
+    return outcome(conversation, llm, str(harness.start["model"]))
 
 
 def converse(harness: Harness, settings: Settings, llm: AccountedLLM) -> Any:
@@ -147,12 +158,15 @@ def converse(harness: Harness, settings: Settings, llm: AccountedLLM) -> Any:
     )
 
 
-def outcome(conversation: Any) -> Verdict:
+def outcome(conversation: Any, llm: AccountedLLM, model: str) -> Verdict:
     """How a conversation ended that ended by itself."""
     status = conversation.state.execution_status
     if status == ConversationExecutionStatus.FINISHED:
         return Verdict("done", "submitted", "")
     if status == ConversationExecutionStatus.STUCK:
+        if llm.last_error is not None:
+            # Going in circles, but not the agent: e.g. a context that stays full however much is left out of it.
+            return judge(llm.last_error, model, first_call=llm.calls == 0)
         return Verdict("done", "stuck", "the framework found the agent going in circles")
     errors = [event for event in conversation.state.events if isinstance(event, ConversationErrorEvent)]
     if errors and errors[-1].code in ("MaxIterationsReached", "MaxBudgetReached"):

@@ -149,13 +149,10 @@ def agent_settings(harness: Harness) -> dict[str, Any]:
     settings: dict[str, Any] = merged(base, config.get("agent") or {})
     model = settings.setdefault("model", {})
     model["name"] = harness.start["model"]
-    limits = harness.start["limits"]
-    if limits["cost"] is not None or "per_instance_cost_limit" not in (config.get("agent") or {}).get(
-        "model", {}
-    ):
-        # The harness counts the cost; SWE-agent's own limit would refuse models without a known price.
-        model["per_instance_cost_limit"] = 0
-    model.setdefault("total_cost_limit", 0)
+    own = (config.get("agent") or {}).get("model") or {}
+    for name in ("per_instance_cost_limit", "total_cost_limit"):
+        # The harness counts the cost; SWE-agent's defaults would refuse models without a known price.
+        model[name] = own.get(name, 0)
     tools = settings.setdefault("tools", {})
     # A bundle of its own runs pip in the sandbox, which mostly has no network: it should fail fast then.
     tools["env_variables"] = {"PIP_RETRIES": "0"} | (tools.get("env_variables") or {})

@@ -1,0 +1,201 @@
+"""The framework's classes with our sandbox, colleagues, limits and accounts under them.
+
+Its loop decides what happens when; what is overridden here is where the world comes in: before a model is asked
+(messages, limits), how it is asked (retries, accounts), where a command runs, and what is put on record.
+"""
+
+from __future__ import annotations
+
+import shlex
+import time
+from typing import TYPE_CHECKING, Any
+
+from minisweagent.agents.default import DefaultAgent
+from minisweagent.exceptions import Submitted
+from minisweagent.models.litellm_model import LitellmModel
+from minisweagent.models.litellm_textbased_model import LitellmTextbasedModel
+
+from cooperbench.agents.base import REPO_DIR
+from cooperbench.agents.mini_swe.config import UNAME
+from cooperbench.agents.models.calls import DEFAULT_CALL_SECONDS, NO_OTHER_RETRIES, Caller
+from cooperbench.agents.models.library import load
+from cooperbench.agents.models.usage import usage_of
+from cooperbench.errors import AgentFailure
+from cooperbench.text import plural
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cooperbench.agents.mini_swe.config import Config, SandboxConfig
+    from cooperbench.agents.session import Session
+
+SUBMISSION = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
+Message = dict[str, Any]
+
+
+class SandboxEnvironment:
+    """The framework's Environment protocol over one agent's sandbox. Nothing of the harness's environment is in it."""
+
+    def __init__(self, session: Session, config: SandboxConfig) -> None:
+        self.config = config
+        self._session = session
+        lines = session.execute_quietly("uname -s; uname -r; uname -v; uname -m").stdout_read().splitlines()
+        self._uname = dict(zip(UNAME, [*lines, "", "", "", ""], strict=False))
+        exports = " ".join(f"{name}={shlex.quote(value)}" for name, value in config.env.items())
+        # On the command's own first line, so that the lines in bash's error messages stay the agent's.
+        self._prefix = "exec 2>&1; " + (f"export {exports}; " if exports else "")
+        if config.cwd != REPO_DIR:
+            self._prefix += f"cd {shlex.quote(config.cwd)} || exit; "
+
+    def execute(self, action: Message, cwd: str = "") -> Message:
+        """One command, stdout and stderr in the order in which they came. The submission ends the agent."""
+        command = str(action.get("command", ""))
+        result = self._session.execute(
+            self._prefix + (f"cd {shlex.quote(cwd)} || exit; " if cwd else "") + command,
+            timeout_seconds=self.config.timeout,
+            shown=command,
+        )
+        output = result.stdout_read() + result.stderr_read()
+        first, _, rest = output.lstrip().partition("\n")
+        if first.strip() == SUBMISSION and result.returncode == 0:
+            extra = {"exit_status": "Submitted", "submission": rest}
+            raise Submitted({"role": "exit", "content": rest, "extra": extra})
+        late = f"The command was ended: it took longer than {self.config.timeout} seconds."
+        return {
+            "output": output,
+            "returncode": result.returncode,
+            "exception_info": late if result.timed_out else "",
+        }
+
+    def get_template_vars(self, **kwargs: Any) -> Message:
+        return self.config.model_dump() | self._uname | kwargs
+
+    def serialize(self) -> Message:
+        kind = f"{type(self).__module__}.{type(self).__name__}"
+        return {"info": {"config": {"environment": self.config.model_dump(), "environment_type": kind}}}
+
+
+class Asking:
+    """What both models do in our way: call, account, keep on record."""
+
+    def __init__(self, session: Session, check: Callable[[], None], config: Config) -> None:
+        assert session.model is not None
+        self._session = session
+        self._litellm = load()
+        self._model = session.model
+        self._caller = Caller(session.model, self._litellm, check, session.note)
+        self.last_cost = 0.0
+        self._said_unpriced = False
+        asked_for = config.model.get("model_kwargs", {}).get("timeout") or DEFAULT_CALL_SECONDS
+        self._more = NO_OTHER_RETRIES | {
+            "timeout": min(float(asked_for), session.limits.seconds or DEFAULT_CALL_SECONDS)
+        }
+
+    def ask(self, call: Callable[..., Any], kwargs: Message) -> Any:
+        """The provider's answer, accounted for and on record."""
+
+        def attempt() -> Any:
+            response = call(**(kwargs | self._more))
+            if not response.choices:
+                raise ValueError("the answer has no choices in it")
+            return response
+
+        started = time.monotonic()
+        response = self._caller.ask(attempt)
+        usage = usage_of(response, self._model, time.monotonic() - started, self._litellm)
+        self.last_cost = usage.cost
+        if usage.unpriced_calls and not self._said_unpriced:
+            self._said_unpriced = True
+            self._session.note(
+                f"model {self._model!r} has no price in LiteLLM's list: its cost is not counted"
+            )
+        choice = response.choices[0]
+        self._session.reply(choice.message.content or "", usage, **_besides(choice))
+        return response
+
+
+class ToolCallModel(LitellmModel):
+    """Actions as calls of the tool `bash`."""
+
+    def __init__(self, asking: Asking, **config: Any) -> None:
+        super().__init__(**config)
+        # The framework tries nothing again: neither Ctrl-C nor a time limit would end that.
+        self.abort_exceptions = [Exception]
+        self._asking = asking
+
+    def _query(self, messages: list[dict[str, str]], **kwargs: Any) -> Any:
+        ask = super()._query
+        return self._asking.ask(lambda **more: ask(messages, **more), kwargs)
+
+    def _calculate_cost(self, response: Any) -> dict[str, float]:  # noqa: ARG002  # known since it came
+        return {"cost": self._asking.last_cost}
+
+    def get_template_vars(self, **kwargs: Any) -> Message:
+        """Without the settings of the model: a key may be among them."""
+        return {"model_name": self.config.model_name} | kwargs
+
+
+class TextModel(ToolCallModel, LitellmTextbasedModel):
+    """Actions as blocks of text: the framework's other model, asked in the same way."""
+
+
+class Loop(DefaultAgent):
+    """The framework's loop; what colleagues write comes in between two steps."""
+
+    def __init__(self, session: Session, model: Any, env: SandboxEnvironment, **config: Any) -> None:
+        super().__init__(model, env, **config)
+        self._session = session
+
+    def query(self) -> Message:
+        self._session.check_limits()
+        for message in self._session.incoming():
+            text = f"Message from {message.sender}:\n\n{message.text}"
+            super().add_messages(self.model.format_message(role="user", content=text))
+        return super().query()
+
+    def add_messages(self, *messages: Message) -> list[Message]:
+        for message in messages:
+            if not self.messages and message["role"] in ("system", "user"):
+                self._session.tell(_text(message), "system" if message["role"] == "system" else "task")
+            elif message.get("extra", {}).get("interrupt_type") == "FormatError":
+                self._session.tell(_text(message), "format_error")
+        return super().add_messages(*messages)
+
+    def end(self, extra: Message) -> None:
+        """Return where the agent has submitted; everything else is an AgentFailure."""
+        match extra.get("exit_status"):
+            case "Submitted":
+                return
+            case "RepeatedFormatError":
+                count = plural(self.n_consecutive_format_errors, "reply", "replies")
+                raise AgentFailure("format_error", f"{count} in a row without a valid action")
+            case "TimeExceeded":
+                seconds = self.config.wall_time_limit_seconds
+                raise AgentFailure("time_limit", f"time limit of {seconds} s (agent config) reached")
+            case "LimitsExceeded" if 0 < self.config.step_limit <= self.n_calls:
+                raise AgentFailure(
+                    "step_limit", f"step limit of {self.config.step_limit} (agent config) reached"
+                )
+            case "LimitsExceeded":
+                raise AgentFailure("cost_limit", f"cost limit of ${self.config.cost_limit:g} reached")
+        raise AgentFailure("gave_up", f"the framework ended with {extra.get('exit_status') or 'nothing'}")
+
+
+def _besides(choice: Any) -> Message:
+    """What a reply has beyond its words."""
+    found: Message = {"finish_reason": choice.finish_reason}
+    calls = choice.message.tool_calls or []
+    if calls:
+        found["tool_calls"] = [
+            {"id": call.id, "name": call.function.name, "arguments": call.function.arguments}
+            for call in calls
+        ]
+    reasoning = getattr(choice.message, "reasoning_content", None)
+    if reasoning:
+        found["reasoning"] = reasoning
+    return found
+
+
+def _text(message: Message) -> str:
+    content = message.get("content")
+    return content if isinstance(content, str) else str(content)
