@@ -1,0 +1,68 @@
+// Numbers and names as people read them.
+
+function percent(rate, digits = 0) {
+  return rate === null || rate === undefined ? "–" : (100 * rate).toFixed(digits) + " %";
+}
+
+function interval(one, digits = 0) {
+  if (one.low === null || one.low === undefined) return "no interval";
+  return `${(100 * one.low).toFixed(digits)}–${(100 * one.high).toFixed(digits)} %`;
+}
+
+function signed(value, digits = 0) {
+  const text = Math.abs(100 * value).toFixed(digits);
+  return (value < 0 && Number(text) !== 0 ? "−" : "") + text;
+}
+
+function money(value) {
+  if (!value) return "$0";
+  return "$" + (value >= 100 ? value.toFixed(0) : value >= 0.995 ? value.toFixed(2) : value.toFixed(value >= 0.01 ? 2 : 4));
+}
+
+function duration(seconds) {
+  if (seconds < 60) return seconds.toFixed(seconds < 10 ? 1 : 0) + " s";
+  const [big, small, unit] = seconds < 3600 ? [60, 1, "min"] : [3600, 60, "h"];
+  const parts = Math.round(seconds / small);
+  const rest = parts % 60;
+  return `${Math.floor(parts / (big / small))} ${unit}` + (rest ? " " + String(rest).padStart(2, "0") : "");
+}
+
+// A place in time, the same width in every row.
+function moment(seconds) {
+  const whole = Math.floor(seconds);
+  const minutes = Math.floor(whole / 60);
+  const rest = String(whole % 60).padStart(2, "0");
+  return minutes ? `${minutes}:${rest}` : `0:${rest}` + (seconds < 10 ? (seconds % 1).toFixed(1).slice(1) : "");
+}
+
+function count(number, noun, nouns) {
+  return `${number.toLocaleString("en")} ${number === 1 ? noun : nouns ?? noun + "s"}`;
+}
+
+function size(bytes) {
+  return bytes < 1000 ? `${bytes} B` : bytes < 1e6 ? `${(bytes / 1000).toFixed(1)} kB` : `${(bytes / 1e6).toFixed(1)} MB`;
+}
+
+const MARKS = {
+  passed: "✓", capability: "✗", conflict: "⚡", integration: "≠", error: "!", broken: "!", unevaluated: "…", running: "▸", missing: "·",
+};
+
+function outcomeNode(outcome, withWord = true) {
+  const word = overview.outcomes[outcome] ?? outcome;
+  return h("span", { class: `outcome is-${outcome}`, title: overview.meanings[outcome] },
+    h("b", { "aria-hidden": "true" }, MARKS[outcome] ?? "?"),
+    h("span", { class: withWord ? null : "visually-hidden" }, word));
+}
+
+function pairName(pair) {
+  return "f" + pair.features.join(" + f");
+}
+
+function repoName(repo) {
+  return repo.replace(/_task$/, "");
+}
+
+function seriesName(series) {
+  const alone = overview.series.filter((one) => one.run === series.run).length === 1;
+  return alone && series.run.includes(series.setting) ? series.run : `${series.run} · ${series.setting}`;
+}

@@ -1,0 +1,146 @@
+// The first page: the one number, what it rests on, and all pairs.
+
+const RATES = [
+  ["overall", "overall", "every patch passes alone and their merge passes all tests"],
+  ["individual", "individual", "every patch passes its own feature's tests alone"],
+  ["merge", "merge", "the patches merge in plain git"],
+  ["merged", "merged", "the merge passes all tests"],
+  ["strict", "strict", "overall, and without a textual conflict"],
+];
+
+function rateValue(rate) {
+  return rate.n ? `${percent(rate.rate)}  (${interval(rate)})  n = ${rate.n}` : "n = 0";
+}
+
+function rateRow(label, rate, setting) {
+  const clusters = rate.clusters ? `${count(rate.clusters, "task")}, ` : "";
+  const effect = rate.design_effect ? `design effect ${rate.design_effect.toFixed(1)}, ` : "";
+  return { label, setting, ...rate, value: rateValue(rate), note: clusters + effect + rate.method };
+}
+
+function renderOverview() {
+  const failures = overview.problems.length;
+  return h("div", null,
+    headline(),
+    section("How pairs ended", null, endings()),
+    section("Success rates", null, rates()),
+    overview.difficulty && section("Difficulty", null, difficulty()),
+    section("Cost and time", null, costs()),
+    overview.coordination.length > 0 && section("Coordination", "Computed from messages, steps and patches on disk; the definitions are in docs/coordination.md.", coordinationTable()),
+    section("Pairs", null, pairSection()),
+    failures > 0 && section("What could not be read", `${count(failures, "line")}; none of it is part of a rate.`,
+      h("div", { class: "notes small" }, h("ul", null, overview.problems.slice(0, 200).map((line) => h("li", null, line)),
+        failures > 200 && h("li", null, `… ${failures - 200} more`)))),
+    h("p", { class: "quiet small" }, `Made by CooperBench ${overview.version}, ${overview.time}.`));
+}
+
+function section(title, words, ...children) {
+  return h("section", { id: title.toLowerCase().replaceAll(" ", "-") }, h("h2", null, title), words && h("p", { class: "quiet" }, words), children);
+}
+
+function headline() {
+  const [first, ...others] = overview.deficits;
+  if (!first) return plainHeadline();
+  const one = (id) => overview.series.find((series) => series.id === id);
+  const span = first.low === null ? "no interval: too few tasks" : `95 % interval ${signed(first.low, 1)} to ${signed(first.high, 1)}`;
+  return h("div", null,
+    h("p", { class: "eyebrow" }, "Coordination deficit"),
+    h("div", { class: "headline" },
+      h("div", { class: "figure" }, signed(first.deficit, 1), h("span", { class: "unit" }, " percentage points")),
+      h("div", null,
+        h("p", null, `One agent alone solves ${percent(first.solo_rate)} of the pairs; two agents together, one feature each, solve ${percent(first.coop_rate)}.`),
+        h("p", { class: "quiet" }, `${span}; ${count(first.n, "pair")} in ${count(first.clusters, "task")}`
+          + (first.p === null ? "" : `; McNemar p ${first.p < 0.001 ? "< 0.001" : "= " + first.p.toFixed(3)}`)
+          + (first.retention === null ? "." : `; retention ${percent(first.retention)}.`)),
+        h("p", { class: "quiet small" }, `${seriesName(one(first.solo))} minus ${seriesName(one(first.coop))}`))),
+    others.length > 0 && h("div", { class: "others small scroller" }, h("table", null,
+      h("thead", null, h("tr", null, ["solo", "coop"].map((text) => h("th", null, text)), ["deficit, points", "95 % interval", "pairs"].map((text) => h("th", { class: "number" }, text)))),
+      h("tbody", null, others.map((row) => h("tr", null, h("td", null, seriesName(one(row.solo))), h("td", null, seriesName(one(row.coop))),
+        h("td", { class: "number" }, signed(row.deficit, 1)), h("td", { class: "number" }, row.low === null ? "–" : `${signed(row.low, 1)} to ${signed(row.high, 1)}`),
+        h("td", { class: "number" }, row.n)))))));
+}
+
+function plainHeadline() {
+  const series = overview.series[focusSeries({})];
+  if (!series) return h("p", null, "There is nothing in these runs yet.");
+  const rate = series.rates.overall;
+  return h("div", null, h("p", { class: "eyebrow" }, `${series.setting}, overall success`),
+    h("div", { class: "headline" }, h("div", { class: "figure" }, rate.n ? (100 * rate.rate).toFixed(0) : "–", h("span", { class: "unit" }, " % of pairs")),
+      h("div", null, h("p", null, `${rate.passed} of ${count(rate.n, "judged pair")}${rate.n ? `, 95 % interval ${interval(rate)}` : ""}.`),
+        h("p", { class: "quiet" }, "Add a solo run of the same pairs to see the coordination deficit."))));
+}
+
+function endings() {
+  const used = Object.keys(overview.outcomes).filter((outcome) => overview.series.some((series) => series.counts[outcome]));
+  return h("figure", null,
+    splitBars(overview.series.map((series) => ({ label: seriesName(series), counts: series.counts,
+      onpick: (outcome) => { change({ run: series.id, outcome }); byId("pairs").scrollIntoView(); } })), "How the pairs of each run ended"),
+    h("ul", { class: "legend" }, used.map((outcome) => h("li", { title: overview.meanings[outcome] }, swatch(outcome), overview.outcomes[outcome]))),
+    h("figcaption", null, "Number of pairs by the first thing that went wrong. Click a part to see its pairs."));
+}
+
+function rates() {
+  const rows = RATES.flatMap(([key, title]) => {
+    const known = overview.series.filter((series) => series.rates[key]);
+    return known.length ? [{ heading: title }, ...known.map((series) => rateRow(seriesName(series), series.rates[key], series.setting))] : [];
+  });
+  const repos = overview.repos.flatMap((repo) => [{ heading: repoName(repo) },
+    ...overview.series.filter((series) => series.by_repo[repo]).map((series) => rateRow(seriesName(series), series.by_repo[repo], series.setting))]);
+  return h("figure", null, forest(rows, "Success rates with 95 % intervals"), settingsLegend(),
+    h("figcaption", null, RATES.map(([, title, meaning]) => `${title}: ${meaning}`).join("; ") + ". Intervals take pairs of one task as one cluster."),
+    overview.repos.length > 1 && h("details", null, h("summary", null, "Overall, by repository"), forest(repos, "Overall success by repository")));
+}
+
+function settingsLegend() {
+  const there = [...new Set(overview.series.map((series) => series.setting))];
+  const words = { coop: "coop: one agent a feature", solo: "solo: one agent for both" };
+  return h("ul", { class: "legend" }, there.map((setting) => h("li", null,
+    s("svg", { width: 34, height: 14, "aria-hidden": "true" }, s("line", { class: `curve ${setting}`, x1: 0, x2: 34, y1: 7, y2: 7 }), shape(setting, 17, 7)), words[setting])));
+}
+
+function difficulty() {
+  const { curves, areas, pairs, models, unscored } = overview.difficulty;
+  const area = (value) => (value === null ? "–" : value.toFixed(3).replace("-", "−"));
+  const missing = unscored ? ` ${count(unscored, "coop pair")} without a solo verdict left out.` : "";
+  return h("figure", null, difficultyChart(curves, "Success by difficulty of the pair"),
+    h("ul", { class: "legend" }, curves.map((curve) => h("li", null,
+      s("svg", { width: 34, height: 14, "aria-hidden": "true" }, s("line", { class: `curve ${curve.setting}`, x1: 0, x2: 34, y1: 7, y2: 7 }), shape(curve.setting, 17, 7)),
+      `${curve.label}, area ${area(curve.area)}`))),
+    h("figcaption", null, `Difficulty of a pair: 1 − mean solo success over ${count(models, "configuration")}, rescaled to 0…1; ${count(pairs, "pair")} in ten buckets, Wilson 95 % intervals.`
+      + ` Area between the curves: ${area(areas[0].lost)}, retention ${percent(areas[0].retention)}.${missing}`),
+    areas.length > 1 && h("div", { class: "scroller" }, h("table", { class: "small" },
+      h("thead", null, h("tr", null, h("th", null, "configuration"), ["area solo", "area coop", "difference", "retention"].map((text) => h("th", { class: "number" }, text)))),
+      h("tbody", null, areas.map((one) => h("tr", null, h("td", null, one.configuration), [one.solo, one.coop, one.lost].map((value) => h("td", { class: "number" }, area(value))),
+        h("td", { class: "number" }, percent(one.retention))))))));
+}
+
+function costs() {
+  const rows = (key, format) => overview.series.filter((series) => series[key].total).map((series) => ({
+    label: seriesName(series), setting: series.setting, low: series[key].p10, middle: series[key].median, high: series[key].p90,
+    value: `${format(series[key].total)} in all, n = ${series[key].n}` }));
+  const nothing = () => h("p", { class: "quiet" }, "None is on record.");
+  const [money_, time] = [rows("cost", money), rows("seconds", duration)];
+  return h("div", { class: "pair-of-charts" },
+    h("figure", null, h("h3", null, "Cost of a pair"), money_.length ? ranges(money_, "US dollars", money, "Cost of a pair") : nothing()),
+    h("figure", null, h("h3", null, "Time of a pair"), time.length ? ranges(time, "wall-clock time of the agents", duration, "Time of a pair") : nothing()),
+    h("p", { class: "quiet small" }, "Mark: median. Bar: from the 10th to the 90th percentile of pairs."));
+}
+
+const FIRST_MEASURES = 12;
+
+function coordinationTable() {
+  const names = [...new Set(overview.coordination.flatMap((run) => run.rows.map((row) => row.name)))];
+  const [first, rest] = [names.slice(0, FIRST_MEASURES), names.slice(FIRST_MEASURES)];
+  return [measures(first), rest.length > 0 && h("details", null, h("summary", null, `${count(rest.length, "more measure")}`), measures(rest))];
+}
+
+function measures(names) {
+  const cell = (run, name) => run.rows.find((row) => row.name === name);
+  const label = (id) => seriesName(overview.series.find((series) => series.id === id));
+  return h("div", { class: "scroller" }, h("table", { class: "measures" },
+    h("thead", null, h("tr", null, h("th", null, "mean or share, with 95 % interval"), overview.coordination.map((run) => h("th", { class: "number" }, label(run.series))))),
+    h("tbody", null, names.map((name) => h("tr", null, h("td", null, name), overview.coordination.map((run) => {
+      const one = cell(run, name);
+      return h("td", { class: "number" }, one?.value ?? "–", one && h("span", { class: "quiet small" }, [one.interval && ` (${one.interval})`, ` n = ${one.n}`]));
+    }))))));
+}

@@ -1,0 +1,158 @@
+"""The report as a file that opens from disk: overview first, then the details of each pair, compressed.
+
+Pairs are read, packed and written one by one, so that the memory needed does not grow with their number. The
+file appears whole or not at all.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import os
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import IO, TYPE_CHECKING, Any
+
+from cooperbench.errors import UserError
+from cooperbench.report.coordination.aggregate import coordination_of_run
+from cooperbench.report.coordination.pair import coordination
+from cooperbench.report.page.coordination import pair_rows, run_rows
+from cooperbench.report.page.detail import pair_detail
+from cooperbench.report.page.document import document
+from cooperbench.report.page.overview import make_overview, numbered_pairs, series_of, title_of
+from cooperbench.report.page.remembered import remembered
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from cooperbench.report.coordination.pair import Coordination
+    from cooperbench.report.loading import PairData, Run
+    from cooperbench.report.page.overview import Series
+
+_COMPRESSION = 4
+"""Half the time of the usual 6, for files that are a twentieth larger."""
+_AT_ONCE = 4
+
+
+def build_page(runs: Sequence[Run], target: Path, *, split: bool = False) -> None:
+    """Write the page; with `split` the details of pairs lie in a folder beside it, a file each."""
+    if not any(run.pairs for run in runs):
+        raise UserError(
+            f"there are no pairs in {', '.join(run.name for run in runs) or 'no run'}: nothing to show"
+        )
+    if target.is_dir():
+        raise UserError(f"{target} is a folder; say which file to write, e.g. {target / 'report.html'}")
+    writer = _write_beside if split else _write_inside
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        writer(runs, target)
+    except OSError as error:
+        raise UserError(f"cannot write {error.filename or target}: {error.strerror}") from None
+
+
+def detail_with_coordination(pair: PairData) -> tuple[dict[str, Any], Coordination | None]:
+    """The details of a pair, and what is found in them where it has come to an end."""
+    once = remembered(pair)
+    found = coordination(once) if pair.state in ("passed", "failed", "unevaluated") else None
+    return {**pair_detail(once), "coordination": [] if found is None else pair_rows(found)}, found
+
+
+def coordination_rows(
+    series: Iterable[Series], look: Callable[[PairData], Coordination]
+) -> list[dict[str, Any]]:
+    """The table of the first page: a column for each coop series."""
+    return [
+        {"series": one.series_id, "rows": rows}
+        for one in series
+        if one.setting == "coop"
+        if (rows := run_rows(coordination_of_run(one.pairs, look)))
+    ]
+
+
+def _write_inside(runs: Sequence[Run], target: Path) -> None:
+    folded = target.with_name(f".writing-{os.getpid()}-{target.name}.details")
+    written = target.with_name(f".writing-{os.getpid()}-{target.name}")
+    try:
+        with folded.open("wb") as details:
+            overview = _each_pair(runs, lambda number, text: _append(details, number, text))
+        with written.open("wb") as page, folded.open("rb") as details:
+            page.write(document(title_of(runs), overview, "inside").encode())
+            shutil.copyfileobj(details, page, 1 << 20)
+            page.write(b"</body>\n</html>\n")
+        written.replace(target)
+    finally:
+        for leftover in (folded, written):
+            leftover.unlink(missing_ok=True)
+
+
+def _append(file: IO[bytes], number: int, text: bytes) -> None:
+    file.write(b'<script type="text/plain" id="detail-%d">%s</script>\n' % (number, text))
+
+
+def _write_beside(runs: Sequence[Run], target: Path) -> None:
+    """A new folder takes the place of an old one before the page that refers to it appears."""
+    folder = target.with_name(f"{target.stem}.pairs")
+    fresh = target.with_name(f".writing-{os.getpid()}-{folder.name}")
+    written = target.with_name(f".writing-{os.getpid()}-{target.name}")
+    try:
+        fresh.mkdir()
+        overview = _each_pair(runs, lambda number, text: _script(fresh, number, text))
+        page = document(title_of(runs), {**overview, "folder": folder.name}, "beside")
+        written.write_text(page + "</body>\n</html>\n", encoding="utf-8")
+        _check_ours(folder)
+        shutil.rmtree(folder, ignore_errors=True)
+        fresh.rename(folder)
+        written.replace(target)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+        with suppress(OSError):
+            written.unlink()
+
+
+def _check_ours(folder: Path) -> None:
+    """Only a folder that an earlier report left is replaced."""
+    foreign = [one.name for one in folder.iterdir() if one.suffix != ".js"] if folder.is_dir() else []
+    if foreign:
+        raise UserError(
+            f"{folder} holds {foreign[0]}, which no report wrote; move it away or take another name"
+        )
+
+
+def _script(folder: Path, number: int, text: bytes) -> None:
+    (folder / f"{number}.js").write_bytes(b'cooperbenchDetail(%d,"%s")\n' % (number, text))
+
+
+def _each_pair(runs: Sequence[Run], write: Callable[[int, bytes], None]) -> dict[str, Any]:
+    """Write the details of every pair, and return the overview with what was found in them."""
+    series = series_of(runs)
+    found: dict[int, Coordination] = {}
+    pairs = numbered_pairs(series)
+    for number, packed, one in _packed(pairs):
+        write(number, packed)
+        if one is not None:
+            found[id(pairs[number])] = one
+    return make_overview(runs) | {"coordination": coordination_rows(series, lambda pair: found[id(pair)])}
+
+
+def _packed(pairs: Iterable[PairData]) -> Iterator[tuple[int, bytes, Coordination | None]]:
+    """Compression needs no interpreter: it goes on in other threads while the next pair is read."""
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        waiting: list[tuple[int, Any, Coordination | None]] = []
+        for number, pair in enumerate(pairs):
+            detail, found = detail_with_coordination(pair)
+            text = json.dumps(detail, ensure_ascii=False, separators=(",", ":"))
+            waiting.append((number, pool.submit(packed, text), found))
+            if len(waiting) > _AT_ONCE:
+                first, job, one = waiting.pop(0)
+                yield first, job.result(), one
+        for number, job, found in waiting:
+            yield number, job.result(), found
+
+
+def packed(text: str) -> bytes:
+    """JSON as the page unpacks it: gzip, then base64."""
+    data = gzip.compress(text.encode("utf-8", "replace"), _COMPRESSION, mtime=0)
+    return base64.b64encode(data)

@@ -1,0 +1,241 @@
+"""The page while runs go on: served on this machine only, read-only, made anew when files change.
+
+Anyone who can connect to the port can read the runs, so it listens on 127.0.0.1, and answers only requests whose Host
+says so too: another site that lets its name point here (DNS rebinding) gets nothing. Paths are looked up among the
+files of the runs; none is taken from a request.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import threading
+from dataclasses import dataclass, replace
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from cooperbench.errors import UserError
+from cooperbench.report.coordination.pair import coordination
+from cooperbench.report.loading import load_run
+from cooperbench.report.page.build import coordination_rows, detail_with_coordination
+from cooperbench.report.page.document import document, policy
+from cooperbench.report.page.overview import make_overview, numbered_pairs, series_of, title_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
+
+    from cooperbench.report.coordination.pair import Coordination
+    from cooperbench.report.loading import PairData, Run
+
+ADDRESS = "127.0.0.1"
+_SMALL_FILES = ("config.json", "summary.json")
+_PAIR_FILES = ("result.json", "eval.json")
+_LOOKS_AT_ONCE = 50
+"""Pairs whose trajectories are read for one answer: about half a second."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """The runs as they were at one time."""
+
+    tag: str
+    runs: tuple[Run, ...]
+    overview: dict[str, Any]
+    pairs: tuple[PairData, ...]
+    """By their number on the page."""
+    complete: bool
+    """Everything is in the overview, also what has to be read from trajectories."""
+
+
+class LiveRuns:
+    """Reads runs again when their files have changed. Shared by the threads of the server."""
+
+    def __init__(self, roots: Callable[[], Sequence[Path]]) -> None:
+        self._roots = roots
+        """The folders of the runs. Asked each time: a run may be started while the page is open."""
+        self._shown: Shown | None = None
+        self._looked: dict[Path, tuple[str, Coordination]] = {}
+        self._lock = threading.Lock()
+
+    def now(self) -> Shown:
+        with self._lock:
+            roots = list(self._roots())
+            tag = _tag(path for root in roots for path in _overview_files(root))
+            shown = self._shown
+            if shown is None or shown.tag.rstrip("+") != tag:
+                runs = tuple(load_run(root.parent, root.name) for root in roots)
+                shown = Shown(
+                    tag, runs, make_overview(runs), tuple(numbered_pairs(series_of(runs))), complete=False
+                )
+            if not shown.complete and self._look(shown.pairs):
+                rows = coordination_rows(
+                    series_of(shown.runs), lambda pair: self._looked[pair.paths.folder][1]
+                )
+                overview = shown.overview | {"coordination": rows}
+                shown = replace(shown, tag=f"{tag}+", overview=overview, complete=True)
+            self._shown = shown
+            return shown
+
+    def _look(self, pairs: Iterable[PairData]) -> bool:
+        """Read some more of the pairs that have ended, not too many: somebody waits. True when none is left."""
+        left = _LOOKS_AT_ONCE
+        for pair in pairs:
+            if pair.setting == "solo" or pair.state not in ("passed", "failed", "unevaluated"):
+                continue
+            tag = _tag((pair.paths.result, pair.paths.evaluation))
+            if self._looked.get(pair.paths.folder, ("", None))[0] != tag:
+                if not left:
+                    return False
+                left -= 1
+                self._looked[pair.paths.folder] = (tag, coordination(pair))
+        return True
+
+    def detail(self, number: int) -> tuple[str, PairData] | None:
+        """A pair and the tag of all its files; None where there is no such number."""
+        pairs = self.now().pairs
+        if not 0 <= number < len(pairs):
+            return None
+        folder = pairs[number].paths.folder
+        return _tag(sorted(folder.rglob("*"))), pairs[number]
+
+    def file(self, wanted: Sequence[str]) -> Path | None:
+        """A file of a pair, by run, setting, repository, task, pair and name; None unless it is really there."""
+        for run in self.now().runs:
+            for pair in run.pairs:
+                folder = pair.paths.folder
+                place = (run.name, *folder.relative_to(run.root).parts)
+                if tuple(wanted[: len(place)]) == place:
+                    return _files_of(folder).get("/".join(wanted[len(place) :]))
+        return None
+
+
+def _files_of(folder: Path) -> dict[str, Path]:
+    """By what they are called from the folder; links lead elsewhere and are none."""
+    return {
+        path.relative_to(folder).as_posix(): path
+        for path in folder.rglob("*")
+        if path.is_file() and not path.is_symlink()
+    }
+
+
+def _overview_files(root: Path) -> Iterable[Path]:
+    yield from (root / name for name in _SMALL_FILES)
+    for folder in sorted(root.glob("*/*/*/f*")):
+        if folder.relative_to(root).parts[0] != "attempts":
+            yield folder
+            yield from (folder / name for name in _PAIR_FILES)
+
+
+def _tag(paths: Iterable[Path]) -> str:
+    """Changes when one of the files does."""
+    digest = hashlib.sha256()
+    for path in paths:
+        try:
+            state = path.stat()
+        except OSError:
+            continue
+        digest.update(f"{path}\0{state.st_mtime_ns}\0{state.st_size}\0".encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()[:24]
+
+
+class LiveServer(ThreadingHTTPServer):
+    """`serve_forever` until `shutdown`."""
+
+    daemon_threads = True
+
+    def __init__(self, runs: LiveRuns, port: int) -> None:
+        self.runs = runs
+        super().__init__((ADDRESS, port), _Handler)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A browser that goes away in the middle of an answer is nothing to report."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+    @property
+    def url(self) -> str:
+        return f"http://{ADDRESS}:{self.server_port}/"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: LiveServer
+    server_version = "CooperBench"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        port = self.server.server_port
+        if self.headers.get("Host") not in (f"{ADDRESS}:{port}", f"localhost:{port}"):
+            return self._refuse(HTTPStatus.FORBIDDEN)
+        try:
+            return self._answer(unquote(urlsplit(self.path).path))
+        except (UserError, FileNotFoundError):
+            # A run or a file was moved away while it was being read; the page asks again.
+            return self._refuse(HTTPStatus.SERVICE_UNAVAILABLE)
+
+    def _answer(self, path: str) -> None:
+        if path == "/":
+            return self._page()
+        if path == "/overview":
+            return self._overview()
+        if path.startswith("/detail/") and path[8:].isdecimal():
+            return self._detail(int(path[8:]))
+        if path.startswith("/raw/"):
+            return self._raw(path[5:].split("/"))
+        return self._refuse(HTTPStatus.NOT_FOUND)
+
+    def _page(self) -> None:
+        shown = self.server.runs.now()
+        text = document(title_of(shown.runs), {**shown.overview, "tag": f'"{shown.tag}"'}, "live")
+        self._send(text.encode(), "text/html; charset=utf-8")
+
+    def _overview(self) -> None:
+        shown = self.server.runs.now()
+        self._json(shown.tag, lambda: {**shown.overview, "tag": f'"{shown.tag}"', "mode": "live"})
+
+    def _detail(self, number: int) -> None:
+        found = self.server.runs.detail(number)
+        if found is None:
+            return self._refuse(HTTPStatus.NOT_FOUND)
+        tag, pair = found
+        return self._json(tag, lambda: detail_with_coordination(pair)[0])
+
+    def _raw(self, wanted: Sequence[str]) -> None:
+        path = self.server.runs.file(wanted)
+        if path is None:
+            return self._refuse(HTTPStatus.NOT_FOUND)
+        return self._send(path.read_bytes(), "text/plain; charset=utf-8")
+
+    def _json(self, tag: str, make: Callable[[], dict[str, Any]]) -> None:
+        if self.headers.get("If-None-Match") == f'"{tag}"':
+            self.send_response(HTTPStatus.NOT_MODIFIED)
+            self.send_header("ETag", f'"{tag}"')
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        text = json.dumps(make(), ensure_ascii=False, separators=(",", ":"))
+        self._send(text.encode("utf-8", "replace"), "application/json", tag)
+
+    def _send(self, data: bytes, kind: str, tag: str = "") -> None:
+        self.send_response(HTTPStatus.OK)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(data)))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.send_header("Referrer-Policy", "no-referrer")
+        self.send_header("Cross-Origin-Resource-Policy", "same-origin")
+        self.send_header("Content-Security-Policy", f"{policy('live')}; frame-ancestors 'none'")
+        if tag:
+            self.send_header("ETag", f'"{tag}"')
+        self.end_headers()
+        self.wfile.write(data)
+
+    def _refuse(self, status: HTTPStatus) -> None:
+        self.close_connection = True
+        self.send_error(status)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the base class's names
+        """Requests are nobody's business; errors reach the browser."""

@@ -1,0 +1,74 @@
+"""One browser for all tests of the page, and the runs that most of them look at."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cooperbench.report.loading import load_run
+from cooperbench.report.page import build_page
+from tests.report.factory import Style, keys_of, layout, write_run
+from tests.report.page.browser import start_browser
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from cooperbench.report.summary import PairKey
+    from tests.report.factory import Kind
+    from tests.report.page.browser import Browser
+
+PAIRS = layout(repos=2, tasks=4, pairs=16)
+COOP: tuple[Kind, ...] = (
+    "passed",
+    "conflict",
+    "capability",
+    "integration",
+    "union",
+    "error",
+    "killed",
+    "broken",
+)
+"""One after the other over the pairs, so that there are two of each."""
+COSTS = {"repo01_task": 0.25, "repo02_task": 0.75}
+
+
+def coop_kind(key: PairKey) -> Kind:
+    return COOP[keys_of(PAIRS).index(key) % len(COOP)]
+
+
+def solo_kind(key: PairKey) -> Kind:
+    return "capability" if key.features == (1, 2) else "passed"
+
+
+@pytest.fixture(scope="session")
+def _one_browser() -> Iterator[Browser]:
+    browser = start_browser()
+    yield browser
+    browser.close()
+
+
+@pytest.fixture
+def browser(_one_browser: Browser) -> Browser:
+    """Wide and light; a test that wants something else says so."""
+    _one_browser.look()
+    return _one_browser
+
+
+@pytest.fixture(scope="session")
+def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A coop run with every way to end, and a solo run of the same pairs."""
+    logs_dir = tmp_path_factory.mktemp("logs")
+    for repo, cost in COSTS.items():
+        part = {repo: PAIRS[repo]}
+        write_run(logs_dir, "duo", part, coop_kind, setting="coop", style=Style(cost=cost))
+        write_run(logs_dir, "lone", part, solo_kind, setting="solo", style=Style(cost=2 * cost))
+    return logs_dir
+
+
+@pytest.fixture(scope="session")
+def page(logs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("page") / "report.html"
+    build_page([load_run(logs, "duo"), load_run(logs, "lone")], target)
+    return target

@@ -1,0 +1,287 @@
+"""The page in a real browser: what a reader sees, clicks and types."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from selenium.webdriver.common.keys import Keys
+
+from cooperbench.models import SETTINGS
+from cooperbench.report.compare import Side, compare_sides
+from cooperbench.report.loading import load_run, run_names
+from cooperbench.report.page import build_page
+from tests.report.factory import TALK, Style, Talk, keys_of, layout, write_run
+from tests.report.page.conftest import COOP, PAIRS, coop_kind
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cooperbench.report.summary import PairKey
+    from tests.report.factory import Kind
+    from tests.report.page.browser import Browser
+
+pytestmark = pytest.mark.xdist_group("browser")
+
+ROWS = ".pairs tbody tr"
+CONFLICT = next(key for key in keys_of(PAIRS) if coop_kind(key) == "conflict")
+
+
+def address_of(repo: str, task: int, name: str, more: str = "run=duo:coop") -> str:
+    return f"#/pair/{repo}/{task}/{name}?{more}"
+
+
+CONFLICT_ADDRESS = address_of(CONFLICT.repo, CONFLICT.task_id, "f{}_f{}".format(*CONFLICT.features))
+
+
+def test_first_page_tells_the_deficit_and_lists_every_pair(browser: Browser, page: Path, logs: Path) -> None:
+    browser.open(page)
+    compared = compare_sides(Side(load_run(logs, "lone"), "solo"), Side(load_run(logs, "duo"), "coop"))
+    assert compared.deficit is not None
+    assert compared.deficit.value is not None
+    assert browser.text(".figure").split()[0] == f"{100 * compared.deficit.value:.1f}"
+    assert f"{compared.n} pairs in 4 tasks" in browser.text(".headline")
+    assert browser.count(ROWS) == 16
+    assert "2 of 16" not in browser.text("#found")
+    # Every chart names its units and its n, in text.
+    assert "% of pairs, with 95 % interval" in browser.text("#success-rates svg")
+    assert "US dollars" in browser.text("#cost-and-time svg")
+    assert ["n = " in text for text in browser.texts("#success-rates > figure > .scroller text.end")] == [
+        True
+    ] * 7
+    assert "eval.json is not whole JSON" in browser.text("#what-could-not-be-read")
+    browser.assert_silent()
+
+
+def test_filters_show_what_they_say_and_stay_in_the_address(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    browser.choose("outcome", "conflict")
+    assert browser.count(ROWS) == COOP.count("conflict") * 2
+    assert all("conflict" in text for text in browser.texts(ROWS))
+    browser.choose("repo", CONFLICT.repo)
+    assert all(CONFLICT.repo.removesuffix("_task") in text for text in browser.texts(ROWS))
+    found = browser.texts(ROWS)
+    address = browser.address
+    browser.open(page, address)
+    assert browser.texts(ROWS) == found
+    browser.choose("outcome", "")
+    browser.choose("repo", "")
+    browser.choose("outcome", "failed")
+    assert browser.count(ROWS) == 6
+    browser.choose("run", "lone:solo")
+    assert browser.count(ROWS) == 4
+    browser.assert_silent()
+
+
+def test_clicking_a_part_of_a_bar_shows_its_pairs(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    browser.until(lambda: browser.count("#how-pairs-ended svg rect.part"))
+    browser.ask(
+        "[...document.querySelectorAll('#how-pairs-ended .part')]"
+        ".find((one) => one.textContent.startsWith('failed together'))"
+        ".dispatchEvent(new MouseEvent('click', {bubbles: true}))"
+    )
+    assert browser.count(ROWS) == 2
+    assert "outcome=integration" in browser.address
+
+
+def test_sorting_by_cost_goes_both_ways(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    costs = f"{ROWS} td:nth-child(6)"
+    browser.click(".pairs th:nth-child(6) button")
+    down = [text for text in browser.texts(costs) if text != "–"]
+    assert down == sorted(down, reverse=True)
+    assert set(down) == {"$0.50", "$1.50"}
+    browser.click(".pairs th:nth-child(6) button")
+    up = [text for text in browser.texts(costs) if text != "–"]
+    assert up == down[::-1]
+    assert browser.texts(costs)[-1] == "–", "what has no cost comes last"
+
+
+def test_everything_can_be_reached_by_keys(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    browser.press("j", "j", "k", "j")
+    assert (
+        browser.ask(
+            f"return [...document.querySelectorAll('{ROWS}')].findIndex((one) => one.matches('.here'))"
+        )
+        == 1
+    )
+    browser.press(Keys.ENTER)
+    browser.until(lambda: browser.count("h1"))
+    first = browser.text("h1")
+    browser.press("j")
+    browser.until(lambda: browser.text("h1") != first)
+    browser.press("k")
+    browser.until(lambda: browser.text("h1") == first)
+    browser.press(Keys.ESCAPE)
+    browser.until(lambda: browser.count(ROWS))
+    browser.press("/")
+    browser.until(lambda: browser.ask("return document.activeElement.name === 'q'"))
+    browser.press("repo02", " ", "f1_f3")
+    assert len(browser.texts(ROWS)) == 2
+    browser.press(Keys.ESCAPE, "?")
+    assert "previous pair" in browser.text("dialog[open]")
+    browser.press(Keys.ESCAPE)
+    assert browser.count("dialog[open]") == 0
+    browser.assert_silent()
+
+
+def test_pair_shows_lanes_messages_diffs_tests_and_files(browser: Browser, page: Path) -> None:
+    browser.open(page, CONFLICT_ADDRESS)
+    assert browser.texts(".lanes .lane-head") == [
+        f"agent{n} feature {CONFLICT.features[n - 1]}" for n in (1, 2)
+    ]
+    assert sorted(browser.texts(".entry.message .text")) == sorted(talk.text for talk in TALK)
+    browser.until(lambda: browser.count(".arrows .stroke-lane") == len(TALK))
+    assert browser.count(".strip .arrow") == len(TALK)
+    browser.click(".lanes details.entry:has(.body, summary) summary")
+    browser.click("#fold")
+    browser.until(lambda: browser.count(".lanes .body"))
+    assert any("total 8" in text for text in browser.texts(".lanes .body pre"))
+    sides = browser.texts(".file[open] .side")
+    assert len(sides) == 2
+    for side, feature in zip(sides, CONFLICT.features, strict=True):
+        assert f"+    return feature_{feature}(value)" in side
+        assert "conflicts" in side
+    assert "✗ conflict" in browser.text(".verdict")
+    assert "src/app.py" in browser.text(".verdict")
+    assert [text.split("\n")[0][0] for text in browser.texts("#tests summary")] == ["✓", "✓", "✗", "✗"]
+    assert "agent1/trajectory.json" in browser.text("#files")
+    browser.assert_silent()
+
+
+def test_evidence_leads_to_its_message(browser: Browser, page: Path) -> None:
+    browser.open(page, CONFLICT_ADDRESS)
+    browser.click("#coordination button.plain")
+    browser.until(lambda: browser.count(".entry.message.flash") == 1)
+
+
+def test_pairs_without_an_end_or_with_broken_files_are_shown_as_such(browser: Browser, page: Path) -> None:
+    killed = next(key for key in keys_of(PAIRS) if coop_kind(key) == "killed")
+    browser.open(page, address_of(killed.repo, killed.task_id, "f{}_f{}".format(*killed.features)))
+    assert "running" in browser.text("main")
+    assert browser.count(".lanes .entry") > 4
+    broken = next(key for key in keys_of(PAIRS) if coop_kind(key) == "broken")
+    browser.open(page, address_of(broken.repo, broken.task_id, "f{}_f{}".format(*broken.features)))
+    assert "eval.json is not whole JSON" in browser.text(".notes")
+    browser.open(page, address_of("nothing", 1, "f1_f2"))
+    assert "no such pair" in browser.text("h1")
+    browser.assert_silent()
+
+
+def test_two_runs_of_a_pair_stand_side_by_side(browser: Browser, page: Path) -> None:
+    browser.open(page, CONFLICT_ADDRESS)
+    browser.choose("vs", "lone:solo")
+    browser.until(lambda: browser.count(".comparison"))
+    assert browser.texts(".comparison > .sides > .side > h2") == ["duo · coop", "lone · solo"]
+    changed = browser.text(".comparison tbody tr")
+    assert "conflict" in changed
+    assert "changed" in changed
+    left, right = browser.texts(".comparison > .sides > .side")
+    assert TALK[0].text in left
+    assert "None." in right
+    assert "vs=lone" in browser.address
+    browser.assert_silent()
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_all_text_has_enough_contrast(browser: Browser, page: Path, dark: bool) -> None:
+    browser.look(dark=dark)
+    for address in ("", CONFLICT_ADDRESS):
+        browser.open(page, address)
+        assert browser.ask("return document.documentElement.dataset.theme") == ("dark" if dark else "light")
+        assert browser.contrast_failures() == []
+
+
+def test_theme_can_be_switched_and_is_remembered(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    try:
+        browser.click("#theme")
+        assert browser.ask("return document.documentElement.dataset.theme") == "dark"
+        browser.open(page)
+        assert browser.ask("return document.documentElement.dataset.theme") == "dark"
+    finally:
+        browser.ask("localStorage.clear()")
+
+
+def every_other_task(key: PairKey) -> Kind:
+    return "capability" if key.task_id % 2 else "passed"
+
+
+def test_phone_never_scrolls_sideways(browser: Browser, page: Path, logs: Path, tmp_path: Path) -> None:
+    browser.look(width=375, height=700)
+    for setting in SETTINGS:
+        name = f"another-{setting}-with-a-rather-long-name"
+        style = Style(models=("other", "other"), bare=True)
+        write_run(tmp_path, name, PAIRS, every_other_task, setting=setting, style=style)
+    runs = [
+        load_run(logs, "duo"),
+        load_run(logs, "lone"),
+        *(load_run(tmp_path, one) for one in run_names(tmp_path)),
+    ]
+    build_page(runs, tmp_path / "four.html")
+    browser.open(tmp_path / "four.html")
+    browser.until(lambda: browser.count("#difficulty svg text"))
+    assert browser.ask("return document.documentElement.scrollWidth") == 375
+    for address in ("", CONFLICT_ADDRESS, CONFLICT_ADDRESS + "&vs=lone:solo"):
+        browser.open(page, address)
+        browser.ask("document.querySelectorAll('main details').forEach((one) => { one.open = true; })")
+        assert browser.ask("return document.documentElement.scrollWidth") == 375, address
+
+
+def test_hundreds_of_pairs_come_as_one_scrolls(browser: Browser, tmp_path: Path) -> None:
+    write_run(tmp_path, "many", layout(4, 10, 250), "passed", style=Style(bare=True))
+    build_page([load_run(tmp_path, "many")], tmp_path / "many.html")
+    browser.open(tmp_path / "many.html")
+    assert browser.count(ROWS) < 250
+    assert browser.text("#found") == "250 pairs"
+
+    def scrolled_to_the_end() -> bool:
+        browser.ask("scrollTo({top: document.body.scrollHeight, behavior: 'instant'})")
+        return browser.count(ROWS) == 250
+
+    browser.until(scrolled_to_the_end)
+    assert len(set(browser.texts(f"{ROWS} a"))) == 250
+    browser.assert_silent()
+
+
+HOSTILE = (
+    "<img src=x onerror=\"document.title='owned'\"></script><script>document.title='owned'</script>"
+    "<!--\u202egnirts\x1b[2J&lt;b&gt; ${1} @script@ ]]>"
+)
+SHOWN = HOSTILE.replace("\u202e", "\\u202e").replace("\x1b", "\\x1b")
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_hostile_text_stays_text(browser: Browser, tmp_path: Path, split: bool) -> None:
+    style = Style(
+        talk=(Talk(1, 1, HOSTILE),), observation=HOSTILE, thought=HOSTILE, models=(HOSTILE, HOSTILE)
+    )
+    paths = write_run(tmp_path, "hostile", {"repo_task": {1: [(1, 2)]}}, "conflict", style=style)
+    folder = paths.pair_named("coop", "repo_task", 1, (1, 2))
+    name = "a<script>document.title='owned'</script>.py"
+    folder.agent("agent1").patch.write_text(
+        f"diff --git a/{name} b/{name}\nnew file mode 100644\n--- /dev/null\n+++ b/{name}\n@@ -0,0 +1 @@\n+{HOSTILE}\n"
+    )
+    folder.test_output("agent1", 1).write_text(HOSTILE)
+    page = tmp_path / "out" / "hostile.html"
+    build_page([load_run(tmp_path, "hostile")], page, split=split)
+    browser.open(page, address_of("repo_task", 1, "f1_f2", "run=hostile:coop"))
+    browser.until(lambda: browser.count("#fold"))
+    browser.click("#fold")
+    browser.ask("document.querySelectorAll('main details').forEach((one) => { one.open = true; })")
+    browser.until(lambda: SHOWN in browser.text("#tests"))
+    assert SHOWN in browser.text(".entry.message .text")
+    assert any(SHOWN in text for text in browser.texts(".lanes .body pre"))
+    assert name in browser.text("#changes")
+    assert any(SHOWN in text for text in browser.texts("#changes .code"))
+    assert SHOWN in browser.text(".agents")
+    assert browser.count("main img, main script") == 0
+    assert browser.ask("return document.title") == "CooperBench: hostile"
+    browser.assert_silent()
+    # And if a line of the page ever forgot: markup cannot be parsed here at all.
+    refused = browser.ask(
+        "try { document.body.innerHTML = '<b>'; return false } catch (error) { return error.name }"
+    )
+    assert refused == "TypeError"
