@@ -192,17 +192,14 @@ def main() -> None:
     parser.add_argument(
         "--docker", metavar="IMAGE", help="an image with bash, coreutils and git: measure containers too"
     )
-    parser.add_argument(
-        "--agents", type=int, default=102, help="how many at once, in sixes (default: %(default)s)"
-    )
+    parser.add_argument("--agents", type=int, default=100, help="how many at once (default: %(default)s)")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
         child(json.loads(args.child))
         return
     steps_table(args.docker)
-    # LiteLLM has at most 100 connections to a provider, and here all agents have to be in a call at once.
-    many_table(min(args.agents, 100))
+    many_table(args.agents)
 
 
 if __name__ == "__main__":

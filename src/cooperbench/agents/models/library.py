@@ -5,6 +5,7 @@ The import takes seconds, so whoever needs it says `load()` where it is needed a
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import socket
@@ -41,12 +42,22 @@ def load() -> Any:
     for message in ("Pydantic serializer warnings", "Item .* on TypedDict class"):
         # About its own declarations, when it imports the rest of itself and when it copies answers.
         warnings.filterwarnings("ignore", message, UserWarning)
+    litellm.client_session = _connections()
     litellm.suppress_debug_info = True
     litellm.telemetry = False
     for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy"):
         # Its complaints would go through the live display; what matters arrives as an exception.
         logging.getLogger(name).setLevel(logging.CRITICAL)
     return litellm
+
+
+def _connections() -> Any:
+    """One pool for all agents of a process: LiteLLM's own would let a hundred wait for each other."""
+    httpx: Any = import_module("httpx")
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=100)
+    client = httpx.Client(limits=limits, timeout=600.0, follow_redirects=True)
+    atexit.register(client.close)
+    return client
 
 
 def warm_up() -> None:
