@@ -1,0 +1,201 @@
+"""The `modal` backend: makes tasks' images ready and starts their sandboxes in the user's account at Modal."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import secrets
+import threading
+import weakref
+from typing import TYPE_CHECKING
+
+from cooperbench.errors import CooperBenchError, SandboxError, UserError
+from cooperbench.eval.backends.base import Capabilities, SandboxOptions
+from cooperbench.eval.backends.modal.account import Account, require_client
+from cooperbench.eval.backends.modal.images import ImageStore
+from cooperbench.eval.backends.modal.labels import sandbox_tags
+from cooperbench.eval.backends.modal.leftovers import remove_leftovers, remove_session
+from cooperbench.eval.backends.modal.prices import Estimate, Meter, Rate
+from cooperbench.eval.backends.modal.sandbox import FIRST_COMMAND, ModalSandbox
+from cooperbench.eval.backends.modal.settings import LONGEST_LIFETIME_SECONDS, ModalSettings, read_settings
+from cooperbench.eval.backends.modal.throttle import Throttle
+from cooperbench.models import Image
+
+if TYPE_CHECKING:
+    import modal
+
+    from cooperbench.models import Task
+
+_CREATE_SECONDS = 25 * 60.0
+"""Modal's client itself waits 21 minutes for a machine."""
+_log = logging.getLogger("cooperbench")
+_backends: weakref.WeakSet[ModalBackend] = weakref.WeakSet()
+
+
+class ModalBackend:
+    """Sandboxes at Modal. What isolates them is said in `sandbox.py`, what can be set in `settings.py`."""
+
+    capabilities = Capabilities(
+        rich=True,
+        streams=True,
+        options=True,
+        networks=frozenset({"none", "public"}),
+        prepares=True,
+        closes=True,
+        checks=True,
+    )
+
+    def __init__(self, **settings: object) -> None:
+        """UserError where the client or a token is missing; nothing is connected to before it is needed."""
+        self.settings: ModalSettings = read_settings(**settings)
+        require_client()
+        self._lock = threading.Lock()
+        self._account: Account | None = None
+        self._images: ImageStore | None = None
+        self._session = ""
+        self._process = 0
+        self._throttle = Throttle(self.settings.most_starting)
+        gib = self.settings.memory_mib.reserved / 1024
+        self._meter = Meter(Rate(self.settings.cpu.reserved, gib, self.settings.gpu))
+        self._open: set[ModalSandbox] = set()
+        self._proven: set[str] = set()
+        """Images whose tools have passed the channel's self test."""
+        self._told: set[str] = set()
+
+    @property
+    def account(self) -> Account:
+        """Connected to when first asked for; what killed processes left behind is then ended."""
+        with self._lock:
+            if self._account is None or self._process != os.getpid():
+                account = Account(self.settings.app)
+                self._process, self._session = os.getpid(), secrets.token_hex(8)
+                self._images = ImageStore(account, self.settings)
+                self._account = account
+                _close_at_exit(self)
+                remove_leftovers(account)
+            return self._account
+
+    @property
+    def images(self) -> ImageStore:
+        assert self.account
+        assert self._images is not None
+        return self._images
+
+    def check(self) -> None:
+        """Does Modal answer, and take the token?"""
+        assert self.account
+
+    def prepare(self, task: Task) -> Image:
+        """Pull or build the task's image, and make the one without history from it."""
+        made = self._throttle.patiently(lambda: self.images.provide(task))
+        notes = (made.note,) if made.note else ()
+        return Image(made.source.object_id, made.agents.object_id, made.digest, notes)
+
+    def create_sandbox(
+        self,
+        image: str,
+        timeout: int = 600,
+        workdir: str = "/workspace",
+        *,
+        options: SandboxOptions | None = None,
+    ) -> ModalSandbox:
+        """`image`: what `prepare` gave, an image id of Modal's, or a name that a registry knows."""
+        options = options or SandboxOptions()
+        if options.network not in self.capabilities.networks:
+            raise UserError(f"the modal backend cannot give the network policy {options.network!r}")
+        lifetime_seconds = min(max(1, timeout), LONGEST_LIFETIME_SECONDS)
+        account, content = self.account, self.images.get(image)
+        name = f"cooperbench-{self._session}-{secrets.token_hex(4)}"
+        remote = self._throttle.patiently(
+            lambda: account.call(
+                f"making a sandbox of {image}",
+                self._create(account, content, name, lifetime_seconds, options),
+                _CREATE_SECONDS,
+            )
+        )
+        self._meter.started()
+        sandbox = ModalSandbox(
+            account,
+            remote,
+            lifetime_seconds=lifetime_seconds,
+            workdir=workdir,
+            trusted=image in self._proven,
+            on_end=self._forget,
+        )
+        with self._lock:
+            self._open.add(sandbox)
+        if sandbox.without_channel and image not in self._told:
+            self._told.add(image)
+            _log.warning("%s: %s; each command costs a full exec", image, sandbox.without_channel)
+        elif not sandbox.without_channel:
+            self._proven.add(image)
+        return sandbox
+
+    def estimate(self) -> Estimate:
+        """What the sandboxes of this object have cost so far, roughly; see `prices.py`."""
+        with self._lock:
+            still_open = sum(sandbox.age_seconds for sandbox in self._open)
+        return self._meter.estimate(still_open)
+
+    def close(self) -> None:
+        """End what is still open. Modal is connected to again when it is used again."""
+        with self._lock:
+            still_open = list(self._open)
+            account, self._account = self._account, None
+            session, process = self._session, self._process
+        if account is None or process != os.getpid():
+            return
+        # All at once, and without threads, which cannot be had any more when the interpreter ends.
+        ended: list[str] = []
+        with contextlib.suppress(CooperBenchError):
+            ended = remove_session(account, session)
+        for sandbox in still_open:
+            sandbox.end("its backend was closed", already=sandbox.name in ended)
+
+    async def _create(
+        self, account: Account, image: modal.Image, name: str, lifetime_seconds: int, options: SandboxOptions
+    ) -> modal.Sandbox:
+        import modal
+
+        settings, blocked = self.settings, options.network == "none"
+        domains = None if blocked or not settings.allow_domains else list(settings.allow_domains)
+        try:
+            return await modal.Sandbox.create.aio(
+                *FIRST_COMMAND,
+                app=account.app,
+                client=account.client,
+                name=name,
+                tags=sandbox_tags(self._session, options),
+                image=image,
+                timeout=lifetime_seconds,
+                workdir="/",
+                gpu=settings.gpu or None,
+                region=list(settings.regions) or None,
+                cpu=(settings.cpu.reserved, settings.cpu.most),
+                memory=(int(settings.memory_mib.reserved), int(settings.memory_mib.most)),
+                block_network=blocked,
+                outbound_domain_allowlist=domains,
+            )
+        except modal.exception.AlreadyExistsError:
+            # An earlier try has made it, and only its answer was lost.
+            return await modal.Sandbox.from_name.aio(account.app_name, name, client=account.client)
+
+    def _forget(self, sandbox: ModalSandbox) -> None:
+        self._meter.ended(sandbox.seconds)
+        with self._lock:
+            self._open.discard(sandbox)
+
+
+def _close_at_exit(backend: ModalBackend) -> None:
+    """Registered after the client's own end, so that it comes before it."""
+    if not _backends:
+        atexit.register(_close_all)
+    _backends.add(backend)
+
+
+def _close_all() -> None:
+    for backend in list(_backends):
+        with contextlib.suppress(SandboxError):
+            backend.close()

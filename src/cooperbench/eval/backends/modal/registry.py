@@ -1,0 +1,91 @@
+"""What a name in a registry of images stands for today: its digest, asked for without credentials.
+
+Modal keeps for good what it once pulled by a name. With the digest a newer image under the old name is seen, and
+results tell exactly what they were made with.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.error
+import urllib.parse
+import urllib.request
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from cooperbench.errors import InfraError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_ASK_SECONDS = 20.0
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_CHALLENGE = re.compile(r'(realm|service|scope)="([^"]*)"')
+_ACCEPT = ", ".join(
+    f"application/vnd.{kind}+json"
+    for kind in (
+        "oci.image.index.v1",
+        "oci.image.manifest.v1",
+        "docker.distribution.manifest.list.v2",
+        "docker.distribution.manifest.v2",
+    )
+)
+_LOCAL = re.compile(r"(localhost|127\.0\.0\.1)(:\d+)?")
+
+
+class Place(NamedTuple):
+    server: str
+    repository: str
+    tag: str
+
+
+def place_of(name: str) -> Place:
+    """`python:3.11` is library/python at Docker Hub, as everywhere."""
+    first, slash, rest = name.partition("/")
+    if slash and ("." in first or ":" in first or first == "localhost"):
+        server, path = first, rest
+    else:
+        server, path = "registry-1.docker.io", name if slash else f"library/{name}"
+    if server == "docker.io":
+        server = "registry-1.docker.io"
+    repository, _, tag = path.partition(":")
+    return Place(server, repository, tag or "latest")
+
+
+def resolve_digest(name: str) -> str:
+    """InfraError where the registry cannot be reached, wants credentials, or does not know the name."""
+    place = place_of(name)
+    scheme = "http" if _LOCAL.fullmatch(place.server) else "https"
+    url = f"{scheme}://{place.server}/v2/{place.repository}/manifests/{urllib.parse.quote(place.tag)}"
+    headers = {"Accept": _ACCEPT}
+    try:
+        status, answer = _head(url, headers)
+        if status == 401 and (token := _token(answer.get("www-authenticate", ""))):
+            status, answer = _head(url, {**headers, "Authorization": f"Bearer {token}"})
+    except (OSError, ValueError) as error:
+        raise InfraError(f"asking {place.server} for {name}: {error}") from error
+    digest = answer.get("docker-content-digest", "")
+    if status != 200 or not _DIGEST.fullmatch(digest):
+        raise InfraError(f"{place.server} does not tell what {name} is (status {status})")
+    return digest
+
+
+def _head(url: str, headers: Mapping[str, str]) -> tuple[int, dict[str, str]]:
+    request = urllib.request.Request(url, headers=dict(headers), method="HEAD")  # noqa: S310
+    try:
+        with urllib.request.urlopen(request, timeout=_ASK_SECONDS) as answer:  # noqa: S310
+            return answer.status, {name.lower(): value for name, value in answer.headers.items()}
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, {name.lower(): value for name, value in error.headers.items()}
+
+
+def _token(challenge: str) -> str:
+    """What a registry gives to everybody who asks where it says; empty where it gives nothing."""
+    asked = dict(_CHALLENGE.findall(challenge))
+    realm = asked.pop("realm", "")
+    if not realm.startswith("https://"):
+        return ""
+    with urllib.request.urlopen(f"{realm}?{urllib.parse.urlencode(asked)}", timeout=_ASK_SECONDS) as answer:  # noqa: S310
+        content: Any = json.load(answer)
+    return str(content.get("token") or content.get("access_token") or "")
