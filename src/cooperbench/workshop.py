@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from types import TracebackType
 
-    from cooperbench.eval.backends.base import EvalBackend
+    from cooperbench.eval.backends.base import EvalBackend, InterruptibleBackend
 
 T = TypeVar("T")
 
@@ -68,6 +68,8 @@ class Workshop:
 
     def _end(self) -> None:
         self.stop.set()
+        if capabilities_of(self._backend).interrupts:
+            cast("InterruptibleBackend", self._backend).interrupt()
         for pool in self._pools:
             pool.shutdown(wait=False, cancel_futures=True)
         self.guard.terminate_all()

@@ -33,6 +33,9 @@ def add_container_arguments(group: argparse.ArgumentParser | _ArgumentGroup) -> 
         metavar="SOURCE:TARGET[:rw]",
         help="a folder of this machine in every container, for debugging (docker only; repeatable)",
     )
+    group.add_argument(
+        "--gpu", metavar="TYPE", help="a GPU for every sandbox, e.g. T4 or A100-80GB:2 (modal only)"
+    )
 
 
 def add_template_argument(group: argparse.ArgumentParser | _ArgumentGroup) -> None:
@@ -46,9 +49,13 @@ def add_template_argument(group: argparse.ArgumentParser | _ArgumentGroup) -> No
 def use_container_arguments(args: argparse.Namespace, backend: str) -> None:
     """Check them against the backend and put them in force for this process."""
     mounts, pull = args.mount, args.pull
-    for flag, value in (("--mount", mounts), ("--pull", pull)):
-        if value and backend != "docker":
-            raise UserError(f"{flag} is for --backend docker, not {backend}")
+    for flag, value, its_backend in (
+        ("--mount", mounts, "docker"),
+        ("--pull", pull, "docker"),
+        ("--gpu", args.gpu, "modal"),
+    ):
+        if value and backend != its_backend:
+            raise UserError(f"{flag} is for --backend {its_backend}, not {backend}")
     if args.image_template and backend == "local":
         raise UserError("--image-template is not for --backend local, which prepares tasks by their setup.sh")
     use_template_argument(args)
@@ -58,6 +65,8 @@ def use_container_arguments(args: argparse.Namespace, backend: str) -> None:
         for mount in mounts:
             read_mount(mount)
         os.environ["COOPERBENCH_DOCKER_MOUNTS"] = shlex.join(mounts)
+    if args.gpu:
+        os.environ["COOPERBENCH_MODAL_GPU"] = args.gpu
     if pull:
         os.environ["COOPERBENCH_DOCKER_PULL"] = pull
 

@@ -13,9 +13,6 @@ from cooperbench.errors import CooperBenchError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-OWN_CHECKS: dict[str, Callable[[], Iterator[Finding]]] = {}
-"""For a framework that needs more than to be loaded: an environment of its own, a program."""
-_DOCUMENTED = ("mini_swe_agent", "mini_swe_agent_v2", "swe_agent", "openhands")
 _KEY = re.compile(r"[A-Z][A-Z0-9_]*_API_KEY")
 _OTHER_KEYS = ("AWS_ACCESS_KEY_ID", "GOOGLE_APPLICATION_CREDENTIALS", "HF_TOKEN", "VERTEXAI_PROJECT")
 """Of providers that call them something else than …_API_KEY."""
@@ -25,7 +22,7 @@ def agents(asked: Asked) -> Iterator[Finding]:
     del asked
     from cooperbench.agents.registry import agent_names
 
-    for name in sorted({*agent_names(), *_DOCUMENTED}):
+    for name in agent_names():
         yield from OWN_CHECKS[name]() if name in OWN_CHECKS else _loads(name)
 
 
@@ -42,6 +39,32 @@ def _loads(name: str) -> Iterator[Finding]:
     else:
         needs = "asks a model" if getattr(agent, "uses_model", True) else "needs no model"
         yield Finding(f"agent {name}", Status.OK, needs)
+
+
+def _framework(name: str) -> Iterator[Finding]:
+    """One that lives in an environment of its own: is it there, and does its Python still run?"""
+    from cooperbench.agents.environments.frameworks import get_framework
+    from cooperbench.agents.environments.store import find_environment, works
+
+    framework = get_framework(name)
+    environment = find_environment(framework)
+    if environment is None:
+        yield Finding(
+            f"agent {name}", Status.MISSING, "its framework is not installed", framework.install_command
+        )
+    elif not works(environment):
+        yield Finding(
+            f"agent {name}", Status.BROKEN, f"{environment.folder} does not work", framework.install_command
+        )
+    else:
+        yield Finding(f"agent {name}", Status.OK, f"{framework.distribution} {environment.version}")
+
+
+OWN_CHECKS: dict[str, Callable[[], Iterator[Finding]]] = {
+    "openhands": lambda: _framework("openhands"),
+    "swe_agent": lambda: _framework("swe_agent"),
+}
+"""For a framework that needs more than to be loaded: an environment of its own, a program."""
 
 
 def model_keys(asked: Asked) -> Iterator[Finding]:

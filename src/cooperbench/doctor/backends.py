@@ -79,17 +79,15 @@ def _engine(client: str) -> Finding:
 
 
 def _modal() -> Iterator[Finding]:
-    """Signed in means: a token in the environment or in Modal's own file. Whether it is valid, Modal knows."""
-    file = Path(os.environ.get("MODAL_CONFIG_PATH") or "~/.modal.toml").expanduser()
-    for finding in _loads("modal"):
-        if finding.status is not Status.OK:
-            yield finding
-        elif os.environ.get("MODAL_TOKEN_ID") and os.environ.get("MODAL_TOKEN_SECRET"):
-            yield Finding(finding.name, Status.OK, "a token is in the environment")
-        elif file.is_file():
-            yield Finding(finding.name, Status.OK, f"a token is in {file}")
-        else:
-            yield Finding(finding.name, Status.MISSING, "no token", "modal token new")
+    """By asking Modal: only it knows whether a token is valid."""
+    from cooperbench.eval.backends.modal.account import check
+
+    try:
+        yield Finding("backend modal", Status.OK, check())
+    except UserError as error:
+        yield from_error("backend modal", Status.MISSING, error)
+    except CooperBenchError as error:
+        yield Finding("backend modal", Status.BROKEN, str(error), "try again later")
 
 
 def _gcp() -> Iterator[Finding]:

@@ -7,7 +7,7 @@ are counted beside them and never dropped silently.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cooperbench._version import __version__
@@ -17,6 +17,7 @@ from cooperbench.storage import read_json, utc_now, write_json
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from cooperbench.eval.backends.base import Estimate
     from cooperbench.models import Pair, Setting
     from cooperbench.storage import ExperimentPaths
 
@@ -89,8 +90,12 @@ def save_summary(
     paths: ExperimentPaths,
     expected: Mapping[Setting, Iterable[Pair]],
     budget: Mapping[str, float | int] | None = None,
+    estimate: Estimate | None = None,
 ) -> dict[str, Any]:
-    """The summary of all that is on disk, of what was asked for, and of how a budget stands if there was one."""
+    """The summary of all that is on disk and of what was asked for.
+
+    It also says how a budget stands, if there was one, and what sandboxes have cost, this call's and earlier ones'.
+    """
     settings = [setting for setting in SETTINGS if setting in expected or setting in paths.settings_on_disk()]
     by_setting = {
         setting: _summarize(read_pairs(paths, setting, expected.get(setting, ()))) for setting in settings
@@ -104,9 +109,20 @@ def save_summary(
         "errors": sum(part["errors"] for part in by_setting.values()),
         **summed_accounts(by_setting.values()),
         "budget": None if budget is None else dict(budget),
+        "sandboxes": _sandboxes(paths, estimate),
     }
     write_json(paths.summary, summary)
     return summary
+
+
+def _sandboxes(paths: ExperimentPaths, estimate: Estimate | None) -> dict[str, Any] | None:
+    """Nothing on disk tells what sandboxes cost, so each call adds to what the last summary said."""
+    before: dict[str, Any] | None = (read_json(paths.summary) or {}).get("sandboxes")
+    if estimate is None or not estimate.sandboxes:
+        return before
+    now = asdict(estimate)
+    added = ("sandboxes", "seconds", "dollars", "unpriced_seconds")
+    return now | {name: round(now[name] + (before or {}).get(name, 0), 6) for name in added}
 
 
 def _summarize(records: Sequence[PairRecord]) -> dict[str, Any]:

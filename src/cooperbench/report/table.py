@@ -35,6 +35,8 @@ def summary_text(summary: dict[str, Any], logs: str) -> str:
         lines += [*_setting_lines(setting, part), ""]
     if summary.get("budget"):
         lines += [budget_text(summary["budget"]), ""]
+    if summary.get("sandboxes"):
+        lines += [sandboxes_text(summary["sandboxes"]), ""]
     lines.append(f"Logs: {logs}")
     return "\n".join(lines)
 
@@ -77,6 +79,16 @@ def budget_text(budget: dict[str, Any]) -> str:
         return text
     were = "was" if left == 1 else "were"
     return f"{text}; {plural(left, 'pair')} {were} not started: the same command with a higher --max-cost runs them"
+
+
+def sandboxes_text(sandboxes: dict[str, Any]) -> str:
+    """What the cloud will ask for, beside what models cost."""
+    hours = sandboxes["seconds"] / 3600
+    count = plural(sandboxes["sandboxes"], "sandbox", "sandboxes")
+    text = f"{count}, {hours:.1f} hours: about ${sandboxes['dollars']:.2f}"
+    unpriced = sandboxes["unpriced_seconds"] / 3600
+    without = f", without {unpriced:.1f} hours of resources without a known price" if unpriced else ""
+    return f"{text} (list prices of {sandboxes['prices_date']}){without}"
 
 
 def _applies(name: str, setting: str) -> bool:

@@ -132,6 +132,15 @@ def remove(framework: Framework) -> bool:
     return bool(present)
 
 
+def works(environment: Environment) -> bool:
+    """Does its Python run, and know the framework? An interpreter that was updated away takes it along."""
+    try:
+        _run([str(environment.python), "-c", _VERSION_OF, environment.framework.distribution], "")
+    except UserError:
+        return False
+    return True
+
+
 def installed() -> list[Environment]:
     found = [find_environment(framework) for framework in FRAMEWORKS.values()]
     return [environment for environment in found if environment is not None]

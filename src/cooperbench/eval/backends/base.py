@@ -13,7 +13,7 @@ error: it is a result with a `returncode`. A command that runs out of its time i
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import IO, TYPE_CHECKING, Literal, Protocol
+from typing import IO, TYPE_CHECKING, Literal, Protocol, cast
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -162,6 +162,10 @@ class Capabilities:
     """It has `close()`: lets go of whatever it holds when a run is over."""
     checks: bool = False
     """It has `check()`: UserError where no sandbox at all could be made, so that this is said once, not for each."""
+    interrupts: bool = False
+    """It has `interrupt()`: whoever waits for a sandbox to be made waits no longer, since the run is being stopped."""
+    estimates: bool = False
+    """It has `estimate() -> Estimate`: what its sandboxes have cost so far."""
 
 
 class PreparingBackend(EvalBackend, Protocol):
@@ -176,6 +180,35 @@ class CheckingBackend(EvalBackend, Protocol):
     def check(self) -> None: ...
 
 
+class InterruptibleBackend(EvalBackend, Protocol):
+    """A backend with the capability `interrupts`."""
+
+    def interrupt(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What sandboxes cost, roughly, by list prices."""
+
+    sandboxes: int = 0
+    seconds: float = 0.0
+    dollars: float = 0.0
+    unpriced_seconds: float = 0.0
+    """Of resources whose price is not known: `dollars` is without them."""
+    prices_date: str = ""
+
+
+class EstimatingBackend(EvalBackend, Protocol):
+    """A backend with the capability `estimates`."""
+
+    def estimate(self) -> Estimate: ...
+
+
 def capabilities_of(backend: EvalBackend) -> Capabilities:
     found = getattr(backend, "capabilities", None)
     return found if isinstance(found, Capabilities) else Capabilities()
+
+
+def estimate_of(backend: EvalBackend) -> Estimate | None:
+    """None from a backend that costs nothing, or does not say."""
+    return cast("EstimatingBackend", backend).estimate() if capabilities_of(backend).estimates else None

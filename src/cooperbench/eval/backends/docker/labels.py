@@ -6,7 +6,7 @@ import re
 import time
 from typing import TYPE_CHECKING
 
-from cooperbench.eval.backends.docker.owner import Owner, read_owner, this_owner
+from cooperbench.eval.backends.owner import Owner, read_owner, this_owner
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

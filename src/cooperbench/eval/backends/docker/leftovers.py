@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from cooperbench.errors import InfraError
 from cooperbench.eval.backends.docker.faults import NotThere, faults
 from cooperbench.eval.backends.docker.labels import OWNER, SESSION, owner_of
-from cooperbench.eval.backends.docker.owner import is_dead
 from cooperbench.eval.backends.docker.sandbox import remove_container
+from cooperbench.eval.backends.owner import is_dead
 
 if TYPE_CHECKING:
     from collections.abc import Callable

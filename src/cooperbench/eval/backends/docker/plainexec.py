@@ -10,7 +10,6 @@ import re
 import secrets
 import threading
 import time
-from importlib import resources
 from typing import TYPE_CHECKING
 
 from cooperbench.errors import SandboxError
@@ -18,6 +17,7 @@ from cooperbench.eval.backends.base import DEFAULT_OUTPUT_LIMIT, TIMEOUT_EXIT_CO
 from cooperbench.eval.backends.channel import BACKSTOP_SECONDS, READ_FILE_LIMIT
 from cooperbench.eval.backends.docker.faults import NotRunning, faults
 from cooperbench.eval.backends.docker.wire import STDERR
+from cooperbench.eval.backends.unchanneled import Kept, kill_script
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -64,7 +64,7 @@ class PlainExec:
         own = {name: value for name, value in (env or {}).items() if _KEPT_BY_SH.fullmatch(name)}
         others = [f"{name}={value}" for name, value in (env or {}).items() if name not in own]
         command = ["sh", "-c", _RUN, "sh", cwd, *(["env", *others] if others else []), *argv]
-        kept = {True: _Kept(output_limit), False: _Kept(output_limit)}
+        kept = {True: Kept(output_limit), False: Kept(output_limit)}
         started = time.monotonic()
         with faults("running a command", self._engine.client):
             exec_id, wire = self._engine.exec(
@@ -104,7 +104,7 @@ class PlainExec:
     def close(self) -> None:
         """Nothing is held."""
 
-    def _collect(self, exec_id: str, wire: Wire, kept: dict[bool, _Kept], deadline: float) -> bool:
+    def _collect(self, exec_id: str, wire: Wire, kept: dict[bool, Kept], deadline: float) -> bool:
         """Read until the command has ended; is it still running at the deadline?"""
         ended = False
         while True:
@@ -152,38 +152,6 @@ class PlainExec:
                 pass
         finally:
             wire.close()
-
-
-class _Kept:
-    """The first and the last half of an output, and how much was left out between."""
-
-    def __init__(self, limit: int) -> None:
-        self._half = limit // 2
-        self._first = bytearray()
-        self._last = bytearray()
-        self._total = 0
-
-    def add(self, data: bytes) -> None:
-        self._total += len(data)
-        room = self._half - len(self._first)
-        self._first += data[:room] if room > 0 else b""
-        self._last += data[max(room, 0) :]
-        if len(self._last) > 2 * self._half + 65536:
-            del self._last[: len(self._last) - self._half]
-
-    @property
-    def data(self) -> bytes:
-        if len(self._last) > self._half:
-            return bytes(self._first + self._last[len(self._last) - self._half :])
-        return bytes(self._first + self._last)
-
-    @property
-    def cut(self) -> int:
-        return self._total - len(self.data)
-
-
-def kill_script() -> str:
-    return resources.files(__package__).joinpath("kill_marked.sh").read_text("utf-8")
 
 
 def _feed(wire: Wire, data: bytes) -> None:

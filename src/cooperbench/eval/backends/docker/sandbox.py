@@ -21,9 +21,10 @@ from cooperbench.eval.backends.channel import Channel, ChannelBroken, ChannelUna
 from cooperbench.eval.backends.channeled import ChanneledSandbox
 from cooperbench.eval.backends.docker.containers import SCRATCH_DIR
 from cooperbench.eval.backends.docker.faults import NEEDED_TOOLS, EngineGone, NotRunning, NotThere, faults
-from cooperbench.eval.backends.docker.plainexec import PlainExec, kill_script
+from cooperbench.eval.backends.docker.plainexec import PlainExec
 from cooperbench.eval.backends.docker.wire import WireStream
 from cooperbench.eval.backends.pool import ChannelPool
+from cooperbench.eval.backends.unchanneled import kill_script
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -12,12 +12,12 @@ import weakref
 from typing import TYPE_CHECKING
 
 from cooperbench.errors import CooperBenchError, SandboxError, UserError
-from cooperbench.eval.backends.base import Capabilities, SandboxOptions
+from cooperbench.eval.backends.base import Capabilities, Estimate, SandboxOptions
 from cooperbench.eval.backends.modal.account import Account, require_client
 from cooperbench.eval.backends.modal.images import ImageStore
 from cooperbench.eval.backends.modal.labels import sandbox_tags
 from cooperbench.eval.backends.modal.leftovers import remove_leftovers, remove_session
-from cooperbench.eval.backends.modal.prices import Estimate, Meter, Rate
+from cooperbench.eval.backends.modal.prices import Meter, Rate
 from cooperbench.eval.backends.modal.sandbox import FIRST_COMMAND, ModalSandbox
 from cooperbench.eval.backends.modal.settings import LONGEST_LIFETIME_SECONDS, ModalSettings, read_settings
 from cooperbench.eval.backends.modal.throttle import Throttle
@@ -45,6 +45,8 @@ class ModalBackend:
         prepares=True,
         closes=True,
         checks=True,
+        interrupts=True,
+        estimates=True,
     )
 
     def __init__(self, **settings: object) -> None:
@@ -132,6 +134,9 @@ class ModalBackend:
         elif not sandbox.without_channel:
             self._proven.add(image)
         return sandbox
+
+    def interrupt(self) -> None:
+        self._throttle.stop()
 
     def estimate(self) -> Estimate:
         """What the sandboxes of this object have cost so far, roughly; see `prices.py`."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from cooperbench.eval.backends.docker.owner import is_dead, this_owner
 from cooperbench.eval.backends.modal.labels import SESSION, host_tags, owner_of
+from cooperbench.eval.backends.owner import is_dead, this_owner
 
 if TYPE_CHECKING:
     import modal

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from cooperbench.eval.backends.base import DEFAULT_OUTPUT_LIMIT, TIMEOUT_EXIT_CODE, CommandResult
 from cooperbench.eval.backends.channel import BACKSTOP_SECONDS, READ_FILE_LIMIT
-from cooperbench.eval.backends.docker.plainexec import _Kept, kill_script
 from cooperbench.eval.backends.modal.files import FileProblem, place, read_whole, upload
+from cooperbench.eval.backends.unchanneled import Kept, kill_script
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -58,7 +58,7 @@ class PlainExec:
         mark = secrets.token_hex(8)
         variables = [f"{name}={value}" for name, value in (env or {}).items()]
         command = ["sh", "-c", _RUN, "sh", mark, cwd, *(["env", *variables] if variables else []), *argv]
-        kept = _Kept(output_limit), _Kept(output_limit)
+        kept = Kept(output_limit), Kept(output_limit)
         started = time.monotonic()
         code = self._account.call(
             "running a command",
@@ -91,7 +91,7 @@ class PlainExec:
         """Nothing is held."""
 
     async def _run(
-        self, command: list[str], stdin: bytes, kept: tuple[_Kept, _Kept], timeout_seconds: float, mark: str
+        self, command: list[str], stdin: bytes, kept: tuple[Kept, Kept], timeout_seconds: float, mark: str
     ) -> int | None:
         """The exit code; None where the time was over."""
         process = await self._remote.exec.aio(*command, text=False)
@@ -119,7 +119,7 @@ class PlainExec:
         await asyncio.wait_for(killer.wait.aio(), BACKSTOP_SECONDS)
 
 
-async def _collect(stream: StreamReader[bytes], kept: _Kept) -> None:
+async def _collect(stream: StreamReader[bytes], kept: Kept) -> None:
     async for chunk in stream:
         kept.add(chunk)
 

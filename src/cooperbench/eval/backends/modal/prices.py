@@ -9,6 +9,8 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 
+from cooperbench.eval.backends.base import Estimate
+
 PRICES_DATE = "2026-06-27"
 """Of the list prices in dollars. Those of cores, T4, H100 and B200 agree with what others quoted of
 https://modal.com/pricing then; those of memory and the other GPUs have not been checked against it."""
@@ -50,18 +52,6 @@ class Rate:
         return None if price is None else base + price * int(count or 1)
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """Of everything that a backend has made so far."""
-
-    sandboxes: int = 0
-    seconds: float = 0.0
-    dollars: float = 0.0
-    unpriced_seconds: float = 0.0
-    """With a GPU whose price is not known: `dollars` is without them."""
-    prices_date: str = PRICES_DATE
-
-
 class Meter:
     """Adds up; asked from any thread."""
 
@@ -88,4 +78,5 @@ class Meter:
                 round(seconds, 3),
                 0.0 if price is None else round(seconds * price, 6),
                 round(seconds, 3) if price is None else 0.0,
+                PRICES_DATE,
             )

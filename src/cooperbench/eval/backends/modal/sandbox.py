@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 from cooperbench.errors import InfraError, SandboxDead, SandboxError
 from cooperbench.eval.backends.channel import Channel, ChannelUnavailable, channel_script
 from cooperbench.eval.backends.channeled import ChanneledSandbox
-from cooperbench.eval.backends.docker.plainexec import kill_script
 from cooperbench.eval.backends.modal.faults import Gone, Lost, Unavailable
 from cooperbench.eval.backends.modal.files import FileProblem, place, upload
 from cooperbench.eval.backends.modal.line import Line, LineStream
 from cooperbench.eval.backends.modal.plainexec import PlainExec
 from cooperbench.eval.backends.pool import ChannelPool
+from cooperbench.eval.backends.unchanneled import kill_script
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

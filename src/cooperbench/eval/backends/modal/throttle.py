@@ -8,6 +8,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
+from cooperbench.errors import Interrupted
 from cooperbench.eval.backends.modal.faults import RateLimited, Unavailable
 
 if TYPE_CHECKING:
@@ -35,6 +36,13 @@ class Throttle:
         self._pause_seconds = _FIRST_PAUSE_SECONDS
         self._not_before = 0.0
         self._epoch = 0
+        self._stopped = threading.Event()
+
+    def stop(self) -> None:
+        """Nobody waits any longer: the run is being stopped."""
+        self._stopped.set()
+        with self._changed:
+            self._changed.notify_all()
 
     @property
     def places(self) -> int:
@@ -59,7 +67,7 @@ class Throttle:
                 pause = _FIRST_PAUSE_SECONDS * 2**attempt * random.uniform(0.5, 1.0)  # noqa: S311  # jitter
                 if attempt >= ATTEMPTS or time.monotonic() + pause >= deadline:
                     raise
-                time.sleep(pause)
+                self._stopped.wait(pause)
                 continue
             self._speed_up()
             return result
@@ -68,8 +76,12 @@ class Throttle:
     def _place(self) -> Iterator[int]:
         with self._changed:
             while self._taken >= self._places or time.monotonic() < self._not_before:
+                if self._stopped.is_set():
+                    raise Interrupted("stopped")
                 pause_seconds = self._not_before - time.monotonic()
                 self._changed.wait(pause_seconds if pause_seconds > 0 else None)
+            if self._stopped.is_set():
+                raise Interrupted("stopped")
             self._taken += 1
             epoch = self._epoch
         try:
