@@ -32,10 +32,26 @@ build_page([load_run(Path(sys.argv[1]), "big")], Path(sys.argv[2]), split=sys.ar
 """
 _MEASURE = """
 import resource, subprocess, sys, time
+from pathlib import Path
+
+def memory(process):
+    try:
+        fields = dict(line.split(":", 1) for line in Path(f"/proc/{process}/status").read_text().splitlines())
+        own = int(fields.get("VmRSS", "0 kB").split()[0])
+        tasks = Path(f"/proc/{process}/task").glob("*/children")
+        return own + sum(memory(int(child)) for task in tasks for child in task.read_text().split())
+    except OSError:
+        return 0
+
 started = time.perf_counter()
-subprocess.run(sys.argv[1:], check=True)
+process = subprocess.Popen(sys.argv[1:])
+peak = 0
+while process.poll() is None:
+    peak = max(peak, memory(process.pid))
+    time.sleep(0.1)
+assert process.returncode == 0
 used = resource.getrusage(resource.RUSAGE_CHILDREN)
-print(time.perf_counter() - started, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024)
+print(time.perf_counter() - started, used.ru_utime + used.ru_stime, peak / 1024)
 """
 
 
@@ -57,7 +73,7 @@ def write_logs(logs: Path) -> float:
 
 
 def build(logs: Path, target: Path, how: str) -> tuple[float, float, float]:
-    """Seconds, seconds of processors, and megabytes at the peak, of a process of its own."""
+    """Seconds, seconds of processors, and megabytes at the peak, of a process of its own and those that it starts."""
     words = [sys.executable, "-c", _MEASURE, sys.executable, "-c", _BUILD, str(logs), str(target), how]
     done = subprocess.run(words, check=True, capture_output=True, text=True)
     seconds, processor_seconds, megabytes = map(float, done.stdout.split())

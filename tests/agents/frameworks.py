@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,19 +10,22 @@ import yaml
 from cooperbench.agents.environments.frameworks import get_framework
 from cooperbench.agents.environments.store import DATA_VARIABLE, find_environment, install
 from cooperbench.errors import UserError
+from tests.eval.backends.docker.engines import cache_folder, locked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
-CACHE = Path(os.environ.get("COOPERBENCH_TEST_CACHE") or Path("~/.cache/cooperbench-tests").expanduser())
+CACHE = cache_folder()
+DATA = CACHE / "frameworks"
 FIRST_TIME_SECONDS = 1800
 """Some hundred MB may have to be installed."""
 
 
-def provide(name: str, source: str | None, data_dir: Path) -> None:
+def provide(name: str, source: str | None = None) -> None:
     """The environment of a framework, in a data directory of the tests' own."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(DATA_VARIABLE, str(data_dir))
+    with locked(CACHE / f"{name}.lock"), pytest.MonkeyPatch.context() as patch:
+        patch.setenv(DATA_VARIABLE, str(DATA))
         framework = get_framework(name)
         if find_environment(framework) is not None:
             return
@@ -36,9 +37,9 @@ def provide(name: str, source: str | None, data_dir: Path) -> None:
             raise
 
 
-def using(data_dir: Path) -> Iterator[None]:
+def using_them() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(DATA_VARIABLE, str(data_dir))
+        patch.setenv(DATA_VARIABLE, str(DATA))
         yield
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cooperbench.errors import UserError
-from tests.agents.frameworks import CACHE, FIRST_TIME_SECONDS, provide, using, write_config
+from tests.agents.frameworks import FIRST_TIME_SECONDS, provide, using_them, write_config
 from tests.modelserver import Answer, ModelServer, ToolCall, call, error, say
 from tests.runner.helpers import run_tiny
 
@@ -21,18 +21,17 @@ if TYPE_CHECKING:
     from tests.runner.helpers import Left
 
 pytestmark = [pytest.mark.xdist_group("frameworks"), pytest.mark.timeout(FIRST_TIME_SECONDS)]
-DATA = CACHE / "frameworks"
 APP = "/workspace/repo/app.txt"
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _openhands() -> None:
-    provide("openhands", None, DATA)
+    provide("openhands")
 
 
 @pytest.fixture(autouse=True)
 def _data() -> Iterator[None]:
-    yield from using(DATA)
+    yield from using_them()
 
 
 @pytest.fixture
@@ -126,7 +125,9 @@ def test_a_full_context_is_an_outcome(tmp_path: Path, server: ModelServer) -> No
         400, "This model's maximum context length is 8192 tokens.", code="context_length_exceeded"
     )
     # Whatever the SDK leaves out, it stays too much.
-    agent = solo(tmp_path, server, lambda _: overflow if len(server.requests) > 1 else call("ls", tool="terminal"))
+    agent = solo(
+        tmp_path, server, lambda _: overflow if len(server.requests) > 1 else call("ls", tool="terminal")
+    )
     assert agent["status"] == "context_overflow"
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cooperbench.errors import UserError
-from tests.agents.frameworks import CACHE, FIRST_TIME_SECONDS, provide, using, write_config
+from tests.agents.frameworks import FIRST_TIME_SECONDS, provide, using_them, write_config
 from tests.modelserver import Answer, ModelServer, ToolCall, call, error, say
 from tests.runner.helpers import run_tiny
 
@@ -28,18 +28,17 @@ pytestmark = [
         not SOURCE, reason="SWE-agent has no release: COOPERBENCH_TEST_SWE_AGENT names no source tree"
     ),
 ]
-DATA = CACHE / "frameworks"
 APP = "/workspace/repo/app.txt"
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _swe_agent() -> None:
-    provide("swe_agent", SOURCE, DATA)
+    provide("swe_agent", SOURCE)
 
 
 @pytest.fixture(autouse=True)
 def _data() -> Iterator[None]:
-    yield from using(DATA)
+    yield from using_them()
 
 
 @pytest.fixture

@@ -98,6 +98,19 @@ def test_stdin_and_output(channel: Channel, data: bytes) -> None:
     assert (result.returncode, result.stdout, result.stderr) == (0, data, data)
 
 
+def test_output_that_comes_late_is_waited_for(tmp_path: Path) -> None:
+    """As on a machine with too much to do: what takes a command's output up may be far behind the command."""
+    slow = tmp_path / "bin" / "split"
+    slow.parent.mkdir()
+    slow.write_text('#!/bin/sh\nsleep 0.5\nexec /usr/bin/split "$@"\n')
+    slow.chmod(0o755)
+    channel, process = start(tmp_path / "scratch", {"PATH": f"{slow.parent}:{os.environ['PATH']}"})
+    channel.handshake()
+    assert run(channel, "echo", "late").stdout == b"late\n"
+    channel.close()
+    assert process.wait(timeout=30) == 0
+
+
 @RELAXED
 @given(data=st.binary(max_size=300), mode=st.sampled_from([0o600, 0o644, 0o755]))
 def test_files(channel: Channel, tmp_path: Path, data: bytes, mode: int) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from cooperbench.eval.backends.docker import DockerBackend
 from cooperbench.eval.backends.docker.leftovers import clean, remove_leftovers
-from cooperbench.eval.backends.docker.owner import this_owner
+from cooperbench.eval.backends.owner import this_owner
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -127,7 +127,8 @@ def work(harness: Harness) -> Verdict:
         cause = error.__cause__ or error
         if isinstance(cause, Ended):
             raise cause from None
-        return judge(cause, str(harness.start["model"]), first_call=llm.calls == 0)
+        # What broke it off may be what came of a failed call, e.g. nothing left to be cut from a full context.
+        return judge(llm.last_error or cause, str(harness.start["model"]), first_call=llm.calls == 0)
     finally:
         conversation.close()
     return outcome(conversation, llm, str(harness.start["model"]))
