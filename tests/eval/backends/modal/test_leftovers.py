@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from modal_proto import api_pb2
 
 from cooperbench.cli import main
-from cooperbench.eval.backends.docker.owner import this_owner
 from cooperbench.eval.backends.modal import ModalBackend
 from cooperbench.eval.backends.modal.labels import owner_of, owner_tags
 from cooperbench.eval.backends.modal.leftovers import clean
+from cooperbench.eval.backends.owner import this_owner
 from tests.eval.backends.modal.plane import HOST_IMAGE
 
 if TYPE_CHECKING:
