@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from concurrent.futures import Future
 
+    from cooperbench.eval.remote import Order
     from cooperbench.models import Setting
     from cooperbench.runner.display import Display
+    from cooperbench.workshop import Workshop
 
 DEFAULT_TEST_SECONDS = 600
 _PATH_CHARACTERS = 4096
@@ -112,8 +114,9 @@ def evaluate_experiment(
 ) -> dict[str, Any]:
     """Judge what has to be judged; the summary of the whole run."""
     from cooperbench.eval import backends
-    from cooperbench.eval.evaluator import Evaluator
+    from cooperbench.eval.backends.base import estimate_of
     from cooperbench.eval.record import is_evaluated
+    from cooperbench.eval.remote import Order, remote_evaluation_of
     from cooperbench.report.summary import save_summary
     from cooperbench.text import plural
     from cooperbench.workshop import Workshop
@@ -133,22 +136,33 @@ def evaluate_experiment(
         display.begin(lines, to_run=0, to_judge=len(work))
         try:
             with Workshop(chosen) as workshop:
-                evaluator = Evaluator(paths, workshop.guard, workshop.images, test_timeout)
-
-                def judge(pair: Pair, setting: Setting) -> None:
-                    display.evaluated(pair, evaluator.evaluate(pair, setting))
-
-                workshop.images.prepare(
-                    [pair.task for pair, _ in work],
-                    lambda task, done, total: display.prepared(task.label, done, total),
-                )
-                pool = workshop.pool(concurrency, "eval")
-                futures: list[Future[None]] = [pool.submit(judge, pair, setting) for pair, setting in work]
-                workshop.drain(futures, lambda _: None)
+                order = Order(paths, work, concurrency, test_timeout)
+                if remote := remote_evaluation_of(chosen):
+                    remote.evaluate_remotely(order, display, workshop.stop)
+                else:
+                    _judge_here(order, workshop, display)
         finally:
-            summary = save_summary(paths, {})
+            summary = save_summary(paths, {}, estimate=estimate_of(chosen))
             display.end()
     return summary
+
+
+def _judge_here(order: Order, workshop: Workshop, display: Display) -> None:
+    """Pair by pair, in sandboxes of the workshop's backend."""
+    from cooperbench.eval.evaluator import Evaluator
+
+    evaluator = Evaluator(order.paths, workshop.guard, workshop.images, order.test_timeout_seconds)
+
+    def judge(pair: Pair, setting: Setting) -> None:
+        display.evaluated(pair, evaluator.evaluate(pair, setting))
+
+    workshop.images.prepare(
+        [pair.task for pair, _ in order.work],
+        lambda task, done, total: display.prepared(task.label, done, total),
+    )
+    pool = workshop.pool(order.concurrency, "eval")
+    futures: list[Future[None]] = [pool.submit(judge, pair, setting) for pair, setting in order.work]
+    workshop.drain(futures, lambda _: None)
 
 
 def run_patch_test(

@@ -45,10 +45,8 @@ class Evaluator:
         except Exception as error:
             if self._guard.stop.is_set():
                 raise Interrupted("stopped") from error
-            record = {"schema": SCHEMA} | error_record(self._paths, pair, setting, error)
-            write_json(paths.evaluation, record)
-            return record
-        self._write(paths, evaluation)
+            return write_failure(self._paths, pair, setting, error)
+        write_evaluation(paths, evaluation)
         return evaluation.record
 
     def _judge(self, pair: Pair, setting: Setting, paths: PairPaths) -> Evaluation:
@@ -66,13 +64,21 @@ class Evaluator:
             options=SandboxOptions("evaluation", "none", labels),
         )
 
-    def _write(self, paths: PairPaths, evaluation: Evaluation) -> None:
-        """The verdict last: where it is, everything that it speaks of is there too."""
-        remove_tree(paths.folder / "tests")
-        for (subject, feature_id), output in evaluation.outputs.items():
-            write_text(paths.test_output(subject, feature_id), output)
-        if evaluation.merged_patch:
-            write_bytes(paths.merged_patch, evaluation.merged_patch)
-        else:
-            paths.merged_patch.unlink(missing_ok=True)
-        write_json(paths.evaluation, evaluation.record)
+
+def write_evaluation(paths: PairPaths, evaluation: Evaluation) -> None:
+    """The verdict last: where it is, everything that it speaks of is there too."""
+    remove_tree(paths.folder / "tests")
+    for (subject, feature_id), output in evaluation.outputs.items():
+        write_text(paths.test_output(subject, feature_id), output)
+    if evaluation.merged_patch:
+        write_bytes(paths.merged_patch, evaluation.merged_patch)
+    else:
+        paths.merged_patch.unlink(missing_ok=True)
+    write_json(paths.evaluation, evaluation.record)
+
+
+def write_failure(paths: ExperimentPaths, pair: Pair, setting: Setting, error: Exception) -> dict[str, Any]:
+    """eval.json for a pair that could not be judged; it is judged again next time."""
+    record = {"schema": SCHEMA} | error_record(paths, pair, setting, error)
+    write_json(paths.pair(pair, setting).evaluation, record)
+    return record

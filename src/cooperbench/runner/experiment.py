@@ -6,7 +6,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cooperbench.errors import Interrupted, RunStopped
+from cooperbench.eval.backends.base import estimate_of
 from cooperbench.eval.evaluator import Evaluator
+from cooperbench.eval.remote import Order, remote_evaluation_of
 from cooperbench.redaction import redact
 from cooperbench.report.summary import save_summary
 from cooperbench.retry import with_retries
@@ -36,7 +38,9 @@ def carry_out(
         with Workshop(backend) as workshop:
             _Experiment(config, plan, workshop, display, post_office, budget).run()
     finally:
-        summary = save_summary(config.paths, {config.setting: plan.pairs}, budget.record())
+        summary = save_summary(
+            config.paths, {config.setting: plan.pairs}, budget.record(), estimate_of(backend)
+        )
     return summary
 
 
@@ -60,11 +64,14 @@ class _Experiment:
         self._evaluator = Evaluator(
             config.paths, workshop.guard, workshop.images, config.test_timeout_seconds
         )
+        self._remote = remote_evaluation_of(workshop.guard.backend)
+        self._for_remote: list[Pair] = list(plan.to_evaluate) if self._remote else []
 
     def run(self) -> None:
-        """Runs feed evaluations; both go on until nothing is left."""
+        """Runs feed evaluations; both go on until nothing is left. Remote evaluations go out together at the end."""
         plan, config = self._plan, self._config
-        tasks = [pair.task for pair in (*plan.to_run, *plan.to_evaluate)]
+        judged_here = () if self._remote else plan.to_evaluate
+        tasks = [pair.task for pair in (*plan.to_run, *judged_here)]
         self._workshop.images.prepare(
             tasks, lambda task, done, total: self._display.prepared(task.label, done, total)
         )
@@ -72,16 +79,25 @@ class _Experiment:
         evaluations = self._workshop.pool(config.eval_concurrency, "eval")
 
         def evaluate_next(pair: Pair | None) -> Future[Pair | None] | None:
-            return evaluations.submit(self._evaluate, pair) if pair and config.auto_eval else None
+            if pair is None or not config.auto_eval:
+                return None
+            if self._remote:
+                self._for_remote.append(pair)
+                return None
+            return evaluations.submit(self._evaluate, pair)
 
         first = [pairs.submit(self._run_pair, pair) for pair in plan.to_run]
-        first += [evaluations.submit(self._evaluate, pair) for pair in plan.to_evaluate]
+        first += [evaluations.submit(self._evaluate, pair) for pair in judged_here]
         try:
             self._workshop.drain(first, evaluate_next)
         except Interrupted:
             if self._stopped_by is not None:
                 raise self._stopped_by from None
             raise
+        if self._remote and config.auto_eval:
+            work = [(pair, config.setting) for pair in self._for_remote]
+            order = Order(config.paths, work, config.eval_concurrency, config.test_timeout_seconds)
+            self._remote.evaluate_remotely(order, self._display, self._workshop.stop)
 
     def _run_pair(self, pair: Pair) -> Pair | None:
         """The pair, if there is a result worth evaluating."""

@@ -1,0 +1,38 @@
+"""What killed processes of ours left at Google, and its removal. Nothing that is not labelled by us is touched."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cooperbench.eval.backends.gcp.labels import SESSION, host_filter, is_leftover
+from cooperbench.temporary import remove_abandoned
+
+if TYPE_CHECKING:
+    from cooperbench.eval.backends.gcp.compute import Compute
+
+
+def remove_leftovers(compute: Compute) -> list[str]:
+    """Delete the machines of processes of this user and machine that are gone; their disks go with them."""
+    remove_abandoned()
+    return compute.delete_all(
+        machine for machine in compute.listed(host_filter()) if is_leftover(machine.labels)
+    )
+
+
+def remove_session(compute: Compute, session: str) -> list[str]:
+    """Delete whatever one backend object has made and not deleted itself."""
+    wanted = f'labels.{SESSION}="{session}"'
+    return compute.delete_all(
+        machine for machine in compute.listed(wanted) if machine.labels.get(SESSION) == session
+    )
+
+
+def clean() -> list[str]:
+    """For `cooperbench clean --backend gcp`: connect, remove leftovers, tell their names."""
+    from cooperbench.eval.backends.gcp.batch_leftovers import remove_leftover_jobs
+    from cooperbench.eval.backends.gcp.compute import Compute
+    from cooperbench.eval.backends.gcp.settings import read_settings
+
+    settings = read_settings()
+    machines = [f"machine {name}" for name in remove_leftovers(Compute(settings))]
+    return machines + [f"job {name}" for name in remove_leftover_jobs(settings)]

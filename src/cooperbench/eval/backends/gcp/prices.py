@@ -1,0 +1,62 @@
+"""What machines cost, estimated: hours times list prices. The only place where prices of Google stand.
+
+An estimate: prices depend on region, contract and usage, and those of spot machines change daily. The invoice is at
+https://console.cloud.google.com/billing.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cooperbench.eval.backends.gcp.settings import GcpSettings
+
+DOLLARS_PER_HOUR = {
+    "e2": (0.0218, 0.0029),
+    "n1": (0.0316, 0.0042),
+    "n2": (0.0316, 0.0042),
+    "n2d": (0.0275, 0.0037),
+    "t2d": (0.0275, 0.0037),
+    "c2": (0.0340, 0.0046),
+    "c3": (0.0340, 0.0046),
+    "n4": (0.0305, 0.0034),
+}
+"""Of a processor and of a GB of memory, about, in us-central1 and without any discount."""
+DISK_DOLLARS_PER_GB_HOUR = {"pd-standard": 0.04 / 730, "pd-balanced": 0.10 / 730, "pd-ssd": 0.17 / 730}
+SPOT_SHARE = 0.4
+"""Spot machines cost 9 to 40 % of the others: the most is reckoned."""
+_MEMORY_GB = {"standard": 4.0, "highmem": 8.0, "highcpu": 1.0}
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Of all machines that a backend has made so far."""
+
+    machines: int = 0
+    seconds: float = 0.0
+    dollars: float | None = None
+    """None where the price of the machine type is not known."""
+
+
+def dollars_per_hour(settings: GcpSettings) -> float | None:
+    """Of one machine with its disk; None where its type is not in the table."""
+    family, _, rest = settings.machine_type.partition("-")
+    if family not in DOLLARS_PER_HOUR or (size := _size(rest)) is None:
+        return None
+    cpus, memory_gb = size
+    per_cpu, per_gb = DOLLARS_PER_HOUR[family]
+    share = SPOT_SHARE if settings.spot else 1.0
+    disk = DISK_DOLLARS_PER_GB_HOUR.get(settings.disk_type, DISK_DOLLARS_PER_GB_HOUR["pd-balanced"])
+    return share * (cpus * per_cpu + memory_gb * per_gb) + settings.disk_gb * disk
+
+
+def _size(rest: str) -> tuple[float, float] | None:
+    """Processors and GB: of `standard-8`, or `custom-4-8192`."""
+    if usual := re.fullmatch(r"(standard|highmem|highcpu)-([0-9]+)", rest):
+        cpus = int(usual[2])
+        return cpus, cpus * _MEMORY_GB[usual[1]]
+    if custom := re.fullmatch(r"custom-([0-9]+)-([0-9]+)(?:-ext)?", rest):
+        return int(custom[1]), int(custom[2]) / 1024
+    return None

@@ -1,0 +1,23 @@
+"""The docker backend on a machine that only judges: no image without history is made, as no agent will work in it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cooperbench.eval.backends.docker import DockerBackend
+from cooperbench.eval.backends.docker.agentlayer import locked
+from cooperbench.eval.backends.docker.images import say_nothing
+from cooperbench.models import Image
+
+if TYPE_CHECKING:
+    from cooperbench.eval.backends.docker.images import Say
+    from cooperbench.models import Task
+
+
+class JudgingDockerBackend(DockerBackend):
+    def prepare(self, task: Task, say: Say = say_nothing) -> Image:
+        """Find, pull or build the task's image; one of the tasks on a machine does, the others wait for it."""
+        with locked(self._cache_dir, f"{self.engine.where} {task.label}"):
+            found = self.images.provide(task, say)
+        self.images.remember(found)
+        return Image(found.name, digest=found.digest)

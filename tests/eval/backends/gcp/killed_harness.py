@@ -1,0 +1,18 @@
+"""A harness for tests that end it from outside: killed_harness.py IMAGE. Opens a sandbox, tells its container, waits."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from cooperbench.eval.backends.gcp import GCPBatchBackend
+
+
+def main(image: str) -> None:
+    sys.stdout.write(GCPBatchBackend().create_sandbox(image, timeout=300).container + "\n")
+    sys.stdout.flush()
+    time.sleep(300)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,138 @@
+"""What travels to a machine of a remote evaluation and back: whole, of the right pair, or refused."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cooperbench import evaluate
+from cooperbench.eval.record import is_evaluated, read_evaluation
+from cooperbench.eval.remote_bundle import make_bundle
+from cooperbench.eval.remote_entry import Entry, make_entry, pack_task, read_entry, unpack_task
+from cooperbench.eval.remote_result import BadResult, Result, pack_result
+from cooperbench.eval.remote_store import sha256
+from tests.eval.backends.gcp.batch_cloud import Experiment
+from tests.tiny import golden, write_tiny
+
+if TYPE_CHECKING:
+    from cooperbench.models import Pair
+
+TIMEOUT_SECONDS = 600
+
+
+def entry_of(experiment: Experiment, pair: Pair) -> Entry:
+    return make_entry(
+        experiment.paths, pair, "coop", task_digest=sha256(pack_task(pair.task)), timeout_seconds=TIMEOUT_SECONDS,
+        backend="local", environment={"COOPERBENCH_DOCKER_PULL": "never"},
+    )  # fmt: skip
+
+
+def packed(experiment: Experiment, pair: Pair) -> bytes:
+    """As a task sends it."""
+    place = experiment.paths.pair(pair, "coop")
+    record = read_evaluation(place)
+    assert record is not None
+    return pack_result(entry_of(experiment, pair).entry_id, pair, "coop", place, record)
+
+
+@pytest.fixture
+def experiment(tmp_path: Path) -> Experiment:
+    return Experiment(write_tiny(tmp_path / "data", feature_ids=(1, 2, 3)), tmp_path / "logs", "r")
+
+
+def test_a_result_is_taken_in_for_its_own_pair_and_patches_only(
+    tmp_path: Path, experiment: Experiment
+) -> None:
+    evaluate("r", backend="local", dataset_dir=experiment.dataset, logs_dir=experiment.paths.logs_dir)
+    pair, other, _ = experiment.pairs
+    result = packed(experiment, pair)
+    judged, files = experiment.evaluations()[pair.label], experiment.files()
+    place = experiment.paths.pair(pair, "coop")
+    for path in (place.evaluation, place.merged_patch, *(place.folder / "tests").iterdir()):
+        path.unlink()
+
+    entry = entry_of(experiment, pair)
+    Result(entry, result).take_in(experiment.paths, TIMEOUT_SECONDS)
+    assert experiment.evaluations()[pair.label] == judged
+    assert experiment.files() == files
+    assert is_evaluated(place, pair, "coop")
+
+    place.evaluation.unlink()
+    with pytest.raises(BadResult, match="something else: its entry differs"):
+        Result(entry_of(experiment, other), result)
+    with pytest.raises(BadResult, match="its features differs"):
+        Result(replace(entry, pair=other), result)
+    with pytest.raises(BadResult, match="its setting differs"):
+        Result(replace(entry, setting="solo"), result)
+    for broken in (result[:-40], b"", b"no result"):
+        with pytest.raises(BadResult, match="cannot be read"):
+            Result(entry, broken)
+    with pytest.raises(BadResult, match="other patches or tests"):
+        Result(entry, result).take_in(experiment.paths, TIMEOUT_SECONDS + 1)
+    experiment.hand_in(pair, {"agent1": golden(3)})
+    with pytest.raises(BadResult, match="other patches or tests"):
+        Result(entry, result).take_in(experiment.paths, TIMEOUT_SECONDS)
+    assert not place.evaluation.exists()
+
+
+def test_an_entry_is_named_by_everything_that_it_holds(tmp_path: Path, experiment: Experiment) -> None:
+    pair = experiment.pairs[0]
+    entry = entry_of(experiment, pair)
+    assert entry.entry_id == sha256(entry.description) == entry_of(experiment, pair).entry_id
+    received = read_entry(entry.description)
+    assert received.patches == {"agent1": golden(1).encode(), "agent2": golden(2).encode()}
+    assert received.environment == {"COOPERBENCH_DOCKER_PULL": "never"}
+
+    experiment.hand_in(pair, {"agent2": None})
+    without = entry_of(experiment, pair)
+    assert read_entry(without.description).patches["agent2"] is None
+    experiment.hand_in(pair, {"agent2": ""})
+    empty = entry_of(experiment, pair)
+    assert read_entry(empty.description).patches["agent2"] == b""
+    experiment.hand_in(pair, {})
+    (pair.task.path / "feature1/tests.patch").write_text("changed\n")
+    changed = entry_of(experiment, pair)
+    ids = [
+        one.entry_id for one in (entry, without, empty, changed, entry_of(experiment, experiment.pairs[1]))
+    ]
+    assert len(set(ids)) == 5
+
+
+def test_a_task_travels_with_links_modes_and_folders(tmp_path: Path, experiment: Experiment) -> None:
+    task = experiment.pairs[0].task
+    (task.path / "base/empty").mkdir(parents=True)
+    (task.path / "base/run").write_bytes(b"\x00\xff")
+    (task.path / "base/run").chmod(0o755)
+    (task.path / "base/link").symlink_to("../runner.sh")
+    unpack_task(pack_task(task), tmp_path / "there")
+    names = sorted(path.relative_to(task.path) for path in task.path.rglob("*"))
+    assert sorted(path.relative_to(tmp_path / "there") for path in (tmp_path / "there").rglob("*")) == names
+    assert (tmp_path / "there/base/run").read_bytes() == b"\x00\xff"
+    assert (tmp_path / "there/base/run").stat().st_mode & 0o777 == 0o755
+    assert (tmp_path / "there/base/link").readlink() == Path("../runner.sh")
+    assert pack_task(task) == pack_task(replace(task, path=tmp_path / "there"))
+
+
+def test_the_bundle_has_all_that_evaluating_in_containers_needs(tmp_path: Path) -> None:
+    with zipfile.ZipFile(io.BytesIO(make_bundle())) as archive:
+        assert not [name for name in archive.namelist() if "/demo/" in name or name.endswith((".so", ".pyc"))]
+        archive.extractall(tmp_path)
+    program = """if True:
+        import sys
+        sys.path.insert(0, sys.argv[1])
+        import docker, cooperbench.eval.remote_task, cooperbench.eval.evaluator, cooperbench.workshop
+        from cooperbench.eval.backends import get_backend
+        assert all(module.__file__.startswith(sys.argv[1]) for module in (docker, cooperbench))
+        print(type(get_backend("docker")).__name__, docker.APIClient(version="1.41", base_url="tcp://127.0.0.1:1").base_url)
+        """
+    python = Path(sys.base_prefix) / "bin/python3"
+    done = subprocess.run([python, "-I", "-c", program, str(tmp_path)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["DockerBackend", "http://127.0.0.1:1"]
