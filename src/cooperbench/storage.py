@@ -161,6 +161,11 @@ class PairPaths:
         return self.folder / "merged.patch"
 
     @property
+    def judgement(self) -> Path:
+        """A model's opinion of why the pair failed; only where one was asked for."""
+        return self.folder / "judge.json"
+
+    @property
     def team_bundle(self) -> Path:
         """The branches that agents shared, to be cloned."""
         return self.folder / "team.bundle"

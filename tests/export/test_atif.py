@@ -65,7 +65,9 @@ def test_a_reply_and_what_came_of_it_are_one_step_under_the_model_s_names() -> N
         st.builds(
             entry,
             st.sampled_from(ACTIONS),
-            st.dictionaries(st.sampled_from(["content", "command", "kind", "x"]), st.text(st.characters())),
+            st.dictionaries(
+                st.sampled_from(["content", "command", "kind", "x"]), st.text(st.characters(codec="utf-8"))
+            ),
             step=st.integers(1, 9),
             calls=st.integers(0, 2),
             cost=st.floats(0, 9),
@@ -107,8 +109,8 @@ def test_pairs_without_trajectories_are_named_and_nothing_at_all_is_an_error(
     make_pair(tmp_path)
     with pytest.raises(UserError, match="nothing of run 'r' can be exported: coop x_task/task7 f1_f2 has no"):
         export_run(load_run(tmp_path, "r"), "atif", tmp_path / "out")
-    with pytest.raises(UserError, match="no format 'csv'; there are: atif"):
-        export_run(load_run(tmp_path, "r"), "csv", tmp_path / "out")
+    with pytest.raises(UserError, match="no format 'cvs'; there are: csv, parquet, junit, leaderboard, atif"):
+        export_run(load_run(tmp_path, "r"), "cvs", tmp_path / "out")
     assert not (tmp_path / "out").exists()
     other = ExperimentPaths(tmp_path, "r").pair_named("solo", "x_task", 7, (1, 2))
     write_json(other.agent("solo").trajectory, {"agent": "a", "steps": []})
@@ -116,6 +118,6 @@ def test_pairs_without_trajectories_are_named_and_nothing_at_all_is_an_error(
     out, err = capsys.readouterr()
     assert (out, err) == (
         f"wrote 2 files of 1 pair to {tmp_path}/r/export/atif\n",
-        "left out: coop x_task/task7 f1_f2 has no trajectories\n",
+        "left out: coop x_task/task7 f1_f2 has no trajectories\n2 of 2 pairs without a verdict (2 missing)\n",
     )
     assert (tmp_path / "r/export/atif/solo/x_task/7/f1_f2/pair.json").is_file()

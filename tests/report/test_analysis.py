@@ -13,7 +13,10 @@ from cooperbench.report.compare import Side, check_same_dataset, compare_sides, 
 from cooperbench.report.crossplay import cross_play
 from cooperbench.report.difficulty import analyse_difficulty, area
 from cooperbench.report.loading import PairKey, Run, load_run
+from cooperbench.report.page.overview import make_overview
 from cooperbench.report.repeats import find_repeats, pass_at_k
+from cooperbench.report.tables import print_tables
+from cooperbench.report.terminal import analysis_tables
 from tests.report.factory import Kind, Style, keys_of, layout, write_run
 
 if TYPE_CHECKING:
@@ -94,6 +97,20 @@ def test_solo_and_coop_of_two_runs_belong_together_by_agent_and_model(tmp_path: 
     ]
     (found,) = analyse(runs).deficits
     assert (found.first, found.second) == ("solo-a:solo", "coop-a:coop")
+    (shown,) = make_overview(runs)["deficits"]
+    assert (shown["solo"], shown["coop"], shown["n"]) == (found.first, found.second, found.n)
+
+
+def test_what_another_model_does_alone_is_no_measure_of_cooperation(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = [made(tmp_path, "coop-a", {0}, model="a"), made(tmp_path, "solo-b", {0, 1}, "solo", model="b")]
+    found = analyse(runs)
+    assert (found.deficits, found.without_solo) == ((), ("coop-a:coop",))
+    page = make_overview(runs)
+    assert (page["deficits"], page["without_solo"]) == ([], ["coop-a:coop"])
+    print_tables(analysis_tables(found))
+    assert "coop-a:coop: no solo run of the same agent and model given" in capsys.readouterr().out
 
 
 def test_what_cannot_be_compared_is_one_line(tmp_path: Path) -> None:

@@ -12,12 +12,8 @@ from typing import TYPE_CHECKING
 from cooperbench.cli.arguments import add_logs_argument
 from cooperbench.errors import UserError
 from cooperbench.models import SETTINGS
-from cooperbench.report.compare import check_same_dataset, compare_sides, sides_to_compare
-from cooperbench.report.comparetext import comparison_tables
-from cooperbench.report.loading import resolve_run
+from cooperbench.report.choices import METHODS
 from cooperbench.report.records import VERDICTS
-from cooperbench.report.statistics.intervals import METHODS
-from cooperbench.report.tables import print_tables
 
 if TYPE_CHECKING:
     from cooperbench.models import Setting
@@ -56,6 +52,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
+    from cooperbench.report.compare import check_same_dataset, compare_sides, sides_to_compare
+    from cooperbench.report.comparetext import comparison_tables
+    from cooperbench.report.tables import print_tables
+
     chosen = [_chosen(text, Path(args.log_dir)) for text in args.runs]
     check_same_dataset([run for run, _ in chosen], anyway=args.anyway)
     found = [
@@ -89,6 +89,8 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _chosen(text: str, logs_dir: Path) -> tuple[Run, Setting | None]:
+    from cooperbench.report.loading import resolve_run
+
     name, colon, wanted = text.rpartition(":")
     if not colon:
         return resolve_run(text, logs_dir), None

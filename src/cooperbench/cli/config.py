@@ -6,7 +6,6 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from cooperbench.errors import UserError
 from cooperbench.settings import config_file, load_settings, save_setting
 
 if TYPE_CHECKING:
@@ -25,15 +24,42 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     change.add_argument("value")
     remove = actions.add_parser("unset", help="remove a value")
     remove.add_argument("key", choices=sorted(KEYS))
-    gcp = actions.add_parser("gcp", help="set up Google Cloud")
-    gcp.add_argument("--skip-tests", action="store_true", help="do not probe the APIs")
+    _add_gcp_arguments(actions.add_parser("gcp", help="set up Google Cloud"))
+
+
+def _add_gcp_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--project", metavar="ID", help="the project that pays")
+    parser.add_argument("--region", help="where evaluations run, e.g. us-central1")
+    parser.add_argument("--zone", help="where agents' machines are, e.g. us-central1-a")
+    parser.add_argument("--bucket", help="in Cloud Storage, for the inputs and results of evaluations")
+    parser.add_argument("--machine-type", metavar="TYPE", help="e.g. e2-standard-8")
+    parser.add_argument(
+        "-y", "--yes", action="store_true", help="ask nothing: take the defaults, enable the APIs"
+    )
+    parser.add_argument("--skip-tests", action="store_true", help="do not probe the APIs")
+
+
+def _set_up_gcp(args: argparse.Namespace) -> int:
+    from cooperbench.eval.backends.gcp.backend import require_clients
+    from cooperbench.eval.backends.gcp.wizard import Wanted, set_up
+
+    if not args.skip_tests:
+        require_clients()
+    wanted = Wanted(
+        args.project,
+        args.region,
+        args.zone,
+        args.bucket,
+        args.machine_type,
+        yes=args.yes,
+        skip_tests=args.skip_tests,
+    )
+    return 0 if set_up(wanted) else 1
 
 
 def execute(args: argparse.Namespace) -> int:
     if args.action == "gcp":
-        raise UserError(
-            "config gcp: the Google Cloud backend is not part of this version yet; use --backend local"
-        )
+        return _set_up_gcp(args)
     if args.action == "set":
         save_setting(args.key, args.value)
     elif args.action == "unset":

@@ -24,6 +24,7 @@ ACTIONS = {
     "list": "which images there are, and what they are called",
     "pull": "get them from their registry, and make the ones for agents",
     "build": "build them from their Dockerfiles, and make the ones for agents",
+    "push": "tag them for a registry of yours and send them there, for backends that pull",
     "clean": "remove the images for agents; --built: also those that were built here",
 }
 
@@ -35,6 +36,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_template_argument(parser)
     parser.add_argument("--json", action="store_true", help="for machines: one JSON object on stdout")
     parser.add_argument("--built", action="store_true", help="clean: also the images that were built here")
+    parser.add_argument(
+        "--registry",
+        metavar="HOST/PATH",
+        help="push: where to (default: the repository cooperbench of your Google Cloud project)",
+    )
     parser.add_argument(
         "-j",
         "--jobs",
@@ -60,6 +66,10 @@ def execute(args: argparse.Namespace) -> int:
         assert tasks is not None
         if args.action == "list":
             return _list(backend, tasks, as_json=args.json)
+        if args.action == "push":
+            from cooperbench.cli.images_push import push_all
+
+            return push_all(backend, tasks, registry=args.registry, jobs=args.jobs, as_json=args.json)
         make = _pull if args.action == "pull" else _build
         return _make_all(backend, tasks, make, jobs=args.jobs, as_json=args.json)
     finally:

@@ -9,14 +9,7 @@ from typing import TYPE_CHECKING
 
 from cooperbench.cli.arguments import add_logs_argument
 from cooperbench.errors import UserError
-from cooperbench.report.analysis import analyse
-from cooperbench.report.compare import check_same_dataset
-from cooperbench.report.loading import resolve_run, run_names
-from cooperbench.report.rates import LEVELS
-from cooperbench.report.statistics.intervals import METHODS
-from cooperbench.report.tables import print_tables
-from cooperbench.report.terminal import analysis_tables
-from cooperbench.storage import write_bytes
+from cooperbench.report.choices import LEVELS, METHODS
 from cooperbench.text import names_for_error
 
 if TYPE_CHECKING:
@@ -65,6 +58,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
+    from cooperbench.report.analysis import analyse
+    from cooperbench.report.compare import check_same_dataset
+    from cooperbench.report.tables import print_tables
+    from cooperbench.report.terminal import analysis_tables
+
     runs = _load(args)
     check_same_dataset(runs, anyway=args.anyway)
     opinions = _judge(runs, args.judge) if args.judge else []
@@ -104,6 +102,8 @@ def _judge(runs: Sequence[Run], model: str) -> list[Opinions]:
 
 
 def _load(args: argparse.Namespace) -> list[Run]:
+    from cooperbench.report.loading import resolve_run, run_names
+
     logs_dir = Path(args.log_dir)
     if not args.runs:
         raise UserError(f"which run? in {logs_dir} there are: {names_for_error(run_names(logs_dir))}")
@@ -130,6 +130,8 @@ def _write_files(runs: Sequence[Run], args: argparse.Namespace) -> None:
 
 
 def _save(target: Path, data: bytes) -> None:
+    from cooperbench.storage import write_bytes
+
     try:
         write_bytes(target, data)
     except OSError as error:

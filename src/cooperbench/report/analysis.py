@@ -6,18 +6,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cooperbench._version import __version__
-from cooperbench.report.compare import Comparison, Side, compare_sides
+from cooperbench.report.compare import Comparison, compare_sides
 from cooperbench.report.crossplay import CrossPlay, cross_play
-from cooperbench.report.difficulty import Difficulty, analyse_difficulty, configuration_of
-from cooperbench.report.rates import Level, RateRow, rate_rows
+from cooperbench.report.difficulty import Difficulty, analyse_difficulty
+from cooperbench.report.opposites import solo_and_coop
+from cooperbench.report.rates import RateRow, rate_rows
 from cooperbench.report.repeats import Repeats, find_repeats
 from cooperbench.storage import utc_now
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from cooperbench.report.choices import Level, Method
     from cooperbench.report.loading import Run
-    from cooperbench.report.statistics.intervals import Method
 
 SCHEMA = "cooperbench.report/1"
 
@@ -31,6 +32,8 @@ class Analysis:
     rates: tuple[RateRow, ...]
     deficits: tuple[Comparison, ...]
     """Solo against coop of each configuration that has both."""
+    without_solo: tuple[str, ...]
+    """Coop sides that no solo run of the same agent and model is given for."""
     difficulty: Difficulty
     repeats: tuple[Repeats, ...]
     cross_play: CrossPlay
@@ -59,6 +62,7 @@ class Analysis:
             ],
             "rates": [row.to_json() for row in self.rates],
             "coordination_deficits": [comparison.to_json() for comparison in self.deficits],
+            "coop_without_solo": list(self.without_solo),
             "difficulty": self.difficulty.to_json(),
             "repeats": [repeats.to_json() for repeats in self.repeats],
             "cross_play": self.cross_play.to_json(),
@@ -67,29 +71,14 @@ class Analysis:
 
 def analyse(runs: Sequence[Run], level: Level = "setting", method: Method = "clustered") -> Analysis:
     """All of it. Whether the runs belong together is for the caller to check (`check_same_dataset`)."""
+    opposites = solo_and_coop(runs)
     return Analysis(
         runs=tuple(runs),
         method=method,
         rates=tuple(rate_rows(runs, level, method)),
-        deficits=tuple(compare_sides(solo, coop, method=method) for solo, coop in solo_and_coop(runs)),
+        deficits=tuple(compare_sides(solo, coop, method=method) for solo, coop in opposites.found),
+        without_solo=tuple(side.label for side in opposites.alone),
         difficulty=analyse_difficulty(runs),
         repeats=tuple(find_repeats(runs, method)),
         cross_play=cross_play(runs, method),
     )
-
-
-def solo_and_coop(runs: Sequence[Run]) -> list[tuple[Side, Side]]:
-    """For each coop side its solo side: of the same run, or of the runs with the same agent and model."""
-    found = []
-    for run in (run for run in runs if "coop" in run.settings):
-        alone = (
-            [run]
-            if "solo" in run.settings
-            else [
-                other
-                for other in runs
-                if "solo" in other.settings and configuration_of(other) == configuration_of(run)
-            ]
-        )
-        found += [(Side(other, "solo"), Side(run, "coop")) for other in alone]
-    return found

@@ -13,12 +13,13 @@ from cooperbench.models import SETTINGS
 from cooperbench.report.records import VERDICTS
 from cooperbench.report.statistics.clusters import Observation
 from cooperbench.report.statistics.distributions import mcnemar_exact
-from cooperbench.report.statistics.intervals import Estimate, Method, mean, rate, ratio
+from cooperbench.report.statistics.intervals import Estimate, mean, rate, ratio
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cooperbench.models import Setting
+    from cooperbench.report.choices import Method
     from cooperbench.report.loading import PairData, Run
     from cooperbench.report.summary import PairKey
 

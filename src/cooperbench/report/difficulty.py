@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from cooperbench.report.summary import PairKey
 
 BUCKETS = 10
+_FEWEST_BUCKETS = 3
+"""One solo run fills two: what it solved and what it did not. That is no curve."""
 ALL = "all"
 
 
@@ -49,6 +51,11 @@ class Curve:
     solo_area: float | None
     """By the trapezoid rule between the centres of buckets that have both; None with fewer than two of them."""
     coop_area: float | None
+
+    @property
+    def is_telling(self) -> bool:
+        """Whether there are pairs of more than two difficulties."""
+        return sum(bucket.pairs > 0 for bucket in self.buckets) >= _FEWEST_BUCKETS
 
     @property
     def lost_area(self) -> float | None:

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from cooperbench.report.records import STATES, VERDICTS, number
 from cooperbench.report.statistics.clusters import Observation
-from cooperbench.report.statistics.intervals import Estimate, Method, rate
+from cooperbench.report.statistics.intervals import Estimate, rate
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from cooperbench.models import Setting
+    from cooperbench.report.choices import Level, Method
     from cooperbench.report.loading import PairData, Run
     from cooperbench.report.records import State
 
-Level = Literal["setting", "repo", "task"]
-LEVELS: tuple[Level, ...] = ("setting", "repo", "task")
 MEANINGS = {
     "individual": "every patch passes its own tests alone",
     "merge": "the patches merge in plain git",

@@ -86,7 +86,7 @@ class Conversation:
 
     messages: tuple[SentMessage, ...] = ()
     complete: bool = True
-    """False: there is no conversation.json, these are the messages that the agents' journals mention."""
+    """False: there is no usable conversation.json, these are the messages that the agents' records mention."""
     problems: tuple[str, ...] = ()
 
 
@@ -218,11 +218,12 @@ class PairData:
         if content is not None:
             lines = content.get("messages")
             if not is_list(lines):
-                return Conversation(problems=("conversation.json has no messages",))
+                return Conversation(complete=False, problems=("conversation.json has no messages",))
             messages = tuple(_message(place, line) for place, line in enumerate(lines, 1) if is_object(line))
             odd = () if len(messages) == len(lines) else ("conversation.json has odd messages",)
             return Conversation(tuple(sorted(messages, key=lambda one: one.sequence)), problems=odd)
-        if problem is None and self.result is not None:
+        nothing_sent = self.setting == "solo" or (self.result or {}).get("messages") == 0
+        if problem is None and self.result is not None and nothing_sent:
             return Conversation()
         return Conversation(self._received(), complete=False, problems=(problem,) if problem else ())
 

@@ -8,12 +8,13 @@ from math import comb
 from typing import TYPE_CHECKING, Any
 
 from cooperbench.report.statistics.clusters import Observation
-from cooperbench.report.statistics.intervals import Estimate, Method, rate
+from cooperbench.report.statistics.intervals import Estimate, rate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from cooperbench.models import Setting
+    from cooperbench.report.choices import Method
     from cooperbench.report.loading import Run
     from cooperbench.report.summary import PairKey
 

@@ -38,7 +38,7 @@ def analysis_tables(analysis: Analysis) -> Iterator[Table]:
     """In the order in which one reads them; what there is nothing to say about is left out."""
     yield _rates(analysis)
     yield _costs(analysis)
-    if analysis.deficits:
+    if analysis.deficits or analysis.without_solo:
         yield _deficits(analysis)
     yield from _difficulty(analysis)
     yield from _repeats(analysis)
@@ -126,9 +126,11 @@ def _deficits(analysis: Analysis) -> Table:
         for comparison in analysis.deficits
     ]
     notes = ["Over the pairs that have a verdict in both; deficit: solo − coop; retention: coop ∕ solo"]
+    notes = notes if rows else []
     notes += [line for comparison in analysis.deficits for line in _deficit_notes(comparison)]
+    notes += [f"{name}: no solo run of the same agent and model given" for name in analysis.without_solo]
     headings = ("solo", "coop", "n", "solo rate", "coop rate", "deficit", "retention", "McNemar")
-    return Table("Coordination deficit", headings, rows, notes)
+    return Table("Coordination deficit", headings if rows else (), rows, notes)
 
 
 def _deficit_notes(comparison: Comparison) -> list[str]:
@@ -165,6 +167,10 @@ def _difficulty(analysis: Analysis) -> Iterator[Table]:
         if place == 0:
             made_of = plural(len(difficulty.configurations), "configuration")
             notes.append(f"Difficulty from the solo results of {made_of}; 95 % Wilson intervals")
+            if not curve.is_telling:
+                notes.append(
+                    "Two difficulties are no curve: give solo runs of several models, or several runs"
+                )
             if difficulty.unscored:
                 notes.append(f"{plural(difficulty.unscored, 'pair')} without a solo verdict: in no curve")
         title = "By difficulty" if curve.configuration == "all" else f"By difficulty: {curve.configuration}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,11 +12,10 @@ from cooperbench.report.coordination.aggregate import coordination_of_run
 from cooperbench.report.coordination.pair import coordination
 from cooperbench.report.coordination.terminal import coordination_tables, look_at
 from cooperbench.report.loading import load_run
+from cooperbench.report.page.coordination import pair_rows
 from tests.report.factory import Style, Talk, layout, share, write_run
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from cooperbench.report.records import PairData
     from tests.report.factory import Kind
 
@@ -161,6 +161,24 @@ def test_a_run_adds_up(tmp_path: Path) -> None:
     assert f"{found.skipped} without a result left out" in split.notes
 
 
+def test_what_is_not_on_record_is_unknown_and_not_zero(tmp_path: Path) -> None:
+    """Only result.json and eval.json are there: nobody knows what was said, done or changed."""
+    write_run(tmp_path, "bare", ONE, "conflict", style=Style(bare=True))
+    pairs = load_run(tmp_path, "bare").pairs
+    found = coordination_of_run(pairs)
+    assert (found.n, found.loss.conflict) == (1, 1)
+    assert {one.name for one in found.measures if one.mean.n or one.mean.value is not None} == set()
+    assert {one.name for one in found.shares if one.rate.n or one.rate.value is not None} == set()
+    assert any("no trajectory" in line for line in found.problems)
+    assert [row["value"] for row in pair_rows(coordination(pairs[0]))] == ["not on record"]
+    write_run(tmp_path, "mute", ONE, "conflict", style=Style(talk=()))
+    (mute,) = load_run(tmp_path, "mute").pairs
+    mute.paths.conversation.unlink()  # as without messaging
+    silent = coordination_of_run([mute])
+    assert (silent.measure("messages").mean.value, silent.measure("step_share").mean.value) == (0, 0)
+    assert silent.measure("shared_files").mean.value == 1
+
+
 def test_a_run_without_pairs_has_no_numbers_and_says_so(tmp_path: Path) -> None:
     write_run(tmp_path, "r", ONE, "error")
     run = load_run(tmp_path, "r")
@@ -169,3 +187,10 @@ def test_a_run_without_pairs_has_no_numbers_and_says_so(tmp_path: Path) -> None:
     assert (found.n, messages.value, messages.note) == (0, None, "no pairs")
     (table,) = coordination_tables(look_at(run))
     assert list(table.notes) == ["no coop pair with a result"]
+
+
+def test_every_number_has_its_definition_in_the_docs() -> None:
+    found = coordination_of_run([])
+    docs = (Path(__file__).parents[3] / "docs" / "coordination.md").read_text()
+    names = [one.name for one in found.measures] + [one.name for one in found.shares]
+    assert [name for name in names if f"`{name}`" not in docs] == []

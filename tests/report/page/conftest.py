@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from cooperbench.report.loading import load_run
 from cooperbench.report.page import build_page
+from cooperbench.storage import ExperimentPaths, write_json
 from tests.report.factory import Style, keys_of, layout, write_run
 from tests.report.page.browser import start_browser
 
@@ -64,7 +65,23 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         part = {repo: PAIRS[repo]}
         write_run(logs_dir, "duo", part, coop_kind, setting="coop", style=Style(cost=cost))
         write_run(logs_dir, "lone", part, solo_kind, setting="solo", style=Style(cost=2 * cost))
+    key = next(key for key in keys_of(PAIRS) if coop_kind(key) == "conflict")
+    files = ExperimentPaths(logs_dir, "duo").pair_named("coop", key.repo, key.task_id, key.features)
+    write_json(files.judgement, judgement("Both rewrite the same function."))
     return logs_dir
+
+
+def judgement(text: str) -> dict[str, Any]:
+    """A judge.json with this text wherever a model wrote one."""
+    quote = {"source": "message:2", "text": text, "start": 0}
+    symptom = {"symptom": "work_overlap", "why": text, "quotes": [quote, {**quote, "source": "patch:agent1"}]}
+    label = {"cause": "expectation", "summary": text, "symptoms": [symptom]}
+    return {
+        "schema": "cooperbench.judge/1",
+        "model": "some/model",
+        "judged_at": "2026-03-04T12:00:00Z",
+        "label": label,
+    }
 
 
 @pytest.fixture(scope="session")

@@ -11,8 +11,9 @@ from cooperbench.models import SETTINGS
 from cooperbench.report.compare import Side, compare_sides
 from cooperbench.report.loading import load_run, run_names
 from cooperbench.report.page import build_page
+from cooperbench.storage import write_json
 from tests.report.factory import TALK, Style, Talk, keys_of, layout, write_run
-from tests.report.page.conftest import COOP, PAIRS, coop_kind
+from tests.report.page.conftest import COOP, PAIRS, coop_kind, judgement
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -157,6 +158,21 @@ def test_evidence_leads_to_its_message(browser: Browser, page: Path) -> None:
     browser.until(lambda: browser.count(".entry.message.flash") == 1)
 
 
+def test_an_opinion_is_shown_apart_and_only_where_there_is_one(browser: Browser, page: Path) -> None:
+    browser.open(page, CONFLICT_ADDRESS)
+    shown = browser.text("#opinion-of-a-judge")
+    for part in ("some/model", "expectation", "work overlap", "it is part of no number", "patch agent1"):
+        assert part in shown
+    assert "work overlap" not in browser.text("#coordination")
+    browser.click("#opinion-of-a-judge button.plain")
+    browser.until(lambda: browser.count(".entry.message.flash") == 1)
+    passed = next(key for key in keys_of(PAIRS) if coop_kind(key) == "passed")
+    browser.open(page, address_of(passed.repo, passed.task_id, "f{}_f{}".format(*passed.features)))
+    assert browser.count("#tests") == 1
+    assert browser.count("#opinion-of-a-judge") == 0
+    browser.assert_silent()
+
+
 def test_pairs_without_an_end_or_with_broken_files_are_shown_as_such(browser: Browser, page: Path) -> None:
     killed = next(key for key in keys_of(PAIRS) if coop_kind(key) == "killed")
     browser.open(page, address_of(killed.repo, killed.task_id, "f{}_f{}".format(*killed.features)))
@@ -265,6 +281,7 @@ def test_hostile_text_stays_text(browser: Browser, tmp_path: Path, split: bool) 
         f"diff --git a/{name} b/{name}\nnew file mode 100644\n--- /dev/null\n+++ b/{name}\n@@ -0,0 +1 @@\n+{HOSTILE}\n"
     )
     folder.test_output("agent1", 1).write_text(HOSTILE)
+    write_json(folder.judgement, judgement(HOSTILE))
     page = tmp_path / "out" / "hostile.html"
     build_page([load_run(tmp_path, "hostile")], page, split=split)
     browser.open(page, address_of("repo_task", 1, "f1_f2", "run=hostile:coop"))
@@ -277,6 +294,7 @@ def test_hostile_text_stays_text(browser: Browser, tmp_path: Path, split: bool) 
     assert name in browser.text("#changes")
     assert any(SHOWN in text for text in browser.texts("#changes .code"))
     assert SHOWN in browser.text(".agents")
+    assert SHOWN in browser.text("#opinion-of-a-judge")
     assert browser.count("main img, main script") == 0
     assert browser.ask("return document.title") == "CooperBench: hostile"
     browser.assert_silent()

@@ -67,7 +67,7 @@ class Activity:
     reading_steps: tuple[int, ...]
     """Steps that asked for messages without sending one."""
     step_share: float | None
-    """Sending and reading steps over all; None where no steps are on record."""
+    """Sending and reading steps over all; None where what was done in the steps is not on record."""
     tokens: Tokens
     token_share: float | None
     sent: int
@@ -96,7 +96,7 @@ def activity_of(pair: PairData, trajectory: Trajectory, messages: Sequence[SentM
         steps,
         tuple(sorted(sending)),
         tuple(sorted(reading)),
-        min(1.0, busy / steps) if steps else None,
+        min(1.0, busy / steps) if steps and entries else None,
         tokens,
         tokens.share,
         len(mine),

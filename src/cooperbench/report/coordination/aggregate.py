@@ -121,19 +121,21 @@ def coordination_of_run(
 
 
 def _measures(looked: Sequence[_Looked]) -> Iterable[Measure]:
+    heard = [one for one in looked if one.found.messages_known]
     agents = [(one.key, agent) for one in looked for agent in one.found.agents]
-    firsts = [(key, agent.first) for key, agent in agents if agent.first]
+    writers = [(one.key, agent) for one in heard for agent in one.found.agents]
+    firsts = [(key, agent.first) for key, agent in writers if agent.first]
     questions = [(one.key, question) for one in looked for question in one.found.questions]
     overlaps = [(one.key, overlap) for one in looked for overlap in one.found.overlaps]
-    yield _measure("messages", "pairs", ((one.key, one.found.messages) for one in looked))
-    yield _measure("messages_per_agent", "agents", ((key, agent.sent) for key, agent in agents))
+    yield _measure("messages", "pairs", ((one.key, one.found.messages) for one in heard))
+    yield _measure("messages_per_agent", "agents", ((key, agent.sent) for key, agent in writers))
     yield _measure("step_share", "agents", ((key, agent.step_share) for key, agent in agents))
     yield _measure("token_share", "agents", ((key, agent.token_share) for key, agent in agents))
     yield _measure("first_message_step", "agents", ((key, first.step) for key, first in firsts))
     yield _measure("first_message_seconds", "agents", ((key, first.seconds) for key, first in firsts))
     yield _measure("first_message_step_fraction", "agents", ((key, one.step_fraction) for key, one in firsts))
     yield _measure("first_message_time_fraction", "agents", ((key, one.time_fraction) for key, one in firsts))
-    yield _measure("questions", "pairs", ((one.key, len(one.found.questions)) for one in looked))
+    yield _measure("questions", "pairs", ((one.key, len(one.found.questions)) for one in heard))
     yield _measure("answer_steps", "answers", ((key, question.asker_steps) for key, question in questions))
     yield _measure("answer_seconds", "answers", ((key, question.seconds) for key, question in questions))
     yield _measure(
@@ -156,16 +158,17 @@ def _measures(looked: Sequence[_Looked]) -> Iterable[Measure]:
 
 def _shares(looked: Sequence[_Looked]) -> Iterable[Share]:
     messages = [one.key for one in looked for _ in range(one.found.messages)]
-    plans = [(one.key, plan) for one in looked for plan in one.found.plans]
+    heard = [one for one in looked if one.found.messages_known]
+    plans = [(one.key, plan) for one in heard for plan in one.found.plans]
     questions = [(one.key, question) for one in looked for question in one.found.questions]
     claims = [(one.key, claim) for one in looked for claim in one.found.claims]
     checked = [(key, claim) for key, claim in claims if claim.verdict in ("kept", "broken")]
     overlaps = [(one.key, overlap) for one in looked for overlap in one.found.overlaps]
-    agents = [(one.key, agent) for one in looked for agent in one.found.agents]
+    writers = [(one.key, agent) for one in heard for agent in one.found.agents]
     repeated = Counter(one.key for one in looked for _ in one.found.repetitions)
     unseen = Counter(one.key for one in looked for _ in one.found.never_shown)
     late = Counter(one.key for one in looked for message in one.found.never_shown if message.after_end)
-    yield _share("agents_that_wrote", "agents", ((key, agent.sent > 0) for key, agent in agents))
+    yield _share("agents_that_wrote", "agents", ((key, agent.sent > 0) for key, agent in writers))
     yield _share(
         "first_message_is_plan", "agents that wrote", ((key, bool(plan.announced)) for key, plan in plans)
     )
@@ -193,7 +196,7 @@ def _shares(looked: Sequence[_Looked]) -> Iterable[Share]:
         "pairs of agents",
         ((key, bool(overlap.symbols)) for key, overlap in overlaps),
     )
-    yield from _conflicts_by_plan(looked)
+    yield from _conflicts_by_plan(heard)
 
 
 def _conflicts_by_plan(looked: Sequence[_Looked]) -> Iterable[Share]:

@@ -27,7 +27,6 @@ from cooperbench.storage import read_json, utc_now, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
 
     from cooperbench.report.coordination.casefile import CaseFile
     from cooperbench.report.records import PairData
@@ -97,13 +96,9 @@ def judge_pairs(
     return JudgeReport(len(records) - len(known), len(known), unusable, tuple(errors), usage)
 
 
-def judgement_path(pair: PairData) -> Path:
-    return pair.paths.folder / "judge.json"
-
-
 def read_judgement(pair: PairData, model: str | None = None) -> dict[str, Any] | None:
     """judge.json, where it is of this model and of what lies here now; without a model, whatever lies there."""
-    record = read_json(judgement_path(pair))
+    record = read_json(pair.paths.judgement)
     if record is None or record.get("schema") != SCHEMA:
         return None
     if model is not None and (record.get("model"), record.get("key")) != (model, case_file(pair).key):
@@ -152,7 +147,7 @@ class _Judge:
             ]
         record = self._record(pair, case, answers, usage, problems)
         record["label"] = None if best is None else asdict(best)
-        write_json(judgement_path(pair), record)
+        write_json(pair.paths.judgement, record)
         return record, usage
 
     def _ask(self, caller: Caller, messages: list[dict[str, str]]) -> tuple[str, Usage]:

@@ -51,10 +51,12 @@ class Coordination:
     repetitions: tuple[Repetition, ...]
     never_shown: tuple[Late, ...]
     overlaps: tuple[Overlap, ...]
-    """One per two agents; empty in solo."""
+    """One per two agents with a readable patch; empty in solo."""
     claims: tuple[CheckedClaim, ...]
     loss: Loss | None
     """None: there is no verdict."""
+    messages_known: bool = True
+    """False: there is no usable conversation.json, and more may have been sent than is seen here."""
     problems: tuple[str, ...] = ()
     """What could not be read, a line each: what is missing here is not zero."""
 
@@ -85,8 +87,13 @@ def coordination(pair: PairData) -> Coordination:
     problems = [*conversation.problems]
     problems += [f"{agent_id}: {line}" for agent_id, one in trajectories.items() for line in one.problems]
     problems += [f"{agent_id}: no readable patch" for agent_id, work in works.items() if not work.usable]
+    problems += [
+        f"{agent_id}: no trajectory"
+        for agent_id, one in trajectories.items()
+        if not (one.record or one.entries)
+    ]
     if not conversation.complete:
-        problems.append("there is no conversation.json: only messages that were received are known")
+        problems.append("there is no usable conversation.json: only messages that were received are known")
     return Coordination(
         tuple(activity_of(pair, trajectory, messages) for trajectory in trajectories.values()),
         tuple(_plans(messages, claims)),
@@ -96,6 +103,7 @@ def coordination(pair: PairData) -> Coordination:
         _overlaps(list(works.values()), frozenset(loss.conflicting_files) if loss else None),
         _checked(claims, works),
         loss,
+        conversation.complete,
         tuple(problems),
     )
 
@@ -117,7 +125,8 @@ def _plans(messages: Sequence[SentMessage], claims: Mapping[str, Sequence[Claim]
 
 
 def _overlaps(works: Sequence[Work], conflicting: frozenset[str] | None) -> tuple[Overlap, ...]:
-    return tuple(overlap_of(first, second, conflicting) for first, second in combinations(works, 2))
+    readable = [work for work in works if work.usable]
+    return tuple(overlap_of(first, second, conflicting) for first, second in combinations(readable, 2))
 
 
 def _checked(claims: Mapping[str, Sequence[Claim]], works: Mapping[str, Work]) -> tuple[CheckedClaim, ...]:

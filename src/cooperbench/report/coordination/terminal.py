@@ -42,8 +42,8 @@ _SHARES = {
     "messages_to_finished": "messages to a finished partner",
     "claims_kept": "claims kept",
     "pairs_sharing_files": "change a common file",
-    "conflicts_with_plans": "conflicts where all had a plan",
-    "conflicts_without_plans": "conflicts elsewhere",
+    "conflicts_with_plans": "conflicts where all began with a plan",
+    "conflicts_without_plans": "conflicts where not all did",
 }
 
 
@@ -154,7 +154,8 @@ def _measure_row(found: RunCoordination, name: str, title: str) -> list[str]:
 
 def _share_row(found: RunCoordination, name: str, title: str) -> list[str]:
     share = found.share(name)
-    return [title, str(share.count), rate_text(share.rate), f"{share.rate.n} {share.unit}"]
+    count = str(share.count) if share.rate.n else NOTHING
+    return [title, count, rate_text(share.rate), f"{share.rate.n} {share.unit}"]
 
 
 def _mean_text(mean: Estimate) -> str:

@@ -11,8 +11,7 @@ import gzip
 import json
 import os
 import shutil
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import IO, TYPE_CHECKING, Any
 
 from cooperbench.errors import UserError
@@ -23,9 +22,10 @@ from cooperbench.report.page.detail import pair_detail
 from cooperbench.report.page.document import document
 from cooperbench.report.page.overview import make_overview, numbered_pairs, series_of, title_of
 from cooperbench.report.page.remembered import remembered
+from cooperbench.report.page.workers import Packed, pack_all
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from cooperbench.report.coordination.pair import Coordination
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 _COMPRESSION = 4
 """Half the time of the usual 6, for files that are a twentieth larger."""
-_AT_ONCE = 4
 
 
 def build_page(runs: Sequence[Run], target: Path, *, split: bool = False) -> None:
@@ -130,29 +129,17 @@ def _each_pair(runs: Sequence[Run], write: Callable[[int, bytes], None]) -> dict
     series = series_of(runs)
     found: dict[int, Coordination] = {}
     pairs = numbered_pairs(series)
-    for number, packed, one in _packed(pairs):
-        write(number, packed)
-        if one is not None:
-            found[id(pairs[number])] = one
+    with closing(pack_all(pairs, pack_pair)) as packed:
+        for number, one in enumerate(packed):
+            write(number, one.data)
+            if one.found is not None:
+                found[id(pairs[number])] = one.found
     return make_overview(runs) | {"coordination": coordination_rows(series, lambda pair: found[id(pair)])}
 
 
-def _packed(pairs: Iterable[PairData]) -> Iterator[tuple[int, bytes, Coordination | None]]:
-    """Compression needs no interpreter: it goes on in other threads while the next pair is read."""
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        waiting: list[tuple[int, Any, Coordination | None]] = []
-        for number, pair in enumerate(pairs):
-            detail, found = detail_with_coordination(pair)
-            text = json.dumps(detail, ensure_ascii=False, separators=(",", ":"))
-            waiting.append((number, pool.submit(packed, text), found))
-            if len(waiting) > _AT_ONCE:
-                first, job, one = waiting.pop(0)
-                yield first, job.result(), one
-        for number, job, found in waiting:
-            yield number, job.result(), found
-
-
-def packed(text: str) -> bytes:
+def pack_pair(pair: PairData) -> Packed:
     """JSON as the page unpacks it: gzip, then base64."""
+    detail, found = detail_with_coordination(pair)
+    text = json.dumps(detail, ensure_ascii=False, separators=(",", ":"))
     data = gzip.compress(text.encode("utf-8", "replace"), _COMPRESSION, mtime=0)
-    return base64.b64encode(data)
+    return Packed(base64.b64encode(data), found)

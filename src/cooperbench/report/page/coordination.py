@@ -76,13 +76,13 @@ def pair_rows(found: Coordination) -> list[dict[str, Any]]:
 
 def _rows(found: Coordination) -> Iterator[dict[str, Any]]:
     sent = ", ".join(f"{agent.agent_id} {agent.sent}" for agent in found.agents)
-    yield _row("messages sent", sent)
+    yield _row("messages sent", sent if found.messages_known else "not on record")
     yield _row("steps on messages", _each((one.agent_id, one.step_share) for one in found.agents))
     yield _row("tokens on messages", _each((one.agent_id, one.token_share) for one in found.agents))
     plans = [plan for plan in found.plans if plan.announced]
     yield _row(
         "plans in the first message",
-        f"{len(plans)} of {plural(len(found.agents), 'agent')}",
+        f"{len(plans)} of {plural(len(found.agents), 'agent')}" if found.messages_known else "",
         [(plan.message, f"{plan.agent_id} announces {', '.join(plan.announced)}") for plan in plans],
     )
     if found.questions:

@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from cooperbench.report.page.diffs import side_by_side, unreadable
+from cooperbench.report.page.opinion import opinion_of
 from cooperbench.report.page.outcomes import outcome_of
 from cooperbench.report.records import mapping, number, text_or_none
 
@@ -52,6 +53,7 @@ def pair_detail(pair: PairData) -> dict[str, Any]:
         "unreadable": unreadable(patches) if pair.result is not None else [],
         "merged": _merged(merged) if pair.verdicts is not None else None,
         "tests": list(_tests(pair)),
+        "opinion": opinion_of(pair),
         "files": list(_files(pair)),
     }
 

@@ -5,23 +5,21 @@ from __future__ import annotations
 from statistics import quantiles
 from typing import TYPE_CHECKING, Any
 
-from cooperbench.report.compare import Side, compare_sides
+from cooperbench.report.compare import compare_sides
 from cooperbench.report.difficulty import analyse_difficulty
+from cooperbench.report.opposites import solo_and_coop
 from cooperbench.report.rates import observations
 from cooperbench.report.records import VERDICTS
 from cooperbench.report.statistics.intervals import rate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from cooperbench.models import Setting
     from cooperbench.report.difficulty import Curve
-    from cooperbench.report.loading import PairData
+    from cooperbench.report.loading import PairData, Run
     from cooperbench.report.page.overview import Series
     from cooperbench.report.statistics.intervals import Estimate
-
-_FEWEST_BUCKETS = 3
-"""One solo run makes two: what it solved and what it did not. That is no curve."""
 
 
 def rates_of(pairs: Sequence[PairData], setting: Setting) -> dict[str, dict[str, Any]]:
@@ -52,13 +50,13 @@ def spread(values: Sequence[float]) -> dict[str, Any]:
 def deficits_of(series: Sequence[Series]) -> list[dict[str, Any]]:
     """Solo minus coop for every coop series that has a solo one to stand against, over the pairs that both judged."""
     found = []
-    for solo, coop in _opposites(series):
-        compared = compare_sides(Side(solo.run, "solo"), Side(coop.run, "coop"))
+    for solo, coop in solo_and_coop(_runs_of(series)).found:
+        compared = compare_sides(solo, coop)
         if compared.n and compared.deficit is not None and compared.retention is not None:
             found.append(
                 {
-                    "solo": solo.series_id,
-                    "coop": coop.series_id,
+                    "solo": solo.label,
+                    "coop": coop.label,
                     "n": compared.n,
                     "clusters": compared.deficit.clusters,
                     "solo_rate": compared.first_rate.value,
@@ -78,24 +76,22 @@ def deficits_of(series: Sequence[Series]) -> list[dict[str, Any]]:
     return found
 
 
-def _opposites(series: Sequence[Series]) -> Iterator[tuple[Series, Series]]:
-    """Each coop series with the solo series of the same agents, or with the only one of its dataset."""
-    for coop in (one for one in series if one.setting == "coop"):
-        there = [one for one in series if one.setting == "solo" and one.run.dataset == coop.run.dataset]
-        same = [one for one in there if (one.run.agent, one.run.model) == (coop.run.agent, coop.run.model)]
-        own = [one for one in same if one.run is coop.run]
-        chosen = own or same or (there if len(there) == 1 else [])
-        if chosen:
-            yield chosen[0], coop
+def without_solo(series: Sequence[Series]) -> list[str]:
+    """Coop series that have none."""
+    return [side.label for side in solo_and_coop(_runs_of(series)).alone]
+
+
+def _runs_of(series: Sequence[Series]) -> list[Run]:
+    return list({one.run.name: one.run for one in series}.values())
 
 
 def curves_of(series: Sequence[Series]) -> dict[str, Any] | None:
     """Success by difficulty, where there is a solo run to tell the difficulty from."""
-    runs = list({one.run.name: one.run for one in series}.values())
+    runs = _runs_of(series)
     if len({run.dataset for run in runs}) != 1:
         return None
     found = analyse_difficulty(runs)
-    if not found.curves or sum(bucket.pairs > 0 for bucket in found.curves[0].buckets) < _FEWEST_BUCKETS:
+    if not found.curves or not found.curves[0].is_telling:
         return None
     together = found.curves[0]
     return {

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cooperbench._version import __version__
-from cooperbench.report.page.numbers import curves_of, deficits_of, rate_of, rates_of, spread
+from cooperbench.report.page.numbers import curves_of, deficits_of, rate_of, rates_of, spread, without_solo
 from cooperbench.report.page.outcomes import MEANINGS, OUTCOMES, outcome_of
 from cooperbench.storage import utc_now
 
@@ -57,6 +57,7 @@ def make_overview(runs: Sequence[Run]) -> dict[str, Any]:
         "meanings": MEANINGS,
         "series": [_series(one) for one in series],
         "deficits": deficits_of(series),
+        "without_solo": without_solo(series),
         "difficulty": curves_of(series),
         "coordination": [],
         "repos": sorted({key.repo for key in keys}),

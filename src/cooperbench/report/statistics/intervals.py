@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from cooperbench.report.statistics.clusters import clusters_of
 from cooperbench.report.statistics.distributions import normal_quantile, t_quantile
@@ -19,10 +19,9 @@ from cooperbench.report.statistics.distributions import normal_quantile, t_quant
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from cooperbench.report.choices import Method
     from cooperbench.report.statistics.clusters import Cluster, Observation
 
-Method = Literal["clustered", "wilson", "bootstrap"]
-METHODS: tuple[Method, ...] = ("clustered", "wilson", "bootstrap")
 CONFIDENCE = 0.95
 RESAMPLES = 2000
 SEED = 20260101

@@ -54,6 +54,10 @@ const PATTERNS = {
   capability: (size) => [s("path", { class: "hatch", d: `M-1,1 l2,-2 M0,${size} l${size},-${size} M${size - 1},${size + 1} l2,-2` })],
   conflict: (size) => [s("path", { class: "hatch", d: `M0,0 l${size},${size} M0,${size} l${size},-${size}` })],
   integration: (size) => [s("circle", { class: "dot", cx: size / 2, cy: size / 2, r: 1.6 })],
+  broken: (size) => [s("path", { class: "hatch", d: `M${size / 2},0 v${size}` })],
+  unevaluated: (size) => [s("path", { class: "hatch", d: `M0,${size / 2} h${size}` })],
+  running: (size) => [s("path", { class: "hatch", d: `M0,0 l${size},${size} M-1,${size - 1} l2,2 M${size - 1},-1 l2,2` })],
+  missing: (size) => [s("circle", { class: "dot", cx: size / 2, cy: size / 2, r: 2.6 })],
 };
 
 function patterns() {

@@ -57,7 +57,8 @@ function headline() {
       h("thead", null, h("tr", null, ["solo", "coop"].map((text) => h("th", null, text)), ["deficit, points", "95 % interval", "pairs"].map((text) => h("th", { class: "number" }, text)))),
       h("tbody", null, others.map((row) => h("tr", null, h("td", null, seriesName(one(row.solo))), h("td", null, seriesName(one(row.coop))),
         h("td", { class: "number" }, signed(row.deficit, 1)), h("td", { class: "number" }, row.low === null ? "–" : `${signed(row.low, 1)} to ${signed(row.high, 1)}`),
-        h("td", { class: "number" }, row.n)))))));
+        h("td", { class: "number" }, row.n)))))),
+    overview.without_solo.length > 0 && h("p", { class: "quiet small" }, `No solo run of the same agent and model for ${overview.without_solo.map((id) => seriesName(one(id))).join(", ")}.`));
 }
 
 function plainHeadline() {
@@ -67,7 +68,9 @@ function plainHeadline() {
   return h("div", null, h("p", { class: "eyebrow" }, `${series.setting}, overall success`),
     h("div", { class: "headline" }, h("div", { class: "figure" }, rate.n ? (100 * rate.rate).toFixed(0) : "–", h("span", { class: "unit" }, " % of pairs")),
       h("div", null, h("p", null, `${rate.passed} of ${count(rate.n, "judged pair")}${rate.n ? `, 95 % interval ${interval(rate)}` : ""}.`),
-        h("p", { class: "quiet" }, "Add a solo run of the same pairs to see the coordination deficit."))));
+        h("p", { class: "quiet" }, overview.without_solo.length > 0
+          ? "There is no solo run of the same agent and model here: add one of the same pairs to see the coordination deficit."
+          : "Add a run of the same pairs in the other setting to see the coordination deficit."))));
 }
 
 function endings() {

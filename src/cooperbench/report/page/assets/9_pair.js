@@ -53,7 +53,9 @@ function attempt(detail, pair, series) {
     notes(detail), verdict(detail), agentTable(detail),
     section("What happened", null, detail.entries.length ? [strip(detail, lanes), h("p", null, fold), lanes.element] : h("p", { class: "quiet" }, "There is no record of steps.")),
     detail.coordination.length > 0 && section("Coordination", null, coordinationOf(detail.coordination)),
-    section("Changes", null, changes(detail)), section("Tests", null, tests(detail)), section("Files", null, rawFiles(detail, pair, series)));
+    section("Changes", null, changes(detail)), section("Tests", null, tests(detail)),
+    detail.opinion && section("Opinion of a judge", "What a model thinks about why this pair failed. An opinion with quotes, no measurement: it is part of no number of this report.", opinion(detail.opinion)),
+    section("Files", null, rawFiles(detail, pair, series)));
 }
 
 function notes(detail) {
@@ -99,6 +101,17 @@ function coordinationOf(rows) {
     row.evidence.length > 0 && h("ul", null, row.evidence.map((one) => h("li", null,
       one.message ? h("button", { type: "button", class: "plain", onclick: () => showMessage(one.message) }, `message ${one.message}`) : null,
       one.message && one.text ? ": " : null, one.text)))) ]));
+}
+
+function opinion(one) {
+  const quote = (part) => h("li", null, part.message ? h("button", { type: "button", class: "plain", onclick: () => showMessage(part.message) }, part.source) : part.source, ": ", h("q", null, part.text));
+  return h("div", { class: "opinion" },
+    h("p", null, h("span", { class: "tag" }, "opinion"), " ", one.model ?? "an unnamed model", one.judged_at && h("span", { class: "quiet small" }, ` ${one.judged_at}`)),
+    one.cause ? h("p", null, h("strong", null, one.cause === "none" ? "no cause in their cooperation" : one.cause), one.meaning && h("span", { class: "quiet" }, `: ${one.meaning}`))
+      : h("p", { class: "quiet" }, one.problem ?? "No answer of it held."),
+    one.summary && h("p", null, one.summary),
+    one.symptoms.length > 0 && h("ul", { class: "small" }, one.symptoms.map((symptom) => h("li", null, h("strong", { title: symptom.meaning }, symptom.name), symptom.why && `: ${symptom.why}`,
+      h("ul", { class: "quiet" }, symptom.quotes.map(quote))))));
 }
 
 function showMessage(number) {
@@ -158,6 +171,6 @@ function rawFiles(detail, pair, series) {
     const path = `raw/${[folder, file.name].join("/").split("/").map(encodeURIComponent).join("/")}`;
     const name = overview.mode === "live" ? h("a", { href: path, target: "_blank", rel: "noopener" }, file.name) : h("code", null, file.name);
     const line = [name, h("span", { class: "quiet small" }, size(file.bytes))];
-    return file.text === undefined ? h("div", { class: "raw" }, h("div", { class: "small" }, line[0], "  ", line[1])) : h("details", { class: "raw" }, h("summary", null, line), h("pre", null, file.text));
+    return file.text === undefined ? h("div", { class: "raw" }, h("div", { class: "small" }, line[0], "  ", line[1])) : h("details", { class: "raw" }, h("summary", { class: "small" }, line), h("pre", null, file.text));
   })];
 }

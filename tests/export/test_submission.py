@@ -1,0 +1,166 @@
+"""A leaderboard file holds against its logs, and any change to either is found."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cooperbench.cli import main
+from cooperbench.export.submission import canonical, checksum_of, submission_of, totals_of
+from cooperbench.export.verify import verify_submission
+from cooperbench.report.loading import load_run
+from tests.report.factory import Kind, keys_of, layout, write_run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+PAIRS = layout(1, 2, 6)
+KINDS: list[Kind] = ["passed", "conflict", "capability", "error", "missing", "passed"]
+PAIR = "coop repo01_task/task100 f1_f2"
+Document = dict[str, Any]
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    write_run(tmp_path, "r", PAIRS, lambda key: KINDS[keys_of(PAIRS).index(key)])
+    write_run(tmp_path, "whole", layout(1, 1, 2))
+    return tmp_path
+
+
+def handed_in(logs: Path, name: str = "r") -> Path:
+    target = logs / "submission.json"
+    words = ["export", name, "--format", "leaderboard", "-o", str(target), "--log-dir", str(logs)]
+    assert main(words) == 0
+    return target
+
+
+def test_it_says_what_was_run_and_what_came_out(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = handed_in(logs)
+    document = json.loads(path.read_bytes())
+    assert path.read_bytes() == canonical(document) + b"\n"
+    assert document["dataset"] == {"name": "dataset", "revision": "1234567890abcdef"}
+    assert document["configuration"]["model_name"] == "gpt-4o"
+    assert document["versions"] == ["0.1.0"]
+    assert "tmp" not in path.read_text()
+    run = load_run(logs, "r")
+    assert [pair["state"] for pair in document["pairs"]] == [pair.state for pair in run.pairs]
+    judged = [pair for pair in document["pairs"] if pair["verdicts"]]
+    assert {"passed", "failed", "error"} <= {pair["state"] for pair in document["pairs"]}
+    overall = [sum(pair["verdicts"]["overall"] for pair in judged), len(judged)]
+    assert document["totals"]["coop"]["verdicts"]["overall"] == overall
+    assert all(pair["image_digests"]["evaluation"].startswith("sha256:") for pair in judged)
+    names = {"result.json", "eval.json", "agent1.patch", "agent2.patch", "merged.patch"}
+    assert all(set(pair["files"]) == names for pair in judged)
+    assert document["complete"] is False
+    assert f"{6 - len(judged)} of 6 pairs without a verdict (" in capsys.readouterr().err
+    assert submission_of(load_run(logs, "whole"))["complete"] is True
+
+
+def test_what_was_written_holds_with_and_without_logs(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = handed_in(logs)
+    again = path.read_bytes()
+    assert handed_in(logs).read_bytes() == again
+    capsys.readouterr()
+    for words, answer in (
+        (["--log-dir", str(logs)], f"holds: 6 pairs, all as in {logs}/r\n"),
+        (["--log-dir", str(logs / "elsewhere")], "nothing else was checked\n"),
+    ):
+        assert main(["export", "--verify", str(path), *words]) == 0
+        out, err = capsys.readouterr()
+        assert (out.endswith(answer), err) == (True, "")
+    shutil.move(logs / "r", logs / "renamed")
+    assert main(["export", "renamed", "--verify", str(path), "--log-dir", str(logs)]) == 0
+
+
+def lie(document: Document) -> None:
+    """Turn a failure into a success, with everything in the file that belongs to it."""
+    pair = next(pair for pair in document["pairs"] if pair["state"] == "failed")
+    pair["state"] = "passed"
+    pair["verdicts"] = dict.fromkeys(pair["verdicts"], True)
+    document["totals"] = totals_of(document["pairs"])
+
+
+def claim_all(document: Document) -> None:
+    document["complete"] = True
+
+
+def take_away(document: Document) -> None:
+    document["pairs"] = [pair for pair in document["pairs"] if pair["state"] == "passed"]
+    document["totals"] = totals_of(document["pairs"])
+    document["complete"] = True
+
+
+def other_model(document: Document) -> None:
+    document["configuration"]["model_name"] = "gpt-5"
+
+
+@pytest.mark.parametrize(
+    ("change", "in_itself", "against_logs"),
+    [
+        (lie, None, 'state is "passed" in the submission, "failed" in the logs'),
+        (claim_all, "complete is true, of its pairs it would be False", "complete is true"),
+        (take_away, None, "is in the logs only"),
+        (other_model, None, 'configuration.model_name is "gpt-5" in the submission, "gpt-4o" in the logs'),
+    ],
+)
+def test_a_changed_submission_is_found_out(
+    logs: Path, change: Callable[[Document], None], in_itself: str | None, against_logs: str
+) -> None:
+    path = handed_in(logs)
+    document = json.loads(path.read_bytes())
+    change(document)
+    path.write_bytes(canonical(document) + b"\n")
+    naive = verify_submission(path, logs / "elsewhere").mismatches
+    assert any(line.startswith("its checksum is ") for line in naive)
+    # Whoever writes a new checksum as well is caught by the logs.
+    document["checksum"] = checksum_of(document)
+    path.write_bytes(canonical(document) + b"\n")
+    assert verify_submission(path, logs / "elsewhere").mismatches == ([in_itself] if in_itself else [])
+    assert any(against_logs in line for line in verify_submission(path, logs).mismatches)
+
+
+def test_changed_logs_are_found_file_by_file(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = handed_in(logs, "whole")
+    files = load_run(logs, "whole").pairs[0].paths
+    files.agent("agent1").patch.write_bytes(b"another")
+    files.merged_patch.unlink()
+    evaluation = json.loads(files.evaluation.read_text())
+    evaluation["overall_success"] = False
+    files.evaluation.write_text(json.dumps(evaluation))
+    capsys.readouterr()
+    assert main(["export", "--verify", str(path), "--log-dir", str(logs)]) == 1
+    out, err = capsys.readouterr()
+    lines = out.splitlines()
+    assert [line.partition(" has another checksum")[0] for line in lines[:3]] == [
+        f"{PAIR}: agent1.patch",
+        f"{PAIR}: eval.json",
+        f"{PAIR}: merged.patch is not in the logs",
+    ]
+    assert f"{PAIR}: verdicts.overall is true in the submission, false in the logs" in lines
+    assert err == f"cooperbench: {path} does not hold: {len(lines)} mismatches\n"
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(st.characters()) | st.floats(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@given(st.data())
+def test_no_file_breaks_the_check_and_none_but_the_true_one_passes(logs: Path, data: st.DataObject) -> None:
+    document = submission_of(load_run(logs, "whole"))
+    true = canonical(document)
+    where = data.draw(st.sampled_from([document, document["pairs"][0], document["pairs"][0]["files"]]))
+    where[data.draw(st.sampled_from([*where, "new"]))] = data.draw(JSON)
+    forged = json.dumps(document).encode()
+    path = logs / "forged.json"
+    path.write_bytes(data.draw(st.sampled_from([forged, forged[:-1], b"[" * 100_000, b"[]", b"\xff"])))
+    assert path.read_bytes() == true + b"\n" or verify_submission(path, logs).mismatches
