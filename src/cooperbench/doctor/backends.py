@@ -91,26 +91,32 @@ def _modal() -> Iterator[Finding]:
 
 
 def _gcp() -> Iterator[Finding]:
-    """Signed in means: credentials where Google's libraries look for them; configured means: a project."""
-    from cooperbench.settings import load_settings
-
+    """By asking each service once, if there is a project and credentials where Google's libraries look for them."""
     own = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
     credentials = Path(own or "~/.config/gcloud/application_default_credentials.json").expanduser()
-    for finding in _loads("gcp"):
-        if finding.status is not Status.OK:
-            yield finding
-            continue
+    (finding,) = _loads("gcp")
+    if finding.status is not Status.OK:
+        yield finding
+    elif not credentials.is_file():
+        mend = "gcloud auth application-default login"
+        yield Finding(finding.name, Status.MISSING, f"no credentials in {credentials}", mend)
+    else:
+        yield from _google_services(finding.name)
+
+
+def _google_services(name: str) -> Iterator[Finding]:
+    from cooperbench.eval.backends.gcp.probes import probes
+    from cooperbench.eval.backends.gcp.settings import read_settings
+
+    settings = read_settings()
+    answers = []
+    for probe in probes(settings, make_bucket=False):
         try:
-            project = os.environ.get("GOOGLE_CLOUD_PROJECT") or load_settings().get("gcp_project_id")
-        except UserError:
-            project = None  # the file has a finding of its own
-        if not credentials.is_file():
-            mend = "gcloud auth application-default login"
-            yield Finding(finding.name, Status.MISSING, f"no credentials in {credentials}", mend)
-        elif not project:
-            yield Finding(finding.name, Status.MISSING, "no project is set", "cooperbench config gcp")
-        else:
-            yield Finding(finding.name, Status.OK, f"project {project}, credentials in {credentials}")
+            answers.append(f"{probe.service}: {probe.ask()}")
+        except CooperBenchError as error:
+            yield from_error(f"{name} ({probe.service})", Status.BROKEN, error, mend_is_last=True)
+            return
+    yield Finding(name, Status.OK, f"project {settings.project}; {'; '.join(answers)}")
 
 
 def _loads(name: str) -> Iterator[Finding]:

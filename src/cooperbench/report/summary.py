@@ -118,10 +118,10 @@ def save_summary(
 def _sandboxes(paths: ExperimentPaths, estimate: Estimate | None) -> dict[str, Any] | None:
     """Nothing on disk tells what sandboxes cost, so each call adds to what the last summary said."""
     before: dict[str, Any] | None = (read_json(paths.summary) or {}).get("sandboxes")
-    if estimate is None or not estimate.sandboxes:
+    if estimate is None or not estimate.count:
         return before
     now = asdict(estimate)
-    added = ("sandboxes", "seconds", "dollars", "unpriced_seconds")
+    added = ("count", "seconds", "dollars", "unpriced_seconds")
     return now | {name: round(now[name] + (before or {}).get(name, 0), 6) for name in added}
 
 

@@ -84,7 +84,8 @@ def budget_text(budget: dict[str, Any]) -> str:
 def sandboxes_text(sandboxes: dict[str, Any]) -> str:
     """What the cloud will ask for, beside what models cost."""
     hours = sandboxes["seconds"] / 3600
-    count = plural(sandboxes["sandboxes"], "sandbox", "sandboxes")
+    what = sandboxes["what"]
+    count = plural(sandboxes["count"], what, f"{what}es" if what.endswith("x") else f"{what}s")
     text = f"{count}, {hours:.1f} hours: about ${sandboxes['dollars']:.2f}"
     unpriced = sandboxes["unpriced_seconds"] / 3600
     without = f", without {unpriced:.1f} hours of resources without a known price" if unpriced else ""

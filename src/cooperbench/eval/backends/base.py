@@ -165,7 +165,7 @@ class Capabilities:
     interrupts: bool = False
     """It has `interrupt()`: whoever waits for a sandbox to be made waits no longer, since the run is being stopped."""
     estimates: bool = False
-    """It has `estimate() -> Estimate`: what its sandboxes have cost so far."""
+    """It has `estimate() -> Estimate`: what it has cost so far, also after `close`."""
 
 
 class PreparingBackend(EvalBackend, Protocol):
@@ -188,9 +188,11 @@ class InterruptibleBackend(EvalBackend, Protocol):
 
 @dataclass(frozen=True)
 class Estimate:
-    """What sandboxes cost, roughly, by list prices."""
+    """What the cloud's sandboxes or machines cost, roughly, by list prices."""
 
-    sandboxes: int = 0
+    count: int = 0
+    what: str = "sandbox"
+    """Of what: `sandbox`, `machine`."""
     seconds: float = 0.0
     dollars: float = 0.0
     unpriced_seconds: float = 0.0

@@ -138,6 +138,8 @@ class ComputeServer:
             raise self.refusal
         if re.fullmatch(_ZONE, path):
             return {"name": path.rpartition("/")[2], "status": "UP"}
+        if re.fullmatch("/v1/projects/[^/]+/locations/[^/]+/jobs", path):
+            return {"jobs": []}  # for those who ask Batch too
         if path.endswith("/aggregated/instances"):
             return {"items": self._listed(query.get("filter", ""))}
         if found := re.fullmatch(f"{_ZONE}/instances", path):

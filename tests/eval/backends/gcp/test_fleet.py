@@ -68,11 +68,10 @@ def test_sandboxes_share_a_machine_until_it_is_full(compute: ComputeServer, gcp_
     sandboxes[0].terminate()
     again = backend.create_sandbox(gcp_base, 60)
     assert len(compute.vms) == 2
-    estimate = backend.estimate()
-    assert estimate is not None
-    assert estimate.machines == 2
-    assert estimate.dollars is not None
     backend.close()
+    estimate = backend.estimate()
+    assert (estimate.count, estimate.what) == (2, "machine")
+    assert estimate.dollars > 0
     assert not compute.vms
     with pytest.raises(SandboxDead):
         again.run(["true"])
@@ -96,6 +95,19 @@ def test_a_refused_machine_is_done_without(compute: ComputeServer, gcp_base: str
     second.terminate()
     wait_until("the idle machine is deleted", lambda: not compute.vms)
     backend.close()
+
+
+def test_a_machine_that_was_taken_away_is_replaced(
+    compute: ComputeServer, gcp: GCPBatchBackend, gcp_base: str
+) -> None:
+    sandbox = gcp.create_sandbox(gcp_base, 60)
+    (name,) = compute.vms
+    compute.vms.pop(name).end()
+    with pytest.raises(SandboxDead):
+        sandbox.run(["true"])
+    again = gcp.create_sandbox(gcp_base, 60)
+    assert again.run(["echo", "elsewhere"]).stdout == b"elsewhere\n"
+    assert list(compute.vms) != [name]
 
 
 def test_a_machine_that_is_not_ours_is_not_talked_to(
@@ -124,7 +136,7 @@ def test_a_machine_that_is_not_ours_is_not_talked_to(
             "gcloud auth application-default login",
         ),
         (Refused(403, "Required 'compute.zones.get' permission"), "the account may not do that"),
-        (Refused(403, "This API method requires billing to be enabled."), "gcloud billing projects link"),
+        (Refused(403, "Billing is not enabled for project some-project."), "gcloud billing projects link"),
     ],
 )
 def test_what_google_refuses_is_said_with_the_mending_command(
@@ -168,7 +180,8 @@ def test_what_a_killed_harness_left_is_deleted(
     wait_until(
         "the sandbox has ended", lambda: not gcp_engine.api.inspect_container(container)["State"]["Running"]
     )
-    monkeypatch.setattr("cooperbench.eval.backends.gcp.batch_leftovers.remove_leftover_jobs", lambda _: [])
+    for name in ("COOPERBENCH_GCP_BATCH_ENDPOINT", "STORAGE_EMULATOR_HOST"):
+        monkeypatch.setenv(name, compute.url)
     assert main(["clean", "--backend", "gcp"]) == 0
     assert f"removed machine {machine}" in capsys.readouterr().out
     assert not compute.vms

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
+import io
 import json
+import tarfile
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
@@ -14,7 +17,7 @@ import pytest
 from cooperbench.cli import images
 from cooperbench.cli.images_push import registry_template
 from cooperbench.errors import UserError
-from tests.eval.backends.docker.tasks import write_buildable
+from tests.tiny import write_tiny
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +36,6 @@ class Registry:
 
         class Answers(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
-            received: hashlib._Hash
 
             def _say(self, status: int, **headers: str) -> None:
                 self.send_response(status)
@@ -44,12 +46,12 @@ class Registry:
             def _body(self) -> bytes:
                 if self.headers.get("Transfer-Encoding") != "chunked":
                     return self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                body = b""
+                pieces = []
                 while size := int(self.rfile.readline().strip() or b"0", 16):
-                    body += self.rfile.read(size)
+                    pieces.append(self.rfile.read(size))
                     self.rfile.readline()
                 self.rfile.readline()
-                return body
+                return b"".join(pieces)
 
             def do_GET(self) -> None:
                 self._say(200 if self.path == "/v2/" else 404)
@@ -63,8 +65,8 @@ class Registry:
                 self._say(202, Location=f"{self.path.rstrip('/')}/upload", Docker_Upload_UUID="upload")
 
             def do_PATCH(self) -> None:
-                self._body()
-                self._say(202, Location=self.path, Docker_Upload_UUID="upload", Range="0-1")
+                end = len(self._body()) - 1
+                self._say(202, Location=self.path, Docker_Upload_UUID="upload", Range=f"0-{end}")
 
             def do_PUT(self) -> None:
                 body = self._body()
@@ -95,25 +97,26 @@ def registry() -> Iterator[Registry]:
     registry.close()
 
 
+@pytest.mark.timeout(120)
 def test_an_image_is_sent_under_the_name_that_others_pull(
     gcp_engine: Engine,
-    gcp_base: str,
     registry: Registry,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", gcp_engine.where)
-    monkeypatch.setenv("COOPERBENCH_BUILD_ARGS", f"BASE_IMAGE={gcp_base}")
     monkeypatch.setenv("COOPERBENCH_IMAGE_TEMPLATE", "cooperbench-test-push/{repo}:{task_id}")
-    write_buildable(tmp_path)
+    write_tiny(tmp_path)
     parser = argparse.ArgumentParser()
     images.add_arguments(parser)
     push = ["push", "--dataset-dir", str(tmp_path), "--registry", f"{registry.host}/mine", "--json"]
     assert images.execute(parser.parse_args(push)) == 1
     assert "cooperbench images build" in json.loads(capsys.readouterr().out)["images"][0]["error"]
-    assert images.execute(parser.parse_args(["build", "--dataset-dir", str(tmp_path)])) == 0
-    capsys.readouterr()
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        archive.addfile(tarfile.TarInfo("file"))
+    gcp_engine.api.import_image_from_data(packed.getvalue(), "cooperbench-test-push/tiny_task", "7")
     try:
         assert images.execute(parser.parse_args(push)) == 0
         sent = json.loads(capsys.readouterr().out)
@@ -125,7 +128,9 @@ def test_an_image_is_sent_under_the_name_that_others_pull(
             *(layer["digest"] for layer in manifest["layers"]),
         } <= registry.blobs
     finally:
-        images.execute(parser.parse_args(["clean", "--built", "--dataset-dir", str(tmp_path)]))
+        for name in ("cooperbench-test-push/tiny_task:7", f"{registry.host}/mine/tiny_task:task7"):
+            with contextlib.suppress(Exception):
+                gcp_engine.api.remove_image(name, force=True)
 
 
 def test_where_to(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cooperbench.doctor.backends import OWN_CHECKS
+from cooperbench.doctor.findings import Status
 from cooperbench.eval.backends.gcp import GCPBatchBackend
 from tests.eval.backends.gcp.compute_server import Handler, Refused
 
@@ -191,6 +193,28 @@ def test_without_questions(terminal: Terminal, services: Services) -> None:
     code, screen = terminal.converse([], "--yes", "--region", "us-east1", "--skip-tests")
     assert code == 0, screen
     assert "✓ project: some-project" in screen
+
+
+def test_the_doctor_asks_each_service(
+    terminal: Terminal, services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    credentials = terminal.folder / "credentials.json"
+    for name, value in terminal.variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "some-project")
+    monkeypatch.setenv("GCP_REGION", "us-east1")
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(credentials))
+    check = OWN_CHECKS["gcp"]
+    (found,) = check()
+    assert (found.status, found.mend) == (Status.MISSING, "gcloud auth application-default login")
+    credentials.write_text("{}")
+    (found,) = check()
+    assert found.status is Status.OK
+    assert "bucket cooperbench-eval-some-project, which the first evaluation makes" in found.detail
+    services.batch_is_enabled = False
+    (found,) = check()
+    assert (found.name, found.status) == ("backend gcp (Batch)", Status.BROKEN)
+    assert found.mend == "gcloud services enable batch.googleapis.com --project some-project"
 
 
 @pytest.mark.parametrize(

@@ -157,7 +157,7 @@ def test_fifty_sandboxes_at_once(plane: Plane, modal: ModalBackend) -> None:
     modal.close()
     assert plane.running() == []
     estimate = modal.estimate()
-    assert estimate.sandboxes == 50
+    assert estimate.count == 50
     per_second = 1 * 0.00003942 + 2 * 0.00000672
     assert estimate.dollars == pytest.approx(estimate.seconds * per_second, rel=0.01)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from cooperbench.errors import CooperBenchError, UserError
 from cooperbench.eval.backends.base import Capabilities, SandboxOptions
+from cooperbench.eval.backends.gcp import prices
 from cooperbench.eval.backends.gcp.compute import Compute
 from cooperbench.eval.backends.gcp.faults import NOT_INSTALLED
 from cooperbench.eval.backends.gcp.fleet import SPARE_SECONDS, Fleet
@@ -21,8 +22,8 @@ from cooperbench.eval.backends.gcp.settings import LONGEST_LIFETIME_HOURS, GcpSe
 from cooperbench.eval.backends.gcp.tunnel import Keys
 
 if TYPE_CHECKING:
+    from cooperbench.eval.backends.base import Estimate
     from cooperbench.eval.backends.docker.sandbox import DockerSandbox
-    from cooperbench.eval.backends.gcp.prices import Estimate
     from cooperbench.eval.remote import Listener, Order
     from cooperbench.models import Image, Task
 
@@ -42,6 +43,7 @@ class GCPBatchBackend:
         prepares=True,
         closes=True,
         checks=True,
+        estimates=True,
     )
 
     def __init__(
@@ -62,6 +64,8 @@ class GCPBatchBackend:
         self._compute: Compute | None = None
         self._keys: Keys | None = None
         self._fleet: Fleet | None = None
+        self._ended: list[Fleet] = []
+        """For the account of what they cost."""
         _backends.add(self)
 
     @property
@@ -114,9 +118,14 @@ class GCPBatchBackend:
 
         evaluate_on_batch(self.settings, order, listener, stop)
 
-    def estimate(self) -> Estimate | None:
-        """What the machines of this object have cost so far, roughly; None before the first."""
-        return self._fleet.estimate() if self._fleet is not None else None
+    def estimate(self) -> Estimate:
+        """What the machines of this object have cost so far, roughly. Batch jobs are not in it."""
+        with self._lock:
+            fleets = [*self._ended, *([self._fleet] if self._fleet is not None else [])]
+        told = [fleet.estimate() for fleet in fleets]
+        return prices.estimate(
+            self.settings, sum(one.count for one in told), sum(one.seconds for one in told)
+        )
 
     def close(self) -> None:
         """Delete all machines. Google is connected to again when it is used again."""
@@ -129,6 +138,7 @@ class GCPBatchBackend:
             return
         if fleet is not None:
             fleet.close()
+            self._ended.append(fleet)
             with contextlib.suppress(CooperBenchError):
                 remove_session(compute, fleet.session)
         if keys is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from cooperbench.errors import SandboxTimeout
+from cooperbench.errors import CooperBenchError, SandboxTimeout
 from cooperbench.eval.backends.gcp.faults import NotFound, faults, translated
 from cooperbench.eval.backends.gcp.settings import COMPUTE_ENDPOINT_VARIABLE
 
@@ -26,6 +27,7 @@ ABANDONED_MINUTES = 15
 _CALL_SECONDS = 60.0
 _OPERATION_SECONDS = 300.0
 _DELETIONS_AT_ONCE = 16
+_log = logging.getLogger("cooperbench")
 
 
 @dataclass(frozen=True)
@@ -143,8 +145,16 @@ class Compute:
         with ThreadPoolExecutor(
             min(len(machines), _DELETIONS_AT_ONCE), thread_name_prefix="deletion"
         ) as pool:
-            done = list(pool.map(lambda machine: self.delete(machine.name, machine.zone), machines))
+            done = list(pool.map(self._try_deletion, machines))
         return [machine.name for machine, was_there in zip(machines, done, strict=True) if was_there]
+
+    def _try_deletion(self, machine: Listed) -> bool:
+        """One that cannot be deleted does not keep the others from it."""
+        try:
+            return self.delete(machine.name, machine.zone)
+        except CooperBenchError as error:
+            _log.warning("%s", error)
+            return False
 
     def _wait(self, operation: compute_v1.Operation, doing: str) -> None:
         from google.cloud import compute_v1

@@ -68,15 +68,15 @@ def translated(error: Exception, doing: str) -> CooperBenchError:
     code = _code(error)
     if _is_about_signing_in(error, code, everything):
         return UserError(f"{doing}: Authentication failed ({words}): {SIGN_IN}")
+    if re.search(_BILLING, everything, re.IGNORECASE) and code in (400, 403, None):
+        mend = "gcloud billing projects link PROJECT --billing-account ACCOUNT"
+        return UserError(f"{doing}: billing is not enabled ({words}): {mend}")
     if re.search(_DISABLED, everything, re.IGNORECASE) and code in (403, None):
         service = (re.search(_SERVICE, everything) or ["", "compute"])[1]
         name = _SERVICES.get(service, service)
         project = _project_in(everything)
         mend = f"gcloud services enable {service}.googleapis.com{project}"
         return UserError(f"{doing}: API not enabled ({name}): {mend}")
-    if re.search(_BILLING, everything, re.IGNORECASE) and code in (400, 403, None):
-        mend = "gcloud billing projects link PROJECT --billing-account ACCOUNT"
-        return UserError(f"{doing}: billing is not enabled ({words}): {mend}")
     if re.search(_STOCKOUT, everything, re.IGNORECASE):
         return OutOfMachines(
             f"{doing}: the zone has no such machines just now ({words}); set GCP_ZONE or GCP_MACHINE_TYPE"

@@ -17,12 +17,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from cooperbench.errors import CooperBenchError, InfraError, SandboxError
+from cooperbench.eval.backends.gcp import prices
 from cooperbench.eval.backends.gcp.faults import OutOfMachines, QuotaExceeded
 from cooperbench.eval.backends.gcp.labels import SESSION, resource_labels
 from cooperbench.eval.backends.gcp.machine import Machine
-from cooperbench.eval.backends.gcp.prices import Estimate, dollars_per_hour
 
 if TYPE_CHECKING:
+    from cooperbench.eval.backends.base import Estimate
     from cooperbench.eval.backends.gcp.compute import Compute
     from cooperbench.eval.backends.gcp.settings import GcpSettings
     from cooperbench.eval.backends.gcp.tunnel import Keys
@@ -84,9 +85,7 @@ class Fleet:
         with self._lock:
             now = time.monotonic()
             seconds = self._seconds + sum(now - machine.started_at for machine in self._machines)
-            price = dollars_per_hour(self._settings)
-            dollars = None if price is None else round(seconds / 3600 * price, 4)
-            return Estimate(self._made, round(seconds, 3), dollars)
+            return prices.estimate(self._settings, self._made, seconds)
 
     def close(self) -> None:
         """Delete all machines, those that are still being made included."""
@@ -97,6 +96,8 @@ class Fleet:
                 timer.cancel()
             self._idle.clear()
         self._delete(machines)
+        told = self.estimate()
+        _log.info("%d machines for %.1f hours in all", told.count, told.seconds / 3600)
 
     def _choose(self, task: Task | None, lifetime_seconds: int) -> tuple[Machine, bool]:
         """A machine and whether it has yet to be made; a place on it is taken."""

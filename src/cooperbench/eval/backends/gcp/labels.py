@@ -45,10 +45,10 @@ def host_filter() -> str:
     return f'labels.{OURS}="1" AND labels.{HOST}="{_fit(f"{owner.machine}-{owner.user}")}"'
 
 
-def is_leftover(labels: Mapping[str, str]) -> bool:
+def is_leftover(labels: Mapping[str, str], *, running: bool = True) -> bool:
     """Is it ours, and its maker certainly gone?"""
     owner = owner_of(labels)
-    return owner is not None and is_dead(owner, running=True)
+    return owner is not None and is_dead(owner, running=running)
 
 
 def owner_of(labels: Mapping[str, str]) -> Owner | None:

@@ -10,12 +10,18 @@ from cooperbench.temporary import remove_abandoned
 if TYPE_CHECKING:
     from cooperbench.eval.backends.gcp.compute import Compute
 
+_ON_ITS_WAY = "STOPPING"
+"""Being deleted, or shutting down: the next time tells."""
+_SHUT_DOWN = "TERMINATED"
+
 
 def remove_leftovers(compute: Compute) -> list[str]:
     """Delete the machines of processes of this user and machine that are gone; their disks go with them."""
     remove_abandoned()
     return compute.delete_all(
-        machine for machine in compute.listed(host_filter()) if is_leftover(machine.labels)
+        machine
+        for machine in compute.listed(host_filter())
+        if machine.status != _ON_ITS_WAY and is_leftover(machine.labels, running=machine.status != _SHUT_DOWN)
     )
 
 
@@ -23,7 +29,9 @@ def remove_session(compute: Compute, session: str) -> list[str]:
     """Delete whatever one backend object has made and not deleted itself."""
     wanted = f'labels.{SESSION}="{session}"'
     return compute.delete_all(
-        machine for machine in compute.listed(wanted) if machine.labels.get(SESSION) == session
+        machine
+        for machine in compute.listed(wanted)
+        if machine.status != _ON_ITS_WAY and machine.labels.get(SESSION) == session
     )
 
 

@@ -69,9 +69,7 @@ class Machine:
         host_key = self._wait_until_ready(compute, given_up)
         address = self.name if self._settings.reach == "iap" else compute.address(self.name)
         self._tunnel = Tunnel(self._settings, keys, self.name, address, host_key, SSH_USER, given_up)
-        self._engine = MachineEngine(
-            self.name, f"unix://{self._tunnel.socket}", lambda: self._on_release(self)
-        )
+        self._engine = MachineEngine(self.name, self._tunnel, lambda: self._on_release(self))
 
     @property
     def engine(self) -> MachineEngine:
@@ -128,9 +126,9 @@ class Machine:
 class MachineEngine(DockerBackend):
     """The docker backend on the engine of a machine."""
 
-    def __init__(self, machine: str, address: str, on_release: Callable[[], None]) -> None:
+    def __init__(self, machine: str, tunnel: Tunnel, on_release: Callable[[], None]) -> None:
         super().__init__(mounts=())
-        self._there = _connect(machine, address)
+        self._there = _connect(machine, f"unix://{tunnel.socket}", lambda: tunnel.open)
         self._process, self._session = os.getpid(), machine.removeprefix("cooperbench-")
         self._images = ImageStore(self._there, self.settings)
         self._networks = Networks(self._there, self._session)
@@ -199,7 +197,7 @@ class _Told(OpenSandboxes["DockerSandbox"]):
         self._on_end(sandbox)
 
 
-def _connect(machine: str, address: str) -> Engine:
+def _connect(machine: str, address: str, is_open: Callable[[], bool]) -> Engine:
     with engine_faults(f"connecting to the engine of {machine}"):
         docker: Any = import_module("docker")
         asking = docker.APIClient(base_url=address, version=_ANY_VERSION, timeout=ANSWER_SECONDS)
@@ -210,4 +208,20 @@ def _connect(machine: str, address: str) -> Engine:
         api = docker.APIClient(
             base_url=address, version=version, timeout=ANSWER_SECONDS, max_pool_size=_MOST_IDLE_CONNECTIONS
         )
-    return Engine(api, f"machine {machine}", podman=False)
+    return Engine(_WhileOpen(api, is_open), f"machine {machine}", podman=False)
+
+
+class _WhileOpen:
+    """docker-py's client, asked nothing once the connection is gone: it would leave a socket open each time."""
+
+    def __init__(self, api: Any, is_open: Callable[[], bool]) -> None:
+        self._api = api
+        self._is_open = is_open
+
+    def close(self) -> None:
+        self._api.close()
+
+    def __getattr__(self, name: str) -> Any:
+        if not self._is_open():
+            raise ConnectionError("the connection to its machine was lost")
+        return getattr(self._api, name)

@@ -7,12 +7,15 @@ https://console.cloud.google.com/billing.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from cooperbench.eval.backends.base import Estimate
 
 if TYPE_CHECKING:
     from cooperbench.eval.backends.gcp.settings import GcpSettings
 
+PRICES_DATE = "2026"
+"""From memory, not checked against Google's list."""
 DOLLARS_PER_HOUR = {
     "e2": (0.0218, 0.0029),
     "n1": (0.0316, 0.0042),
@@ -30,14 +33,17 @@ SPOT_SHARE = 0.4
 _MEMORY_GB = {"standard": 4.0, "highmem": 8.0, "highcpu": 1.0}
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """Of all machines that a backend has made so far."""
-
-    machines: int = 0
-    seconds: float = 0.0
-    dollars: float | None = None
-    """None where the price of the machine type is not known."""
+def estimate(settings: GcpSettings, machines: int, seconds: float) -> Estimate:
+    """Of machines that ran for so long in all."""
+    price = dollars_per_hour(settings)
+    return Estimate(
+        machines,
+        "machine",
+        round(seconds, 3),
+        0.0 if price is None else round(seconds / 3600 * price, 4),
+        round(seconds, 3) if price is None else 0.0,
+        PRICES_DATE,
+    )
 
 
 def dollars_per_hour(settings: GcpSettings) -> float | None:

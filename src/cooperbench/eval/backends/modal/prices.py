@@ -75,6 +75,7 @@ class Meter:
             seconds = self._seconds + still_open_seconds
             return Estimate(
                 self._sandboxes,
+                "sandbox",
                 round(seconds, 3),
                 0.0 if price is None else round(seconds * price, 6),
                 round(seconds, 3) if price is None else 0.0,
