@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from cooperbench.eval.backends.base import Estimate
 from cooperbench.models import Pair, Task
 from cooperbench.report.summary import save_summary
 from cooperbench.report.table import deficit_text, summary_text
@@ -97,3 +98,16 @@ def test_nothing_evaluated_is_no_rate(tmp_path: Path) -> None:
     assert part["rates"]["overall_success"] == {"passed": 0, "of": 0, "rate": None}
     assert "–" in summary_text({"settings": {"solo": part}}, "x")
     assert deficit_text(part, part) == "Coordination deficit: nothing to compare yet"
+
+
+def test_what_sandboxes_cost_adds_up_over_calls(tmp_path: Path) -> None:
+    paths = ExperimentPaths(tmp_path, "r")
+    save_summary(paths, {"coop": []}, estimate=Estimate(4, "sandbox", 3600.0, 1.5, 0.0, "2026-06-27"))
+    save_summary(paths, {"coop": []})
+    summary = save_summary(
+        paths, {"coop": []}, estimate=Estimate(1, "sandbox", 7200.0, 0.25, 360.0, "2026-06-28")
+    )
+    assert summary_text(summary, "logs").splitlines()[-3] == (
+        "5 sandboxes, 3.0 hours: about $1.75 (list prices of 2026-06-28), "
+        "without 0.1 hours of resources without a known price"
+    )
