@@ -210,7 +210,7 @@ def test_what_a_colleague_lost_is_given_once_more(tmp_path: Path) -> None:
     lose = "rm -rf /cooperbench/team.git/objects/pack/* /cooperbench/team.git/objects/??; send_message agent1 lost"
     left = share(
         tmp_path,
-        ["echo 1 >one.txt", COMMIT, PUSH.format("agent1"), "read_messages --wait 60",
+        ["echo 1 >one.txt", COMMIT, PUSH.format("agent1"), "read_messages --all --wait 60",
          "echo 3 >three.txt", COMMIT, PUSH.format("agent1")],
         [WAIT_FOR.format("agent1"), lose,
          WAIT_END.format("agent1"), "git clone -q -b agent1 /cooperbench/team.git /tmp/all 2>&1; ls /tmp/all"],
@@ -238,7 +238,7 @@ def test_on_a_backend_that_has_only_exec(tmp_path: Path, monkeypatch: pytest.Mon
     left = share(
         tmp_path,
         [change(1), COMMIT, PUSH.format("agent1"), "send_message --wait 60 agent2 pushed"],
-        [WAIT_FOR.format("agent1"), "git merge -q team/agent1 && cat app.txt", "read_messages --wait 60", "send_message agent1 'got it'"],
+        [WAIT_FOR.format("agent1"), "git merge -q team/agent1 && cat app.txt", "read_messages --all --wait 60", "send_message agent1 'got it'"],
         backend="theirs-with-git",
     )  # fmt: skip
     assert "code 0" in left.observations("agent1")[2]

@@ -134,7 +134,7 @@ def make_certificates(folder: Path) -> Certificates:
 
 def wait_for_message(server: Server, recipient: str = "agent2") -> None:
     """Until a pair of a run has sent something; the try before every run, which leaves the same kind of key, is none."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600  # an image may have to be built before
     while not any(key.endswith(f":{recipient}") and "try-out" not in key for key in sorted(server.keys())):
         assert time.monotonic() < deadline
         time.sleep(0.02)

@@ -118,7 +118,7 @@ def test_a_pair_talks_and_shares_though_its_redis_is_killed(tmp_path: Path, engi
 
 
 class BereavedAgent:
-    """Both wait for an hour, unless they are of an attempt after the one in which the first's container was killed."""
+    """Both wait for minutes, unless they are of an attempt after the one in which the first's container was killed."""
 
     uses_model = False
     killed = threading.Event()
@@ -130,7 +130,7 @@ class BereavedAgent:
             session.wait_for_message(60)
             session.incoming()
         if not self.killed.is_set():
-            session.wait_for_message(3600)
+            session.wait_for_message(300)
 
 
 def test_an_agent_whose_container_is_killed_is_not_waited_for(tmp_path: Path, engine: Engine) -> None:
