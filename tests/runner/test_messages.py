@@ -158,7 +158,9 @@ def test_what_comes_during_the_last_step_is_on_record_as_not_delivered(tmp_path:
 
 
 def test_what_is_read_in_the_last_step_is_on_record_as_delivered(tmp_path: Path) -> None:
-    left = talk(tmp_path, [{"run": "sleep 1; send_message agent2 hello"}], [{"run": "read_messages --wait 30"}])
+    left = talk(
+        tmp_path, [{"run": "sleep 1; send_message agent2 hello"}], [{"run": "read_messages --wait 30"}]
+    )
     (message,) = messages(left)
     assert (message["delivered_step"], message["delivered_by"]) == (1, "command")
 
