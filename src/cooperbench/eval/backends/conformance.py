@@ -118,7 +118,9 @@ class SandboxConformance:
         assert bash(sandbox, "echo a; echo b >/dev/stdout; echo c").stdout == b"a\nb\nc\n"
 
     @pytest.mark.parametrize(
-        "data", ["αβγ – 日本語 – 🎉\n".encode(), bytes(range(256)) * 40, b"no newline", b"\n\n", b"\0"]
+        "data",
+        ["αβγ – 日本語 – 🎉\n".encode(), bytes(range(256)) * 40, b"no newline", b"\n\n", b"\0"],
+        ids=["unicode", "bytes", "no newline", "newlines", "zero"],
     )
     def test_output_comes_byte_for_byte(self, sandbox: RichSandbox, data: bytes) -> None:
         sandbox.write_file("data", data)
@@ -209,7 +211,12 @@ class SandboxConformance:
         )
         assert sandbox.read_file("late") == b"written\n"
 
-    @pytest.mark.parametrize("data", [b"", b"text\n", bytes(range(256)), b"\0", b"x" * 300_000])
+    # With names of their own: pytest puts the name of a test into the environment of whatever it starts.
+    @pytest.mark.parametrize(
+        "data",
+        [b"", b"text\n", bytes(range(256)), b"\0", b"x" * 300_000],
+        ids=["nothing", "text", "bytes", "zero", "large"],
+    )
     def test_stdin(self, sandbox: RichSandbox, data: bytes) -> None:
         assert sandbox.run(["cat"], stdin=data, timeout_seconds=60).stdout == data
 
