@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cooperbench.agents.environments.frameworks import FRAMEWORKS, Framework
 from cooperbench.agents.environments.interpreters import checked_interpreter, find_interpreter
 from cooperbench.errors import UserError
 from cooperbench.storage import read_json, utc_now, write_json
@@ -23,6 +22,8 @@ from cooperbench.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from cooperbench.agents.environments.frameworks import Framework
 
 DATA_VARIABLE = "COOPERBENCH_DATA_DIR"
 SCHEMA = "cooperbench.environment/1"
@@ -139,11 +140,6 @@ def works(environment: Environment) -> bool:
     except UserError:
         return False
     return True
-
-
-def installed() -> list[Environment]:
-    found = [find_environment(framework) for framework in FRAMEWORKS.values()]
-    return [environment for environment in found if environment is not None]
 
 
 def size_bytes(folder: Path) -> int:
