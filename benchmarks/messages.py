@@ -32,7 +32,7 @@ from cooperbench.eval.backends import get_backend
 from cooperbench.eval.backends.access import open_sandbox
 from cooperbench.eval.backends.base import SandboxOptions, capabilities_of
 from cooperbench.eval.backends.docker.engine import connect
-from cooperbench.team.gitremote import CarriedRemote
+from cooperbench.team.carriedremote import CarriedRemote
 from cooperbench.team.link import TeamLink
 from cooperbench.team.mailbox import MemoryMailbox
 from cooperbench.team.postbox import PostBox

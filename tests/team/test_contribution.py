@@ -6,7 +6,7 @@ from hashlib import sha1
 from typing import TYPE_CHECKING, Any
 
 from cooperbench.team.contribution import contributions
-from cooperbench.team.gitremote import FileThere, Push
+from cooperbench.team.ledger import FileThere, Push
 from tests.tiny import text_patch
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cooperbench.eval.backends.base import RichSandbox
-    from cooperbench.team.gitremote import Place
+    from cooperbench.team.ledger import Place
     from cooperbench.team.link import Receipt
 
 OLD = ["a\n", "b\n"]
@@ -38,6 +38,9 @@ class Pushed:
 
     def pushes(self) -> list[Push]:
         return self._pushes
+
+    def open(self) -> tuple[str, ...]:
+        return ()
 
     def files_at(self, places: Sequence[Place]) -> Mapping[Place, FileThere]:
         return {place: FileThere(f"blob of {place[0]}", self._contents[place[0]]) for place in places}

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from cooperbench.eval import backends
 from cooperbench.eval.backends.local import LocalBackend
-from cooperbench.team.gitremote import CarriedRemote
+from cooperbench.team.carriedremote import CarriedRemote
 from tests.runner.helpers import run_tiny
 from tests.tiny import write_script
 

@@ -146,6 +146,6 @@ def collect(sandbox: RichSandbox, team_dir: str, *, last_call: bool = False) -> 
     return events
 
 
-def script_text(name: str) -> str:
-    """A script or command that runs in sandboxes."""
-    return (files("cooperbench.team") / "sandbox" / name).read_text()
+def script_text(name: str, folder: str = "sandbox") -> str:
+    """A script or command that runs in sandboxes: in those of agents, or in the git `server`'s."""
+    return (files("cooperbench.team") / folder / name).read_text()

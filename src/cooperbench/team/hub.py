@@ -39,7 +39,7 @@ class Hub:
 
     def add_base(self, pack: bytes) -> None:
         """The commit that everybody started from, before anything else."""
-        self._index(pack)
+        self.index(pack)
         if not self.has(self.base_commit):
             raise GitError("index-pack", 1, b"the base commit is not in what the sandbox gave")
         for branch in ("main", *self.tips):
@@ -50,7 +50,7 @@ class Hub:
     def add(self, agent_id: str, commit: str, pack: bytes) -> int:
         """Take what an agent pushed and move its branch; the number of commits that nobody's branch had before."""
         if pack:
-            self._index(pack)
+            self.index(pack)
         if not self.has(commit):
             raise GitError("index-pack", 1, b"the pushed commit is not in what the sandbox gave")
         known = [f"^{tip}" for tip in self.known_tips()]
@@ -116,7 +116,7 @@ class Hub:
     def remove(self) -> None:
         remove_tree(self._git_dir)
 
-    def _index(self, pack: bytes) -> None:
+    def index(self, pack: bytes) -> None:
         """Into the store, if every object in it is sound and nothing that it refers to is missing."""
         options = ("--stdin", "--fix-thin", "--strict", f"--max-input-size={len(pack) + 1}")
         output = run_git(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from cooperbench.models import Image, Task
 
 NetworkPolicy = Literal["none", "public"]
-Purpose = Literal["agent", "evaluation", "setup"]
+Purpose = Literal["agent", "evaluation", "setup", "git"]
 
 TIMEOUT_EXIT_CODE = 124
 DEFAULT_OUTPUT_LIMIT = 1_000_000
@@ -142,6 +142,8 @@ class SandboxOptions:
     network: NetworkPolicy = "none"
     labels: Mapping[str, str] = field(default_factory=dict)
     """Run, pair and agent, for people who look at what is running and for cleaning up."""
+    reaches: tuple[str, ...] = ()
+    """`host:port` of what it reaches besides what its network policy allows: a git server of the backend's own."""
 
 
 @dataclass(frozen=True)

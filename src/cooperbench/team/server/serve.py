@@ -1,0 +1,248 @@
+"""A git server for pairs of agents: `python3 serve.py ROOT HOST PORT`. Needs git and Python 3.8, and nothing of ours.
+
+ROOT has a folder per pair, made by the harness: `repo.git`, and `access.json` with the agents' ids and tokens. Smart
+HTTP is git's own `http-backend`; this program says who asks (Basic authentication), takes one push of a pair at a time,
+and bounds what a request may send and how long it may take. What an agent may push is decided by the hooks.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import hmac
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+from urllib.parse import parse_qs, urlsplit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PATH = re.compile(r"/([0-9a-f]{32})\.git/(info/refs|git-upload-pack|git-receive-pack)")
+SERVICES = ("git-upload-pack", "git-receive-pack")
+LARGEST_QUESTION_BYTES = 16_000_000
+SLOWEST_SECONDS = 120
+CALL_SECONDS = 300
+AT_ONCE = 32
+BLOCK = 65536
+
+
+class Refused(Exception):
+    """Answered with a status."""
+
+    def __init__(self, status: int, words: str) -> None:
+        super().__init__(words)
+        self.status = status
+
+
+class GitServer(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, root: Path, address: tuple[str, int]) -> None:
+        self.root = root
+        self.calls = threading.BoundedSemaphore(AT_ONCE)
+        self._pushes: dict[str, threading.Lock] = {}
+        self._lock = threading.Lock()
+        super().__init__(address, Asked)
+
+    def push_lock(self, pair: str) -> threading.Lock:
+        with self._lock:
+            return self._pushes.setdefault(pair, threading.Lock())
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Clients come and go."""
+
+
+class Asked(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    timeout = SLOWEST_SECONDS
+    server: GitServer
+    server_version = "cooperbench-git"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        self._answer()
+
+    def do_POST(self) -> None:
+        self._answer()
+
+    def log_message(self, *_: object) -> None:
+        """Quiet: what counts is in the pairs' logs."""
+
+    def _answer(self) -> None:
+        try:
+            self._serve()
+        except Refused as refusal:
+            # What was sent with it has not been read.
+            self.close_connection = True
+            words = f"{refusal}\n".encode()
+            self.send_response(refusal.status)
+            if refusal.status == 401:
+                self.send_header("WWW-Authenticate", 'Basic realm="the team"')
+            self.send_header("Content-Type", "text/plain")
+            self.send_header("Content-Length", str(len(words)))
+            self.send_header("Connection", "close")
+            self.end_headers()
+            self.wfile.write(words)
+
+    def _serve(self) -> None:
+        parts = urlsplit(self.path)
+        found = PATH.fullmatch(parts.path)
+        if not found:
+            raise Refused(404, "there is nothing here")
+        pair, what = found.groups()
+        access = self._access(pair)
+        agent = self._agent(access)
+        service = parse_qs(parts.query).get("service", [""])[0] if what == "info/refs" else what
+        if service not in SERVICES or (self.command == "GET") != (what == "info/refs"):
+            raise Refused(403, "only git's smart protocol is served")
+        pushing = what == "git-receive-pack"
+        with self._body(access["quota_bytes"] + BLOCK if pushing else LARGEST_QUESTION_BYTES) as body:
+            call = {
+                "REQUEST_METHOD": self.command,
+                "PATH_INFO": f"/{pair}/repo.git/{what}",
+                "QUERY_STRING": "service=" + service if what == "info/refs" else "",
+                "CONTENT_TYPE": self.headers.get("Content-Type", ""),
+                "CONTENT_LENGTH": str(os.fstat(body.fileno()).st_size),
+                "HTTP_CONTENT_ENCODING": self.headers.get("Content-Encoding", ""),
+                "HTTP_GIT_PROTOCOL": self.headers.get("Git-Protocol", ""),
+                "REMOTE_USER": agent,
+                "REMOTE_ADDR": self.client_address[0],
+            }
+            with self.server.push_lock(pair) if pushing else contextlib.nullcontext(), self.server.calls:
+                self._call_git(call, body)
+
+    def _access(self, pair: str) -> dict[str, Any]:
+        try:
+            return dict(json.loads((self.server.root / pair / "access.json").read_text("utf-8")))
+        except (OSError, ValueError):
+            raise Refused(404, "there is nothing here") from None
+
+    def _agent(self, access: dict[str, Any]) -> str:
+        kind, _, encoded = self.headers.get("Authorization", "").partition(" ")
+        try:
+            agent, _, token = base64.b64decode(encoded, validate=True).decode().partition(":")
+        except (binascii.Error, ValueError):
+            agent, token = "", ""
+        known = access["tokens"].get(agent, "")
+        if kind.lower() != "basic" or not known or not hmac.compare_digest(known.encode(), token.encode()):
+            raise Refused(401, "who are you?")
+        return agent
+
+    @contextlib.contextmanager
+    def _body(self, limit_bytes: int) -> Iterator[IO[bytes]]:
+        """All of it, in a file: nobody holds a lock while somebody is slow to send."""
+        with tempfile.TemporaryFile() as body:
+            size = 0
+            for part in self._sent():
+                size += len(part)
+                if size > limit_bytes:
+                    raise Refused(413, "too large")
+                body.write(part)
+            body.seek(0)
+            yield body
+
+    def _sent(self) -> Iterator[bytes]:
+        if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
+            left = int(self.headers.get("Content-Length") or 0)
+            while left > 0:
+                part = self.rfile.read(min(left, BLOCK))
+                if not part:
+                    raise Refused(400, "the request ended early")
+                left -= len(part)
+                yield part
+            return
+        while True:
+            try:
+                left = int(self.rfile.readline(100).split(b";")[0], 16)
+            except ValueError:
+                raise Refused(400, "that is no chunk") from None
+            if left == 0:
+                while self.rfile.readline(BLOCK).strip():
+                    pass
+                return
+            while left > 0:
+                part = self.rfile.read(min(left, BLOCK))
+                if not part:
+                    raise Refused(400, "the request ended early")
+                left -= len(part)
+                yield part
+            self.rfile.readline(2)
+
+    def _call_git(self, call: dict[str, str], body: IO[bytes]) -> None:
+        environment = {
+            "PATH": os.environ.get("PATH", os.defpath),
+            "HOME": "/nonexistent",
+            "LC_ALL": "C",
+            "GIT_CONFIG_NOSYSTEM": "1",
+            "GIT_CONFIG_GLOBAL": "/dev/null",
+            "GIT_ALLOC_LIMIT": "512m",
+            "GIT_PROJECT_ROOT": str(self.server.root),
+            "GIT_HTTP_EXPORT_ALL": "1",
+            **call,
+        }
+        backend = subprocess.Popen(
+            ["git", "http-backend"],
+            stdin=body,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+            start_new_session=True,
+        )
+        watch = threading.Timer(CALL_SECONDS, kill_group, [backend.pid])
+        watch.start()
+        try:
+            self._pass_on(backend.stdout)
+        finally:
+            watch.cancel()
+            kill_group(backend.pid)
+            backend.communicate()
+
+    def _pass_on(self, output: Any) -> None:
+        """What git answers: a status, headers, and then for as long as there is something."""
+        status, headers = 200, []
+        for line in iter(output.readline, b""):
+            name, _, value = line.decode("latin-1").strip().partition(":")
+            if not name:
+                break
+            if name.lower() == "status":
+                status = int(value.split()[0])
+            else:
+                headers.append((name, value.strip()))
+        else:
+            raise Refused(502, "git did not answer")
+        self.send_response(status)
+        for name, value in headers:
+            self.send_header(name, value)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        for part in iter(lambda: output.read1(BLOCK), b""):
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(part), part))
+        self.wfile.write(b"0\r\n\r\n")
+
+
+def kill_group(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def main() -> None:
+    root, host, port = sys.argv[1:4]
+    server = GitServer(Path(root).absolute(), (host, int(port)))
+    sys.stdout.write("listening\n")
+    sys.stdout.flush()
+    server.serve_forever()
+
+
+if __name__ == "__main__":
+    main()

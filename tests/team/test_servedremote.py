@@ -1,0 +1,258 @@
+"""The git server: the same rules, records and verdicts as when the harness carries commits, behind a real HTTP server."""
+
+from __future__ import annotations
+
+import base64
+import socket
+import urllib.error
+import urllib.request
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cooperbench.errors import SandboxError
+from cooperbench.eval import backends
+from cooperbench.eval.backends.access import open_sandbox
+from cooperbench.eval.backends.base import SandboxOptions
+from cooperbench.eval.backends.local import LocalBackend
+from cooperbench.team.gitserver import GitServer, SharedServer
+from cooperbench.team.servedremote import ServedRemote
+from tests.runner.helpers import run_tiny
+from tests.tiny import write_script
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from cooperbench.eval.backends.base import CommandResult, RichSandbox
+    from cooperbench.team.gitremote import GitRemote
+
+AGENTS = ("agent1", "agent2")
+COMMIT = "git add -A; git commit -qm done"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def start_server(backend: LocalBackend, port: int | None = None) -> GitServer:
+    port = port or free_port()
+    sandbox = open_sandbox(backend, "host", timeout_seconds=600, options=SandboxOptions("git", "public"))
+    return GitServer(sandbox, f"http://127.0.0.1:{port}", host="127.0.0.1", port=port)
+
+
+class ServingBackend(LocalBackend):
+    """A backend with a git server of its own; its sandboxes reach it as they share the machine's network."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.git_server = SharedServer(lambda: start_server(self))
+
+    def make_git_remote(self, folder: Path, agent_ids: Sequence[str]) -> GitRemote:
+        return ServedRemote(folder, agent_ids, self.git_server.get)
+
+    def close(self) -> None:
+        self.git_server.close()
+        super().close()
+
+
+def make_repository(sandbox: RichSandbox) -> str:
+    """The same commit in every sandbox."""
+    made = (
+        "mkdir -p /workspace/repo; cd /workspace/repo; git init -q -b main . && echo one >file && git add file"
+        " && GIT_AUTHOR_DATE='2020-01-01T00:00:00Z' GIT_COMMITTER_DATE='2020-01-01T00:00:00Z'"
+        " git -c user.name=x -c user.email=x@x commit -qm base && git rev-parse HEAD"
+    )
+    return sandbox.run(["bash", "-c", made], cwd="/").stdout_read().strip()
+
+
+class Pair:
+    """Two sandboxes with a repository each, and the remote between them."""
+
+    def __init__(
+        self, stack: ExitStack, backend: LocalBackend, server: GitServer, folder: Path, **options: Any
+    ) -> None:
+        self.remote = ServedRemote(folder, AGENTS, lambda: server, **options)
+        stack.callback(self.remote.close)
+        self.remote.open()
+        self.sandboxes: dict[str, RichSandbox] = {}
+        for agent_id in AGENTS:
+            sandbox = open_sandbox(
+                backend, "host", timeout_seconds=600, options=SandboxOptions("agent", "public")
+            )
+            stack.callback(sandbox.terminate)
+            self.sandboxes[agent_id] = sandbox
+            self.base = make_repository(sandbox)
+            self.remote.attach(
+                agent_id, sandbox, repo_dir="/workspace/repo", base_commit=self.base, base_git_dir="/workspace/repo/.git",
+            )  # fmt: skip
+
+    def run(self, agent_id: str, command: str, cwd: str = "/workspace/repo") -> CommandResult:
+        return self.sandboxes[agent_id].run(["bash", "-c", command], cwd=cwd, timeout_seconds=60)
+
+    def says(self, agent_id: str, command: str) -> str:
+        return self.run(agent_id, f"({command}) 2>&1; echo code $?").stdout_read()
+
+
+class Pairs:
+    def __init__(self, stack: ExitStack, backend: LocalBackend, server: GitServer, folder: Path) -> None:
+        self._given = (stack, backend, server)
+        self._folder = folder
+        self.server = server
+
+    def __call__(self, name: str = "hub", **options: Any) -> Pair:
+        return Pair(*self._given, self._folder / name, **options)
+
+
+@pytest.fixture
+def pairs(tmp_path: Path) -> Iterator[Pairs]:
+    backend = LocalBackend()
+    with ExitStack() as stack:
+        server = start_server(backend)
+        stack.callback(server.close)
+        yield Pairs(stack, backend, server, tmp_path)
+
+
+def test_a_run_leaves_the_same_with_a_server_as_with_carried_commits(tmp_path: Path) -> None:
+    backends.register("serving", ServingBackend)
+    take = "until git fetch -q team && git merge -q --no-edit team/agent1 && test -e new; do sleep 0.1; done; git push -q team HEAD:agent2"
+    script = write_script(
+        tmp_path / "script.yaml",
+        {
+            1: [{"run": f"seq 40 >new; {COMMIT}; git push -q team HEAD:agent2 2>&1; git push -q team HEAD:agent1 2>&1; echo code $?"}],
+            2: [{"run": f"{take}; echo code $?"}],
+        },
+    )  # fmt: skip
+    left = {
+        backend: run_tiny(
+            tmp_path, "scripted", agent_config=str(script), backend=backend, run_name=backend,
+            git_enabled=True, auto_eval=False, network="public",
+        )
+        for backend in ("local", "serving")
+    }  # fmt: skip
+    for backend, one in left.items():
+        assert [("code 0" in one.observations(agent_id)[-1]) for agent_id in AGENTS] == [True, True], backend
+    git = {backend: one.result["git"] for backend, one in left.items()}
+    sizes = {backend: record.pop("bytes") for backend, record in git.items()}
+    assert git["serving"] == git["local"]
+    assert git["serving"]["pushes"] == {"agent1": 1, "agent2": 1}
+    assert sizes["serving"]["agent1"] > 0
+    contributions = [
+        {agent_id: agent["contribution"] for agent_id, agent in one.result["agents"].items()}
+        for one in left.values()
+    ]
+    assert contributions[0] == contributions[1]
+    assert contributions[0]["agent2"]["taken_over_files"] == ["new"]
+
+
+def test_an_agent_moves_its_own_branch_and_nothing_else(pairs: Pairs) -> None:
+    pair = pairs()
+    change = f"seq 1000 >more; {COMMIT}"
+    assert "code 0" in pair.says("agent1", f"{change}; git push -q team HEAD:agent1")
+    assert "agent2 is your colleague's branch" in pair.says("agent1", "git push team HEAD:agent2")
+    assert "main stays at the commit" in pair.says("agent1", "git push team HEAD:main")
+    assert "none named other" in pair.says("agent1", "git push team HEAD:other")
+    assert "only branches can be shared" in pair.says("agent1", "git push team HEAD:refs/tags/v1")
+    assert "cannot be deleted" in pair.says("agent1", "git push team :agent1")
+    assert "code 0" in pair.says(
+        "agent1", "git commit -q --amend -m again; git push -q --force team HEAD:agent1"
+    )
+    assert "again" in pair.says("agent2", "git fetch -q team; git log -1 --format=%s team/agent1")
+    assert "code 0" in pair.says(
+        "agent2", "git clone -q -b agent1 $(git remote get-url team) /tmp/clone && test -e /tmp/clone/more"
+    )
+    assert pair.remote.record()["refused"] == {"agent1": 0, "agent2": 0}
+    assert [push.agent_id for push in pair.remote.pushes()] == ["agent1", "agent1"]
+
+
+def test_a_large_push_comes_whole_and_the_quota_holds(pairs: Pairs) -> None:
+    pair = pairs(quota_bytes=3_000_000)
+    # Above a megabyte git sends in chunks.
+    big = f"head -c 2000000 /dev/urandom >big; {COMMIT}; git push -q team HEAD:agent1"
+    assert "code 0" in pair.says("agent1", big)
+    said = pair.says("agent1", big)
+    assert "too large: only 9" in said
+    assert "code 1" in said
+    far_too_big = f"head -c 9000000 /dev/urandom >big; {COMMIT}; git push -q team HEAD:agent1"
+    assert "code 1" in pair.says("agent1", far_too_big)
+    assert "code 0" in pair.says("agent2", f"echo small >small; {COMMIT}; git push -q team HEAD:agent2")
+    assert "code 0" in pair.says(
+        "agent2", "git fetch -q team && git show team/agent1:big | wc -c | grep -x 2000000"
+    )
+    first, second = pair.remote.pushes()
+    assert pair.remote.record()["refused"] == {"agent1": 1, "agent2": 0}
+    there = pair.remote.files_at([(first.commit, "big"), (second.commit, "small")])
+    assert there[second.commit, "small"].content == b"small\n"
+    assert there[first.commit, "big"].blob
+
+
+def test_nobody_gets_in_without_a_credential_of_the_pair(pairs: Pairs) -> None:
+    pair, other = pairs("one"), pairs("two")
+    url, foreign = (
+        each.run("agent1", "git remote get-url team").stdout_read().strip() for each in (pair, other)
+    )
+    plain = url.partition("@")[2]
+    for address in (
+        f"http://{plain}",
+        f"{foreign.partition('@')[0]}@{plain}",
+        f"http://agent1:wrong@{plain}",
+    ):
+        assert "code 128" in pair.says("agent2", f"GIT_TERMINAL_PROMPT=0 git ls-remote {address}")
+    assert "code 0" in pair.says("agent2", f"git ls-remote {url}")
+    name = plain.rpartition("/")[2]
+    answers = []
+    credential = base64.b64encode(url.removeprefix("http://").partition("@")[0].encode()).decode()
+    for path in (
+        "",
+        f"{name}/HEAD",
+        f"{name}/objects/info/packs",
+        f"{name}/../log",
+        "0" * 32 + ".git/info/refs",
+        f"{name}/info/refs",
+    ):
+        request = urllib.request.Request(
+            f"{pairs.server.url}/{path}", headers={"Authorization": f"Basic {credential}"}
+        )
+        with pytest.raises(urllib.error.HTTPError) as refusal:
+            urllib.request.urlopen(request, timeout=20)
+        answers.append(refusal.value.code)
+        refusal.value.close()
+    assert answers == [404, 404, 404, 404, 404, 403]
+
+
+def test_what_is_over_is_gone_and_a_dead_server_is_replaced(pairs: Pairs, tmp_path: Path) -> None:
+    pair = pairs()
+    url = pair.run("agent1", "git remote get-url team").stdout_read().strip()
+    pair.remote.close()
+    assert "code 128" in pair.says("agent1", f"GIT_TERMINAL_PROMPT=0 git ls-remote {url}")
+    shared = SharedServer(lambda: start_server(LocalBackend()))
+    first = shared.get()
+    assert shared.get() is first
+    first.close()
+    second = shared.get()
+    assert second is not first
+    assert second.alive
+    shared.close()
+    assert not second.alive
+
+
+def test_a_sandbox_without_a_way_to_the_server_is_told_what_to_set(pairs: Pairs, tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        server = pairs.server
+        blocked = open_sandbox(LocalBackend(), "host", timeout_seconds=60, options=SandboxOptions("agent"))
+        stack.callback(blocked.terminate)
+        remote = ServedRemote(tmp_path / "other", AGENTS, lambda: server)
+        stack.callback(remote.close)
+        remote.open()
+        base = make_repository(blocked)
+        with pytest.raises(SandboxError, match="setting git=carried"):
+            remote.attach(
+                "agent1",
+                blocked,
+                repo_dir="/workspace/repo",
+                base_commit=base,
+                base_git_dir="/workspace/repo/.git",
+            )
