@@ -19,10 +19,10 @@ from cooperbench.errors import InfraError, SandboxDead, SandboxError, SandboxTim
 from cooperbench.eval.backends.base import DEFAULT_OUTPUT_LIMIT, CommandResult
 from cooperbench.eval.backends.channel import Channel, ChannelBroken, ChannelUnavailable, channel_script
 from cooperbench.eval.backends.channeled import ChanneledSandbox
+from cooperbench.eval.backends.commandstream import stream_over
 from cooperbench.eval.backends.docker.containers import SCRATCH_DIR
 from cooperbench.eval.backends.docker.faults import NEEDED_TOOLS, EngineGone, NotRunning, NotThere, faults
 from cooperbench.eval.backends.docker.plainexec import PlainExec
-from cooperbench.eval.backends.docker.wire import WireStream
 from cooperbench.eval.backends.pool import ChannelPool
 from cooperbench.eval.backends.unchanneled import kill_script
 
@@ -128,7 +128,7 @@ class DockerSandbox(ChanneledSandbox):
         command = ["sh", "-c", _STREAM, "sh", mark, *argv]
         with self._alive(), faults("opening a stream", self._engine.client):
             _, wire = self._engine.exec(self.container, command, cwd=self._workdir)
-        return WireStream(wire, lambda: self._end_stream(mark))
+        return stream_over(wire, lambda: self._end_stream(mark))
 
     def end(self, reason: str) -> None:
         """Kill everything in it and remove it. Calling it again does nothing."""

@@ -12,14 +12,13 @@ import socket
 import ssl
 import threading
 import time
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _READ_SIZE = 1 << 18
 _LONGEST_WAIT_SECONDS = 1.0
-_STREAM_SECONDS = 10 * 365 * 24 * 3600.0
 _NOT_NOW = (BlockingIOError, TimeoutError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 _STDERR_KEPT = 4000
 _OVERTAKEN_SECONDS = 0.5
@@ -178,77 +177,3 @@ def _already_read(handle: Any) -> bytes:
         return reader.read1(len(reader.peek()))
     except (OSError, ValueError):
         return b""
-
-
-class WireStream:
-    """A `Stream`: a command's stdin and stdout over a wire of its own."""
-
-    def __init__(self, wire: Wire, end_command: Any) -> None:
-        self._wire = wire
-        self._end_command = end_command
-        self._closed = False
-        self._stdin: IO[bytes] = _Unbuffered(_Writing(wire))
-        self._stdout: IO[bytes] = io.BufferedReader(_Reading(wire))
-
-    @property
-    def stdin(self) -> IO[bytes]:
-        return self._stdin
-
-    @property
-    def stdout(self) -> IO[bytes]:
-        return self._stdout
-
-    def close(self) -> None:
-        """End the command with everything it started. Calling it again does nothing."""
-        if self._closed:
-            return
-        self._closed = True
-        self._end_command()
-        with contextlib.suppress(OSError):
-            self._stdin.close()
-        self._wire.close()
-
-
-class _Unbuffered(io.BufferedWriter):
-    def write(self, data: Any) -> int:
-        written = super().write(data)
-        self.flush()
-        return written
-
-
-class _Writing(io.RawIOBase):
-    def __init__(self, wire: Wire) -> None:
-        self._wire = wire
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any) -> int:
-        content = bytes(data)
-        self._wire.send(content, time.monotonic() + _STREAM_SECONDS)
-        return len(content)
-
-    def close(self) -> None:
-        if not self.closed:
-            self._wire.half_close()
-        super().close()
-
-
-class _Reading(io.RawIOBase):
-    def __init__(self, wire: Wire) -> None:
-        self._wire = wire
-        self._left = b""
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        if not self._left:
-            try:
-                self._left = self._wire.receive(time.monotonic() + _STREAM_SECONDS)
-            except OSError:
-                return 0
-        size = min(len(buffer), len(self._left))
-        buffer[:size] = self._left[:size]
-        self._left = self._left[size:]
-        return size

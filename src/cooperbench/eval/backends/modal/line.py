@@ -1,16 +1,14 @@
-"""One command in a sandbox at Modal, and the bytes to and from it with deadlines: a `Transport`, or a `Stream`."""
+"""One command in a sandbox at Modal, and the bytes to and from it with deadlines: a `Transport`."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import io
 import queue
 import threading
 import time
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from cooperbench.errors import CooperBenchError, SandboxError
+from cooperbench.errors import CooperBenchError
 from cooperbench.eval.backends.modal.faults import Gone, Lost, Unavailable, faults
 
 if TYPE_CHECKING:
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
 _PIECE_BYTES = 1 << 20
 """Of one request; servers refuse messages of a few megabytes."""
 _MOST_WAITING_BYTES = 64 * 1024 * 1024
-_STREAM_SECONDS = 10 * 365 * 24 * 3600.0
+_END_OF_INPUT_SECONDS = 600.0
 
 
 class Line:
@@ -49,9 +47,9 @@ class Line:
         for start in range(0, len(data), _PIECE_BYTES):
             self._write(data[start : start + _PIECE_BYTES], deadline)
 
-    def half_close(self, deadline: float) -> None:
+    def half_close(self) -> None:
         """No more input: the command reads end of file."""
-        self._write(b"", deadline, last=True)
+        self._write(b"", time.monotonic() + _END_OF_INPUT_SECONDS, last=True)
 
     def receive(self, deadline: float) -> bytes:
         if self._closed and self._chunks.empty():
@@ -113,78 +111,3 @@ class Line:
     async def _finish(self) -> None:
         self._process.stdin.write_eof()
         await self._process.stdin.drain.aio()
-
-
-class LineStream:
-    """A `Stream` over a line of its own."""
-
-    def __init__(self, line: Line, end_command: Callable[[], None]) -> None:
-        self._line = line
-        self._end_command = end_command
-        self._closed = False
-        self._stdin: IO[bytes] = _Unbuffered(_Writing(line))
-        self._stdout: IO[bytes] = io.BufferedReader(_Reading(line))
-
-    @property
-    def stdin(self) -> IO[bytes]:
-        return self._stdin
-
-    @property
-    def stdout(self) -> IO[bytes]:
-        return self._stdout
-
-    def close(self) -> None:
-        """End the command with everything it started. Calling it again does nothing."""
-        if not self._closed:
-            self._closed = True
-            self._end_command()
-            self._line.close()
-
-
-class _Unbuffered(io.BufferedWriter):
-    def write(self, data: Any) -> int:
-        written = super().write(data)
-        self.flush()
-        return written
-
-
-class _Writing(io.RawIOBase):
-    def __init__(self, line: Line) -> None:
-        self._line = line
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any) -> int:
-        content = bytes(data)
-        self._line.send(content, time.monotonic() + _STREAM_SECONDS)
-        return len(content)
-
-    def close(self) -> None:
-        if not self.closed:
-            # With the command its input has ended too.
-            with contextlib.suppress(OSError, SandboxError):
-                self._line.half_close(time.monotonic() + _STREAM_SECONDS)
-        super().close()
-
-
-class _Reading(io.RawIOBase):
-    def __init__(self, line: Line) -> None:
-        self._line = line
-        self._left = b""
-        self._ended = False
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        if not self._left and not self._ended:
-            try:
-                self._left = self._line.receive(time.monotonic() + _STREAM_SECONDS)
-            except SandboxError as error:
-                raise OSError(str(error)) from error
-            self._ended = not self._left
-        size = min(len(buffer), len(self._left))
-        buffer[:size] = self._left[:size]
-        self._left = self._left[size:]
-        return size
