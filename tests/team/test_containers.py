@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from contextlib import ExitStack
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,8 +11,7 @@ import pytest
 from cooperbench import run
 from cooperbench.dataset.demo_data import demo_dir
 from cooperbench.eval.backends.docker.engine import connect
-from tests.eval.backends.docker.conftest import give_up
-from tests.eval.backends.docker.engines import NoEngine, docker_host, provide_base
+from tests.eval.backends.docker.engines import docker_host, provide_base, skipped_without_engine
 from tests.runner.helpers import Left
 from tests.team.redis_fixtures import socket_server, wait_for_message
 
@@ -34,18 +33,13 @@ TEXT = f"<<'MSG'\n{WORDS}\nMSG"
 
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
-    with ExitStack() as stack:
-        try:
-            monkeypatch.setenv("DOCKER_HOST", stack.enter_context(docker_host()))
-            engine = connect("docker")
-            stack.callback(engine.close)
-            base = provide_base(engine)
-        except NoEngine as reason:
-            give_up(str(reason))
-        monkeypatch.setenv("COOPERBENCH_BUILD_ARGS", f"BASE_IMAGE={base}")
-        monkeypatch.setenv("COOPERBENCH_DOCKER_PULL", "never")
-        monkeypatch.setenv("COOPERBENCH_IMAGE_TEMPLATE", "cooperbench-test-team/{repo}:task{task_id}")
-        yield engine
+    with skipped_without_engine(), docker_host() as address:
+        monkeypatch.setenv("DOCKER_HOST", address)
+        with closing(connect("docker")) as engine:
+            monkeypatch.setenv("COOPERBENCH_BUILD_ARGS", f"BASE_IMAGE={provide_base(engine)}")
+            monkeypatch.setenv("COOPERBENCH_DOCKER_PULL", "never")
+            monkeypatch.setenv("COOPERBENCH_IMAGE_TEMPLATE", "cooperbench-test-team/{repo}:task{task_id}")
+            yield engine
 
 
 def run_demo(tmp_path: Path, agent: str = "scripted", **options: Any) -> Left:

@@ -239,7 +239,10 @@ def test_what_is_over_is_gone_and_a_dead_server_is_replaced(pairs: Pairs, tmp_pa
     assert not second.alive
 
 
-def test_a_sandbox_without_a_way_to_the_server_is_told_what_to_set(pairs: Pairs, tmp_path: Path) -> None:
+def test_a_sandbox_without_a_way_to_the_server_is_told_what_to_set(
+    pairs: Pairs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cooperbench.team.servedremote._PROBE_SECONDS", 1.5)
     with ExitStack() as stack:
         server = pairs.server
         blocked = open_sandbox(LocalBackend(), "host", timeout_seconds=60, options=SandboxOptions("agent"))

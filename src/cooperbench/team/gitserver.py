@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import defaultdict
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from cooperbench.errors import InfraError, SandboxError
@@ -17,7 +17,7 @@ from cooperbench.team.courier import script_text
 from cooperbench.team.packs import LARGEST_BASE_BYTES, read_pack, run_git_script
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from cooperbench.eval.backends.base import CommandResult, RichSandbox
 
@@ -80,7 +80,8 @@ class GitServer:
 
     def read_log(self, name: str) -> list[list[str]]:
         """What happened so far, a line each: `push AGENT COMMIT`, `refused AGENT`, `bytes AGENT COUNT`."""
-        log = self._sandbox.read_file(f"{_ROOT}/pairs/{name}/log").decode("utf-8", "replace")
+        with _named():
+            log = self._sandbox.read_file(f"{_ROOT}/pairs/{name}/log").decode("utf-8", "replace")
         return [line.split() for line in log.splitlines()]
 
     def read_pack(self, name: str, commits: Sequence[str], known: Iterable[str], limit_bytes: int) -> bytes:
@@ -113,7 +114,8 @@ class GitServer:
             raise SandboxError(f"the git server could not {doing}: {done.stderr_read().strip()[-300:]}")
 
     def _run(self, command: str, *words: str) -> CommandResult:
-        return run_git_script(self._sandbox, script_text("manage.sh", "server"), command, _ROOT, *words)
+        with _named():
+            return run_git_script(self._sandbox, script_text("manage.sh", "server"), command, _ROOT, *words)
 
 
 class SharedServer:
@@ -141,3 +143,12 @@ class SharedServer:
         if server is not None:
             with suppress(InfraError):
                 server.close()
+
+
+@contextmanager
+def _named() -> Iterator[None]:
+    """Whoever reads that a sandbox has ended should know which."""
+    try:
+        yield
+    except SandboxError as error:
+        raise type(error)(f"the team's git server: {error}") from error

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
     from cooperbench.team.gitserver import GitServer
     from cooperbench.team.ledger import FileThere, Place, Push
 
-_PROBE_SECONDS = 60.0
+_PROBE_SECONDS = 15.0
+_PAUSE_SECONDS = 1.0
 
 
 class ServedRemote:
@@ -69,14 +71,7 @@ class ServedRemote:
                 self._ledger.base_commit = base_commit
         url = _with_credential(f"{server.url}/{self._name}.git", agent_id, self._tokens[agent_id])
         join_team(sandbox, repo_dir, url, base_commit, agent_id, self._tokens)
-        probe = ["git", "-C", repo_dir, "ls-remote", "--heads", "team"]
-        done = sandbox.run(probe, timeout_seconds=_PROBE_SECONDS, env={"GIT_TERMINAL_PROMPT": "0"})
-        if done.returncode != 0:
-            said = " ".join(done.stderr_read().split())[-200:] or f"exit code {done.returncode}"
-            raise SandboxError(
-                f"the sandbox does not reach the team's git server: {said}; the backend's setting git=carried"
-                " needs no server"
-            )
+        _probe(sandbox, repo_dir)
 
     def push(self, agent_id: str, commit: str) -> Receipt:
         """Pushes go to the server; nobody has reason to ask us."""
@@ -142,6 +137,24 @@ class ServedRemote:
         except (Unpackable, GitError) as problem:
             why = problem.reason if isinstance(problem, GitError) else problem
             raise SandboxError(f"what was pushed cannot be taken from the git server: {why}") from problem
+
+
+def _probe(sandbox: RichSandbox, repo_dir: str) -> None:
+    """Does the sandbox get there? A new tunnel may need a moment."""
+    command = ["git", "-C", repo_dir, "ls-remote", "--heads", "team"]
+    deadline = time.monotonic() + _PROBE_SECONDS
+    while True:
+        left_seconds = max(1.0, deadline - time.monotonic())
+        done = sandbox.run(command, timeout_seconds=left_seconds, env={"GIT_TERMINAL_PROMPT": "0"})
+        if done.returncode == 0:
+            return
+        if time.monotonic() + _PAUSE_SECONDS >= deadline:
+            said = " ".join(done.stderr_read().split())[-200:] or f"exit code {done.returncode}"
+            raise SandboxError(
+                f"the sandbox does not reach the team's git server: {said}; the backend's setting git=carried"
+                " needs no server"
+            )
+        time.sleep(_PAUSE_SECONDS)
 
 
 def _read_base(sandbox: RichSandbox, git_dir: str, commit: str) -> bytes:

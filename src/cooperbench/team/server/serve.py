@@ -83,15 +83,16 @@ class Asked(BaseHTTPRequestHandler):
         try:
             self._serve()
         except Refused as refusal:
-            # What was sent with it has not been read.
-            self.close_connection = True
+            # What was sent with it has not been read. A question can be asked again over the same connection.
+            self.close_connection = self.close_connection or self.command != "GET"
             words = f"{refusal}\n".encode()
             self.send_response(refusal.status)
             if refusal.status == 401:
                 self.send_header("WWW-Authenticate", 'Basic realm="the team"')
             self.send_header("Content-Type", "text/plain")
             self.send_header("Content-Length", str(len(words)))
-            self.send_header("Connection", "close")
+            if self.close_connection:
+                self.send_header("Connection", "close")
             self.end_headers()
             self.wfile.write(words)
 

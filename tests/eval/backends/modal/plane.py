@@ -27,8 +27,9 @@ from cooperbench.dataset.images import image_name
 from cooperbench.eval.backends.base import SandboxOptions
 from cooperbench.eval.backends.local import LocalBackend
 from tests.eval.backends.modal.faulty import Faults
-from tests.eval.backends.modal.guest import Guest
+from tests.eval.backends.modal.guest import CERTIFICATE, Guest
 from tests.eval.backends.modal.services import CONTROL, ROUTER
+from tests.eval.backends.modal.tunnels import Tunnels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -78,6 +79,7 @@ class Plane:
         self.loop.set_default_executor(ThreadPoolExecutor(256, thread_name_prefix="plane"))
         self._thread = threading.Thread(target=self.loop.run_forever, name="plane", daemon=True)
         self._thread.start()
+        self.tunnels = Tunnels(cache_dir, self.loop)
         self._server: _Server | None = None
         self.url = asyncio.run_coroutine_threadsafe(self._serve(), self.loop).result(30)
 
@@ -93,6 +95,7 @@ class Plane:
             "MODAL_TOKEN_SECRET": TOKEN_SECRET,
             "MODAL_CONFIG_PATH": "/nonexistent/modal.toml",
             "COOPERBENCH_MODAL_IMAGES": "build",
+            "COOPERBENCH_MODAL_GIT_IMAGE": HOST_IMAGE,
         }
 
     def running(self) -> list[Guest]:
@@ -105,18 +108,22 @@ class Plane:
             if definition.name and any(guest.definition.name == definition.name for guest in self.running()):
                 raise GRPCError(Status.ALREADY_EXISTS, f"there is a sandbox {definition.name}")
             self._count += 1
-            guest = Guest(self._count, definition, {tag.tag_name: tag.tag_value for tag in tags}, old=old)
+            named = {tag.tag_name: tag.tag_value for tag in tags}
+            guest = Guest(self._count, definition, named, old=old, on_end=self.tunnels.close)
             self.guests[guest.sandbox_id] = guest
         return guest
 
     def start(self, guest: Guest) -> None:
         """Blocks until the sandbox runs."""
         definition = guest.definition
-        blocked = definition.network_access.network_access_type == api_pb2.NetworkAccess.BLOCKED
+        access = definition.network_access
+        connected = access.network_access_type == api_pb2.NetworkAccess.OPEN or access.allowed_domains
         name = self._local_image(definition.image_id)
-        options = SandboxOptions(network="none" if blocked else "public")
+        options = SandboxOptions(network="public" if connected else "none")
         image = "host" if name == "bare" else name
         guest.local = self.local.create_sandbox(image, timeout=definition.timeout_secs, options=options)
+        if connected:
+            guest.local.write_file(CERTIFICATE, self.tunnels.certificate)
         if name == "bare":
             guest.local.write_file("/tmp/bare/split", b"#!/bin/sh\nexit 1\n", 0o755)
         if guest.result is not None:

@@ -10,7 +10,7 @@ import pytest
 from grpclib import Status
 
 from cooperbench.errors import InfraError, SandboxDead, UserError
-from cooperbench.eval.backends.modal import ModalBackend, throttle
+from cooperbench.eval.backends.modal import ModalBackend, account, throttle
 from cooperbench.eval.backends.modal.account import check
 from tests.eval.backends.modal.plane import HOST_IMAGE
 
@@ -82,6 +82,56 @@ def test_requests_that_fail_now_and_then_are_made_again(plane: Plane, modal: Mod
     stream = sandbox.open_stream(["echo", "ok"])
     assert stream.stdout.read() == b"ok\n"
     stream.close()
+
+
+def test_what_modal_does_not_want_just_now_is_asked_for_again(
+    plane: Plane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the first request of a run to its last: else a run does not begin, or a sandbox goes on."""
+    monkeypatch.setattr(account, "_FIRST_PAUSE_SECONDS", 0.05)
+    requests = ("AppGetOrCreate", "SandboxListV2", "TaskExecStart", "SandboxTerminateV2")
+    for name in requests:
+        plane.faults.add(name, Status.RESOURCE_EXHAUSTED, times=2)
+    backend = ModalBackend()
+    sandbox = backend.create_sandbox(HOST_IMAGE)
+    assert sandbox.run(["echo", "ok"]).stdout == b"ok\n"
+    sandbox.terminate()
+    assert plane.running() == []
+    assert all(plane.faults.requests[name] == 3 for name in requests)
+    backend.create_sandbox(HOST_IMAGE)
+    plane.faults.add("SandboxTerminateV2", Status.UNAVAILABLE, times=10)
+    backend.close()
+    assert plane.running() == []
+
+
+def test_modal_out_of_reach_is_waited_for_once_and_not_for_each_sandbox(
+    plane: Plane, modal: ModalBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sandboxes = [modal.create_sandbox(HOST_IMAGE) for _ in range(3)]
+    monkeypatch.setattr(account, "PATIENCE_SECONDS", 2.0)
+    plane.faults.add("SandboxTerminateV2", Status.RESOURCE_EXHAUSTED, times=10**6)
+    asked: list[int] = []
+    for sandbox in sandboxes:
+        sandbox.terminate()
+        asked.append(plane.faults.requests["SandboxTerminateV2"] - sum(asked))
+    assert asked[0] > 1
+    assert asked[1:] == [1, 1]
+    plane.faults.clear()
+    modal.close()
+    assert plane.running() == []
+
+
+def test_leftovers_that_cannot_be_looked_for_do_not_keep_a_run_from_beginning(
+    plane: Plane, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(account, "PATIENCE_SECONDS", 0.0)
+    plane.faults.add("SandboxListV2", Status.UNAVAILABLE, times=10**6, message="no lists today")
+    backend = ModalBackend()
+    sandbox = backend.create_sandbox(HOST_IMAGE)
+    assert "no lists today" in caplog.text
+    sandbox.terminate()
+    plane.faults.clear()
+    backend.close()
 
 
 def test_output_that_is_lost_for_good_is_nobodys_result(plane: Plane, modal: ModalBackend) -> None:

@@ -1,4 +1,4 @@
-"""Whole experiments at Modal: the same verdicts as on the local backend, messages and git, and nothing left running."""
+"""Whole experiments at Modal: the same verdicts as on the local backend, and nothing left running."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ import subprocess
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 import yaml
 
 from cooperbench import run
-from cooperbench.dataset.demo_data import demo_dir
 from tests.eval.backends.docker.tasks import write_buildable
 from tests.eval.backends.docker.test_run import verdicts
 from tests.runner.helpers import Left
@@ -25,67 +24,6 @@ if TYPE_CHECKING:
     from tests.eval.backends.modal.plane import Plane
 
 pytestmark = pytest.mark.timeout(300)
-COMMIT = "git add -A && git commit -qm done"
-
-
-def golden(feature_id: int) -> str:
-    return str(demo_dir() / f"coinage_task/task3/feature{feature_id}/feature.patch")
-
-
-def write_demo_script(folder: Path, chapters: dict[Any, list[Any]]) -> str:
-    script = folder / "script.yaml"
-    script.write_text(yaml.safe_dump({"repos": {"coinage_task": {3: {"coop": chapters}}}}))
-    return str(script)
-
-
-def test_a_pair_of_the_demo_talks_and_shares(plane: Plane, tmp_path: Path) -> None:
-    plane.add_dataset(demo_dir())
-    chapters: dict[Any, list[Any]] = {
-        1: [
-            {"apply": golden(1)},
-            {"run": f"{COMMIT}; git push -q team HEAD:agent1 2>&1; echo code $?"},
-            {"run": "git push team HEAD:agent2 2>&1; tail -n +3 /proc/net/dev | cut -d : -f 1"},
-            {"run": "send_message agent2 it is pushed"},
-            {"run": "read_messages --wait 120"},
-            {"run": "git pull -q --no-edit team agent2 2>&1; git log --format=%an -1"},
-        ],
-        3: [
-            {"apply": golden(3)},
-            {"wait": {"for": "pushed", "seconds": 120}},
-            {
-                "run": f"{COMMIT}; git pull -q --no-edit team agent1 && git push -q team HEAD:agent2; echo code $?"
-            },
-            {"run": "send_message agent1 merged"},
-        ],
-    }
-    run(
-        "r", agent="scripted", agent_config=write_demo_script(tmp_path, chapters), backend="modal", dataset_dir=demo_dir(),
-        repo="coinage_task", task_id=3, features=[1, 3], logs_dir=tmp_path / "logs", git_enabled=True,
-    )  # fmt: skip
-    left = Left(tmp_path / "logs/r/coop/coinage_task/3/f1_f3")
-    pushed, refused, sent, read, pulled = left.observations("agent1")[1:]
-    assert "code 0" in pushed
-    assert "agent2 is your colleague's branch" in refused
-    assert refused.split()[-1] == "lo"
-    assert "eth" not in refused
-    assert sent == "Message sent.\n"
-    assert "From agent2:\n" in read
-    assert pulled.strip() == "agent2"
-    assert [message["message"] for message in left.json("conversation.json")["messages"]] == [
-        "it is pushed",
-        "merged",
-    ]
-    assert left.patch("agent1") == left.patch("agent2")
-    assert left.evaluation["overall_success"] is True
-    assert left.result["git"]["pushes"] == {"agent1": 1, "agent2": 1}
-    assert left.result["image_digest"].startswith("im-")
-    assert plane.running() == []
-    purposes = [
-        guest.tags["cooperbench-purpose"]
-        for guest in plane.guests.values()
-        if guest.tags.get("cooperbench-run") == "r"
-    ]
-    assert purposes.count("agent") == 2
 
 
 def test_the_oracle_gets_the_same_verdicts_as_locally(plane: Plane, tmp_path: Path) -> None:
@@ -145,7 +83,7 @@ def test_a_run_that_is_told_to_stop_leaves_nothing_running(plane: Plane, tmp_pat
     command = [
         sys.executable, "-m", "cooperbench", "run", "-n", "stopped", "-a", "scripted", "--agent-config", str(script),
         "--backend", "modal", "--dataset-dir", str(tmp_path / "dataset"), "--log-dir", str(tmp_path / "logs"),
-        "-f", "1,2", "--no-messaging", "--json",
+        "-f", "1,2", "--no-messaging", "--git", "--json",
     ]  # fmt: skip
     process = subprocess.Popen(command, env=dict(os.environ), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     deadline = time.monotonic() + 120

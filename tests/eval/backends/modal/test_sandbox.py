@@ -18,6 +18,7 @@ from cooperbench.eval.backends.modal import ModalBackend
 from tests.eval.backends.modal.plane import HOST_IMAGE
 
 if TYPE_CHECKING:
+    from cooperbench.eval.backends.base import NetworkPolicy
     from tests.eval.backends.modal.plane import Plane
 
 _NETWORK = api_pb2.NetworkAccess
@@ -57,6 +58,28 @@ def test_settings_reach_modal(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> 
     assert (asked.resources.memory_mb, asked.resources.memory_mb_max) == (4096, 8192)
 
 
+@pytest.mark.parametrize(
+    ("network", "allow_domains", "reaches", "domains"),
+    [
+        ("none", "", ["a.host:443"], ["a.host"]),
+        ("none", "pypi.org", ["a.host:443", "b.host:1234"], ["a.host", "b.host"]),
+        ("public", "pypi.org", ["a.host:443"], ["pypi.org", "a.host"]),
+        ("public", "", ["a.host:443"], None),
+    ],
+)
+def test_what_a_sandbox_has_to_reach_is_all_that_is_added(
+    plane: Plane, network: NetworkPolicy, allow_domains: str, reaches: list[str], domains: list[str] | None
+) -> None:
+    backend = ModalBackend(allow_domains=allow_domains)
+    options = SandboxOptions("agent", network, {}, tuple(reaches))
+    backend.create_sandbox(HOST_IMAGE, options=options)
+    (asked,) = (guest.definition.network_access for guest in plane.running())
+    backend.close()
+    assert asked.network_access_type == (_NETWORK.OPEN if domains is None else _NETWORK.ALLOWLIST)
+    assert list(asked.allowed_domains) == (domains or [])
+    assert not asked.allowed_cidrs
+
+
 def test_a_gpu_means_the_older_kind_of_sandbox(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COOPERBENCH_MODAL_GPU", "A100-80GB:2")
     backend = ModalBackend()
@@ -80,6 +103,8 @@ def test_a_gpu_means_the_older_kind_of_sandbox(plane: Plane, monkeypatch: pytest
         ("memory", "12", "2g"),
         ("gpu", "A100; rm", "T4"),
         ("images", "always", "auto, registry, build"),
+        ("git", "yes", "server, carried"),
+        ("git_image", "two words", "python:3.12"),
         ("allow_domains", "http://pypi.org", "pypi.org"),
         ("most_starting", "0", "above 0"),
         ("colour", "red", "there are: app, cpu"),

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import random
+import time
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cooperbench.errors import UserError
-from cooperbench.eval.backends.modal.faults import NO_TOKEN, NOT_INSTALLED, faults
+from cooperbench.eval.backends.modal.faults import NO_TOKEN, NOT_INSTALLED, RateLimited, Unavailable, faults
 from cooperbench.eval.backends.modal.loop import the_loop
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
 
     import modal
+
+    from cooperbench.errors import InfraError
 
 T = TypeVar("T")
 
 CALL_SECONDS = 120.0
 """For what Modal answers at once, with its client's own retries."""
+PATIENCE_SECONDS = 20.0
+"""How long a request is made again that Modal did not want, or could not carry out."""
+_FIRST_PAUSE_SECONDS = 0.5
+_LONGEST_PAUSE_SECONDS = 5.0
+_IMPATIENT_SECONDS = 60.0
 
 
 def require_client() -> None:
@@ -42,12 +51,40 @@ class Account:
         from modal.config import config
 
         self._environment = str(config.get("environment") or "")
-        self.client, self.app = self.call("connecting to Modal", self._connect())
+        self._impatient_until = 0.0
+        self.client, self.app = self.insist("connecting to Modal", self._connect)
 
     def call(self, doing: str, work: Coroutine[Any, Any, T], limit_seconds: float = CALL_SECONDS) -> T:
         """Everything that is asked of Modal goes through here: with a time limit, and with errors of ours."""
         with faults(doing, self._environment):
             return self.loop.call(work, limit_seconds)
+
+    def insist(
+        self,
+        doing: str,
+        make_work: Callable[[], Coroutine[Any, Any, T]],
+        limit_seconds: float = CALL_SECONDS,
+        *,
+        passing: tuple[type[InfraError], ...] = (RateLimited, Unavailable),
+    ) -> T:
+        """`call` for what does no harm when it is asked for twice: again while the trouble may pass.
+
+        Where it did not pass, nothing else is waited for either for a while: with Modal out of reach, ending a hundred
+        sandboxes must not take a hundred times as long.
+        """
+        deadline, pause_seconds = time.monotonic() + PATIENCE_SECONDS, _FIRST_PAUSE_SECONDS
+        while True:
+            try:
+                return self.call(doing, make_work(), limit_seconds)
+            except passing:
+                now = time.monotonic()
+                if now < self._impatient_until:
+                    raise
+                if now + pause_seconds >= deadline:
+                    self._impatient_until = now + _IMPATIENT_SECONDS
+                    raise
+            time.sleep(pause_seconds * random.uniform(0.5, 1.0))  # noqa: S311  # jitter
+            pause_seconds = min(pause_seconds * 2, _LONGEST_PAUSE_SECONDS)
 
     async def _connect(self) -> tuple[modal.Client, modal.App]:
         import modal

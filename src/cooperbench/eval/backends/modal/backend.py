@@ -11,22 +11,29 @@ import threading
 import weakref
 from typing import TYPE_CHECKING
 
-from cooperbench.errors import CooperBenchError, SandboxError, UserError
+from cooperbench.errors import CooperBenchError, InfraError, SandboxError, UserError
 from cooperbench.eval.backends.base import Capabilities, Estimate, SandboxOptions
+from cooperbench.eval.backends.modal import gitserver
 from cooperbench.eval.backends.modal.account import Account, require_client
 from cooperbench.eval.backends.modal.images import ImageStore
 from cooperbench.eval.backends.modal.labels import sandbox_tags
 from cooperbench.eval.backends.modal.leftovers import remove_leftovers, remove_session
-from cooperbench.eval.backends.modal.prices import Meter, Rate
-from cooperbench.eval.backends.modal.sandbox import FIRST_COMMAND, ModalSandbox
+from cooperbench.eval.backends.modal.order import Order, create, network_of, resources_of
+from cooperbench.eval.backends.modal.prices import Meter
+from cooperbench.eval.backends.modal.sandbox import ModalSandbox
 from cooperbench.eval.backends.modal.settings import LONGEST_LIFETIME_SECONDS, ModalSettings, read_settings
 from cooperbench.eval.backends.modal.throttle import Throttle
 from cooperbench.models import Image
+from cooperbench.team.gitserver import DEFAULT_IMAGE, SharedServer
 
 if TYPE_CHECKING:
-    import modal
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
+    from cooperbench.eval.backends.modal.order import Network, Resources
     from cooperbench.models import Task
+    from cooperbench.team.gitremote import GitRemote
+    from cooperbench.team.gitserver import GitServer
 
 _CREATE_SECONDS = 25 * 60.0
 """Modal's client itself waits 21 minutes for a machine."""
@@ -59,12 +66,12 @@ class ModalBackend:
         self._session = ""
         self._process = 0
         self._throttle = Throttle(self.settings.most_starting)
-        gib = self.settings.memory_mib.reserved / 1024
-        self._meter = Meter(Rate(self.settings.cpu.reserved, gib, self.settings.gpu))
+        self._meter = Meter()
         self._open: set[ModalSandbox] = set()
         self._proven: set[str] = set()
         """Images whose tools have passed the channel's self test."""
         self._told: set[str] = set()
+        self._git_server = SharedServer(self._start_git_server)
 
     @property
     def account(self) -> Account:
@@ -76,7 +83,11 @@ class ModalBackend:
                 self._images = ImageStore(account, self.settings)
                 self._account = account
                 _close_at_exit(self)
-                remove_leftovers(account)
+                try:
+                    remove_leftovers(account)
+                except InfraError as error:
+                    # No reason not to begin: the next start looks again.
+                    _log.warning("%s", error)
             return self._account
 
     @property
@@ -108,32 +119,18 @@ class ModalBackend:
         if options.network not in self.capabilities.networks:
             raise UserError(f"the modal backend cannot give the network policy {options.network!r}")
         lifetime_seconds = min(max(1, timeout), LONGEST_LIFETIME_SECONDS)
-        account, content = self.account, self.images.get(image)
-        name = f"cooperbench-{self._session}-{secrets.token_hex(4)}"
-        remote = self._throttle.patiently(
-            lambda: account.call(
-                f"making a sandbox of {image}",
-                self._create(account, content, name, lifetime_seconds, options),
-                _CREATE_SECONDS,
-            )
-        )
-        self._meter.started()
-        sandbox = ModalSandbox(
-            account,
-            remote,
-            lifetime_seconds=lifetime_seconds,
-            workdir=workdir,
-            trusted=image in self._proven,
-            on_end=self._forget,
-        )
-        with self._lock:
-            self._open.add(sandbox)
-        if sandbox.without_channel and image not in self._told:
-            self._told.add(image)
-            _log.warning("%s: %s; each command costs a full exec", image, sandbox.without_channel)
-        elif not sandbox.without_channel:
-            self._proven.add(image)
-        return sandbox
+        resources, network = resources_of(self.settings), network_of(options, self.settings)
+        order = self._order(options.purpose, options.labels, lifetime_seconds, resources, network)
+        return self._start(image, order, workdir)
+
+    def make_git_remote(self, folder: Path, agent_ids: Sequence[str]) -> GitRemote:
+        """Behind the git server of this object, or carried by the harness where that is set."""
+        from cooperbench.team.carriedremote import CarriedRemote
+        from cooperbench.team.servedremote import ServedRemote
+
+        if self.settings.git == "carried":
+            return CarriedRemote(folder, agent_ids)
+        return ServedRemote(folder, agent_ids, self._git_server.get)
 
     def interrupt(self) -> None:
         self._throttle.stop()
@@ -141,7 +138,7 @@ class ModalBackend:
     def estimate(self) -> Estimate:
         """What the sandboxes of this object have cost so far, roughly; see `prices.py`."""
         with self._lock:
-            still_open = sum(sandbox.age_seconds for sandbox in self._open)
+            still_open = [(sandbox.rate, sandbox.age_seconds) for sandbox in self._open]
         return self._meter.estimate(still_open)
 
     def close(self) -> None:
@@ -158,37 +155,62 @@ class ModalBackend:
             ended = remove_session(account, session)
         for sandbox in still_open:
             sandbox.end("its backend was closed", already=sandbox.name in ended)
+        self._git_server.close()
 
-    async def _create(
-        self, account: Account, image: modal.Image, name: str, lifetime_seconds: int, options: SandboxOptions
-    ) -> modal.Sandbox:
-        import modal
+    def _order(
+        self,
+        purpose: str,
+        labels: Mapping[str, str],
+        lifetime_seconds: int,
+        resources: Resources,
+        network: Network,
+    ) -> Order:
+        assert self.account  # its session begins with it
+        name = f"cooperbench-{self._session}-{secrets.token_hex(4)}"
+        return Order(name, sandbox_tags(self._session, purpose, labels), lifetime_seconds, resources, network)
 
-        settings, blocked = self.settings, options.network == "none"
-        domains = None if blocked or not settings.allow_domains else list(settings.allow_domains)
+    def _start_git_server(self) -> GitServer:
+        order = self._order(
+            gitserver.PURPOSE, {}, LONGEST_LIFETIME_SECONDS, gitserver.RESOURCES, gitserver.NETWORK
+        )
         try:
-            return await modal.Sandbox.create.aio(
-                *FIRST_COMMAND,
-                app=account.app,
-                client=account.client,
-                name=name,
-                tags=sandbox_tags(self._session, options),
-                image=image,
-                timeout=lifetime_seconds,
-                workdir="/",
-                gpu=settings.gpu or None,
-                region=list(settings.regions) or None,
-                cpu=(settings.cpu.reserved, settings.cpu.most),
-                memory=(int(settings.memory_mib.reserved), int(settings.memory_mib.most)),
-                block_network=blocked,
-                outbound_domain_allowlist=domains,
+            sandbox = self._start(self.settings.git_image or DEFAULT_IMAGE, order, "/")
+        except UserError as error:
+            mend = f"COOPERBENCH_MODAL_GIT_IMAGE sets another image; {gitserver.WITHOUT}"
+            raise UserError(f"the git server for --git: {error}; {mend}") from error
+        return gitserver.serve(self.account, sandbox)
+
+    def _start(self, image: str, order: Order, workdir: str) -> ModalSandbox:
+        account, store, public = self.account, self.images, image == DEFAULT_IMAGE
+        content = self._throttle.patiently(lambda: store.get(image, public=public))
+        remote = self._throttle.patiently(
+            lambda: account.call(
+                f"making a sandbox of {image}",
+                create(account, content, order, self.settings.regions),
+                _CREATE_SECONDS,
             )
-        except modal.exception.AlreadyExistsError:
-            # An earlier try has made it, and only its answer was lost.
-            return await modal.Sandbox.from_name.aio(account.app_name, name, client=account.client)
+        )
+        self._meter.started()
+        sandbox = ModalSandbox(
+            account,
+            remote,
+            rate=order.resources.rate,
+            lifetime_seconds=order.lifetime_seconds,
+            workdir=workdir,
+            trusted=image in self._proven,
+            on_end=self._forget,
+        )
+        with self._lock:
+            self._open.add(sandbox)
+        if sandbox.without_channel and image not in self._told:
+            self._told.add(image)
+            _log.warning("%s: %s; each command costs a full exec", image, sandbox.without_channel)
+        elif not sandbox.without_channel:
+            self._proven.add(image)
+        return sandbox
 
     def _forget(self, sandbox: ModalSandbox) -> None:
-        self._meter.ended(sandbox.seconds)
+        self._meter.ended(sandbox.rate, sandbox.seconds)
         with self._lock:
             self._open.discard(sandbox)
 

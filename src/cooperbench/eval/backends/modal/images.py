@@ -57,8 +57,11 @@ class ImageStore:
         self._lock = threading.Lock()
         self._known: dict[str, modal.Image] = {}
 
-    def get(self, reference: str) -> modal.Image:
-        """For a sandbox: `im-…` of Modal's, or a name that a registry knows. The same for the whole session."""
+    def get(self, reference: str, *, public: bool = False) -> modal.Image:
+        """For a sandbox: `im-…` of Modal's, or a name that a registry knows. The same for the whole session.
+
+        `public`: pulled without the user's secret, which may be another registry's.
+        """
         import modal
 
         with self._lock:
@@ -68,7 +71,8 @@ class ImageStore:
         if re.fullmatch(r"im-\w+", reference):
             image = modal.Image.from_id(reference, client=self._account.client)
         else:
-            image = self._built(self._pulled(pinned(reference)[0]), f"pulling {reference}")
+            pulled = self._pulled(pinned(reference)[0], public=public)
+            image = self._built(pulled, f"pulling {reference}")
         self._remember(reference, image)
         return image
 
@@ -105,10 +109,10 @@ class ImageStore:
         note = f"{name} could not be pulled; it was built from the task's Dockerfile" if reason else ""
         return self._built(self._from_dockerfile(task), f"building {task.label}"), "", note
 
-    def _pulled(self, reference: str) -> modal.Image:
+    def _pulled(self, reference: str, *, public: bool = False) -> modal.Image:
         import modal
 
-        named = self._settings.registry_secret
+        named = "" if public else self._settings.registry_secret
         secret = modal.Secret.from_name(named) if named else None
         return modal.Image.from_registry(reference, secret, setup_dockerfile_commands=[_NO_ENTRYPOINT])
 

@@ -13,8 +13,6 @@ from cooperbench.eval.backends.owner import Owner, read_owner, this_owner
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cooperbench.eval.backends.base import SandboxOptions
-
 HOST = "cooperbench-host"
 BOOT = "cooperbench-boot"
 PROCESS = "cooperbench-process"
@@ -23,9 +21,9 @@ PURPOSE = "cooperbench-purpose"
 _LONGEST = 63
 
 
-def sandbox_tags(session: str, options: SandboxOptions) -> dict[str, str]:
-    others = {f"cooperbench-{name}": value for name, value in options.labels.items()}
-    tags = {**others, **owner_tags(this_owner()), SESSION: session, PURPOSE: options.purpose}
+def sandbox_tags(session: str, purpose: str, labels: Mapping[str, str]) -> dict[str, str]:
+    others = {f"cooperbench-{name}": value for name, value in labels.items()}
+    tags = {**others, **owner_tags(this_owner()), SESSION: session, PURPOSE: purpose}
     return {_fit(name): _fit(value) for name, value in tags.items()}
 
 

@@ -19,12 +19,12 @@ _AT_ONCE = 20
 
 def remove_leftovers(account: Account) -> list[str]:
     """End the sandboxes of processes of this user and machine that are gone; returns their ids."""
-    return account.call("looking for what is left over", _sweep(account, dead=True), _SWEEP_SECONDS)
+    return account.insist("looking for what is left over", lambda: _sweep(account, dead=True), _SWEEP_SECONDS)
 
 
 def remove_session(account: Account, session: str) -> list[str]:
     """End whatever one backend object has made and not ended itself."""
-    return account.call("ending what is left", _sweep(account, session=session), _SWEEP_SECONDS)
+    return account.insist("ending what is left", lambda: _sweep(account, session=session), _SWEEP_SECONDS)
 
 
 def clean(app_name: str = "") -> list[str]:

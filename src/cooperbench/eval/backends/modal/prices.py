@@ -7,9 +7,14 @@ invoice is at https://modal.com/settings/usage.
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from cooperbench.eval.backends.base import Estimate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 PRICES_DATE = "2026-06-27"
 """Of the list prices in dollars. Those of cores, T4, H100 and B200 agree with what others quoted of
@@ -55,29 +60,30 @@ class Rate:
 class Meter:
     """Adds up; asked from any thread."""
 
-    def __init__(self, rate: Rate) -> None:
-        self._rate = rate
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._sandboxes = 0
-        self._seconds = 0.0
+        self._seconds: defaultdict[Rate, float] = defaultdict(float)
 
     def started(self) -> None:
         with self._lock:
             self._sandboxes += 1
 
-    def ended(self, seconds: float) -> None:
+    def ended(self, rate: Rate, seconds: float) -> None:
         with self._lock:
-            self._seconds += seconds
+            self._seconds[rate] += seconds
 
-    def estimate(self, still_open_seconds: float = 0.0) -> Estimate:
-        price = self._rate.dollars_per_second
+    def estimate(self, still_open: Iterable[tuple[Rate, float]] = ()) -> Estimate:
         with self._lock:
-            seconds = self._seconds + still_open_seconds
-            return Estimate(
-                self._sandboxes,
-                "sandbox",
-                round(seconds, 3),
-                0.0 if price is None else round(seconds * price, 6),
-                round(seconds, 3) if price is None else 0.0,
-                PRICES_DATE,
-            )
+            sandboxes, seconds = self._sandboxes, self._seconds.copy()
+        for rate, more_seconds in still_open:
+            seconds[rate] += more_seconds
+        priced = {rate: rate.dollars_per_second for rate in seconds}
+        return Estimate(
+            sandboxes,
+            "sandbox",
+            round(sum(seconds.values()), 3),
+            round(sum(seconds[rate] * (price or 0.0) for rate, price in priced.items()), 6),
+            round(sum(seconds[rate] for rate, price in priced.items() if price is None), 3),
+            PRICES_DATE,
+        )

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 from cooperbench.errors import InfraError, SandboxDead, SandboxError
 from cooperbench.eval.backends.channel import Channel, ChannelUnavailable, channel_script
 from cooperbench.eval.backends.channeled import ChanneledSandbox
-from cooperbench.eval.backends.modal.faults import Gone, Lost, Unavailable
+from cooperbench.eval.backends.commandstream import stream_over
+from cooperbench.eval.backends.modal.faults import Gone, Lost, RateLimited, Unavailable
 from cooperbench.eval.backends.modal.files import FileProblem, place, upload
-from cooperbench.eval.backends.modal.line import Line, LineStream
+from cooperbench.eval.backends.modal.line import Line
 from cooperbench.eval.backends.modal.plainexec import PlainExec
 from cooperbench.eval.backends.pool import ChannelPool
 from cooperbench.eval.backends.unchanneled import kill_script
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from cooperbench.eval.backends.base import Stream
     from cooperbench.eval.backends.modal.account import Account
+    from cooperbench.eval.backends.modal.prices import Rate
 
 FIRST_COMMAND = ("sh", "-c", "while :; do sleep 86400 & wait $!; done")
 """Keeps a sandbox running until its time is over; a loop, as somebody may kill a sleep that is not his."""
@@ -63,6 +65,7 @@ class ModalSandbox(ChanneledSandbox):
         account: Account,
         remote: modal.Sandbox,
         *,
+        rate: Rate,
         lifetime_seconds: float,
         workdir: str,
         trusted: bool,
@@ -71,6 +74,7 @@ class ModalSandbox(ChanneledSandbox):
         """Takes over a sandbox that has just been made; `trusted`: its image's tools have been tried before."""
         super().__init__(lifetime_seconds=lifetime_seconds, workdir=workdir)
         self.remote = remote
+        self.rate = rate
         self._account = account
         self._started = time.monotonic()
         self._trusted = trusted
@@ -117,7 +121,7 @@ class ModalSandbox(ChanneledSandbox):
         mark = f"stream-{self.name}-{self._next_number()}"
         with self._alive():
             line = self._open_line(mark, list(argv))
-        return LineStream(line, lambda: self._end_stream(mark))
+        return stream_over(line, lambda: self._end_stream(mark))
 
     def end(self, reason: str, *, already: bool = False) -> None:
         """End everything in it, unless somebody has `already`. Calling it again does nothing."""
@@ -127,7 +131,9 @@ class ModalSandbox(ChanneledSandbox):
                 return
             self._ended = True
             try:
-                self._account.call("ending a sandbox", self._terminate(already=already), _TERMINATE_SECONDS)
+                self._account.insist(
+                    "ending a sandbox", lambda: self._terminate(already=already), _TERMINATE_SECONDS
+                )
             except Gone:
                 pass
             except InfraError as error:
@@ -196,7 +202,8 @@ class ModalSandbox(ChanneledSandbox):
             process = await self.remote.exec.aio(*command, stderr=StreamType.DEVNULL, text=False)
             return Line(self._account.loop, process, self._forget_line)
 
-        line = self._account.call("starting a command", start(), _START_SECONDS)
+        # Only what was certainly not started may be started again.
+        line = self._account.insist("starting a command", start, _START_SECONDS, passing=(RateLimited,))
         with self._lock:
             self._lines.add(line)
         if self._end_reason:
@@ -230,7 +237,7 @@ class ModalSandbox(ChanneledSandbox):
         deadline = time.monotonic() + _DYING_SECONDS
         while True:
             try:
-                code = self._account.call("asking for a sandbox's state", self.remote.poll.aio())
+                code = self._account.insist("asking for a sandbox's state", self.remote.poll.aio)
             except Gone as error:
                 return self._end_reason or f"Modal does not know it any more ({error})"
             except InfraError as error:

@@ -11,13 +11,16 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast
 
 from cooperbench.errors import UserError
 from cooperbench.settings import config_file, load_settings
 
+T = TypeVar("T", bound=str)
 ImageSource = Literal["auto", "registry", "build"]
 IMAGE_SOURCES: tuple[ImageSource, ...] = ("auto", "registry", "build")
+GitSharing = Literal["server", "carried"]
+GIT_SHARINGS: tuple[GitSharing, ...] = ("server", "carried")
 LONGEST_LIFETIME_SECONDS = 24 * 3600
 """Modal's limit."""
 
@@ -31,12 +34,15 @@ _VARIABLES = {
     "allow_domains": "COOPERBENCH_MODAL_ALLOW_DOMAINS",
     "registry_secret": "COOPERBENCH_MODAL_REGISTRY_SECRET",
     "most_starting": "COOPERBENCH_MODAL_MOST_STARTING",
+    "git": "COOPERBENCH_MODAL_GIT",
+    "git_image": "COOPERBENCH_MODAL_GIT_IMAGE",
     "build_args": "COOPERBENCH_BUILD_ARGS",
 }
 _NAMES = (*_VARIABLES, "image_template")
 _UNITS = {"m": 1, "g": 1024, "t": 1024**2}
 _GPU = re.compile(r"[A-Za-z0-9-]+!?(:[1-8])?")
 _DOMAIN = re.compile(r"\*|(\*\.)?[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+")
+_IMAGE = re.compile(r"([A-Za-z0-9][A-Za-z0-9._:/@-]*)?")
 _APP = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
@@ -67,6 +73,10 @@ class ModalSettings:
     """Name of a Modal secret with REGISTRY_USERNAME and REGISTRY_PASSWORD, for private images."""
     most_starting: int = 50
     """Sandboxes that are asked for at the same time; fewer when Modal says that it is too much."""
+    git: GitSharing = "server"
+    """What `--git` means: a git server in a sandbox of its own, or commits that the harness carries."""
+    git_image: str = ""
+    """Of the git server: has git and python3. Empty: `DEFAULT_IMAGE` of `cooperbench/team/gitserver.py`."""
     build_args: Mapping[str, str] = field(default_factory=dict)
     image_template: str | None = None
 
@@ -86,9 +96,6 @@ def read_settings(**given: object) -> ModalSettings:
             return given[name]
         return os.environ.get(_VARIABLES.get(name, "")) or filed.get(name)
 
-    images = str(value("images") or "auto")
-    if images not in IMAGE_SOURCES:
-        raise UserError(f"modal setting images: {images!r} is unknown; there are: {', '.join(IMAGE_SOURCES)}")
     template = value("image_template")
     return ModalSettings(
         app=_matching("app", value("app") or "cooperbench", _APP, "letters, digits, ._- and at most 64"),
@@ -96,16 +103,29 @@ def read_settings(**given: object) -> ModalSettings:
         memory_mib=_share("memory", value("memory"), ModalSettings.memory_mib, _mebibytes, "2g or 2g:8g"),
         gpu=_matching("gpu", value("gpu"), _GPU, "e.g. T4 or A100-80GB:2") if value("gpu") else "",
         regions=tuple(_words(value("region"))),
-        images=images,
+        images=_one_of("images", value("images"), IMAGE_SOURCES),
         allow_domains=tuple(
             _matching("allow_domains", word, _DOMAIN, "e.g. pypi.org or *.debian.org")
             for word in _words(value("allow_domains"))
         ),
         registry_secret=str(value("registry_secret") or ""),
         most_starting=_count("most_starting", value("most_starting"), ModalSettings.most_starting),
+        git=_one_of("git", value("git"), GIT_SHARINGS),
+        git_image=_matching(
+            "git_image", value("git_image") or "", _IMAGE, "e.g. python:3.12-bookworm or im-…"
+        ),
         build_args=_build_args(value("build_args")),
         image_template=None if template is None else str(template),
     )
+
+
+def _one_of(name: str, value: Any, choices: tuple[T, ...]) -> T:
+    """The first where none is set."""
+    text = str(value or choices[0])
+    found = next((choice for choice in choices if choice == text), None)
+    if found is None:
+        raise UserError(f"modal setting {name}: {text!r} is unknown; there are: {', '.join(choices)}")
+    return found
 
 
 def _matching(name: str, value: Any, pattern: re.Pattern[str], shape: str) -> str:
