@@ -39,7 +39,7 @@ class Pushed:
     def pushes(self) -> list[Push]:
         return self._pushes
 
-    def open(self) -> tuple[str, ...]:
+    def open(self, run_name: str = "") -> tuple[str, ...]:
         return ()
 
     def files_at(self, places: Sequence[Place]) -> Mapping[Place, FileThere]:

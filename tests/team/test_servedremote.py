@@ -49,7 +49,7 @@ class ServingBackend(LocalBackend):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.git_server = SharedServer(lambda: start_server(self))
+        self.git_server = SharedServer(lambda _: start_server(self))
 
     def make_git_remote(self, folder: Path, agent_ids: Sequence[str]) -> GitRemote:
         return ServedRemote(folder, agent_ids, self.git_server.get)
@@ -75,7 +75,7 @@ class Pair:
     def __init__(
         self, stack: ExitStack, backend: LocalBackend, server: GitServer, folder: Path, **options: Any
     ) -> None:
-        self.remote = ServedRemote(folder, AGENTS, lambda: server, **options)
+        self.remote = ServedRemote(folder, AGENTS, lambda _: server, **options)
         stack.callback(self.remote.close)
         self.remote.open()
         self.sandboxes: dict[str, RichSandbox] = {}
@@ -228,7 +228,7 @@ def test_what_is_over_is_gone_and_a_dead_server_is_replaced(pairs: Pairs, tmp_pa
     url = pair.run("agent1", "git remote get-url team").stdout_read().strip()
     pair.remote.close()
     assert "code 128" in pair.says("agent1", f"GIT_TERMINAL_PROMPT=0 git ls-remote {url}")
-    shared = SharedServer(lambda: start_server(LocalBackend()))
+    shared = SharedServer(lambda _: start_server(LocalBackend()))
     first = shared.get()
     assert shared.get() is first
     first.close()
@@ -247,7 +247,7 @@ def test_a_sandbox_without_a_way_to_the_server_is_told_what_to_set(
         server = pairs.server
         blocked = open_sandbox(LocalBackend(), "host", timeout_seconds=60, options=SandboxOptions("agent"))
         stack.callback(blocked.terminate)
-        remote = ServedRemote(tmp_path / "other", AGENTS, lambda: server)
+        remote = ServedRemote(tmp_path / "other", AGENTS, lambda _: server)
         stack.callback(remote.close)
         remote.open()
         base = make_repository(blocked)

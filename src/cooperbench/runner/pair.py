@@ -141,7 +141,7 @@ class PairRun:
         seconds = self._config.limits.seconds
         lifetime = UNLIMITED_LIFETIME_SECONDS if seconds is None else int(seconds) + 2 * SNAPSHOT_SECONDS
         labels = {"run": self._config.run_name, "pair": self._pair.label, "agent": seat.agent_id}
-        reaches = self._team.remote.open() if self._team.remote is not None else ()
+        reaches = self._team.remote.open(self._config.run_name) if self._team.remote is not None else ()
         sandbox = self._guard.open(
             self._image.agent_reference or self._image.reference,
             timeout_seconds=lifetime,

@@ -61,7 +61,7 @@ class CarriedRemote:
     def base_commit(self) -> str:
         return self._ledger.base_commit
 
-    def open(self) -> tuple[str, ...]:
+    def open(self, run_name: str = "") -> tuple[str, ...]:  # noqa: ARG002  # a `GitRemote`'s
         return ()
 
     def attach(

@@ -22,8 +22,11 @@ if TYPE_CHECKING:
 class GitRemote(Protocol):
     """Of one pair. Asked from the threads of several agents."""
 
-    def open(self) -> tuple[str, ...]:
-        """Make it ready, before there are sandboxes; what those have to reach, as `host:port`."""
+    def open(self, run_name: str = "") -> tuple[str, ...]:
+        """Make it ready, before there are sandboxes; what those have to reach, as `host:port`.
+
+        `run_name`: for people who look at what is running.
+        """
         ...
 
     def attach(

@@ -121,17 +121,18 @@ class GitServer:
 class SharedServer:
     """The one of a backend object: started when first asked for, anew when it has died, ended with the backend."""
 
-    def __init__(self, start: Callable[[], GitServer]) -> None:
+    def __init__(self, start: Callable[[str], GitServer]) -> None:
+        """`start` is given the name of the run that asks first."""
         self._start = start
         self._lock = threading.Lock()
         self._server: GitServer | None = None
 
-    def get(self) -> GitServer:
+    def get(self, run_name: str = "") -> GitServer:
         with self._lock:
             if self._server is not None and not self._server.alive:
                 self._end()
             if self._server is None:
-                self._server = self._start()
+                self._server = self._start(run_name)
             return self._server
 
     def close(self) -> None:

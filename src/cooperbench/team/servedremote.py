@@ -31,13 +31,13 @@ _PAUSE_SECONDS = 1.0
 
 
 class ServedRemote:
-    """A `GitRemote`. The server is asked for when the pair begins, and may be that of other pairs too."""
+    """A `GitRemote`. The server is asked for when the pair begins, with the run's name; others may share it."""
 
     def __init__(
         self,
         folder: Path,
         agent_ids: Sequence[str],
-        server: Callable[[], GitServer],
+        server: Callable[[str], GitServer],
         quota_bytes: int = QUOTA_BYTES,
     ) -> None:
         self._ask_for_server = server
@@ -53,10 +53,10 @@ class ServedRemote:
     def base_commit(self) -> str:
         return self._ledger.base_commit
 
-    def open(self) -> tuple[str, ...]:
+    def open(self, run_name: str = "") -> tuple[str, ...]:
         with self._lock:
             if self._server is None:
-                self._server = self._ask_for_server()
+                self._server = self._ask_for_server(run_name)
             return self._server.reaches
 
     def attach(

@@ -132,6 +132,7 @@ def test_a_pair_of_the_demo_talks_and_shares(
     assert served["agents"]["agent1"]["contribution"]["taken_over_lines"]
 
     (server,) = with_purpose(guests["server"], "git")
+    assert server.tags["cooperbench-run"] == "server"
     assert server.definition.timeout_secs == 24 * 3600
     assert [port.port for port in server.definition.open_ports.ports] == [8418]
     # It reaches nothing; agents reach it and nothing else; tests reach nothing.

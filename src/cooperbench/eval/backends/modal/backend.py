@@ -169,9 +169,13 @@ class ModalBackend:
         name = f"cooperbench-{self._session}-{secrets.token_hex(4)}"
         return Order(name, sandbox_tags(self._session, purpose, labels), lifetime_seconds, resources, network)
 
-    def _start_git_server(self) -> GitServer:
+    def _start_git_server(self, run_name: str) -> GitServer:
         order = self._order(
-            gitserver.PURPOSE, {}, LONGEST_LIFETIME_SECONDS, gitserver.RESOURCES, gitserver.NETWORK
+            gitserver.PURPOSE,
+            {"run": run_name},
+            LONGEST_LIFETIME_SECONDS,
+            gitserver.RESOURCES,
+            gitserver.NETWORK,
         )
         try:
             sandbox = self._start(self.settings.git_image or DEFAULT_IMAGE, order, "/")
