@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from typing import Any
 import pytest
 
 from cooperbench.storage import read_json
+from tests.agents.mini_swe.helpers import MODEL, TOOLS, write_config
+from tests.modelserver import Answer, ModelServer, Request
 from tests.tiny import TASK_ID, write_script, write_tiny
 
 
@@ -49,6 +52,14 @@ class Harness:
         process = self.start()
         output, _ = process.communicate(timeout=120)
         return process.returncode, output
+
+    def interrupt(self, process: subprocess.Popen[str]) -> str:
+        """What it had to say; a failure if it is not gone long before a minute has passed."""
+        process.send_signal(signal.SIGINT)
+        try:
+            return process.communicate(timeout=15)[0]
+        finally:
+            process.kill()
 
     def results(self) -> dict[str, Any]:
         """Whole results by pair; one that is there and not whole is a failure."""
@@ -132,6 +143,82 @@ def test_an_interrupted_run_ends_everything_and_continues(
     summary = read_json(tmp_path / "logs/r/summary.json")
     assert summary is not None
     assert summary["settings"]["coop"]["missing"] == 6
+
+
+def test_an_interrupted_run_does_not_wait_for_the_model(tmp_path: Path) -> None:
+    asked = threading.Event()
+
+    def slowly(request: Request) -> Answer:
+        asked.set()
+        return Answer("", hold=60)
+
+    with ModelServer() as server:
+        server.script("", slowly)
+        config = write_config(tmp_path / "agent.yaml", server.openai_url)
+        harness = Harness(tmp_path)
+        harness.words += ["-a", TOOLS, "-m", MODEL, "--agent-config", str(config), "-f", "1,2"]
+        process = harness.start()
+        assert asked.wait(60)
+        output = harness.interrupt(process)
+    assert process.returncode == 130, output
+    assert "the same command continues" in output
+    assert harness.survivors() == []
+    assert harness.results() == {}
+    (log,) = (tmp_path / "logs").rglob("agent1.log")
+    assert "broken off: Interrupted" in log.read_text()
+
+
+HALF_IMPORTED = """
+import atexit
+
+class Late:
+    def __init__(self):
+        self.myself = self
+
+    def __del__(self):
+        import slow_module
+
+late = Late()
+# Collected when the interpreter ends, while imports still work.
+atexit.register(globals().pop, "late")
+
+class Agent:
+    @staticmethod
+    def warm_up():
+        import slow_module
+
+    def run(self, session):
+        while True:
+            session.execute("sleep 0.1")
+"""
+PROGRAM = """
+from cooperbench import run
+run("r", agent="half_imported:Agent", backend="local", dataset_dir="data", logs_dir="logs", features=[1, 2])
+"""
+
+
+@pytest.mark.parametrize(("program", "import_seconds"), [(None, 60), (PROGRAM, 3)], ids=["command", "call"])
+def test_an_interrupted_run_ends_in_the_middle_of_an_import(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str | None, import_seconds: int
+) -> None:
+    # What LiteLLM does: its import takes seconds, and its finalizers import.
+    (tmp_path / "half_imported.py").write_text(HALF_IMPORTED)
+    module = f"import time\nopen('importing', 'w').close()\ntime.sleep({import_seconds})\n"
+    (tmp_path / "slow_module.py").write_text(module)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    harness = Harness(tmp_path)
+    harness.words += ["-a", "half_imported:Agent", "-f", "1,2"]
+    if program is not None:
+        harness.words = [sys.executable, "-c", program]
+    process = harness.start()
+    deadline = time.monotonic() + 30
+    while not list((tmp_path / "logs").rglob("agent1.log")) or not (tmp_path / "importing").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    output = harness.interrupt(process)
+    assert "KeyboardInterrupt" in output if program else process.returncode == 130, output
+    assert harness.survivors() == []
 
 
 def test_a_run_cannot_be_started_twice(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, NoReturn
 
 from cooperbench._version import __version__
+from cooperbench.cli.leaving import Leaving
 from cooperbench.envfile import load_env_file
 from cooperbench.errors import CooperBenchError, UserError
 from cooperbench.redaction import redact
@@ -71,9 +72,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The exit code.
 
     0 all ran, 1 some pairs ended in infrastructure errors, 2 usage, 3 the budget (`--max-cost`) ended it before all
-    pairs were run, 130 interrupted.
+    pairs were run, 130 interrupted. Without `argv` this is the whole of a process, which then ends at once (`leaving`).
     """
-    words = list(sys.argv[1:] if argv is None else argv)
+    if argv is not None:
+        return _execute(list(argv))
+    leaving = Leaving()
+    leaving.code = _execute(sys.argv[1:])
+    return leaving.code
+
+
+def _execute(words: list[str]) -> int:
     command = next((word for word in words if word in COMMANDS), None)
     try:
         args = make_parser(command).parse_args(words)

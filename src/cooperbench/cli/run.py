@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-a",
         "--agent",
         default="mini_swe_agent",
-        help="a name or module:Class, or one for each seat: x,y (default: %(default)s)",
+        help="a name, module:Class or ./program, or one for each seat: x,y (default: %(default)s)",
     )
     who.add_argument(
         "--agent-config",

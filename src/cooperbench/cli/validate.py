@@ -39,7 +39,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-c", "--concurrency", type=whole_above_zero, default=4, help="tasks at once (default: %(default)s)"
     )
-    parser.add_argument("--test-timeout", type=whole_above_zero, default=600, metavar="SECONDS")
+    parser.add_argument(
+        "--test-timeout",
+        type=whole_above_zero,
+        default=600,
+        metavar="SECONDS",
+        help="how long one test run may take (default: %(default)s)",
+    )
     parser.add_argument("--json", action="store_true", help="for machines: the report as JSON on stdout")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import threading
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from cooperbench.runner.plan import Plan
 
 DEFAULT_TIME_LIMIT_SECONDS = 3600.0
+_WARM_UP = "warm-up "
 
 
 def run(
@@ -69,6 +71,8 @@ def run(
     from cooperbench.runner.live import make_display
 
     load_env_file()
+    # Here only: the command line does not take the interpreter apart at its end.
+    atexit.register(_let_warm_up_end)
     config = RunConfig(
         run_name=checked_run_name(run_name),
         dataset_dir=resolve_dataset_dir(dataset_dir),
@@ -131,7 +135,14 @@ def warm_up(config: RunConfig) -> None:
     for name in dict.fromkeys(config.lineup.agents):
         prepare = getattr(get_agent(name), "warm_up", None)
         if callable(prepare):
-            threading.Thread(target=_quietly, args=(prepare,), name=f"warm-up {name}", daemon=True).start()
+            threading.Thread(target=_quietly, args=(prepare,), name=_WARM_UP + name, daemon=True).start()
+
+
+def _let_warm_up_end() -> None:
+    """Stopped in the middle of an import it would keep the import's lock, and finalizers would wait for that."""
+    for thread in threading.enumerate():
+        if thread.name.startswith(_WARM_UP):
+            thread.join()
 
 
 def _quietly(prepare: Callable[[], object]) -> None:
