@@ -23,7 +23,7 @@ def test_the_demo_shows_what_talking_saves_and_what_it_does_not(
 ) -> None:
     assert main(["demo", "--log-dir", str(tmp_path)]) == 0
     out = capsys.readouterr().out
-    assert "Coordination deficit: solo 7/8 − coop 6/8 = 12 percentage points" in out
+    assert "Coordination deficit: solo 7/8 − coop 6/8 = 12.5 percentage points" in out
     assert "no model is asked" in out
     summary = json.loads((tmp_path / "demo-coop/summary.json").read_text())["settings"]["coop"]
     assert {name: rate["passed"] for name, rate in summary["rates"].items()} == {

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cooperbench.cli import main
+from cooperbench.report.numbers import hundredths_text
 from tests.report.factory import Kind, Style, layout, share, write_run
 
 if TYPE_CHECKING:
@@ -60,7 +61,8 @@ def test_a_report_says_rates_with_n_and_everything_that_is_left_out(
     assert "not part of the rates" in out
     overall = coop["rates"]["overall"]
     assert overall["n"] == coop["judged"]
-    assert f"{100 * overall['value']:.0f} % [{100 * overall['low']:.0f}–{100 * overall['high']:.0f}]" in out
+    shown = [hundredths_text(overall[name]) for name in ("value", "low", "high")]
+    assert "{} % [{}–{}]".format(*shown) in out
     assert (overall["clusters"], overall["method"]) == (6, "clustered")
     assert set(solo["rates"]) == {"individual", "overall"}
     (deficit,) = data["coordination_deficits"]

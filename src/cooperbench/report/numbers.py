@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import ROUND_HALF_UP, Decimal
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -13,15 +14,28 @@ _FIXED_SPACE = "\u00a0"
 """A cell that has to be broken is broken before its interval, not before its unit."""
 
 
+def hundredths_text(share: float, digits: int = 0) -> str:
+    """`63` for 0.625: halves go away from zero. `hundredths` in the page's 2_format.js says the same of every share.
+
+    29/200 is 14.5 %, though 100 times its nearest floating-point number is a little less: so what differs in the tenth
+    decimal only does not count.
+    """
+    exact = Decimal(100 * share).quantize(Decimal("1e-9"), ROUND_HALF_UP)
+    shown = exact.quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP)
+    return f"{abs(shown) if shown.is_zero() else shown}".replace("-", "−")
+
+
 def percent_text(value: float | None) -> str:
-    return NOTHING if value is None else f"{100 * value:.0f}{_FIXED_SPACE}%"
+    return NOTHING if value is None else f"{hundredths_text(value)}{_FIXED_SPACE}%"
 
 
 def rate_text(estimate: Estimate) -> str:
-    """`62 % [50–73]`; without an interval only the rate."""
+    """`63 % [50–73]`; without an interval only the rate."""
     if estimate.low is None or estimate.high is None:
         return percent_text(estimate.value)
-    return f"{percent_text(estimate.value)} [{100 * estimate.low:.0f}–{100 * estimate.high:.0f}]"
+    return (
+        f"{percent_text(estimate.value)} [{hundredths_text(estimate.low)}–{hundredths_text(estimate.high)}]"
+    )
 
 
 def points_text(estimate: Estimate) -> str:
@@ -35,8 +49,8 @@ def points_text(estimate: Estimate) -> str:
 
 
 def _signed(value: float) -> str:
-    shown = f"{100 * value:+.1f}"
-    return "0.0" if shown in ("+0.0", "-0.0") else shown.replace("-", "−")
+    shown = hundredths_text(value, 1)
+    return shown if shown == "0.0" or shown.startswith("−") else f"+{shown}"
 
 
 def basis_text(estimate: Estimate) -> str:

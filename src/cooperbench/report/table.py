@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from cooperbench.report.numbers import NOTHING, hundredths_text
 from cooperbench.text import duration_text, plural, printable
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ def _left_out(part: dict[str, Any]) -> str:
 
 def _rate_row(name: str, rate: dict[str, Any]) -> tuple[str, str, str, str]:
     title, meaning = _MEANINGS[name]
-    share = "–" if rate["rate"] is None else f"{100 * rate['rate']:.0f} %"
+    share = NOTHING if rate["rate"] is None else f"{hundredths_text(rate['rate'])} %"
     return title, f"{rate['passed']}/{rate['of']}", share, meaning
 
 
@@ -171,8 +172,8 @@ def deficit_text(solo: dict[str, Any], coop: dict[str, Any]) -> str:
     alone, together = (part["rates"]["overall_success"] for part in (solo, coop))
     if alone["rate"] is None or together["rate"] is None:
         return "Coordination deficit: nothing to compare yet"
-    deficit = 100 * (alone["rate"] - together["rate"])
+    deficit = hundredths_text(alone["rate"] - together["rate"], 1)
     return (
         f"Coordination deficit: solo {alone['passed']}/{alone['of']} − coop {together['passed']}/{together['of']} "
-        f"= {deficit:.0f} percentage points"
+        f"= {deficit} percentage points"
     )

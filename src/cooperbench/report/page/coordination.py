@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from cooperbench.report.numbers import hundredths_text
 from cooperbench.text import plural
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ def _overlaps(found: Coordination) -> Iterator[dict[str, Any]]:
 
 
 def _each(shares: Iterable[tuple[str, float | None]]) -> str:
-    return ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares if share is not None)
+    return ", ".join(f"{name} {hundredths_text(share)} %" for name, share in shares if share is not None)
 
 
 def _row(name: str, value: str, evidence: Sequence[tuple[int | None, str]] = ()) -> dict[str, Any]:

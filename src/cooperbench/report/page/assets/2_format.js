@@ -1,17 +1,18 @@
 // Numbers and names as people read them.
 
+// Halves go away from zero, as in the terminal: hundredths_text in report/numbers.py says the same of every share.
+function hundredths(share, digits = 0) {
+  const text = Number(Math.abs(100 * share).toFixed(9)).toFixed(digits);
+  return (share < 0 && Number(text) !== 0 ? "−" : "") + text;
+}
+
 function percent(rate, digits = 0) {
-  return rate === null || rate === undefined ? "–" : (100 * rate).toFixed(digits) + " %";
+  return rate === null || rate === undefined ? "–" : hundredths(rate, digits) + " %";
 }
 
 function interval(one, digits = 0) {
   if (one.low === null || one.low === undefined) return "no interval";
-  return `${(100 * one.low).toFixed(digits)}–${(100 * one.high).toFixed(digits)} %`;
-}
-
-function signed(value, digits = 0) {
-  const text = Math.abs(100 * value).toFixed(digits);
-  return (value < 0 && Number(text) !== 0 ? "−" : "") + text;
+  return `${hundredths(one.low, digits)}–${hundredths(one.high, digits)} %`;
 }
 
 function money(value) {

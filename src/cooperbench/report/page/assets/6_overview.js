@@ -42,11 +42,11 @@ function headline() {
   const [first, ...others] = overview.deficits;
   if (!first) return plainHeadline();
   const one = (id) => overview.series.find((series) => series.id === id);
-  const span = first.low === null ? "no interval: too few tasks" : `95 % interval ${signed(first.low, 1)} to ${signed(first.high, 1)}`;
+  const span = first.low === null ? "no interval: too few tasks" : `95 % interval ${hundredths(first.low, 1)} to ${hundredths(first.high, 1)}`;
   return h("div", null,
     h("p", { class: "eyebrow" }, "Coordination deficit"),
     h("div", { class: "headline" },
-      h("div", { class: "figure" }, signed(first.deficit, 1), h("span", { class: "unit" }, " percentage points")),
+      h("div", { class: "figure" }, hundredths(first.deficit, 1), h("span", { class: "unit" }, " percentage points")),
       h("div", null,
         h("p", null, `One agent alone solves ${percent(first.solo_rate)} of the pairs; two agents together, one feature each, solve ${percent(first.coop_rate)}.`),
         h("p", { class: "quiet" }, `${span}; ${count(first.n, "pair")} in ${count(first.clusters, "task")}`
@@ -56,7 +56,7 @@ function headline() {
     others.length > 0 && h("div", { class: "others small scroller" }, h("table", null,
       h("thead", null, h("tr", null, ["solo", "coop"].map((text) => h("th", null, text)), ["deficit, points", "95 % interval", "pairs"].map((text) => h("th", { class: "number" }, text)))),
       h("tbody", null, others.map((row) => h("tr", null, h("td", null, seriesName(one(row.solo))), h("td", null, seriesName(one(row.coop))),
-        h("td", { class: "number" }, signed(row.deficit, 1)), h("td", { class: "number" }, row.low === null ? "–" : `${signed(row.low, 1)} to ${signed(row.high, 1)}`),
+        h("td", { class: "number" }, hundredths(row.deficit, 1)), h("td", { class: "number" }, row.low === null ? "–" : `${hundredths(row.low, 1)} to ${hundredths(row.high, 1)}`),
         h("td", { class: "number" }, row.n)))))),
     overview.without_solo.length > 0 && h("p", { class: "quiet small" }, `No solo run of the same agent and model for ${overview.without_solo.map((id) => seriesName(one(id))).join(", ")}.`));
 }
@@ -66,7 +66,7 @@ function plainHeadline() {
   if (!series) return h("p", null, "There is nothing in these runs yet.");
   const rate = series.rates.overall;
   return h("div", null, h("p", { class: "eyebrow" }, `${series.setting}, overall success`),
-    h("div", { class: "headline" }, h("div", { class: "figure" }, rate.n ? (100 * rate.rate).toFixed(0) : "–", h("span", { class: "unit" }, " % of pairs")),
+    h("div", { class: "headline" }, h("div", { class: "figure" }, rate.n ? hundredths(rate.rate) : "–", h("span", { class: "unit" }, " % of pairs")),
       h("div", null, h("p", null, `${rate.passed} of ${count(rate.n, "judged pair")}${rate.n ? `, 95 % interval ${interval(rate)}` : ""}.`),
         h("p", { class: "quiet" }, overview.without_solo.length > 0
           ? "There is no solo run of the same agent and model here: add one of the same pairs to see the coordination deficit."
