@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cooperbench.eval.backends.docker import DockerBackend
-from cooperbench.eval.backends.docker.agentlayer import locked
 from cooperbench.eval.backends.docker.images import say_nothing
 from cooperbench.models import Image
 
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 class JudgingDockerBackend(DockerBackend):
     def prepare(self, task: Task, say: Say = say_nothing) -> Image:
         """Find, pull or build the task's image; one of the tasks on a machine does, the others wait for it."""
-        with locked(self._cache_dir, f"{self.engine.where} {task.label}"):
+        with self._alone_with(task):
             found = self.images.provide(task, say)
         self.images.remember(found)
         return Image(found.name, digest=found.digest)

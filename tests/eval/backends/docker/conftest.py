@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
 
 from cooperbench.eval.backends.docker import DockerBackend
 from cooperbench.eval.backends.docker.engine import connect
-from tests.eval.backends.docker.engines import NoEngine, docker_host, podman_host, provide_base
+from tests.eval.backends.docker.engines import docker_host, podman_host, provide_base, skipped_without_engine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,29 +34,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(_FIRST_TIME_SECONDS))
 
 
-def give_up(reason: str) -> None:
-    if os.environ.get("COOPERBENCH_TEST_STRICT") == "1":
-        pytest.fail(f"no engine for the tests: {reason}")
-    pytest.skip(f"no engine for the tests: {reason}")
-
-
 @pytest.fixture(scope="session")
 def docker_address() -> Iterator[str]:
-    with ExitStack() as stack:
-        try:
-            address = stack.enter_context(docker_host())
-        except NoEngine as reason:
-            give_up(str(reason))
+    with skipped_without_engine(), docker_host() as address:
         yield address
 
 
 @pytest.fixture(scope="session")
 def podman_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with ExitStack() as stack:
-        try:
-            address = stack.enter_context(podman_host(tmp_path_factory.mktemp("podman")))
-        except NoEngine as reason:
-            give_up(str(reason))
+    with skipped_without_engine(), podman_host(tmp_path_factory.mktemp("podman")) as address:
         yield address
 
 
@@ -97,14 +82,8 @@ def _engine_environment(engine_variables: dict[str, str]) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def base_image(_engine_environment: None, engine_kind: str) -> str:
-    engine = connect(engine_kind)
-    try:
+    with skipped_without_engine(), contextlib.closing(connect(engine_kind)) as engine:
         return provide_base(engine)
-    except NoEngine as reason:
-        give_up(str(reason))
-        raise
-    finally:
-        engine.close()
 
 
 @pytest.fixture(scope="session")

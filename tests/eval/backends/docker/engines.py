@@ -20,6 +20,8 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from cooperbench.errors import UserError
 from cooperbench.eval.backends.docker.engine import Engine, connect
 from cooperbench.eval.backends.docker.podman import PodmanService
@@ -34,6 +36,18 @@ START_SECONDS = 60.0
 
 class NoEngine(Exception):
     """There is none here, for this reason."""
+
+
+@contextmanager
+def skipped_without_engine() -> Iterator[None]:
+    """A test that needs one is skipped with the reason, or fails where everything has to be there."""
+    try:
+        yield
+    except NoEngine as error:
+        reason = f"no engine for the tests: {error}"
+        if os.environ.get("COOPERBENCH_TEST_STRICT") == "1":
+            pytest.fail(reason)
+        pytest.skip(reason)
 
 
 def cache_folder() -> Path:
@@ -129,6 +143,25 @@ def _start_docker(dockerd: str, cache: Path, users: Path) -> str:
 @contextmanager
 def podman_host(folder: Path) -> Iterator[str]:
     """The address of a service of Podman with a storage that nobody else uses meanwhile."""
+    with podman_storage(folder) as settings:
+        before = {name: os.environ.get(name) for name in settings}
+        os.environ.update(settings)
+        try:
+            service = PodmanService("podman")
+        except UserError as error:
+            raise NoEngine(str(error)) from error
+        finally:
+            for name, value in before.items():
+                os.environ.pop(name) if value is None else os.environ.update({name: value})
+        try:
+            yield service.url
+        finally:
+            service.close()
+
+
+@contextmanager
+def podman_storage(folder: Path) -> Iterator[dict[str, str]]:
+    """The variables that lead Podman to a storage that nobody else uses meanwhile."""
     if shutil.which("podman") is None or os.geteuid() != 0:
         raise NoEngine("Podman is not installed, or this is not root")
     for number in count(1):
@@ -139,13 +172,11 @@ def podman_host(folder: Path) -> Iterator[str]:
                 )
             except BlockingIOError:
                 continue
-            with _podman_on(cache_folder() / f"podman-{number}", folder) as address:
-                yield address
+            yield _podman_settings(cache_folder() / f"podman-{number}", folder)
             return
 
 
-@contextmanager
-def _podman_on(cache: Path, folder: Path) -> Iterator[str]:
+def _podman_settings(cache: Path, folder: Path) -> dict[str, str]:
     init = next(filter(None, map(shutil.which, ("catatonit", "tini"))), None)
     lines = ["[containers]", 'default_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]', "[engine]"]
     # What must not outlive a restart of the machine, apart from that of other Podmans here, locks included.
@@ -161,23 +192,10 @@ def _podman_on(cache: Path, folder: Path) -> Iterator[str]:
     (folder / "containers.conf").write_text("\n".join(lines) + "\n")
     storage = f'[storage]\ndriver = "overlay"\ngraphroot = "{cache}/root"\nrunroot = "{passing}/run"\n'
     (folder / "storage.conf").write_text(storage)
-    settings = {
+    return {
         "CONTAINERS_CONF": str(folder / "containers.conf"),
         "CONTAINERS_STORAGE_CONF": str(folder / "storage.conf"),
     }
-    before = {name: os.environ.get(name) for name in settings}
-    os.environ.update(settings)
-    try:
-        service = PodmanService("podman")
-    except UserError as error:
-        raise NoEngine(str(error)) from error
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
-    try:
-        yield service.url
-    finally:
-        service.close()
 
 
 def provide_base(engine: Engine) -> str:

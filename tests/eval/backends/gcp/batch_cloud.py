@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from contextlib import suppress
+from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from cooperbench.dataset.discovery import discover
 from cooperbench.eval.backends.gcp.batch import evaluate_on_batch
+from cooperbench.eval.backends.gcp.prices import summed
 from cooperbench.eval.backends.gcp.settings import read_settings
 from cooperbench.eval.backends.local import LocalBackend
 from cooperbench.eval.record import read_evaluation
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
+    from cooperbench.eval.backends.base import Estimate
     from cooperbench.eval.remote import Listener, Order
     from cooperbench.models import Pair
 
@@ -36,8 +39,17 @@ _TIMES = ("started_at", "ended_at", "duration_seconds", "run_name")
 class LocalAgents(LocalBackend):
     """A backend whose agents work on this machine, and whose evaluations go to Batch."""
 
+    capabilities = replace(LocalBackend.capabilities, estimates=True)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._costs: list[Estimate] = []
+
     def evaluate_remotely(self, order: Order, listener: Listener, stop: threading.Event) -> None:
-        evaluate_on_batch(read_settings(), order, listener, stop)
+        evaluate_on_batch(read_settings(), order, listener, stop, self._costs.append)
+
+    def estimate(self) -> Estimate:
+        return summed(self._costs)
 
 
 class Cloud:

@@ -15,24 +15,31 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import import_module
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import parse_qs, urlsplit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 PREEMPTED = 50001
 RAN_TOO_LONG = 50005
+TASKS_ON_A_MACHINE = 2
 _FAIL_TASK = 2
 _PLACE = r"/v1/projects/(?P<project>[^/]+)/locations/(?P<region>[^/]+)/jobs"
 _ENDED = ("SUCCEEDED", "FAILED", "CANCELLED")
 _LABEL = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
+
+
+def utc_now() -> str:
+    return datetime.now(UTC).isoformat().replace("+00:00", "Z")
 
 
 class Refused(Exception):
@@ -83,6 +90,16 @@ class Task:
     state: str = "PENDING"
     exit_codes: list[int] = field(default_factory=list)
     process: Running | None = None
+    events: list[dict[str, Any]] = field(default_factory=list)
+
+    def tell(self, state: str, machine: str, code: int | None = None) -> None:
+        """As Batch words it."""
+        words = f"Task state is updated from {self.state} to {state} on {machine}"
+        event: dict[str, Any] = {"type": "STATUS_CHANGED", "taskState": state, "eventTime": utc_now()}
+        if code is not None:
+            words, event["taskExecution"] = f"{words} with exit code {code}", {"exitCode": code}
+        self.state = state
+        self.events.append({**event, "description": f"{words}."})
 
 
 class Job:
@@ -102,6 +119,7 @@ class Job:
         self.stopped = threading.Event()
         self.most_at_once = 0
         self._lock = threading.Lock()
+        self._taken: set[int] = set()
         self._thread = threading.Thread(target=self._run, name=name)
 
     def start(self) -> None:
@@ -125,25 +143,25 @@ class Job:
             "status": {
                 "state": self.state,
                 "statusEvents": [{"description": text} for text in self.events],
-                "taskGroups": {"group0": {"counts": counts}},
+                "taskGroups": {"group0": {"counts": counts, "instances": [self._machines()]}},
             },
+        }
+
+    def _machines(self) -> dict[str, Any]:
+        (asked,) = self.spec["allocationPolicy"]["instances"]
+        policy = asked["policy"]
+        return {
+            "machineType": policy["machineType"],
+            "provisioningModel": policy["provisioningModel"],
+            "taskPack": str(TASKS_ON_A_MACHINE),
+            "bootDisk": policy["bootDisk"],
         }
 
     def tasks_json(self) -> list[dict[str, Any]]:
         return [
             {
                 "name": f"{self.name}/taskGroups/group0/tasks/{task.index}",
-                "status": {
-                    "state": task.state,
-                    "statusEvents": [
-                        {
-                            "description": f"Task state is updated from RUNNING to FAILED with exit code {code}.",
-                            "taskExecution": {"exitCode": code},
-                        }
-                        for code in task.exit_codes
-                        if code
-                    ],
-                },
+                "status": {"state": task.state, "statusEvents": list(task.events)},
             }
             for task in self.tasks
         ]
@@ -165,25 +183,34 @@ class Job:
             for code in policy["actionCondition"]["exitCodes"]
         }
         for attempt in range(int(spec.get("maxRetryCount", 0)) + 1):
-            code = self._attempt(task, spec, attempt)
-            if self.stopped.is_set():
-                task.state = "FAILED"
+            with self._place() as machine:
+                code = self._attempt(task, spec, attempt, machine)
+                if self.stopped.is_set():
+                    task.state = "FAILED"
+                    return
+                task.exit_codes.append(code)
+                task.tell("FAILED" if code else "SUCCEEDED", machine, code)
+            if not code or code in refusing:
                 return
-            task.exit_codes.append(code)
-            if code == 0:
-                task.state = "SUCCEEDED"
-                return
-            if code in refusing:
-                break
-        task.state = "FAILED"
 
-    def _attempt(self, task: Task, spec: dict[str, Any], attempt: int) -> int:
+    @contextmanager
+    def _place(self) -> Iterator[str]:
+        """On the first machine with room."""
+        with self._lock:
+            place = next(number for number in count() if number not in self._taken)
+            self._taken.add(place)
+        yield f"zones/us-central1-b/instances/{1000 + place // TASKS_ON_A_MACHINE}"
+        with self._lock:
+            self._taken.discard(place)
+
+    def _attempt(self, task: Task, spec: dict[str, Any], attempt: int, machine: str) -> int:
         fate = self.service.fate(task, attempt)
         if fate == "never":
             task.state = "PENDING"
             self.stopped.wait(300)
         if self.stopped.is_set():
             return 1
+        task.tell("ASSIGNED", machine)
         if fate == "overrun":
             return RAN_TOO_LONG
         (runnable,) = spec["runnables"]
@@ -199,7 +226,8 @@ class Job:
         log = self.service.folder / f"{self.name.rpartition('/')[2]}-{task.index}-{attempt}.log"
         process = self.service.launch(container, environment, log)
         with self._lock:
-            task.state, task.process = "RUNNING", process
+            task.process = process
+            task.tell("RUNNING", machine)
             self.most_at_once = max(self.most_at_once, sum(other.state == "RUNNING" for other in self.tasks))
         if fate == "preempt":
             time.sleep(0.3)

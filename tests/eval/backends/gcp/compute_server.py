@@ -1,8 +1,9 @@
 """Compute Engine on loopback: REST for Google's own client, machines that are containers with a real sshd.
 
-A machine has a loopback address of its own, where its sshd is at port 22 and its metadata server at port 80. What
-Google's guest agent does is done by `guest_agent.sh`; our start-up script is then run as it is. The engine that the machine
-finds at its socket is that of the tests, so that what runs "on" a machine is removed here when the machine is deleted.
+A machine has a loopback address of its own, where its sshd is at port 22 and its metadata server at port 80, and one
+"inside the VPC", a private one of this host's that containers reach through their bridge. What Google's guest agent does is
+done by `guest_agent.sh`; our start-up script is then run as it is. The engine that the machine finds at its socket is that
+of the tests, so that what runs "on" a machine is removed here when the machine is deleted. Firewall rules are only kept.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ import contextlib
 import json
 import random
 import re
+import subprocess
 import threading
 import time
+from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -22,8 +25,10 @@ from cooperbench.eval.backends.docker.leftovers import remove_session
 if TYPE_CHECKING:
     from cooperbench.eval.backends.docker.engine import Engine
 
-_METADATA = "/computeMetadata/v1/instance"
+METADATA = "/computeMetadata/v1/instance"
 _ZONE = "/compute/v1/projects/[^/]+/zones/([^/]+)"
+_GLOBAL = "/compute/v1/projects/[^/]+/global"
+UNREACHABLE = "10.0.0.2"
 
 
 class Refused(Exception):
@@ -40,15 +45,20 @@ class Refused(Exception):
 class Vm:
     """One machine, booting from the start."""
 
-    def __init__(self, engine: Engine, image: str, zone: str, resource: dict[str, Any]) -> None:
+    def __init__(
+        self, engine: Engine, image: str, zone: str, resource: dict[str, Any], metadata: dict[str, str]
+    ) -> None:
         self.name = str(resource["name"])
         self.zone = zone
         self.resource = resource
         self.attributes: dict[str, str] = {}
+        self.asked: Counter[str] = Counter()
+        """How often the machine has asked for which metadata."""
         self._engine = engine
         items = resource["metadata"]["items"]
-        self.metadata = {item["key"]: item["value"] for item in items}
+        self.metadata = {item["key"]: item["value"] for item in items} | metadata
         self.address, self._server = _serve_metadata(self)
+        self.internal_address = add_address()
         socket = engine.where.removeprefix("unix://")
         container = f"cooperbench-test-vm-{self.name}"
         made = engine.api.create_container_from_config(
@@ -73,7 +83,7 @@ class Vm:
             "labels": self.resource.get("labels", {}),
             "networkInterfaces": [
                 {
-                    "networkIP": "10.0.0.2",
+                    "networkIP": self.internal_address,
                     "accessConfigs": [{"natIP": self.address, "type": "ONE_TO_ONE_NAT"}],
                 }
             ],
@@ -89,6 +99,7 @@ class Vm:
             self._engine.api.remove_container(self.container, force=True)
         self._server.shutdown()
         self._server.server_close()
+        remove_address(self.internal_address)
         remove_session(self._engine, self.name.removeprefix("cooperbench-"))
 
 
@@ -107,6 +118,14 @@ class ComputeServer:
         self.most_machines = 100
         self.refusal: Refused | None = None
         self.spoil_host_key = False
+        self.metadata: dict[str, str] = {}
+        """For new machines, beside what the harness gives them."""
+        self.rules: dict[str, dict[str, Any]] = {}
+        """The firewall's, by name."""
+        self.rules_ever: list[dict[str, Any]] = []
+        self.rule_refusal: Refused | None = None
+        self.too_many_questions = 0
+        """How many of the next questions for guest attributes are too many."""
         self._operations: dict[str, dict[str, Any]] = {}
         self._lock = threading.Lock()
         server = self
@@ -131,7 +150,10 @@ class ComputeServer:
         self.made.clear()
         self.foreign.clear()
         self.deleted.clear()
-        self.most_machines, self.refusal, self.spoil_host_key = 100, None, False
+        self.rules.clear()
+        self.rules_ever.clear()
+        self.metadata.clear()
+        self.most_machines, self.refusal, self.spoil_host_key, self.rule_refusal = 100, None, False, None
 
     def answer(self, method: str, path: str, query: dict[str, str], body: Any) -> Any:
         if self.refusal is not None:
@@ -144,6 +166,12 @@ class ComputeServer:
             return {"items": self._listed(query.get("filter", ""))}
         if found := re.fullmatch(f"{_ZONE}/instances", path):
             return self._insert(found[1], body)
+        if found := re.fullmatch(f"{_GLOBAL}/firewalls(?:/([^/]+))?", path):
+            return self._firewall(method, found[1], query, body)
+        if re.fullmatch(f"{_GLOBAL}/operations/[^/]+(/wait)?", path):
+            return {"name": "op-rule", "status": "DONE"}
+        if found := re.fullmatch("/compute/v1/projects/([^/]+)/regions/[^/]+/subnetworks/([^/]+)", path):
+            return {"name": found[2], "network": f"projects/{found[1]}/global/networks/of-{found[2]}"}
         if found := re.fullmatch(f"{_ZONE}/operations/([^/]+)(/wait)?", path):
             return {**self._operations[found[2]], "status": "DONE"}
         if found := re.fullmatch(f"{_ZONE}/instances/([^/]+)(/getGuestAttributes)?", path):
@@ -158,9 +186,27 @@ class ComputeServer:
                 message = "Quota 'CPUS' exceeded. Limit: 8.0 in region us-central1."
                 operation["error"] = {"errors": [{"code": "QUOTA_EXCEEDED", "message": message}]}
             else:
-                self.vms[resource["name"]] = Vm(self._engine, self._image, zone, resource)
+                self.vms[resource["name"]] = Vm(self._engine, self._image, zone, resource, self.metadata)
             self._operations[operation["name"]] = operation
         return operation
+
+    def _firewall(self, method: str, name: str | None, query: dict[str, str], body: Any) -> dict[str, Any]:
+        if self.rule_refusal is not None:
+            raise self.rule_refusal
+        if method == "POST":
+            if body["name"] in self.rules:
+                raise Refused(409, f"The resource '{body['name']}' already exists", "alreadyExists")
+            self.rules[body["name"]] = body
+            self.rules_ever.append(body)
+            return {"name": "op-rule", "status": "RUNNING"}
+        if method == "DELETE" and name in self.rules:
+            del self.rules[name]
+            return {"name": "op-rule", "status": "RUNNING"}
+        if method == "GET" and name is None:
+            wanted = re.fullmatch(r'name eq "(.*)"', query["filter"])
+            assert wanted
+            return {"items": [rule for rule in self.rules.values() if re.fullmatch(wanted[1], rule["name"])]}
+        raise Refused(404, f"The resource 'firewalls/{name}' was not found", "notFound")
 
     def _one(self, method: str, name: str, *, guest: bool) -> dict[str, Any]:
         if method == "DELETE" and name in self.foreign:
@@ -178,6 +224,9 @@ class ComputeServer:
             return {"name": "op-delete", "status": "RUNNING"}
         if not guest:
             return vm.described()
+        if self.too_many_questions:
+            self.too_many_questions -= 1
+            raise Refused(403, "Rate Limit Exceeded", "rateLimitExceeded")
         if not vm.attributes:
             raise Refused(
                 404, "The resource 'cooperbench/' of type 'Guest Attribute' was not found.", "notFound"
@@ -242,7 +291,8 @@ def _serve_metadata(vm: Vm) -> tuple[str, ThreadingHTTPServer]:
 
     class Metadata(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            name = self.path.removeprefix(f"{_METADATA}/attributes/")
+            name = self.path.removeprefix(f"{METADATA}/attributes/")
+            vm.asked[name] += 1
             found = vm.metadata.get(name) if self.headers.get("Metadata-Flavor") == "Google" else None
             data = (found or "").encode()
             self.send_response(200 if found is not None else 404)
@@ -252,7 +302,7 @@ def _serve_metadata(vm: Vm) -> tuple[str, ThreadingHTTPServer]:
 
         def do_PUT(self) -> None:
             data = self.rfile.read(int(self.headers["Content-Length"])).decode()
-            vm.attributes[self.path.removeprefix(f"{_METADATA}/guest-attributes/cooperbench/")] = data
+            vm.attributes[self.path.removeprefix(f"{METADATA}/guest-attributes/cooperbench/")] = data
             self.send_response(200)
             self.send_header("Content-Length", "0")
             self.end_headers()
@@ -271,3 +321,36 @@ def _serve_metadata(vm: Vm) -> tuple[str, ThreadingHTTPServer]:
             continue
         threading.Thread(target=server.serve_forever, daemon=True).start()
         return address, server
+
+
+def add_address() -> str:
+    """A private address of this host's that nobody else has; one that is nobody's where we may not have one."""
+    for _ in range(100):
+        address = f"10.203.{random.randint(0, 250)}.{random.randint(1, 250)}"
+        done = _ip("add", address)
+        if done.returncode == 0:
+            return address
+        if b"File exists" not in done.stderr:
+            break
+    return UNREACHABLE
+
+
+def remove_address(address: str) -> None:
+    if address != UNREACHABLE:
+        _ip("del", address)
+
+
+def _ip(verb: str, address: str) -> subprocess.CompletedProcess[bytes]:
+    command = ["ip", "address", verb, f"{address}/32", "dev", "lo"]
+    try:
+        return subprocess.run(command, capture_output=True, check=False)
+    except FileNotFoundError as error:
+        return subprocess.CompletedProcess(command, 127, b"", str(error).encode())
+
+
+def own_addresses() -> list[str]:
+    """Those that were added and not removed."""
+    shown = subprocess.run(
+        ["ip", "-o", "address", "show", "dev", "lo"], capture_output=True, text=True, check=False
+    )
+    return re.findall(r"inet (10\.203\.[0-9.]+)/32", shown.stdout)

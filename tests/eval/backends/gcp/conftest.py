@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import subprocess
-from contextlib import ExitStack
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,22 +17,43 @@ import pytest
 
 from cooperbench.eval.backends.docker.engine import Engine, connect
 from cooperbench.eval.backends.gcp import GCPBatchBackend
-from tests.eval.backends.docker.engines import NoEngine, cache_folder, docker_host, locked, provide_base
-from tests.eval.backends.gcp.compute_server import ComputeServer
+from tests.eval.backends.docker.engines import (
+    NoEngine,
+    cache_folder,
+    docker_host,
+    locked,
+    provide_base,
+    skipped_without_engine,
+)
+from tests.eval.backends.gcp.compute_server import (
+    METADATA,
+    UNREACHABLE,
+    ComputeServer,
+    add_address,
+    remove_address,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PROJECT = "some-project"
-_VM_IMAGE = "cooperbench-test-vm:1"
+_VM_IMAGE = "cooperbench-test-vm:2"
 _FIRST_TIME_SECONDS = 900
 _PROGRAMS = ("sshd", "ssh-keygen", "curl")
 _NEVER = re.compile(r"/(ld-linux|libc\.so|libm\.so)")
 _DOCKERFILE = """FROM {base}
 COPY root/ /
-RUN useradd -r -d /run/sshd -s /usr/sbin/nologin sshd; chmod 755 /usr/sbin/iptables
+RUN useradd -r -d /run/sshd -s /usr/sbin/nologin sshd; chmod 755 /usr/sbin/iptables /usr/sbin/shutdown
 """
-_IPTABLES = '#!/bin/sh\necho "$@" >>/var/log/iptables\n'
+_IPTABLES = f"""#!/bin/sh
+broken=$(curl -sf -H 'Metadata-Flavor: Google' http://metadata.google.internal{METADATA}/attributes/test-broken-rule)
+case "$*" in *"${{broken:-nothing is broken}}"*) exit 1 ;; esac
+echo "$@" >>/var/log/iptables
+"""
+"""Only tells what it was asked for, or fails where a test wants it to."""
+_SHUTDOWN = f"""#!/bin/sh
+curl -sf -X PUT --data-binary "$*" http://metadata.google.internal{METADATA}/guest-attributes/cooperbench/shutdown
+"""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -46,41 +67,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.timeout(_FIRST_TIME_SECONDS))
 
 
-def give_up(reason: str) -> None:
-    if os.environ.get("COOPERBENCH_TEST_STRICT") == "1":
-        pytest.fail(f"no machines for the tests: {reason}")
-    pytest.skip(f"no machines for the tests: {reason}")
-
-
 @pytest.fixture(scope="session")
 def gcp_engine() -> Iterator[Engine]:
-    with ExitStack() as stack:
-        try:
-            address = stack.enter_context(docker_host())
-        except NoEngine as reason:
-            give_up(str(reason))
-        patch = pytest.MonkeyPatch()
-        patch.setenv("DOCKER_HOST", address)
-        engine = connect("docker")
-        patch.undo()
-        stack.callback(engine.close)
-        yield engine
+    with skipped_without_engine(), docker_host() as address:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("DOCKER_HOST", address)
+            engine = connect("docker")
+        with closing(engine):
+            yield engine
 
 
 @pytest.fixture(scope="session")
 def gcp_base(gcp_engine: Engine) -> str:
-    try:
+    with skipped_without_engine():
         return provide_base(gcp_engine)
-    except NoEngine as reason:
-        give_up(str(reason))
-        raise
 
 
 @pytest.fixture(scope="session")
 def compute_session(
     gcp_engine: Engine, gcp_base: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ComputeServer]:
-    with locked(cache_folder() / "gcp-vm.lock"):
+    with skipped_without_engine(), locked(cache_folder() / "gcp-vm.lock"):
         build_vm_image(gcp_engine, gcp_base, tmp_path_factory.mktemp("vm"))
     server = ComputeServer(gcp_engine, _VM_IMAGE)
     yield server
@@ -106,7 +113,18 @@ def gcp_variables(server: ComputeServer, base: str) -> dict[str, str]:
         "COOPERBENCH_DOCKER_PULL": "never",
         "COOPERBENCH_BUILD_ARGS": f"BASE_IMAGE={base}",
         "COOPERBENCH_IMAGE_TEMPLATE": f"cooperbench-test-gcp-{worker}/{{repo}}:task{{task_id}}",
+        "GCP_GIT_IMAGE": base,
     }
+
+
+@pytest.fixture(scope="session")
+def vpc() -> None:
+    """Machines have addresses that containers reach."""
+    address = add_address()
+    with skipped_without_engine():
+        if address == UNREACHABLE:
+            raise NoEngine("no address can be added to lo, which needs root and iproute2")
+    remove_address(address)
 
 
 @pytest.fixture
@@ -122,13 +140,13 @@ def build_vm_image(engine: Engine, base: str, folder: Path) -> None:
     for program in _PROGRAMS:
         path = shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin")
         if path is None:
-            give_up(f"{program} is not installed")
-            return
+            raise NoEngine(f"{program} is not installed")
         linked = subprocess.run(["ldd", path], capture_output=True, text=True, check=True).stdout
         for source in [path, *re.findall(r"(/\S+) \(0x", linked)]:
             if not _NEVER.search(source):
                 _copy(source, root)
     (root / "usr/sbin/iptables").write_text(_IPTABLES)
+    (root / "usr/sbin/shutdown").write_text(_SHUTDOWN)
     shutil.copy(Path(__file__).with_name("guest_agent.sh"), root / "guest_agent.sh")
     (folder / "Dockerfile").write_text(_DOCKERFILE.format(base=base))
     events = list(

@@ -8,8 +8,9 @@ import subprocess
 import sys
 import threading
 import time
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -20,10 +21,12 @@ from cooperbench.eval.backends.gcp.batch_leftovers import remove_leftover_jobs
 from cooperbench.eval.backends.gcp.batch_record import new_record
 from cooperbench.eval.backends.gcp.batch_settings import read_batch_settings
 from cooperbench.eval.backends.gcp.labels import is_leftover
+from cooperbench.eval.backends.gcp.prices import dollars_per_hour, kind_of
 from cooperbench.eval.backends.gcp.settings import read_settings
 from cooperbench.eval.remote import Order
 from cooperbench.eval.remote_entry import make_entry
 from cooperbench.storage import read_json
+from cooperbench.text import plural
 from tests.eval.backends.gcp.batch_cloud import (
     WITH_AGENTS,
     Experiment,
@@ -86,8 +89,36 @@ def assert_nothing_left(cloud: Cloud, experiment: Experiment) -> None:
     assert not (experiment.paths.root / "batch.json").exists()
 
 
+def assert_cost_is_told(experiment: Experiment, cloud: Cloud, output: str) -> None:
+    """From the first task of the job on, in the summary and on the terminal; not more than once."""
+    (job,) = cloud.batch.created
+    times = [moment(event) for task in job.tasks for event in task.events]
+    machines = {
+        event["description"].split(" on ")[1].split()[0].rstrip(".")
+        for task in job.tasks
+        for event in task.events
+    }
+    summary = read_json(experiment.paths.summary)
+    assert summary is not None
+    told = summary["sandboxes"]
+    assert (told["count"], told["what"], told["unpriced_seconds"]) == (len(machines), "machine", 0)
+    # A task that has left its result may still be ending when the job is deleted.
+    most_seconds = len(machines) * (time.time() - min(times))
+    assert max(times) - min(times) - 5 <= told["seconds"] <= most_seconds
+    price = dollars_per_hour(kind_of(read_settings()))
+    assert price is not None
+    assert told["dollars"] == pytest.approx(told["seconds"] / 3600 * price, abs=1e-4)
+    job_name = job.name.rpartition("/")[2]
+    assert output.count(f"Batch job {job_name}: {plural(len(machines), 'machine')} for ") == 1
+    assert "(an estimate by list prices, without the time to boot)" in output
+
+
+def moment(event: dict[str, Any]) -> float:
+    return datetime.fromisoformat(event["eventTime"]).timestamp()
+
+
 def test_one_job_with_several_images_gives_the_verdicts_of_the_local_backend(
-    cloud: Cloud, tmp_path: Path
+    cloud: Cloud, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     there, here = make_both(tmp_path, (7, 8, 9))
     (tmp_path / "data/tiny_task/task8/setup.sh").write_text("echo no luck; exit 3\n")
@@ -102,6 +133,9 @@ def test_one_job_with_several_images_gives_the_verdicts_of_the_local_backend(
     found = there.evaluations()
     assert [record["status"] for record in found.values()] == ["completed"] * 3 + ["error", "completed"]
     assert [record.get("overall_success") for record in found.values()] == [False, True, False, None, True]
+    output = capsys.readouterr().out
+    assert_cost_is_told(there, cloud, output)
+    assert "2 machines, 0.0 hours: about $0.0" in output
     (job,) = cloud.batch.created
     assert [task.exit_codes for task in job.tasks] == [[0], [0], [0], [1, 0], [PREEMPTED, 0]]
     assert 1 < job.most_at_once <= 3
@@ -135,7 +169,9 @@ def test_a_killed_harness_finds_its_job_again(
     assert [task["features"] for task in record["tasks"]] == [[1, 2], [1, 4], [2, 4]]
     gate.set()
     judge(there)
-    assert f"Found the Batch job {record['job']}" in capsys.readouterr().out
+    output = capsys.readouterr().out
+    assert f"Found the Batch job {record['job']}" in output
+    assert_cost_is_told(there, cloud, output)
     assert cloud.batch.created == [job]
     judge(here, "local")
     assert there.evaluations() == here.evaluations()
@@ -152,6 +188,7 @@ def test_an_interrupted_harness_keeps_what_is_there_and_ends_the_job(cloud: Clou
     output, _ = harness.communicate(timeout=60)
     assert harness.returncode == 130, output
     assert "the same command continues" in output
+    assert_cost_is_told(there, cloud, output)
     assert len(there.evaluations()) == 1
     assert len(cloud.batch.deleted) == 1
     assert_nothing_left(cloud, there)
@@ -214,6 +251,7 @@ def test_a_run_sends_its_evaluations_as_one_job_at_the_end(
     summary = read_json(tmp_path / "logs/r/summary.json")
     assert summary is not None
     assert summary["settings"]["coop"]["rates"]["overall_success"]["rate"] == 1.0
+    assert summary["sandboxes"]["dollars"] > 0
     assert capsys.readouterr().out.count("Internal error encountered; trying again") == 2
     assert cloud.objects() == []
 

@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
-import os
+import json
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-import yaml
 
-from cooperbench import run
 from cooperbench.cli import main
 from cooperbench.errors import InfraError, SandboxDead, UserError
 from cooperbench.eval.backends.base import SandboxOptions
 from cooperbench.eval.backends.docker.leftovers import remove_leftovers as remove_containers
 from cooperbench.eval.backends.gcp import GCPBatchBackend
-from cooperbench.eval.backends.gcp.labels import PROCESS, resource_labels
+from cooperbench.eval.backends.gcp.labels import PROCESS, PURPOSE, resource_labels
 from cooperbench.eval.backends.owner import this_owner
-from tests.eval.backends.docker.tasks import write_buildable
-from tests.eval.backends.gcp.compute_server import ComputeServer, Refused
-from tests.runner.helpers import Left
+from tests.eval.backends.gcp.compute_server import ComputeServer, Refused, own_addresses
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from cooperbench.eval.backends.docker.engine import Engine
+
+
+IDLE = "cooperbench-idle-seconds"
 
 
 def wait_until(what: object, condition: object) -> None:
@@ -48,10 +49,13 @@ def test_sandboxes_share_a_machine_until_it_is_full(compute: ComputeServer, gcp_
         service_account="me@example.org",
     )
     options = SandboxOptions(purpose="agent", labels={"run": "My Run"})
+    # Google takes so many questions a minute; machines that boot side by side ask them.
+    compute.too_many_questions = 3
     with ThreadPoolExecutor(3) as threads:
         waiting = [threads.submit(backend.create_sandbox, gcp_base, 60, options=options) for _ in range(3)]
         sandboxes = [future.result() for future in waiting]
     assert len(compute.vms) == 2
+    assert compute.too_many_questions == 0
     assert [sandbox.run(["echo", "here"]).stdout for sandbox in sandboxes] == [b"here\n"] * 3
     asked = compute.made[0]
     assert asked["machineType"].endswith("/machineTypes/e2-standard-4")
@@ -150,14 +154,28 @@ def test_what_google_refuses_is_said_with_the_mending_command(
     assert "\n" not in str(caught.value)
 
 
-def test_what_a_killed_harness_left_is_deleted(
+@contextmanager
+def harness(image: str, folder: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """One that has a sandbox with a shared git remote, in a process of its own; and the sandbox's container."""
+    script = str(Path(__file__).with_name("killed_harness.py"))
+    command = [sys.executable, script, image, str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        container = process.stdout.readline().strip()
+        assert container
+        yield process, container
+
+
+@pytest.mark.usefixtures("vpc")
+def test_what_a_killed_harness_left_ends_and_is_deleted(
     compute: ComputeServer,
     gcp_engine: Engine,
     gcp_base: str,
+    tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its sandboxes end by themselves; its machine goes at the next start or by the command. Others' machines stay."""
+    """Its sandboxes end, its machines shut down, and go by the next start or by the command. Others' stay."""
     mine = resource_labels("run", "agents")
     gone = {**mine, PROCESS: f"{this_owner().namespace}-4194999-1"}
     labels = {
@@ -168,72 +186,55 @@ def test_what_a_killed_harness_left_is_deleted(
     }
     for name, found in labels.items():
         compute.foreign[name] = {"name": name, "status": "RUNNING", "labels": found}
-    script = str(Path(__file__).with_name("killed_harness.py"))
-    process = subprocess.Popen([sys.executable, script, gcp_base], stdout=subprocess.PIPE, text=True)
-    with process:
-        assert process.stdout is not None
-        container = process.stdout.readline().strip()
-        assert container
+        compute.rules[f"cooperbench-{name}"] = {
+            "name": f"cooperbench-{name}",
+            "description": json.dumps(found),
+        }
+    compute.rules["cooperbench-words"] = {"name": "cooperbench-words", "description": "of somebody"}
+    compute.metadata["cooperbench-look-seconds"] = "1"
+    with harness(gcp_base, tmp_path) as (process, container):
         assert compute.deleted == ["dead"]
+        assert "cooperbench-dead" not in compute.rules
+        machines = list(compute.vms.values())
+        looks = {machine: machine.asked[IDLE] for machine in machines}
+        for machine in machines:
+            machine.metadata[IDLE] = "2"
+        wait_until(
+            "the machines have looked several times",
+            lambda: all(machine.asked[IDLE] >= looks[machine] + 5 for machine in machines),
+        )
+        assert not any("shutdown" in machine.attributes for machine in machines)
         process.send_signal(signal.SIGKILL)
-    (machine,) = compute.vms
     wait_until(
         "the sandbox has ended", lambda: not gcp_engine.api.inspect_container(container)["State"]["Running"]
     )
+    wait_until(
+        "the machines shut down",
+        lambda: all(machine.attributes.get("shutdown") == "-h now" for machine in machines),
+    )
+    assert sorted(machine.resource["labels"][PURPOSE] for machine in machines) == ["agents", "git"]
     for name in ("COOPERBENCH_GCP_BATCH_ENDPOINT", "STORAGE_EMULATOR_HOST"):
         monkeypatch.setenv(name, compute.url)
+    ours = [name for name in compute.rules if name.removeprefix("cooperbench-") not in (*labels, "words")]
+    assert len(ours) == 2
     assert main(["clean", "--backend", "gcp"]) == 0
-    assert f"removed machine {machine}" in capsys.readouterr().out
+    removed = capsys.readouterr().out.splitlines()
+    assert {f"removed machine {machine.name}" for machine in machines} < set(removed)
+    assert {f"removed firewall rule {name}" for name in ours} < set(removed)
     assert not compute.vms
     assert set(compute.foreign) == {"alive", "elsewhere", "foreign"}
+    assert {name.removeprefix("cooperbench-") for name in compute.rules} == {*compute.foreign, "words"}
     remove_containers(gcp_engine)
 
 
-def test_an_interrupted_harness_leaves_nothing(compute: ComputeServer, gcp_base: str) -> None:
-    script = str(Path(__file__).with_name("killed_harness.py"))
-    process = subprocess.Popen([sys.executable, script, gcp_base], stdout=subprocess.PIPE, text=True)
-    with process:
-        assert process.stdout is not None
-        assert process.stdout.readline()
+@pytest.mark.usefixtures("vpc")
+def test_an_interrupted_harness_leaves_nothing(compute: ComputeServer, gcp_base: str, tmp_path: Path) -> None:
+    with harness(gcp_base, tmp_path) as (process, _):
+        addresses = {machine.internal_address for machine in compute.vms.values()}
         process.send_signal(signal.SIGINT)
         assert process.wait(60) != 0
+    assert len(compute.made) == 2
     assert not compute.vms
-
-
-def test_two_agents_with_a_shared_remote_on_machines(compute: ComputeServer, tmp_path: Path) -> None:
-    """Messages and the git remote are carried over the same connection; nothing else of the cloud is needed for them."""
-    write_buildable(tmp_path / "dataset")
-    commit = "echo {0} >{0}.txt && git add -A && git commit -qm {0}"
-    chapters = {
-        1: [
-            {"run": f"{commit.format('one')}; git push -q team HEAD:agent1 2>&1; echo code $?"},
-            {"run": "send_message agent2 it is pushed"},
-        ],
-        2: [
-            {"wait": {"for": "pushed", "seconds": 120}},
-            {"run": f"{commit.format('two')}; git pull -q --no-edit team agent1 2>&1; cat one.txt"},
-        ],
-    }
-    script = tmp_path / "script.yaml"
-    script.write_text(yaml.safe_dump({"repos": {"tiny_task": {7: {"coop": chapters}}}}))
-    run(
-        "on-gcp",
-        agent="scripted",
-        agent_config=str(script),
-        backend="gcp",
-        dataset_dir=tmp_path / "dataset",
-        logs_dir=tmp_path / "logs",
-        features=[1, 2],
-        git_enabled=True,
-        auto_eval=False,
-    )
-    left = Left(tmp_path / "logs/on-gcp/coop/tiny_task/7/f1_f2")
-    assert "code 0" in left.observations("agent1")[0]
-    assert left.observations("agent2")[-1].strip() == "one"
-    assert left.result["git"]["pushes"] == {"agent1": 1, "agent2": 0}
-    assert "one.txt" in left.patch("agent2")
-    assert [message["message"] for message in left.json("conversation.json")["messages"]] == ["it is pushed"]
-    assert len(compute.made) == 1
-    assert compute.made[0]["labels"]["cooperbench-run"] == "on-gcp"
-    assert not compute.vms
-    assert not list(Path(tempfile.gettempdir()).glob(f"cooperbench-gcp-{os.getpid()}-*"))
+    assert len(compute.rules_ever) == 2
+    assert not compute.rules
+    assert not addresses & set(own_addresses())

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cooperbench.errors import UserError
-from cooperbench.eval.backends.gcp.compute import instance_of
+from cooperbench.eval.backends.gcp.compute import Wanted, instance_of
 from cooperbench.eval.backends.gcp.labels import is_leftover, owner_of, resource_labels
-from cooperbench.eval.backends.gcp.prices import dollars_per_hour
+from cooperbench.eval.backends.gcp.prices import dollars_per_hour, estimate, kind_of, summed
 from cooperbench.eval.backends.gcp.registry import google_hosts
 from cooperbench.eval.backends.gcp.settings import KEYS, VARIABLES, GcpSettings, read_settings, room_on
 from cooperbench.eval.backends.gcp.tunnel import ssh_command
 from cooperbench.eval.backends.owner import this_owner
 from cooperbench.settings import config_file
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +53,14 @@ def test_every_key_of_the_file_is_used_and_overridden(monkeypatch: pytest.Monkey
         "most_machines": "7",
         "lifetime_hours": "2",
         "idle_minutes": "1.5",
+        "git": "carried",
+        "git_machine_type": "e2-small",
+        "git_image": "registry.example/git:1",
     }
+    documented = (Path(__file__).parents[4] / "docs/gcp.md").read_text()
+    for name in filed:
+        assert f"`{KEYS[name]}`" in documented
+        assert f"`{VARIABLES[name]}`" in documented
     write_file(**{KEYS[name]: value for name, value in filed.items()})
     found = read_settings()
     assert {name: str(getattr(found, name)).lower().removesuffix(".0") for name in VARIABLES} == filed
@@ -63,7 +68,7 @@ def test_every_key_of_the_file_is_used_and_overridden(monkeypatch: pytest.Monkey
     monkeypatch.setenv("GCP_MACHINE_TYPE", "e2-standard-2")
     assert (read_settings().project, read_settings().machine_type) == ("variable-project", "e2-standard-2")
     assert read_settings(machine_type="e2-highmem-8").machine_type == "e2-highmem-8"
-    made = instance_of(found, "name", {}, "key", 60)
+    made = instance_of(found, Wanted("name", kind_of(found), 60), "key")
     assert not made.network_interfaces[0].access_configs
     assert made.disks[0].initialize_params.disk_type == "zones/us-east1-c/diskTypes/pd-ssd"
     command = " ".join(ssh_command(found, config_file(), config_file(), "vm", "vm", config_file(), "me"))
@@ -128,16 +133,20 @@ def test_labels_are_such_that_google_takes_them(run_name: str, purpose: str) -> 
 
 
 def test_prices() -> None:
-    settings = GcpSettings(
-        "some-project", "us-central1", "us-central1-b", "bucket", machine_type="e2-standard-8"
-    )
-    usual = dollars_per_hour(settings)
+    kind = kind_of(GcpSettings("p", "r", "z", "b", machine_type="e2-standard-8"))
+    usual = dollars_per_hour(kind)
     assert usual is not None
     assert 0.2 < usual < 0.4
-    spot = dollars_per_hour(GcpSettings("p", "r", "z", "b", machine_type="e2-standard-8", spot=True))
+    spot = dollars_per_hour(kind._replace(spot=True))
+    small = dollars_per_hour(kind._replace(machine_type="e2-medium"))
     assert spot is not None
-    assert spot < usual
-    assert dollars_per_hour(GcpSettings("p", "r", "z", "b", machine_type="a9-mega-8")) is None
+    assert small is not None
+    assert small < spot < usual
+    assert dollars_per_hour(kind._replace(machine_type="a9-mega-8")) is None
+    known, unknown = estimate(kind, 2, 7200), estimate(kind._replace(machine_type="a9-mega-8"), 1, 60)
+    total = summed([known, unknown])
+    assert (total.count, total.seconds, total.unpriced_seconds) == (3, 7260, 60)
+    assert total.dollars == pytest.approx(2 * usual, abs=1e-3)
 
 
 def test_whose_registries_are_signed_in_to() -> None:

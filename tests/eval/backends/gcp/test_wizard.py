@@ -38,6 +38,7 @@ class Services:
     def __init__(self) -> None:
         self.buckets: dict[str, Any] = {}
         self.batch_is_enabled = True
+        self.rules_may_be_seen = True
         services = self
 
         class Answers(Handler):
@@ -55,6 +56,10 @@ class Services:
     def answer(self, method: str, path: str, body: Any) -> Any:
         if path.startswith("/compute/v1/projects/some-project/zones/us-east1-"):
             return {"name": path.rpartition("/")[2]}
+        if path == "/compute/v1/projects/some-project/global/firewalls":
+            if not self.rules_may_be_seen:
+                raise Refused(403, "Required 'compute.firewalls.list' permission")
+            return {"items": []}
         if path == "/v1/projects/some-project/locations/us-east1/jobs":
             if not self.batch_is_enabled:
                 raise Refused(
@@ -159,7 +164,14 @@ def test_from_nothing_to_ready_and_once_more(
         "gcp_zone": "us-east1-c",
         "gcp_bucket": "cooperbench-eval-some-project",
     }
-    assert services.buckets["cooperbench-eval-some-project"]["location"].lower() == "us-east1"
+    bucket = services.buckets["cooperbench-eval-some-project"]
+    assert bucket["location"].lower() == "us-east1"
+    # What is forgotten there goes by itself, and nothing else does.
+    (rule,) = bucket["lifecycle"]["rule"]
+    assert (rule["action"]["type"], rule["condition"]) == (
+        "Delete",
+        {"age": 14, "matchesPrefix": ["cooperbench/"]},
+    )
     # What is written is what is used; the environment comes before it.
     monkeypatch.setenv("XDG_CONFIG_HOME", terminal.variables["XDG_CONFIG_HOME"])
     monkeypatch.delenv("GOOGLE_CLOUD_PROJECT", raising=False)
@@ -211,6 +223,14 @@ def test_the_doctor_asks_each_service(
     (found,) = check()
     assert found.status is Status.OK
     assert "bucket cooperbench-eval-some-project, which the first evaluation makes" in found.detail
+    assert "e2-medium for the git server" in found.detail
+    services.rules_may_be_seen = False
+    (found,) = check()
+    assert found.status is Status.OK
+    assert (
+        "no git server for --git (that needs roles/compute.securityAdmin, or set GCP_GIT=carried)"
+        in found.detail
+    )
     services.batch_is_enabled = False
     (found,) = check()
     assert (found.name, found.status) == ("backend gcp (Batch)", Status.BROKEN)

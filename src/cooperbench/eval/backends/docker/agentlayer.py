@@ -6,11 +6,8 @@ content of the task's image, kept in the engine, and removed by `cooperbench ima
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
-import os
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from cooperbench.errors import SandboxError, UserError
@@ -21,8 +18,7 @@ from cooperbench.eval.backends.scrub import scrub_script
 from cooperbench.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+    from collections.abc import Callable
 
     from cooperbench.eval.backends.docker.engine import Engine
     from cooperbench.eval.backends.docker.images import Found, ImageStore, Say
@@ -95,17 +91,3 @@ def _changes(task: Task, source: Found) -> list[str]:
         # An empty command would not replace the sandbox's.
         f"CMD {json.dumps(source.command or ['sh'])}",
     ]
-
-
-@contextmanager
-def locked(cache_dir: Path, name: str) -> Iterator[None]:
-    """One process and thread at a time makes an image."""
-    folder = cache_dir / "docker"
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{hashlib.sha256(name.encode()).hexdigest()[:24]}.lock"
-    fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(fd)

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 from cooperbench.errors import CooperBenchError, UserError
 from cooperbench.eval.backends.base import Capabilities, SandboxOptions
+from cooperbench.eval.backends.cachelock import lock_path, locked
 from cooperbench.eval.backends.channeled import OpenSandboxes
-from cooperbench.eval.backends.docker.agentlayer import locked, prepare_agent_image
+from cooperbench.eval.backends.docker.agentlayer import prepare_agent_image
 from cooperbench.eval.backends.docker.containers import check_mounts, create_container, make_folders
 from cooperbench.eval.backends.docker.engine import Engine, connect
 from cooperbench.eval.backends.docker.faults import NotThere, faults
@@ -29,7 +30,10 @@ from cooperbench.models import Image
 from cooperbench.temporary import remove_abandoned
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from cooperbench.eval.backends.docker.images import Found, Say
+    from cooperbench.eval.backends.docker.networks import Attachment
     from cooperbench.eval.backends.docker.wire import Wire
     from cooperbench.models import Task
 
@@ -92,7 +96,7 @@ class DockerBackend:
 
     def prepare(self, task: Task, say: Say = say_nothing) -> Image:
         """Find, pull or build the task's image, and make the one without history from it."""
-        with locked(self._cache_dir, f"{self.engine.where} {task.label}"):
+        with self._alone_with(task):
             found = self.images.provide(task, say)
             agents = prepare_agent_image(self.engine, self.images, task, found, self._make, say)
         self.images.remember(found)
@@ -121,13 +125,25 @@ class DockerBackend:
                 remove_session(engine, session)
             engine.close()
 
-    def _make(self, image: str, timeout: int, workdir: str, options: SandboxOptions) -> DockerSandbox:
+    def _alone_with(self, task: Task) -> AbstractContextManager[None]:
+        """While one process or thread makes an image of a task ready, others wait for it."""
+        return locked(lock_path(self._cache_dir / "docker", f"{self.engine.where} {task.label}"))
+
+    def _make(
+        self,
+        image: str,
+        timeout: int,
+        workdir: str,
+        options: SandboxOptions,
+        network: Attachment | None = None,
+    ) -> DockerSandbox:
+        """`network`: another one than that of the sandbox's network policy."""
         if options.network not in self.capabilities.networks:
             raise UserError(f"the docker backend cannot give the network policy {options.network!r}")
         engine = self.engine
         found = self.images.get(image)
         try:
-            sandbox = self._start(engine, found, timeout, workdir, options)
+            sandbox = self._start(engine, found, timeout, workdir, options, network)
         except NotThere as error:
             self.images.forget(image)
             raise UserError(
@@ -142,7 +158,13 @@ class DockerBackend:
         return sandbox
 
     def _start(
-        self, engine: Engine, found: Found, timeout: int, workdir: str, options: SandboxOptions
+        self,
+        engine: Engine,
+        found: Found,
+        timeout: int,
+        workdir: str,
+        options: SandboxOptions,
+        network: Attachment | None,
     ) -> DockerSandbox:
         assert self._networks is not None
         doing = f"making a sandbox of {found.name}"
@@ -157,7 +179,7 @@ class DockerBackend:
                     name=name,
                     command=first_command(timeout, trusted=found.image_id in self._proven),
                     workdir=workdir,
-                    network=self._networks.mode(options.network),
+                    network=network or self._networks.attachment(options),
                     labels=container_labels(self._session, options, timeout),
                 )
                 make_folders(engine, name, found)

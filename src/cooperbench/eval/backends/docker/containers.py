@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from cooperbench.eval.backends.docker.engine import Engine
     from cooperbench.eval.backends.docker.images import Found
+    from cooperbench.eval.backends.docker.networks import Attachment
     from cooperbench.eval.backends.docker.settings import DockerSettings
 
 KEPT_CAPABILITIES = (
@@ -44,13 +45,14 @@ def create_container(
     name: str,
     command: list[str],
     workdir: str,
-    network: str,
+    network: Attachment,
     labels: Mapping[str, str],
 ) -> None:
     """Made, not started. Its entrypoint is cleared, its stdin open."""
     check_mounts(engine, settings)
     host_config: dict[str, Any] = {
-        "NetworkMode": network,
+        "NetworkMode": network.mode,
+        **({"Dns": list(network.name_servers)} if network.name_servers else {}),
         "Init": engine.has_init,
         "CapDrop": ["ALL"],
         "CapAdd": list(KEPT_CAPABILITIES),
@@ -80,7 +82,7 @@ def create_container(
         "Tty": False,
         # The same as NetworkMode none, with a loopback from the runtime, but 100 ms sooner. The guardian sees to
         # /etc/hosts, which the engine then leaves alone.
-        "NetworkDisabled": network == "none" and not engine.podman,
+        "NetworkDisabled": network.mode == "none" and not engine.podman,
         "Healthcheck": {"Test": ["NONE"]},
         "HostConfig": host_config,
     }

@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cooperbench.errors import CooperBenchError, UserError
+from cooperbench.eval.backends.cachelock import lock_path, locked
 from cooperbench.eval.backends.docker.faults import cannot_connect, faults
 from cooperbench.eval.backends.docker.podman import PodmanService
 from cooperbench.eval.backends.docker.wire import Wire
+from cooperbench.eval.backends.local.rundir import default_cache_dir
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,12 +68,12 @@ class Engine:
     def changing_images(self, action: Callable[[], T]) -> T:
         """Do something that adds or removes images.
 
-        Podman's storage loses its place when several do so at once, processes included, and finds it again: there it is
-        done one at a time, and again if need be.
+        Podman's storage loses its place when several do so at once, and finds it again: there it is done one at a time
+        by all processes of this user, whichever service of Podman each talks to, and again if somebody else was at it.
         """
         if not self.podman:
             return action()
-        with self._changing:
+        with self._changing, locked(self._storage_lock()):
             for pause_seconds in _PAUSES_SECONDS:
                 try:
                     return action()
@@ -80,6 +82,10 @@ class Engine:
                         raise
                 time.sleep(pause_seconds)
             return action()
+
+    def _storage_lock(self) -> Path:
+        storage = f"{self.info.get('Name')} {self.info.get('DockerRootDir')}"
+        return lock_path(default_cache_dir() / "podman", storage)
 
     def attach(self, container: str) -> Wire:
         """The stdin and stdout of a container's first process, before it is started."""

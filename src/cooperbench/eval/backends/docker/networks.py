@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import secrets
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cooperbench.eval.backends.docker.faults import faults
 from cooperbench.eval.backends.docker.labels import ownership
 
 if TYPE_CHECKING:
-    from cooperbench.eval.backends.base import NetworkPolicy
+    from cooperbench.eval.backends.base import SandboxOptions
     from cooperbench.eval.backends.docker.engine import Engine
 
-_NO_TALK = {"com.docker.network.bridge.enable_icc": "false"}
+NO_TALK = {"com.docker.network.bridge.enable_icc": "false"}
+
+
+class Attachment(NamedTuple):
+    """How a container is on the network."""
+
+    mode: str
+    """Its NetworkMode."""
+    name_servers: tuple[str, ...] = ()
+    """Those of the engine unless there are any here."""
 
 
 class Networks:
@@ -25,19 +34,20 @@ class Networks:
         self._lock = threading.Lock()
         self._public = ""
 
-    def mode(self, policy: NetworkPolicy) -> str:
-        """What a container's NetworkMode must be."""
-        if policy == "none":
-            return "none"
+    def attachment(self, options: SandboxOptions) -> Attachment:
+        """As a sandbox's network policy wants it."""
+        if options.network == "none":
+            return Attachment("none")
         if self._engine.podman:
             # Podman cannot forbid neighbours to talk, so nobody has neighbours.
-            return self._create({"isolate": "true"})
+            return Attachment(self.create({"isolate": "true"}))
         with self._lock:
             if not self._public:
-                self._public = self._create(_NO_TALK)
-            return self._public
+                self._public = self.create(NO_TALK)
+            return Attachment(self._public)
 
-    def _create(self, options: dict[str, str]) -> str:
+    def create(self, options: dict[str, str]) -> str:
+        """A bridge with options of its driver; its name."""
         name = f"cooperbench-{self._session}-{secrets.token_hex(4)}"
         request: dict[str, Any] = {"driver": "bridge", "options": options, "labels": ownership(self._session)}
         with faults("making a network for sandboxes", self._engine.client):

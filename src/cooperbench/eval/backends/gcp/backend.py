@@ -6,7 +6,6 @@ import atexit
 import contextlib
 import os
 import threading
-import weakref
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -15,21 +14,27 @@ from cooperbench.eval.backends.base import Capabilities, SandboxOptions
 from cooperbench.eval.backends.gcp import prices
 from cooperbench.eval.backends.gcp.compute import Compute
 from cooperbench.eval.backends.gcp.faults import NOT_INSTALLED
-from cooperbench.eval.backends.gcp.fleet import SPARE_SECONDS, Fleet
+from cooperbench.eval.backends.gcp.firewall import Firewall, remove_leftover_rules
+from cooperbench.eval.backends.gcp.fleet import SPARE_SECONDS
+from cooperbench.eval.backends.gcp.holdings import Holdings
 from cooperbench.eval.backends.gcp.images import TaskImages
-from cooperbench.eval.backends.gcp.leftovers import remove_leftovers, remove_session
+from cooperbench.eval.backends.gcp.leftovers import remove_leftovers
 from cooperbench.eval.backends.gcp.settings import LONGEST_LIFETIME_HOURS, GcpSettings, read_settings
-from cooperbench.eval.backends.gcp.tunnel import Keys
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
     from cooperbench.eval.backends.base import Estimate
     from cooperbench.eval.backends.docker.sandbox import DockerSandbox
     from cooperbench.eval.remote import Listener, Order
     from cooperbench.models import Image, Task
+    from cooperbench.team.gitremote import GitRemote
 
 _LONGEST_SECONDS = LONGEST_LIFETIME_HOURS * 3600 - SPARE_SECONDS
 _CLIENTS = ("docker", "google.cloud.compute_v1", "google.cloud.batch_v1", "google.cloud.storage")
-_backends: weakref.WeakSet[GCPBatchBackend] = weakref.WeakSet()
+_holding: set[GCPBatchBackend] = set()
+"""Those that have something at Google. One that nobody else knows any more has to delete it too."""
 
 
 class GCPBatchBackend:
@@ -43,6 +48,7 @@ class GCPBatchBackend:
         prepares=True,
         closes=True,
         checks=True,
+        interrupts=True,
         estimates=True,
     )
 
@@ -62,11 +68,10 @@ class GCPBatchBackend:
         self._lock = threading.Lock()
         self._process = 0
         self._compute: Compute | None = None
-        self._keys: Keys | None = None
-        self._fleet: Fleet | None = None
-        self._ended: list[Fleet] = []
-        """For the account of what they cost."""
-        _backends.add(self)
+        self._holdings: Holdings | None = None
+        self._ended: list[Holdings] = []
+        self._jobs: list[Estimate] = []
+        """Both for the account of what they cost."""
 
     @property
     def compute(self) -> Compute:
@@ -76,8 +81,11 @@ class GCPBatchBackend:
                 compute = Compute(self.settings)
                 compute.check_zone()
                 remove_leftovers(compute)
+                with contextlib.suppress(CooperBenchError):
+                    # Whoever may not look at firewall rules has set none.
+                    remove_leftover_rules(Firewall(self.settings))
                 self._compute, self._process = compute, os.getpid()
-                self._keys = self._fleet = None
+                self._holdings = None
             return self._compute
 
     def check(self) -> None:
@@ -102,7 +110,7 @@ class GCPBatchBackend:
             raise UserError(f"the gcp backend cannot give the network policy {options.network!r}")
         lifetime_seconds = min(max(1, timeout), _LONGEST_SECONDS)
         task = self._images.task_of(image)
-        fleet = self._fleet_now()
+        fleet = self._holdings_now().fleet
         machine = fleet.place(str(options.labels.get("run", "")), task, lifetime_seconds)
         try:
             name = self._images.name_on(machine, image)
@@ -116,41 +124,50 @@ class GCPBatchBackend:
         """All of an experiment's evaluations as one Batch job."""
         from cooperbench.eval.backends.gcp.batch import evaluate_on_batch
 
-        evaluate_on_batch(self.settings, order, listener, stop)
+        evaluate_on_batch(self.settings, order, listener, stop, self._jobs.append)
+
+    def make_git_remote(self, folder: Path, agent_ids: Sequence[str]) -> GitRemote:
+        """Behind the git server of this object, or carried by the harness where that is set."""
+        from cooperbench.team.carriedremote import CarriedRemote
+        from cooperbench.team.servedremote import ServedRemote
+
+        if self.settings.git == "carried":
+            return CarriedRemote(folder, agent_ids)
+        return ServedRemote(folder, agent_ids, lambda run_name: self._holdings_now().git_server.get(run_name))
 
     def estimate(self) -> Estimate:
-        """What the machines of this object have cost so far, roughly. Batch jobs are not in it."""
+        """What the machines of this object and of the Batch jobs that it has ended have cost so far, roughly."""
         with self._lock:
-            fleets = [*self._ended, *([self._fleet] if self._fleet is not None else [])]
-        told = [fleet.estimate() for fleet in fleets]
-        return prices.estimate(
-            self.settings, sum(one.count for one in told), sum(one.seconds for one in told)
-        )
+            held = [*self._ended, *([self._holdings] if self._holdings is not None else [])]
+        return prices.summed([*(each.estimate() for each in held), *self._jobs])
+
+    def interrupt(self) -> None:
+        with self._lock:
+            holdings = self._holdings
+        if holdings is not None:
+            holdings.interrupt()
 
     def close(self) -> None:
-        """Delete all machines. Google is connected to again when it is used again."""
+        """Delete all machines and rules. Google is connected to again when it is used again."""
         with self._lock:
-            compute, self._compute = self._compute, None
-            fleet, self._fleet = self._fleet, None
-            keys, self._keys = self._keys, None
-            process = self._process
-        if compute is None or process != os.getpid():
-            return
-        if fleet is not None:
-            fleet.close()
-            self._ended.append(fleet)
-            with contextlib.suppress(CooperBenchError):
-                remove_session(compute, fleet.session)
-        if keys is not None:
-            keys.remove()
+            holdings, process = self._holdings, self._process
+        if holdings is not None and process == os.getpid():
+            # Whoever is interrupted here calls again.
+            holdings.close()
+        with self._lock:
+            self._compute = None
+            if holdings is not None and self._holdings is holdings:
+                self._holdings = None
+                self._ended.append(holdings)
+        _holding.discard(self)
 
-    def _fleet_now(self) -> Fleet:
+    def _holdings_now(self) -> Holdings:
         compute = self.compute
         with self._lock:
-            if self._fleet is None:
-                self._keys = self._keys or Keys()
-                self._fleet = Fleet(self.settings, compute, self._keys)
-            return self._fleet
+            if self._holdings is None:
+                self._holdings = Holdings(self.settings, compute)
+                _holding.add(self)
+            return self._holdings
 
 
 def require_clients() -> None:
@@ -165,6 +182,6 @@ def require_clients() -> None:
 
 @atexit.register
 def _close_all() -> None:
-    for backend in list(_backends):
+    for backend in list(_holding):
         with contextlib.suppress(CooperBenchError):
             backend.close()

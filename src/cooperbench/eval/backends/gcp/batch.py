@@ -24,11 +24,13 @@ from cooperbench.eval.remote_entry import Entry, make_entry, pack_task
 from cooperbench.eval.remote_result import BadResult, Result
 from cooperbench.eval.remote_store import sha256
 from cooperbench.retry import with_retries
-from cooperbench.text import plural
+from cooperbench.text import duration_text, plural
 
 if TYPE_CHECKING:
     import threading
+    from collections.abc import Callable
 
+    from cooperbench.eval.backends.base import Estimate
     from cooperbench.eval.backends.gcp.batch_record import JobRecord
     from cooperbench.eval.backends.gcp.batch_service import JobView
     from cooperbench.eval.backends.gcp.settings import GcpSettings
@@ -41,13 +43,27 @@ _FAILURES_IN_A_ROW = 8
 _TELL_SECONDS = 60.0
 
 
-def evaluate_on_batch(settings: GcpSettings, order: Order, listener: Listener, stop: threading.Event) -> None:
-    """Until each pair of the order has an eval.json. Nothing is connected to where there is nothing to do."""
+def evaluate_on_batch(
+    settings: GcpSettings,
+    order: Order,
+    listener: Listener,
+    stop: threading.Event,
+    tell_cost: Callable[[Estimate], None],
+) -> None:
+    """Until each pair of the order has an eval.json. Nothing is connected to where there is nothing to do.
+
+    `tell_cost` is called for each job that has come to its end here, also for one that an earlier start has made.
+    """
     if not order.work and load_record(order.paths) is None:
         return
     service = BatchService(batch_client())
     bucket = open_bucket(storage_client(settings), settings.bucket, settings.region)
-    _BatchEvaluation(order, listener, stop, settings, read_batch_settings(), service, bucket).run()
+    evaluation = _BatchEvaluation(order, listener, stop, settings, read_batch_settings(), service, bucket)
+    try:
+        evaluation.run()
+    finally:
+        for cost in evaluation.costs.values():
+            tell_cost(cost)
 
 
 class _BatchEvaluation:
@@ -73,6 +89,8 @@ class _BatchEvaluation:
         self._errors: dict[str, CooperBenchError] = {}
         """Of tasks that came to no verdict: it stands if their last attempt does not come to one either."""
         self._seen: dict[str, str] = {}
+        self.costs: dict[str, Estimate] = {}
+        """By job, once it is deleted: one that is still there is found, and reckoned, another time."""
         self._told_state, self._told_at = "", 0.0
 
     def run(self) -> None:
@@ -262,9 +280,28 @@ class _BatchEvaluation:
             raise
 
     def _clean_up(self, record: JobRecord) -> None:
+        cost = self._cost(record)
         self._service.delete(record)
+        if cost is not None:
+            self.costs[record.job] = cost
+            self._listener.note(
+                f"Batch job {record.job}: {plural(cost.count, 'machine')} for {duration_text(cost.seconds)} in all,"
+                f" {_price_text(cost)} (an estimate by list prices, without the time to boot)"
+            )
         self._folder(record).remove()
         forget_record(self._order.paths)
 
+    def _cost(self, record: JobRecord) -> Estimate | None:
+        """A price that cannot be told is no reason to leave what costs."""
+        try:
+            return self._service.cost(record)
+        except CooperBenchError as error:
+            self._listener.note(f"what the Batch job {record.job} has cost is not known: {error}")
+            return None
+
     def _folder(self, record: JobRecord) -> Folder:
         return Folder(self._bucket.client.bucket(record.bucket), record.folder)
+
+
+def _price_text(cost: Estimate) -> str:
+    return "of a type without a known price" if cost.unpriced_seconds else f"about ${cost.dollars:.2f}"

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from cooperbench.eval.backends.gcp.batch_costs import cost_of
 from cooperbench.eval.backends.gcp.faults import faults
 from cooperbench.eval.backends.gcp.labels import host_filter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from google.cloud.batch_v1 import BatchServiceClient, Job
+    from google.cloud.batch_v1 import BatchServiceClient, Job, Task
 
+    from cooperbench.eval.backends.base import Estimate
     from cooperbench.eval.backends.gcp.batch_record import JobRecord
 
 _ENDED = ("SUCCEEDED", "FAILED", "CANCELLED", "DELETION_IN_PROGRESS")
@@ -71,21 +74,36 @@ class BatchService:
 
     def failures(self, record: JobRecord) -> dict[str, str]:
         """The tasks that Batch gave up, by entry, with its words on each."""
-        from google.api_core.exceptions import NotFound
         from google.cloud.batch_v1 import TaskStatus
 
         found: dict[str, str] = {}
-        with faults(f"asking about the tasks of {record.job}"):
-            try:
-                tasks = list(self._client.list_tasks(parent=f"{_name(record)}/taskGroups/group0", timeout=60))
-            except NotFound:
-                return {}
-        for task in tasks:
+        for task in self._tasks(record):
             index = int(task.name.rpartition("/")[2])
             if task.status.state == TaskStatus.State.FAILED and index < len(record.tasks):
                 events = list(task.status.status_events)
                 found[record.entry_ids[index]] = events[-1].description if events else "the task failed"
         return found
+
+    def cost(self, record: JobRecord) -> Estimate | None:
+        """What a job has cost so far, roughly; None for one that is not there."""
+        from google.api_core.exceptions import NotFound
+
+        with faults(f"asking about the Batch job {record.job}"):
+            try:
+                job = self._client.get_job(name=_name(record), timeout=60)
+            except NotFound:
+                return None
+        return cost_of(job, self._tasks(record), time.time())
+
+    def _tasks(self, record: JobRecord) -> list[Task]:
+        """None of a job that is not there."""
+        from google.api_core.exceptions import NotFound
+
+        with faults(f"asking about the tasks of {record.job}"):
+            try:
+                return list(self._client.list_tasks(parent=f"{_name(record)}/taskGroups/group0", timeout=60))
+            except NotFound:
+                return []
 
     def delete(self, record: JobRecord) -> None:
         """Its machines go with it, if it still runs; that is not waited for."""

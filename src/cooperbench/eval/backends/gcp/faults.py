@@ -38,6 +38,10 @@ class QuotaExceeded(UserError):
     """The project may not have more of it."""
 
 
+class MayNot(UserError):
+    """The account lacks a permission."""
+
+
 class OutOfMachines(InfraError):
     """The zone has none of that type just now."""
 
@@ -88,9 +92,7 @@ def translated(error: Exception, doing: str) -> CooperBenchError:
             f"{doing}: Insufficient quota ({words}): request more at {QUOTAS_PAGE}, or reduce the concurrency with -c"
         )
     if code == 403:
-        return UserError(
-            f"{doing}: the account may not do that ({words}): gcloud auth list tells whose it is"
-        )
+        return MayNot(f"{doing}: the account may not do that ({words}): gcloud auth list tells whose it is")
     if code == 404:
         return NotFound(f"{doing}: Google does not know it ({words})")
     if code in (400, 412, 501):

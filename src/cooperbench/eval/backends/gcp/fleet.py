@@ -16,11 +16,13 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from cooperbench.errors import CooperBenchError, InfraError, SandboxError
+from cooperbench.errors import CooperBenchError, SandboxError
 from cooperbench.eval.backends.gcp import prices
+from cooperbench.eval.backends.gcp.compute import Wanted
 from cooperbench.eval.backends.gcp.faults import OutOfMachines, QuotaExceeded
-from cooperbench.eval.backends.gcp.labels import SESSION, resource_labels
+from cooperbench.eval.backends.gcp.labels import SESSION, resource_labels, session_tag
 from cooperbench.eval.backends.gcp.machine import Machine
+from cooperbench.eval.backends.gcp.networks import bridge_metadata
 
 if TYPE_CHECKING:
     from cooperbench.eval.backends.base import Estimate
@@ -48,17 +50,16 @@ class Fleet:
         self._machines: dict[Machine, Future[None]] = {}
         self._idle: dict[Machine, threading.Timer] = {}
         self._full_until = 0.0
-        self._made = 0
-        self._seconds = 0.0
+        self._ever: list[Machine] = []
         self._closed = False
 
     def place(self, run_name: str, task: Task | None, lifetime_seconds: int) -> Machine:
         """A machine that is ready, with a place on it taken; `free` gives the place back."""
         while True:
-            machine, make = self._choose(task, lifetime_seconds)
+            machine, make = self._choose(run_name, task, lifetime_seconds)
             ready = self._machines.get(machine) or _done()
             if make:
-                self._start(machine, ready, run_name)
+                self._start(machine, ready)
             try:
                 ready.result()
             except (QuotaExceeded, OutOfMachines) as error:
@@ -83,9 +84,15 @@ class Fleet:
 
     def estimate(self) -> Estimate:
         with self._lock:
-            now = time.monotonic()
-            seconds = self._seconds + sum(now - machine.started_at for machine in self._machines)
-            return prices.estimate(self._settings, self._made, seconds)
+            return prices.summed(machine.cost for machine in self._ever)
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def interrupt(self) -> None:
+        """Whoever waits for a machine waits no longer; `close` follows."""
+        self._closed = True
 
     def close(self) -> None:
         """Delete all machines, those that are still being made included."""
@@ -99,7 +106,7 @@ class Fleet:
         told = self.estimate()
         _log.info("%d machines for %.1f hours in all", told.count, told.seconds / 3600)
 
-    def _choose(self, task: Task | None, lifetime_seconds: int) -> tuple[Machine, bool]:
+    def _choose(self, run_name: str, task: Task | None, lifetime_seconds: int) -> tuple[Machine, bool]:
         """A machine and whether it has yet to be made; a place on it is taken."""
         with self._lock:
             if self._closed:
@@ -116,7 +123,7 @@ class Fleet:
                 chosen = min(lasting, key=lambda each: each.places_taken)
             make = chosen is None
             if chosen is None:
-                chosen = self._new(lifetime_seconds)
+                chosen = self._new(run_name, lifetime_seconds)
             chosen.places_taken += 1
             if timer := self._idle.pop(chosen, None):
                 timer.cancel()
@@ -124,18 +131,25 @@ class Fleet:
             threading.Thread(target=self._delete, args=(lost,), daemon=True).start()
         return chosen, make
 
-    def _new(self, lifetime_seconds: int) -> Machine:
+    def _new(self, run_name: str, lifetime_seconds: int) -> Machine:
         seconds = max(int(self._settings.lifetime_hours * 3600), lifetime_seconds + SPARE_SECONDS)
         name = f"cooperbench-{self.session}-{secrets.token_hex(3)}"
-        machine = Machine(self._settings, name, seconds, self.free)
+        wanted = Wanted(
+            name,
+            prices.kind_of(self._settings),
+            seconds,
+            labels=resource_labels(run_name, "agents", **{SESSION: self.session}),
+            tags=(session_tag(self.session),),
+            metadata=bridge_metadata(name),
+        )
+        machine = Machine(self._settings, wanted, self.free)
         self._machines[machine] = Future()
-        self._made += 1
+        self._ever.append(machine)
         return machine
 
-    def _start(self, machine: Machine, ready: Future[None], run_name: str) -> None:
-        labels = resource_labels(run_name, "agents", **{SESSION: self.session})
+    def _start(self, machine: Machine, ready: Future[None]) -> None:
         try:
-            machine.start(self._compute, self._keys, labels, lambda: self._closed)
+            machine.start(self._compute, self._keys, lambda: self._closed)
             if self._closed:
                 raise SandboxError("the backend was closed")
         except BaseException as error:
@@ -165,20 +179,23 @@ class Fleet:
 
     def _forget(self, machine: Machine) -> None:
         if self._machines.pop(machine, None) is not None:
-            self._seconds += time.monotonic() - machine.started_at
+            machine.give_up()
 
     def _delete(self, machines: list[Machine]) -> None:
-        """The requests first: what costs ends, whatever happens to the rest."""
-        for machine in machines:
-            try:
-                self._compute.delete(machine.name)
-            except InfraError as error:
-                _log.warning(
-                    "%s; its maximum run duration ends it, or cooperbench clean --backend gcp", error
-                )
-        for machine in machines:
-            with suppress(CooperBenchError):
-                machine.close()
+        delete_machines(self._compute, machines)
+
+
+def delete_machines(compute: Compute, machines: list[Machine]) -> None:
+    """The requests first: what costs ends, whatever happens to the rest."""
+    for machine in machines:
+        try:
+            compute.delete(machine.name)
+        except CooperBenchError as error:
+            _log.warning("%s; its maximum run duration ends it, or cooperbench clean --backend gcp", error)
+        machine.give_up()
+    for machine in machines:
+        with suppress(CooperBenchError):
+            machine.close()
 
 
 def _done() -> Future[None]:

@@ -39,6 +39,16 @@ def resource_labels(run_name: str, purpose: str, **others: str) -> dict[str, str
     return {name: _fit(value) for name, value in labels.items()}
 
 
+def session_tag(session: str) -> str:
+    """The network tag of one backend object's machines for agents."""
+    return f"cooperbench-{session}"
+
+
+def git_tag(session: str) -> str:
+    """That of its git server."""
+    return f"cooperbench-{session}-git"
+
+
 def host_filter() -> str:
     """As the APIs take it: what this user has made from this machine."""
     owner = this_owner()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from cooperbench.eval.backends.gcp.labels import SESSION, host_filter, is_leftover
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 _ON_ITS_WAY = "STOPPING"
 """Being deleted, or shutting down: the next time tells."""
 _SHUT_DOWN = "TERMINATED"
+_log = logging.getLogger("cooperbench")
 
 
 def remove_leftovers(compute: Compute) -> list[str]:
@@ -39,8 +41,14 @@ def clean() -> list[str]:
     """For `cooperbench clean --backend gcp`: connect, remove leftovers, tell their names."""
     from cooperbench.eval.backends.gcp.batch_leftovers import remove_leftover_jobs
     from cooperbench.eval.backends.gcp.compute import Compute
+    from cooperbench.eval.backends.gcp.faults import MayNot
+    from cooperbench.eval.backends.gcp.firewall import Firewall, remove_leftover_rules
     from cooperbench.eval.backends.gcp.settings import read_settings
 
     settings = read_settings()
-    machines = [f"machine {name}" for name in remove_leftovers(Compute(settings))]
-    return machines + [f"job {name}" for name in remove_leftover_jobs(settings)]
+    removed = [f"machine {name}" for name in remove_leftovers(Compute(settings))]
+    try:
+        removed += [f"firewall rule {name}" for name in remove_leftover_rules(Firewall(settings))]
+    except MayNot as error:
+        _log.warning("%s", error)
+    return removed + [f"job {name}" for name in remove_leftover_jobs(settings)]

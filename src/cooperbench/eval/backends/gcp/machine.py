@@ -1,10 +1,11 @@
-"""One machine for agents, from its creation to its deletion: it boots, is connected to, and runs containers.
+"""One machine, from its creation to its deletion: it boots, is connected to, and runs containers.
 
 What happens in its engine is the docker backend's: images, sandboxes, channels and limits are the same as there.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -12,43 +13,50 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from cooperbench.errors import InfraError, Interrupted, SandboxError, SandboxTimeout
+from cooperbench.eval.backends.base import SandboxOptions
 from cooperbench.eval.backends.channeled import OpenSandboxes
 from cooperbench.eval.backends.docker.backend import DockerBackend
 from cooperbench.eval.backends.docker.engine import ANSWER_SECONDS, Engine
 from cooperbench.eval.backends.docker.faults import faults as engine_faults
 from cooperbench.eval.backends.docker.images import ImageStore
-from cooperbench.eval.backends.docker.networks import Networks
+from cooperbench.eval.backends.docker.networks import Attachment
+from cooperbench.eval.backends.gcp import prices
 from cooperbench.eval.backends.gcp.compute import SSH_USER
+from cooperbench.eval.backends.gcp.faults import Unavailable
+from cooperbench.eval.backends.gcp.networks import MachineNetworks, team_bridge
 from cooperbench.eval.backends.gcp.registry import sign_in
 from cooperbench.eval.backends.gcp.tunnel import Keys, Tunnel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
-    from cooperbench.eval.backends.base import SandboxOptions
+    from cooperbench.eval.backends.base import Estimate
     from cooperbench.eval.backends.docker.sandbox import DockerSandbox
-    from cooperbench.eval.backends.gcp.compute import Compute
+    from cooperbench.eval.backends.gcp.compute import Compute, Wanted
     from cooperbench.eval.backends.gcp.settings import GcpSettings
     from cooperbench.models import Image, Task
 
 _BOOT_SECONDS = 600.0
 _LOOK_SECONDS = 1.0
+_MOST_LOOK_SECONDS = 5.0
+_STATUS_SECONDS = 15.0
 _MOST_IDLE_CONNECTIONS = 64
 _ANY_VERSION = "1.41"
 _GONE = ("", "STOPPING", "STOPPED", "TERMINATED", "SUSPENDED")
+_log = logging.getLogger("cooperbench")
 
 
 class Machine:
     """Made by `start`; nothing else of it may be used before."""
 
-    def __init__(
-        self, settings: GcpSettings, name: str, lifetime_seconds: int, on_release: Callable[[Machine], None]
-    ) -> None:
-        self.name = name
+    def __init__(self, settings: GcpSettings, wanted: Wanted, on_release: Callable[[Machine], None]) -> None:
+        """`on_release` is called whenever a sandbox on it has ended."""
+        self.name = wanted.name
         self._settings = settings
-        self._lifetime_seconds = lifetime_seconds
-        self.ends_at = time.monotonic() + lifetime_seconds
-        self.started_at = time.monotonic()
+        self._wanted = wanted
+        self._started_at = time.monotonic()
+        self._ended_at: float | None = None
+        self.ends_at = self._started_at + wanted.lifetime_seconds
         self._on_release = on_release
         self._tunnel: Tunnel | None = None
         self._engine: MachineEngine | None = None
@@ -62,14 +70,22 @@ class Machine:
     def alive(self) -> bool:
         return self._tunnel is None or self._tunnel.open
 
-    def start(
-        self, compute: Compute, keys: Keys, labels: Mapping[str, str], given_up: Callable[[], bool]
-    ) -> None:
-        compute.create(self.name, labels, keys.public, self._lifetime_seconds)
+    @property
+    def cost(self) -> Estimate:
+        """Until now, or until it was given up."""
+        seconds = (self._ended_at or time.monotonic()) - self._started_at
+        return prices.estimate(self._wanted.kind, 1, seconds)
+
+    def start(self, compute: Compute, keys: Keys, given_up: Callable[[], bool]) -> None:
+        compute.create(self._wanted, keys.public)
         host_key = self._wait_until_ready(compute, given_up)
         address = self.name if self._settings.reach == "iap" else compute.address(self.name)
         self._tunnel = Tunnel(self._settings, keys, self.name, address, host_key, SSH_USER, given_up)
         self._engine = MachineEngine(self.name, self._tunnel, lambda: self._on_release(self))
+
+    def give_up(self) -> None:
+        """It is deleted, or will be: it costs no more."""
+        self._ended_at = self._ended_at or time.monotonic()
 
     @property
     def engine(self) -> MachineEngine:
@@ -101,26 +117,35 @@ class Machine:
 
     def _wait_until_ready(self, compute: Compute, given_up: Callable[[], bool]) -> str:
         """The host key, told as everything else by guest attributes, which nobody on the way can change."""
-        deadline = time.monotonic() + _BOOT_SECONDS
+        began = time.monotonic()
+        next_status_at = began
         while True:
-            told = compute.attributes(self.name)
-            if "failed" in told:
-                raise InfraError(f"the machine {self.name} did not get ready: {told['failed'][:300]}")
-            if "ready" in told and "host-key" in told:
-                return told["host-key"]
+            try:
+                told = compute.attributes(self.name)
+                if "failed" in told:
+                    raise InfraError(f"the machine {self.name} did not get ready: {told['failed'][:300]}")
+                if "ready" in told and "host-key" in told:
+                    return told["host-key"]
+                if time.monotonic() >= next_status_at:
+                    self._check_status(compute)
+                    next_status_at = time.monotonic() + _STATUS_SECONDS
+            except Unavailable as error:
+                # Many machines that boot at once may ask more often than Google likes.
+                _log.debug("%s; asking again", error)
             if given_up():
                 raise Interrupted("stopped")
-            if (status := compute.status(self.name)) in _GONE:
-                raise InfraError(
-                    f"the machine {self.name} ended while booting ({status.lower() or 'deleted'})"
-                )
-            if time.monotonic() >= deadline:
+            waited_seconds = time.monotonic() - began
+            if waited_seconds >= _BOOT_SECONDS:
                 raise SandboxTimeout(
                     f"the machine {self.name} did not get ready in {_BOOT_SECONDS:.0f} s: see gcloud compute instances"
                     f" get-serial-port-output {self.name} --zone {self._settings.zone}; without a public address it"
                     " needs Cloud NAT"
                 )
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(min(_LOOK_SECONDS + waited_seconds / 10, _MOST_LOOK_SECONDS))
+
+    def _check_status(self, compute: Compute) -> None:
+        if (status := compute.status(self.name)) in _GONE:
+            raise InfraError(f"the machine {self.name} ended while booting ({status.lower() or 'deleted'})")
 
 
 class MachineEngine(DockerBackend):
@@ -131,7 +156,7 @@ class MachineEngine(DockerBackend):
         self._there = _connect(machine, f"unix://{tunnel.socket}", lambda: tunnel.open)
         self._process, self._session = os.getpid(), machine.removeprefix("cooperbench-")
         self._images = ImageStore(self._there, self.settings)
-        self._networks = Networks(self._there, self._session)
+        self._networks = MachineNetworks(self._there, self._session, team_bridge(machine))
         self._placed: set[DockerSandbox] = set()
         self._placing = threading.Lock()
         self._on_release = on_release
@@ -157,7 +182,14 @@ class MachineEngine(DockerBackend):
         options: SandboxOptions | None = None,
     ) -> DockerSandbox:
         """One that has a place, which is free again when it ends. Those that make images have none."""
-        sandbox = super().create_sandbox(image, timeout, workdir, options=options)
+        return self._place(super().create_sandbox(image, timeout, workdir, options=options))
+
+    def create_server(self, image: str, timeout: int) -> DockerSandbox:
+        """For a program of ours that others are to reach: on the machine's own network."""
+        sign_in(self.engine.api, [image])
+        return self._place(self._make(image, timeout, "/", SandboxOptions("git"), Attachment("host")))
+
+    def _place(self, sandbox: DockerSandbox) -> DockerSandbox:
         with self._placing:
             self._placed.add(sandbox)
         if sandbox not in self._open.all():

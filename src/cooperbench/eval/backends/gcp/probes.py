@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from cooperbench.errors import CooperBenchError
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -29,7 +31,20 @@ def _compute(settings: GcpSettings) -> str:
     from cooperbench.eval.backends.gcp.compute import Compute
 
     Compute(settings).check_zone()
-    return f"zone {settings.zone}, {settings.machine_type} machines for agents"
+    return f"zone {settings.zone}, {settings.machine_type} machines for agents, {_git(settings)}"
+
+
+def _git(settings: GcpSettings) -> str:
+    """Nothing is wrong where a git server cannot be: most runs need none."""
+    from cooperbench.eval.backends.gcp.firewall import ROLE, Firewall
+
+    if settings.git == "carried":
+        return "commits of --git carried by the harness"
+    try:
+        Firewall(settings).listed()
+    except CooperBenchError:
+        return f"no git server for --git (that needs {ROLE}, or set GCP_GIT=carried)"
+    return f"{settings.git_machine_type} for the git server of --git"
 
 
 def _batch(settings: GcpSettings) -> str:

@@ -13,11 +13,14 @@ from typing import Any, Literal, cast
 
 from cooperbench.errors import UserError
 from cooperbench.settings import config_file, load_settings
+from cooperbench.team.gitserver import DEFAULT_IMAGE
 
 Reach = Literal["address", "iap"]
+Sharing = Literal["server", "carried"]
 
 DEFAULT_REGION = "us-central1"
 DEFAULT_MACHINE_TYPE = "e2-standard-8"
+DEFAULT_GIT_MACHINE_TYPE = "e2-medium"
 DEFAULT_BOOT_IMAGE = "projects/cos-cloud/global/images/family/cos-stable"
 CPUS_PER_SANDBOX = 2
 LONGEST_LIFETIME_HOURS = 24 * 120
@@ -44,6 +47,9 @@ VARIABLES = {
     "most_machines": "GCP_MOST_MACHINES",
     "lifetime_hours": "GCP_LIFETIME_HOURS",
     "idle_minutes": "GCP_IDLE_MINUTES",
+    "git": "GCP_GIT",
+    "git_machine_type": "GCP_GIT_MACHINE_TYPE",
+    "git_image": "GCP_GIT_IMAGE",
 }
 KEYS = {name: "gcp_project_id" if name == "project" else f"gcp_{name}" for name in VARIABLES}
 """In config.json."""
@@ -62,6 +68,9 @@ _PATTERNS = {
         "like projects/cos-cloud/global/images/family/cos-stable",
     ),
     "reach": (re.compile(r"address|iap"), "address or iap"),
+    "git": (re.compile(r"server|carried"), "server or carried"),
+    "git_machine_type": (re.compile(r"[a-z0-9]+(-[a-z0-9]+)+"), "like e2-medium"),
+    "git_image": (re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*"), "an image's name"),
 }
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
@@ -95,6 +104,11 @@ class GcpSettings:
     """After this a machine is deleted by Google, whatever became of us."""
     idle_minutes: float = 10.0
     """A machine without sandboxes is kept for this long, as the next may want it."""
+    git: Sharing = "server"
+    """What `--git` means: a git server on a machine of its own, or commits that the harness carries."""
+    git_machine_type: str = DEFAULT_GIT_MACHINE_TYPE
+    git_image: str = DEFAULT_IMAGE
+    """What the git server runs in: any image with git and python3."""
 
     @property
     def project_path(self) -> str:
@@ -143,6 +157,9 @@ def read_settings(**given: object) -> GcpSettings:
         most_machines=source.whole("most_machines", 50),
         lifetime_hours=source.number("lifetime_hours", 12.0, most=LONGEST_LIFETIME_HOURS),
         idle_minutes=source.number("idle_minutes", 10.0),
+        git=cast(Sharing, source.text("git", "server")),
+        git_machine_type=source.text("git_machine_type", DEFAULT_GIT_MACHINE_TYPE),
+        git_image=source.text("git_image", DEFAULT_IMAGE),
     )
 
 

@@ -1,6 +1,6 @@
 #!/bin/bash
-# The first thing on a machine for agents, run as root by Google's guest agent: Docker ready for the user `cooperbench`, whose
-# key is in the metadata, the host key told over a way that the network cannot forge, and an end when nobody is connected.
+# The first thing on a machine of ours, run as root by Google's guest agent: Docker ready for the user `cooperbench`, whose key
+# is in the metadata, the host key told over a way that the network cannot forge, and an end when nobody is connected.
 # What it comes to stands in the guest attributes `cooperbench/ready` or `cooperbench/failed`.
 user=cooperbench
 socket=/var/run/docker.sock
@@ -11,8 +11,21 @@ tell() {
   curl -sf --retry 10 --retry-all-errors -X PUT -H 'Metadata-Flavor: Google' --data-binary "$2" \
     "$metadata/guest-attributes/cooperbench/$1" >/dev/null
 }
+# A harness that was killed deletes nothing. Processors cost most, and end with this; the disk goes with the machine, at its
+# maximum run duration, at the harness's next start, or by `cooperbench clean`.
+end_when_abandoned() {
+  local idle=0 look most
+  look=$(ask attributes/cooperbench-look-seconds)
+  while sleep "${look:=60}"; do
+    stat -c %U /proc/[0-9]* 2>/dev/null | grep -qx "$user"
+    case $? in 1) idle=$((idle + look)) ;; *) idle=0 ;; esac
+    most=$(ask attributes/cooperbench-idle-seconds)
+    ((idle < ${most:-900})) || exec shutdown -h now
+  done
+}
 fail() {
   tell failed "$1"
+  end_when_abandoned
   exit 1
 }
 patiently() { # SECONDS COMMAND...: until it succeeds
@@ -36,6 +49,22 @@ patiently 180 curl -sf --unix-socket "$socket" http://docker/_ping || fail "Dock
 iptables -w -I DOCKER-USER -d 169.254.169.254 -p tcp ! --dport 53 -j REJECT ||
   fail "the metadata server cannot be closed to containers"
 
+# Sandboxes without network that share a git remote are on a bridge of their own, from which nothing but that is reached: only
+# its port, only inside the VPC, no name server, nothing of this machine. Set before the bridge is there; the last rule comes first.
+unsafe="sandboxes cannot be kept from the network"
+bridge=$(ask attributes/cooperbench-bridge) && port=$(ask attributes/cooperbench-git-port) || fail "$unsafe: which bridge?"
+rule() { iptables -w -I "$@" || fail "$unsafe"; }
+rule INPUT -i "$bridge" -j REJECT
+rule DOCKER-USER -i "$bridge" -j REJECT
+for inside in 10.0.0.0/8 172.16.0.0/12 192.168.0.0/16 100.64.0.0/10; do
+  rule DOCKER-USER -i "$bridge" -d "$inside" -p tcp --dport "$port" -j RETURN
+done
+rule DOCKER-USER -o "$bridge" -m conntrack --ctstate NEW -j REJECT
+
+# Container-Optimized OS lets in nothing but SSH. Who gets here at all is the VPC's firewall's business.
+serves=$(ask attributes/cooperbench-serve-port)
+[ -z "$serves" ] || iptables -w -I INPUT -p tcp --dport "$serves" -j ACCEPT || fail "port $serves cannot be opened"
+
 id "$user" >/dev/null 2>&1 || useradd -m -s /bin/bash "$user" || fail "no user $user can be made"
 usermod -aG "$(stat -c %G "$socket")" "$user" || fail "$user may not use Docker"
 
@@ -51,11 +80,4 @@ patiently 120 test -s /etc/ssh/ssh_host_ed25519_key.pub || fail "there is no hos
 tell host-key "$(cut -d ' ' -f 1,2 /etc/ssh/ssh_host_ed25519_key.pub)"
 tell ready 1
 
-# A harness that was killed deletes nothing. Processors cost most, and end with this; the disk goes with the machine, at its
-# maximum run duration, at the harness's next start, or by `cooperbench clean`.
-idle=0 most=$(ask attributes/cooperbench-idle-minutes)
-while sleep 60; do
-  pgrep -u "$user" >/dev/null
-  case $? in 1) idle=$((idle + 1)) ;; *) idle=0 ;; esac
-  ((idle < ${most:-15})) || exec shutdown -h now
-done
+end_when_abandoned

@@ -11,10 +11,11 @@ import os
 import secrets
 import threading
 import time
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from cooperbench.errors import SandboxDead, SandboxError
 from cooperbench.eval.backends.channel import Channel, as_bytes, quote
+from cooperbench.eval.backends.commandstream import CommandStream
 from cooperbench.eval.backends.transport import PipeTransport
 
 if TYPE_CHECKING:
@@ -53,14 +54,16 @@ class Control:
         channel.handshake()
         return channel
 
-    def open_stream(self, argv: Sequence[str]) -> ControlledStream:
+    def open_stream(self, argv: Sequence[str]) -> CommandStream:
         mark = secrets.token_hex(8)
         write_fd, read_fd, group = self._open("stream", [mark.encode(), *map(as_bytes, argv)])
         os.set_blocking(read_fd, True)
-        return ControlledStream(self, write_fd, read_fd, mark, group)
+        stdin, stdout = os.fdopen(write_fd, "wb", buffering=0), os.fdopen(read_fd, "rb")
+        return CommandStream(stdin, stdout, lambda: self._kill(mark, group))
 
-    def kill(self, mark: str, group: str) -> None:
-        with self._lock:
+    def _kill(self, mark: str, group: str) -> None:
+        # With the sandbox its commands have ended.
+        with self._lock, contextlib.suppress(SandboxError):
             self._ask([b"kill", mark.encode(), group.encode()])
 
     def close(self) -> None:
@@ -116,30 +119,3 @@ class Control:
             self._buffer += data
         line, _, self._buffer = self._buffer.partition(b"\n")
         return line
-
-
-class ControlledStream:
-    """A `Stream`: a command in the sandbox with its own pipes."""
-
-    def __init__(self, control: Control, write_fd: int, read_fd: int, mark: str, group: str) -> None:
-        self._control = control
-        self._mark = mark
-        self._group = group
-        self._stdin: IO[bytes] = os.fdopen(write_fd, "wb", buffering=0)
-        self._stdout: IO[bytes] = os.fdopen(read_fd, "rb")
-
-    @property
-    def stdin(self) -> IO[bytes]:
-        return self._stdin
-
-    @property
-    def stdout(self) -> IO[bytes]:
-        return self._stdout
-
-    def close(self) -> None:
-        """End the command with everything it started. Calling it again does nothing."""
-        with contextlib.suppress(SandboxError):
-            self._control.kill(self._mark, self._group)
-        with contextlib.suppress(OSError):
-            self._stdin.close()
-        self._stdout.close()

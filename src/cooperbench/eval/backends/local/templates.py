@@ -7,27 +7,26 @@ It is built in a staging folder under a lock and renamed into place, so that wha
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
 import platform
 import shutil
 import sys
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cooperbench.errors import SandboxError, UserError
 from cooperbench.eval.backends.base import SandboxOptions
+from cooperbench.eval.backends.cachelock import locked
 from cooperbench.eval.backends.local.mounts import Bind
 from cooperbench.eval.backends.local.rundir import make_cache_folder
 from cooperbench.eval.backends.local.view import Content, copy_tree
 from cooperbench.temporary import remove_tree
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from cooperbench.eval.backends.base import CommandResult, RichSandbox
     from cooperbench.models import Task
@@ -123,7 +122,7 @@ def make_template(task: Task, cache_dir: Path, make_sandbox: MakeSandbox) -> Tem
         return found
     folder = cache_dir / "local"
     make_cache_folder(folder)
-    with _locked(folder / f"{key}.lock"):
+    with locked(folder / f"{key}.lock"):
         if found := load_template(cache_dir, key):
             return found
         for left in folder.glob(f"{key}.staging-*"):
@@ -137,16 +136,6 @@ def make_template(task: Task, cache_dir: Path, make_sandbox: MakeSandbox) -> Tem
         finally:
             remove_tree(staging)
     return replace(template, path=folder / key)
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(fd)
 
 
 def _build(task: Task, digest: str, staging: Path, log: Path, make_sandbox: MakeSandbox) -> Template:
