@@ -18,6 +18,15 @@ from cooperbench.eval.backends.base import SandboxOptions
 from cooperbench.eval.backends.local import LocalBackend
 from cooperbench.team.gitserver import GitServer, SharedServer
 from cooperbench.team.servedremote import ServedRemote
+from tests.eval.backends.sharing import (
+    AGENTS,
+    COMMIT,
+    address,
+    attach,
+    check_that_it_was_shared_alike,
+    check_that_nobody_else_gets_in,
+    git,
+)
 from tests.runner.helpers import run_tiny
 from tests.tiny import write_script
 
@@ -25,11 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from cooperbench.eval.backends.base import CommandResult, RichSandbox
+    from cooperbench.eval.backends.base import RichSandbox
     from cooperbench.team.gitremote import GitRemote
-
-AGENTS = ("agent1", "agent2")
-COMMIT = "git add -A; git commit -qm done"
 
 
 def free_port() -> int:
@@ -59,16 +65,6 @@ class ServingBackend(LocalBackend):
         super().close()
 
 
-def make_repository(sandbox: RichSandbox) -> str:
-    """The same commit in every sandbox."""
-    made = (
-        "mkdir -p /workspace/repo; cd /workspace/repo; git init -q -b main . && echo one >file && git add file"
-        " && GIT_AUTHOR_DATE='2020-01-01T00:00:00Z' GIT_COMMITTER_DATE='2020-01-01T00:00:00Z'"
-        " git -c user.name=x -c user.email=x@x commit -qm base && git rev-parse HEAD"
-    )
-    return sandbox.run(["bash", "-c", made], cwd="/").stdout_read().strip()
-
-
 class Pair:
     """Two sandboxes with a repository each, and the remote between them."""
 
@@ -85,16 +81,10 @@ class Pair:
             )
             stack.callback(sandbox.terminate)
             self.sandboxes[agent_id] = sandbox
-            self.base = make_repository(sandbox)
-            self.remote.attach(
-                agent_id, sandbox, repo_dir="/workspace/repo", base_commit=self.base, base_git_dir="/workspace/repo/.git",
-            )  # fmt: skip
-
-    def run(self, agent_id: str, command: str, cwd: str = "/workspace/repo") -> CommandResult:
-        return self.sandboxes[agent_id].run(["bash", "-c", command], cwd=cwd, timeout_seconds=60)
+            attach(self.remote, agent_id, sandbox)
 
     def says(self, agent_id: str, command: str) -> str:
-        return self.run(agent_id, f"({command}) 2>&1; echo code $?").stdout_read()
+        return git(self.sandboxes[agent_id], command)
 
 
 class Pairs:
@@ -135,17 +125,10 @@ def test_a_run_leaves_the_same_with_a_server_as_with_carried_commits(tmp_path: P
     }  # fmt: skip
     for backend, one in left.items():
         assert [("code 0" in one.observations(agent_id)[-1]) for agent_id in AGENTS] == [True, True], backend
-    git = {backend: one.result["git"] for backend, one in left.items()}
-    sizes = {backend: record.pop("bytes") for backend, record in git.items()}
-    assert git["serving"] == git["local"]
-    assert git["serving"]["pushes"] == {"agent1": 1, "agent2": 1}
-    assert sizes["serving"]["agent1"] > 0
-    contributions = [
-        {agent_id: agent["contribution"] for agent_id, agent in one.result["agents"].items()}
-        for one in left.values()
-    ]
-    assert contributions[0] == contributions[1]
-    assert contributions[0]["agent2"]["taken_over_files"] == ["new"]
+    carried, served = (one.result for one in left.values())
+    check_that_it_was_shared_alike(served, carried)
+    assert served["git"]["bytes"]["agent1"] > 0
+    assert served["agents"]["agent2"]["contribution"]["taken_over_files"] == ["new"]
 
 
 def test_an_agent_moves_its_own_branch_and_nothing_else(pairs: Pairs) -> None:
@@ -191,20 +174,11 @@ def test_a_large_push_comes_whole_and_the_quota_holds(pairs: Pairs) -> None:
 
 def test_nobody_gets_in_without_a_credential_of_the_pair(pairs: Pairs) -> None:
     pair, other = pairs("one"), pairs("two")
-    url, foreign = (
-        each.run("agent1", "git remote get-url team").stdout_read().strip() for each in (pair, other)
-    )
-    plain = url.partition("@")[2]
-    for address in (
-        f"http://{plain}",
-        f"{foreign.partition('@')[0]}@{plain}",
-        f"http://agent1:wrong@{plain}",
-    ):
-        assert "code 128" in pair.says("agent2", f"GIT_TERMINAL_PROMPT=0 git ls-remote {address}")
-    assert "code 0" in pair.says("agent2", f"git ls-remote {url}")
-    name = plain.rpartition("/")[2]
+    check_that_nobody_else_gets_in(pair.sandboxes["agent1"], other.sandboxes["agent1"])
+    _, token, place = address(pair.sandboxes["agent1"])
+    name = place.rpartition("/")[2]
+    credential = base64.b64encode(f"agent1:{token}".encode()).decode()
     answers = []
-    credential = base64.b64encode(url.removeprefix("http://").partition("@")[0].encode()).decode()
     for path in (
         "",
         f"{name}/HEAD",
@@ -225,9 +199,9 @@ def test_nobody_gets_in_without_a_credential_of_the_pair(pairs: Pairs) -> None:
 
 def test_what_is_over_is_gone_and_a_dead_server_is_replaced(pairs: Pairs, tmp_path: Path) -> None:
     pair = pairs()
-    url = pair.run("agent1", "git remote get-url team").stdout_read().strip()
+    assert "code 0" in pair.says("agent1", "git ls-remote team")
     pair.remote.close()
-    assert "code 128" in pair.says("agent1", f"GIT_TERMINAL_PROMPT=0 git ls-remote {url}")
+    assert "code 128" in pair.says("agent1", "git ls-remote team")
     shared = SharedServer(lambda _: start_server(LocalBackend()))
     first = shared.get()
     assert shared.get() is first
@@ -250,12 +224,5 @@ def test_a_sandbox_without_a_way_to_the_server_is_told_what_to_set(
         remote = ServedRemote(tmp_path / "other", AGENTS, lambda _: server)
         stack.callback(remote.close)
         remote.open()
-        base = make_repository(blocked)
         with pytest.raises(SandboxError, match="setting git=carried"):
-            remote.attach(
-                "agent1",
-                blocked,
-                repo_dir="/workspace/repo",
-                base_commit=base,
-                base_git_dir="/workspace/repo/.git",
-            )
+            attach(remote, "agent1", blocked)

@@ -155,30 +155,27 @@ class Asked(BaseHTTPRequestHandler):
 
     def _sent(self) -> Iterator[bytes]:
         if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
-            left = int(self.headers.get("Content-Length") or 0)
-            while left > 0:
-                part = self.rfile.read(min(left, BLOCK))
-                if not part:
-                    raise Refused(400, "the request ended early")
-                left -= len(part)
-                yield part
+            yield from self._exactly(int(self.headers.get("Content-Length") or 0))
             return
         while True:
             try:
-                left = int(self.rfile.readline(100).split(b";")[0], 16)
+                size = int(self.rfile.readline(100).split(b";")[0], 16)
             except ValueError:
                 raise Refused(400, "that is no chunk") from None
-            if left == 0:
+            if size == 0:
                 while self.rfile.readline(BLOCK).strip():
                     pass
                 return
-            while left > 0:
-                part = self.rfile.read(min(left, BLOCK))
-                if not part:
-                    raise Refused(400, "the request ended early")
-                left -= len(part)
-                yield part
+            yield from self._exactly(size)
             self.rfile.readline(2)
+
+    def _exactly(self, left: int) -> Iterator[bytes]:
+        while left > 0:
+            part = self.rfile.read(min(left, BLOCK))
+            if not part:
+                raise Refused(400, "the request ended early")
+            left -= len(part)
+            yield part
 
     def _call_git(self, call: dict[str, str], body: IO[bytes]) -> None:
         environment = {

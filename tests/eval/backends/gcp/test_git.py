@@ -24,6 +24,19 @@ from cooperbench.eval.backends.gcp.settings import read_settings
 from tests.eval.backends.docker.tasks import write_buildable
 from tests.eval.backends.gcp.compute_server import ComputeServer, Refused, own_addresses
 from tests.eval.backends.gcp.namespaces import CONTAINER, IN_THE_VPC, IN_THE_WORLD, MACHINE, NEIGHBOUR, site
+from tests.eval.backends.sharing import (
+    AT_WORK,
+    GO,
+    address,
+    attach,
+    check_that_it_was_run_again,
+    check_that_it_was_shared_alike,
+    check_that_nobody_else_gets_in,
+    check_that_they_talked_and_shared,
+    git,
+    talk_and_share,
+    write_waiting_script,
+)
 from tests.runner.helpers import Left
 
 if TYPE_CHECKING:
@@ -33,9 +46,6 @@ if TYPE_CHECKING:
     from tests.eval.backends.gcp.compute_server import Vm
 
 pytestmark = pytest.mark.usefixtures("vpc")
-COMMIT = "git add -A && git commit -qm done"
-IDENTITY = "-c user.name=somebody -c user.email=somebody@example.org"
-REPO = "/tmp/repo"
 
 
 def with_purpose(compute: ComputeServer, purpose: str) -> list[Vm]:
@@ -46,48 +56,16 @@ def join(backend: GCPBatchBackend, remote: GitRemote, agent_id: str, image: str)
     """A sandbox with a repository that shares a remote; nothing else is reached from it."""
     options = SandboxOptions("agent", reaches=remote.open())
     sandbox = backend.create_sandbox(image, 300, "/tmp", options=options)
-    make = (
-        f"git init -q {REPO} && cd {REPO} && git config user.name {agent_id} && git config user.email {agent_id}@x && "
-        "echo base >file && git add file && "
-        f"GIT_AUTHOR_DATE=2020-01-01T00:00Z GIT_COMMITTER_DATE=2020-01-01T00:00Z git {IDENTITY} commit -qm base && git rev-parse HEAD"
-    )
-    commit = sandbox.run(["bash", "-c", make]).stdout_read().strip()
-    remote.attach(agent_id, sandbox, repo_dir=REPO, base_commit=commit, base_git_dir=f"{REPO}/.git")
+    attach(remote, agent_id, sandbox)
     return sandbox
-
-
-def git(sandbox: DockerSandbox, command: str) -> str:
-    """What a command in the repository says, and its exit code."""
-    script = f"export GIT_TERMINAL_PROMPT=0; {{ {command}; }} 2>&1; echo code $?"
-    return sandbox.run(["bash", "-c", script], cwd=REPO, timeout_seconds=60).stdout_read()
-
-
-def credential(sandbox: DockerSandbox) -> tuple[str, str]:
-    """The token of its agent, and where it is good for something."""
-    url = git(sandbox, "git config remote.team.url").split()[0]
-    user_and_token, _, where = url.removeprefix("http://").partition("@")
-    return user_and_token.partition(":")[2], where
 
 
 def test_a_pair_shares_the_same_through_the_server_and_carried(
     compute: ComputeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_buildable(tmp_path / "dataset")
-    commit = f"echo {{0}} >{{0}}.txt && {COMMIT}"
-    chapters: dict[int, list[Any]] = {
-        1: [
-            {"run": f"{commit.format('one')}; git push -q team HEAD:agent1 2>&1; echo code $?"},
-            {"run": "git push team HEAD:agent2 2>&1; git push team :agent1 2>&1"},
-            {"run": "send_message agent2 it is pushed"},
-            {"run": "read_messages --wait 120"},
-            {"run": "git pull -q --no-edit team agent2 2>&1; git log --format=%an -1; cat two.txt"},
-        ],
-        2: [
-            {"wait": {"for": "pushed", "seconds": 120}},
-            {"run": f"{commit.format('two')}; git pull -q --no-edit team agent1 && git push -q team HEAD:agent2; echo code $?"},
-            {"run": "send_message agent1 merged"},
-        ],
-    }  # fmt: skip
+    steps = talk_and_share({"run": "echo one >one.txt"}, {"run": "echo two >two.txt"})
+    chapters = dict(enumerate(steps, 1))
     script = tmp_path / "script.yaml"
     script.write_text(yaml.safe_dump({"repos": {"tiny_task": {7: {"coop": chapters}}}}))
     left: dict[str, Left] = {}
@@ -103,20 +81,9 @@ def test_a_pair_shares_the_same_through_the_server_and_carried(
         made[way] = compute.made[before:]
         assert not compute.vms
         assert not compute.rules
-        pushed, refused, *_, pulled = left[way].observations("agent1")
-        assert "code 0" in pushed
-        assert "agent2 is your colleague's branch" in refused
-        assert "agent1 cannot be deleted" in refused
-        assert pulled.split() == ["agent2", "two"]
-        assert left[way].patch("agent1") == left[way].patch("agent2")
-        assert (left[way].folder / "team.bundle").is_file()
+        check_that_they_talked_and_shared(left[way])
     served, carried = (left[way].result for way in ("server", "carried"))
-    for name in ("pushes", "refused", "commits"):
-        assert served["git"][name] == carried["git"][name], name
-    assert served["git"]["pushes"] == {"agent1": 1, "agent2": 1}
-    for agent_id in ("agent1", "agent2"):
-        contributed = [result["agents"][agent_id]["contribution"] for result in (served, carried)]
-        assert contributed[0] == contributed[1]
+    check_that_it_was_shared_alike(served, carried)
     assert [machine["labels"][PURPOSE] for machine in made["carried"]] == ["agents"]
 
     server, agents = made["server"]
@@ -147,21 +114,12 @@ def test_nobody_else_gets_in_and_nobody_gets_out(
     (server,), (machine,) = with_purpose(compute, "git"), with_purpose(compute, "agents")
     assert "code 0" in git(one, "echo 1 >file; git commit -qam one; git push -q team HEAD:agent1")
     assert "code 0" in git(two, "git fetch -q team; git merge -q team/agent1; grep 1 file")
-    token, where = credential(one)
-    foreign_token, _ = credential(stranger)
-    assert where.partition("/")[0] == f"{server.internal_address}:8418"
-    assert "refs/heads/agent1" in git(stranger, f"git ls-remote http://agent1:{token}@{where}")
-    for pretender, url in {
-        "of another pair": f"http://agent1:{foreign_token}@{where}",
-        "of a colleague": f"http://agent2:{token}@{where}",
-        "nobody": f"http://{where}",
-    }.items():
-        said = git(stranger, f"git ls-remote {url}")
-        assert "refs/heads" not in said, pretender
-        assert "code 128" in said, pretender
+    check_that_nobody_else_gets_in(one, stranger)
+    scheme, token, place = address(one)
+    assert (scheme, place.partition("/")[0]) == ("http", f"{server.internal_address}:8418")
     # With everything that one knows, but without a way there.
     apart = gcp.create_sandbox(gcp_base, 60, "/tmp")
-    assert apart.run(["git", "ls-remote", f"http://agent1:{token}@{where}"], timeout_seconds=60).returncode
+    assert apart.run(["git", "ls-remote", f"http://agent1:{token}@{place}"], timeout_seconds=60).returncode
 
     # The tests' engine filters nothing; what a machine would is tried with the rules that it was told.
     shown = gcp_engine.api.inspect_container(one.container)
@@ -174,8 +132,8 @@ def test_nobody_else_gets_in_and_nobody_gets_out(
     rules = [line for line in machine.read("/var/log/iptables").splitlines() if bridge in line]
     assert "-I INPUT -p tcp --dport 8418 -j ACCEPT" in server.read("/var/log/iptables")
     assert "8418 -j ACCEPT" not in machine.read("/var/log/iptables")
-    with site(bridge, rules, 8418) as place:
-        assert place.reaches("container", IN_THE_VPC, 8418)
+    with site(bridge, rules, 8418) as there:
+        assert there.reaches("container", IN_THE_VPC, 8418)
         reached = [
             (start, address, port)
             for start, address in (
@@ -186,7 +144,7 @@ def test_nobody_else_gets_in_and_nobody_gets_out(
                 ("outside", CONTAINER),
             )
             for port in (8418, 22)
-            if place.reaches(start, address, port)
+            if there.reaches(start, address, port)
         ]
     assert reached == [("container", IN_THE_VPC, 8418)]
 
@@ -205,10 +163,7 @@ def test_a_pair_that_lost_the_machine_is_run_again(
     compute: ComputeServer, gcp_engine: Engine, tmp_path: Path
 ) -> None:
     write_buildable(tmp_path / "dataset")
-    script = tmp_path / "script.yaml"
-    push = f"echo done >>app.txt; {COMMIT}; timeout 5 git push -q team HEAD:$(git config user.name)"
-    steps = [{"run": f"touch /tmp/at-work; until [ -e /tmp/go ]; do sleep 0.05; done; {push}"}]
-    script.write_text(yaml.safe_dump({"repos": {"tiny_task": {7: {"coop": {1: steps, 2: steps}}}}}))
+    script = write_waiting_script(tmp_path / "script.yaml")
     over = threading.Event()
     wanted = {"label": ["cooperbench.purpose=agent", "cooperbench.run=lost"]}
 
@@ -224,24 +179,22 @@ def test_a_pair_that_lost_the_machine_is_run_again(
 
     def take_it_away() -> None:
         """When both agents are at work, who may then go on, as those of the next attempt may at once."""
-        while in_agents("test -e /tmp/at-work") != [0, 0]:
+        while in_agents(f"test -e {AT_WORK}") != [0, 0]:
             time.sleep(0.1)
         (server,) = with_purpose(compute, "git")
         compute.vms.pop(server.name).end()
         while not over.wait(0.2):
-            in_agents("touch /tmp/go")
+            in_agents(f"touch {GO}")
 
     thief = threading.Thread(target=take_it_away, daemon=True)
     thief.start()
     run(
-        "lost", agent="scripted", agent_config=str(script), backend="gcp", dataset_dir=tmp_path / "dataset",
+        "lost", agent="scripted", agent_config=script, backend="gcp", dataset_dir=tmp_path / "dataset",
         logs_dir=tmp_path / "logs", features=[1, 2], auto_eval=False, git_enabled=True,
     )  # fmt: skip
     over.set()
     thief.join(60)
-    left = Left(tmp_path / "logs/lost/coop/tiny_task/7/f1_f2")
-    assert (left.result["status"], left.result["attempt"]) == ("completed", 2)
-    assert left.result["git"]["pushes"] == {"agent1": 1, "agent2": 1}
+    check_that_it_was_run_again(Left(tmp_path / "logs/lost/coop/tiny_task/7/f1_f2"))
     assert sorted(machine["labels"][PURPOSE] for machine in compute.made) == ["agents", "git", "git"]
     assert len(compute.rules_ever) == 2
     assert (compute.vms, compute.rules) == ({}, {})

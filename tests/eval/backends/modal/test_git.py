@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 import yaml
@@ -19,6 +19,19 @@ from cooperbench.eval.backends.base import SandboxOptions
 from cooperbench.eval.backends.modal import ModalBackend
 from tests.eval.backends.docker.tasks import write_buildable
 from tests.eval.backends.modal.plane import HOST_IMAGE
+from tests.eval.backends.sharing import (
+    AT_WORK,
+    GO,
+    address,
+    attach,
+    check_that_it_was_run_again,
+    check_that_it_was_shared_alike,
+    check_that_nobody_else_gets_in,
+    check_that_they_talked_and_shared,
+    git,
+    talk_and_share,
+    write_waiting_script,
+)
 from tests.runner.helpers import Left
 
 if TYPE_CHECKING:
@@ -32,12 +45,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(300)
 _NETWORK = api_pb2.NetworkAccess
-COMMIT = "git add -A && git commit -qm done"
-_REPOSITORY = """
-export GIT_AUTHOR_DATE='@1 +0000' GIT_COMMITTER_DATE='@1 +0000' GIT_AUTHOR_NAME=a GIT_COMMITTER_NAME=a
-export GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_EMAIL=a@b
-git init -q repo && cd repo && echo base >file && git add file && git commit -qm base && git rev-parse HEAD
-"""
 
 
 def golden(feature_id: int) -> str:
@@ -52,24 +59,8 @@ def join(backend: ModalBackend, remote: GitRemote, agent_id: str) -> ModalSandbo
     """An agent's sandbox with a repository and the remote `team`."""
     options = SandboxOptions("agent", "none", {"agent": agent_id}, remote.open())
     sandbox = backend.create_sandbox(HOST_IMAGE, timeout=300, workdir="/workspace", options=options)
-    commit = sandbox.run(["bash", "-ec", _REPOSITORY]).stdout_read().strip()
-    repo = "/workspace/repo"
-    remote.attach(agent_id, sandbox, repo_dir=repo, base_commit=commit, base_git_dir=f"{repo}/.git")
+    attach(remote, agent_id, sandbox)
     return sandbox
-
-
-def git(sandbox: ModalSandbox, command: str) -> str:
-    """What a command in the repository says, and its exit code."""
-    script = f"export GIT_TERMINAL_PROMPT=0; {{ {command}; }} 2>&1; echo code $?"
-    return sandbox.run(["bash", "-c", script], cwd="repo", timeout_seconds=60).stdout_read()
-
-
-def address(sandbox: ModalSandbox) -> tuple[str, str, str]:
-    """The remote's user, token and the rest."""
-    url = sandbox.run(["git", "config", "remote.team.url"], cwd="repo").stdout_read().strip()
-    credential, _, place = url.removeprefix("https://").partition("@")
-    user, _, token = credential.partition(":")
-    return user, token, place
 
 
 def test_a_pair_of_the_demo_talks_and_shares(
@@ -77,23 +68,11 @@ def test_a_pair_of_the_demo_talks_and_shares(
 ) -> None:
     """Through the server, and carried: what is left of a pair is the same."""
     plane.add_dataset(demo_dir())
-    chapters: dict[Any, list[Any]] = {
-        1: [
-            {"apply": golden(1)},
-            {"run": f"{COMMIT}; git push -q team HEAD:agent1 2>&1; echo code $?"},
-            {"run": "git push team HEAD:agent2 2>&1; git push team :agent1 2>&1"},
-            {"run": "send_message agent2 it is pushed"},
-            {"run": "read_messages --wait 120"},
-            {"run": "git pull -q --no-edit team agent2 2>&1; git log --format=%an -1"},
-        ],
-        3: [
-            {"apply": golden(3)},
-            {"wait": {"for": "pushed", "seconds": 120}},
-            {"run": f"{COMMIT}; git pull -q --no-edit team agent1 && git push -q team HEAD:agent2; echo code $?"},
-            {"run": "git fetch -q team; git log --format=%an -1 team/agent1; git remote get-url team"},
-            {"run": "send_message agent1 merged"},
-        ],
-    }  # fmt: skip
+    first, second = talk_and_share({"apply": golden(1)}, {"apply": golden(3)})
+    second.insert(
+        -1, {"run": "git fetch -q team; git log --format=%an -1 team/agent1; git remote get-url team"}
+    )
+    chapters = {1: first, 3: second}
     script = tmp_path / "script.yaml"
     script.write_text(yaml.safe_dump({"repos": {"coinage_task": {3: {"coop": chapters}}}}))
     left: dict[str, Left] = {}
@@ -108,27 +87,12 @@ def test_a_pair_of_the_demo_talks_and_shares(
         left[way] = Left(tmp_path / f"logs/{way}/coop/coinage_task/3/f1_f3")
         guests[way] = [guest for name, guest in plane.guests.items() if name not in known]
         assert plane.running() == []
-        pushed, refused, sent, read, pulled = left[way].observations("agent1")[1:]
-        assert "code 0" in pushed
-        assert "agent2 is your colleague's branch" in refused
-        assert "agent1 cannot be deleted" in refused
-        assert sent == "Message sent.\n"
-        assert "From agent2:\n" in read
-        assert pulled.strip() == "agent2"
+        check_that_they_talked_and_shared(left[way])
         assert left[way].observations("agent2")[2].startswith("agent1\n")
-        assert left[way].patch("agent1") == left[way].patch("agent2")
         assert left[way].result["image_digest"].startswith("im-")
-        assert (left[way].folder / "team.bundle").is_file()
     served, carried = (left[way].result for way in ("server", "carried"))
     assert left["server"].evaluation["overall_success"] is True
-    messages = left["server"].json("conversation.json")["messages"]
-    assert [message["message"] for message in messages] == ["it is pushed", "merged"]
-    for name in ("pushes", "refused", "commits"):
-        assert served["git"][name] == carried["git"][name], name
-    assert served["git"]["pushes"] == {"agent1": 1, "agent2": 1}
-    for agent_id in ("agent1", "agent2"):
-        contributed = (result["agents"][agent_id]["contribution"] for result in (served, carried))
-        assert next(contributed) == next(contributed)
+    check_that_it_was_shared_alike(served, carried)
     assert served["agents"]["agent1"]["contribution"]["taken_over_lines"]
 
     (server,) = with_purpose(guests["server"], "git")
@@ -163,21 +127,12 @@ def test_nobody_else_gets_in(plane: Plane, modal: ModalBackend, tmp_path: Path) 
     assert len(with_purpose(plane.running(), "git")) == 1
     assert "code 0" in git(one, "echo 1 >file; git commit -qam one; git push -q team HEAD:agent1")
     assert "code 0" in git(two, "git fetch -q team; git merge -q team/agent1; cat file; git log --oneline")
-    user, token, place = address(one)
-    _, foreign_token, foreign_place = address(stranger)
-    assert place.partition("/")[0] == foreign_place.partition("/")[0]
-    for pretender, url in {
-        "of another pair": f"https://{user}:{foreign_token}@{place}",
-        "of a colleague": f"https://agent2:{token}@{place}",
-        "nobody": f"https://{place}",
-        "a pair that is not there": f"https://{user}:{token}@{place.partition('/')[0]}/{'0' * 32}.git",
-    }.items():
-        said = git(stranger, f"git ls-remote {url}")
-        assert "refs/heads" not in said, pretender
-        assert "code 128" in said, pretender
+    check_that_nobody_else_gets_in(one, stranger)
+    scheme, token, place = address(one)
+    assert scheme == "https"
     # With everything that one knows, but without a way there.
     blocked = modal.create_sandbox(HOST_IMAGE, timeout=60)
-    done = blocked.run(["git", "ls-remote", f"https://{user}:{token}@{place}"], timeout_seconds=60)
+    done = blocked.run(["git", "ls-remote", f"https://agent1:{token}@{place}"], timeout_seconds=60)
     assert done.returncode != 0
     assert mine.record()["pushes"] == {"agent1": 1, "agent2": 0}
     assert others.record()["pushes"] == {"agent1": 0, "agent2": 0}
@@ -192,10 +147,7 @@ def test_nobody_else_gets_in(plane: Plane, modal: ModalBackend, tmp_path: Path) 
 def test_a_pair_that_lost_the_server_is_run_again(plane: Plane, tmp_path: Path) -> None:
     write_buildable(tmp_path / "dataset")
     plane.add_dataset(tmp_path / "dataset")
-    script = tmp_path / "script.yaml"
-    push = f"echo done >>app.txt; {COMMIT}; git push -q team HEAD:$(git config user.name)"
-    steps = [{"run": f"touch /tmp/at-work; until [ -e /tmp/go ]; do sleep 0.05; done; {push}"}]
-    script.write_text(yaml.safe_dump({"repos": {"tiny_task": {7: {"coop": {1: steps, 2: steps}}}}}))
+    script = write_waiting_script(tmp_path / "script.yaml")
     over = threading.Event()
 
     def agents() -> list[LocalSandbox]:
@@ -203,7 +155,7 @@ def test_a_pair_that_lost_the_server_is_run_again(plane: Plane, tmp_path: Path) 
 
     def kill_server() -> None:
         """When both agents are at work, who may then go on, as those of the next attempt may at once."""
-        at_work = ["test", "-e", "/tmp/at-work"]
+        at_work = ["test", "-e", AT_WORK]
         while [agent.run(at_work).returncode for agent in agents()] != [0, 0]:
             time.sleep(0.02)
         (server,) = with_purpose(plane.running(), "git")
@@ -211,19 +163,17 @@ def test_a_pair_that_lost_the_server_is_run_again(plane: Plane, tmp_path: Path) 
         while not over.wait(0.05):
             for agent in agents():
                 with suppress(InfraError):
-                    agent.write_file("/tmp/go", b"")
+                    agent.write_file(GO, b"")
 
     killer = threading.Thread(target=kill_server, daemon=True)
     killer.start()
     run(
-        "lost", agent="scripted", agent_config=str(script), backend="modal", dataset_dir=tmp_path / "dataset",
+        "lost", agent="scripted", agent_config=script, backend="modal", dataset_dir=tmp_path / "dataset",
         logs_dir=tmp_path / "logs", features=[1, 2], auto_eval=False, git_enabled=True,
     )  # fmt: skip
     over.set()
     killer.join(60)
-    left = Left(tmp_path / "logs/lost/coop/tiny_task/7/f1_f2")
-    assert (left.result["status"], left.result["attempt"]) == ("completed", 2)
-    assert left.result["git"]["pushes"] == {"agent1": 1, "agent2": 1}
+    check_that_it_was_run_again(Left(tmp_path / "logs/lost/coop/tiny_task/7/f1_f2"))
     assert plane.running() == []
 
 
@@ -281,7 +231,6 @@ def test_a_sandbox_that_does_not_reach_the_server_says_what_to_do(
     remote = modal.make_git_remote(tmp_path / "hub", ["agent1", "agent2"])
     remote.open()
     sandbox = modal.create_sandbox(HOST_IMAGE, timeout=300)
-    commit = sandbox.run(["bash", "-ec", _REPOSITORY]).stdout_read().strip()
     with pytest.raises(SandboxError, match="git=carried") as error:
-        remote.attach("agent1", sandbox, repo_dir="/workspace/repo", base_commit=commit, base_git_dir="/workspace/repo/.git")  # fmt: skip
+        attach(remote, "agent1", sandbox)
     assert "\n" not in str(error.value)

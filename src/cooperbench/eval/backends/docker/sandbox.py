@@ -18,13 +18,12 @@ from typing import TYPE_CHECKING, Any
 from cooperbench.errors import InfraError, SandboxDead, SandboxError, SandboxTimeout, UserError
 from cooperbench.eval.backends.base import DEFAULT_OUTPUT_LIMIT, CommandResult
 from cooperbench.eval.backends.channel import Channel, ChannelBroken, ChannelUnavailable, channel_script
-from cooperbench.eval.backends.channeled import ChanneledSandbox
 from cooperbench.eval.backends.commandstream import stream_over
+from cooperbench.eval.backends.distant import DistantSandbox
 from cooperbench.eval.backends.docker.containers import SCRATCH_DIR
 from cooperbench.eval.backends.docker.faults import NEEDED_TOOLS, EngineGone, NotRunning, NotThere, faults
 from cooperbench.eval.backends.docker.plainexec import PlainExec
 from cooperbench.eval.backends.pool import ChannelPool
-from cooperbench.eval.backends.unchanneled import kill_script
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -52,8 +51,10 @@ def first_command(lifetime_seconds: float, *, trusted: bool) -> list[str]:
     return [*words, "trusted"] if trusted else words
 
 
-class DockerSandbox(ChanneledSandbox):
-    """A container with a channel, or with plain exec where its image allows none."""
+class DockerSandbox(DistantSandbox):
+    """A container."""
+
+    _losses = (NotThere, NotRunning, EngineGone)
 
     def __init__(
         self,
@@ -73,13 +74,10 @@ class DockerSandbox(ChanneledSandbox):
         self._line = line
         self._memory_bytes = memory_bytes
         self._on_end = on_end
-        self._channels = 1
-        self._lock = threading.Lock()
         self._end_lock = threading.Lock()
         self._removed = False
         self._oom_kills = 0
-        self.without_channel = ""
-        """Why there is no channel; empty where there is one."""
+        next(self._numbers)  # the guardian's channel
         first: list[Channel] = [Channel(_Held(line))]
         self._commands = ChannelPool(lambda: first.pop() if first else self._open_channel())
         try:
@@ -124,7 +122,7 @@ class DockerSandbox(ChanneledSandbox):
         return result
 
     def open_stream(self, argv: Sequence[str]) -> Stream:
-        mark = f"stream-{self.container[:12]}-{self._next_number()}"
+        mark = f"stream-{self.container[:12]}-{next(self._numbers)}"
         command = ["sh", "-c", _STREAM, "sh", mark, *argv]
         with self._alive(), faults("opening a stream", self._engine.client):
             _, wire = self._engine.exec(self.container, command, cwd=self._workdir)
@@ -147,28 +145,9 @@ class DockerSandbox(ChanneledSandbox):
                 self._line.close()
                 self._on_end(self)
 
-    def _has_ended(self, error: InfraError) -> bool:
-        """After its channel or a call of the engine failed."""
-        if isinstance(error, SandboxDead):
-            self._find_end()
-            return True
-        return isinstance(error, NotThere | NotRunning | EngineGone) and self._find_end()
-
-    def _find_end(self) -> bool:
-        if not self._end_reason:
-            self._end_reason = self._find_reason()
-        return bool(self._end_reason)
-
-    def _end_stream(self, mark: str) -> None:
-        if not self._end_reason:
-            try:
-                self.run(["sh", "-c", kill_script(), "kill", mark], timeout_seconds=30)
-            except InfraError:
-                return  # with the sandbox the stream has ended too
-
     def _open_channel(self) -> Channel:
         self._check_alive()
-        argv = ["bash", "-c", channel_script(), "channel", f"{SCRATCH_DIR}/{self._next_number()}", "trusted"]
+        argv = ["bash", "-c", channel_script(), "channel", f"{SCRATCH_DIR}/{next(self._numbers)}", "trusted"]
         try:
             with faults("opening a channel", self._engine.client):
                 _, wire = self._engine.exec(self.container, argv)
@@ -188,13 +167,7 @@ class DockerSandbox(ChanneledSandbox):
         before, self._oom_kills = self._oom_kills, kills
         return kills > before
 
-    def _next_number(self) -> int:
-        with self._lock:
-            self._channels += 1
-            return self._channels
-
     def _find_reason(self) -> str:
-        """Why the container is not running; empty if it is. Its streams end a moment before its state says so."""
         deadline = time.monotonic() + _DYING_SECONDS
         while True:
             try:

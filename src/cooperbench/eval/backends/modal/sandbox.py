@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from cooperbench.errors import InfraError, SandboxDead, SandboxError
 from cooperbench.eval.backends.channel import Channel, ChannelUnavailable, channel_script
-from cooperbench.eval.backends.channeled import ChanneledSandbox
 from cooperbench.eval.backends.commandstream import stream_over
+from cooperbench.eval.backends.distant import DistantSandbox
 from cooperbench.eval.backends.modal.faults import Gone, Lost, RateLimited, Unavailable
 from cooperbench.eval.backends.modal.files import FileProblem, place, upload
 from cooperbench.eval.backends.modal.line import Line
 from cooperbench.eval.backends.modal.plainexec import PlainExec
 from cooperbench.eval.backends.pool import ChannelPool
-from cooperbench.eval.backends.unchanneled import kill_script
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -57,8 +56,10 @@ _KILLED = 137
 _log = logging.getLogger("cooperbench")
 
 
-class ModalSandbox(ChanneledSandbox):
-    """A sandbox with a channel, or with plain exec where its image allows none."""
+class ModalSandbox(DistantSandbox):
+    """A sandbox of Modal's."""
+
+    _losses = (Gone, Lost, Unavailable)
 
     def __init__(
         self,
@@ -80,14 +81,11 @@ class ModalSandbox(ChanneledSandbox):
         self._trusted = trusted
         self._on_end = on_end
         self._lines: set[Line] = set()
-        self._count = 0
         self._lock = threading.Lock()
         self._end_lock = threading.Lock()
         self._ended = False
         self.seconds = 0.0
         """How long it ran; 0 while it runs."""
-        self.without_channel = ""
-        """Why there is no channel; empty where there is one."""
         pool = ChannelPool(self._open_channel)
         self._commands = pool
         try:
@@ -118,7 +116,7 @@ class ModalSandbox(ChanneledSandbox):
                 self._commands.write_file(self._path(path), data, mode)
 
     def open_stream(self, argv: Sequence[str]) -> Stream:
-        mark = f"stream-{self.name}-{self._next_number()}"
+        mark = f"stream-{self.name}-{next(self._numbers)}"
         with self._alive():
             line = self._open_line(mark, list(argv))
         return stream_over(line, lambda: self._end_stream(mark))
@@ -148,19 +146,6 @@ class ModalSandbox(ChanneledSandbox):
                     line.close()
                 self._on_end(self)
 
-    def _has_ended(self, error: InfraError) -> bool:
-        """Not every loss is told as one: Modal is asked before anything passes for a passing trouble."""
-        if isinstance(error, SandboxDead):
-            self._find_end()
-            return True
-        return isinstance(error, Gone | Lost | Unavailable) and self._find_end()
-
-    def _find_end(self) -> bool:
-        if not self._end_reason:
-            reason = self._find_reason()
-            self._end_reason = self._end_reason or reason
-        return bool(self._end_reason)
-
     def _write_large(self, path: str, data: bytes, mode: int) -> bool:
         """False where the filesystem API does not work here, or says no: a channel then says why."""
         try:
@@ -175,7 +160,7 @@ class ModalSandbox(ChanneledSandbox):
 
     def _open_channel(self) -> Channel:
         self._check_alive()
-        scratch = f"{_SCRATCH_DIR}/{self._next_number()}"
+        scratch = f"{_SCRATCH_DIR}/{next(self._numbers)}"
         argv = [
             "sh",
             "-c",
@@ -214,18 +199,6 @@ class ModalSandbox(ChanneledSandbox):
         with self._lock:
             self._lines.discard(line)
 
-    def _end_stream(self, mark: str) -> None:
-        if not self._end_reason:
-            try:
-                self.run(["sh", "-c", kill_script(), "kill", mark], timeout_seconds=30)
-            except InfraError:
-                return  # with the sandbox the stream has ended too
-
-    def _next_number(self) -> int:
-        with self._lock:
-            self._count += 1
-            return self._count
-
     async def _terminate(self, *, already: bool) -> None:
         if not already:
             await self.remote.terminate.aio()
@@ -233,7 +206,6 @@ class ModalSandbox(ChanneledSandbox):
         await remote.detach.aio()
 
     def _find_reason(self) -> str:
-        """Why it is not running; empty if it is. Its streams may end a moment before its state says so."""
         deadline = time.monotonic() + _DYING_SECONDS
         while True:
             try:
