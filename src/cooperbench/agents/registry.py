@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cooperbench.errors import UserError
+from cooperbench.importing import import_named
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,7 +82,7 @@ def uses_model(name: str) -> bool:
 def _load(name: str, target: str) -> Callable[[], Agent]:
     module_name, _, attribute = target.partition(":")
     try:
-        factory: Callable[[], Agent] = getattr(import_module(module_name), attribute)
+        factory: Callable[[], Agent] = getattr(import_named(module_name), attribute)
     except (ImportError, AttributeError) as error:
         raise UserError(f"agent {name!r} ({target}) cannot be loaded: {error}") from error
     if not callable(factory) or not hasattr(factory, "run"):
@@ -101,7 +101,7 @@ def _import_external_modules() -> None:
         None, (part.strip() for part in os.environ.get(MODULES_VARIABLE, "").split(","))
     ):
         try:
-            import_module(module_name)
+            import_named(module_name)
         except Exception as error:
             raise UserError(
                 f"{MODULES_VARIABLE} names {module_name!r}, which cannot be imported: {error}"

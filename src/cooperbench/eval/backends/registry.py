@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import threading
 from typing import TYPE_CHECKING, cast
 
 from cooperbench.errors import UserError
+from cooperbench.importing import import_named
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,4 +82,4 @@ def _made(name: str, dotted: str, load: Callable[[], Callable[[], EvalBackend]])
 
 def _resolve(dotted: str) -> Callable[[], EvalBackend]:
     module, _, attribute = dotted.partition(":")
-    return cast("Callable[[], EvalBackend]", getattr(importlib.import_module(module), attribute))
+    return cast("Callable[[], EvalBackend]", getattr(import_named(module), attribute))
