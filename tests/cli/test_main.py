@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from cooperbench.cli import COMMANDS, main
 from tests.tiny import write_tiny
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def call(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
@@ -209,3 +206,13 @@ def test_validate_names_what_is_broken(capsys: pytest.CaptureFixture[str], data:
         "feature 2: the golden patch fails: FAILED",
         "feature 3: its tests pass without it",
     ]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+def test_a_full_disk_is_one_line() -> None:
+    words = [sys.executable, "-m", "cooperbench", "tasks", "--dataset-dir", "demo"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("cooperbench: the disk is full")
+    assert done.stderr.count("\n") == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import signal
 import sys
@@ -41,6 +42,7 @@ EXIT_ERRORS = 1
 EXIT_USAGE = 2
 EXIT_OVER_BUDGET = 3
 EXIT_INTERRUPTED = 130
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -103,9 +105,22 @@ def _execute(words: list[str]) -> int:
         sys.stderr.write("cooperbench: interrupted; what is finished is kept, the same command continues\n")
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # Whoever read us has gone (`| head`); nothing more can be said, nor flushed at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Whoever read us has gone (`| head`); nothing more can be said.
+        _say_no_more()
         return EXIT_ERRORS
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        if error.filename is None:
+            _say_no_more()
+        where = f" while writing {error.filename}" if error.filename else ""
+        line = f"the disk is full{where}; what is finished is kept: make room, and call again"
+        return _fail(UserError(line), EXIT_ERRORS)
+
+
+def _say_no_more() -> None:
+    """What is still to be written to stdout cannot be; it must not fail again at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(error: Exception, code: int) -> int:
