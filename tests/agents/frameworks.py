@@ -1,7 +1,9 @@
-"""Environments of frameworks for the tests: made once, kept in a cache, used by all."""
+"""The real frameworks for the tests: their environments, made once and kept in a cache, and how a model speaks to them."""
 
 from __future__ import annotations
 
+import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,6 +13,7 @@ from cooperbench.agents.environments.frameworks import get_framework
 from cooperbench.agents.environments.store import DATA_VARIABLE, find_environment, install
 from cooperbench.errors import UserError
 from tests.eval.backends.docker.engines import cache_folder, locked
+from tests.modelserver import Answer, ToolCall, call
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,15 +23,59 @@ CACHE = cache_folder()
 DATA = CACHE / "frameworks"
 FIRST_TIME_SECONDS = 1800
 """Some hundred MB may have to be installed."""
+SWE_AGENT_SOURCE = os.environ.get("COOPERBENCH_TEST_SWE_AGENT")
+KEY = "key-0123456789"
+MODEL = "openai/scripted-1"
 
 
-def provide(name: str, source: str | None = None) -> None:
+@dataclass(frozen=True)
+class Tongue:
+    """By which names a model calls the tools of a framework, and how it ends its work."""
+
+    terminal: str
+    editor: str
+    last_words: tuple[Answer, ...]
+
+    def run(self, command: str) -> Answer:
+        return call(command, tool=self.terminal)
+
+    def edit(self, **arguments: Any) -> Answer:
+        return Answer("", (ToolCall(self.editor, arguments),))
+
+
+_SUBMIT = Answer("", (ToolCall("submit", {}),))
+TONGUES = {
+    "openhands": Tongue(
+        "terminal", "file_editor", (Answer("", (ToolCall("finish", {"message": "Done."}),)),)
+    ),
+    # The first one only shows what is about to be handed in.
+    "swe_agent": Tongue("bash", "str_replace_editor", (_SUBMIT, _SUBMIT)),
+}
+
+
+def tell(colleague: str, message: str) -> Answer:
+    """The same tool in both."""
+    return Answer("", (ToolCall("send_message", {"to": colleague, "message": message}),))
+
+
+def settings(name: str, url: str) -> dict[str, Any]:
+    """An agent config for a model server at this address, which is asked once only."""
+    if name == "openhands":
+        return {"llm": {"base_url": url, "api_key": KEY, "num_retries": 0}}
+    retry = {"retries": 1, "min_wait": 0.01, "max_wait": 0.02}
+    return {"agent": {"model": {"api_base": url, "api_key": KEY, "retry": retry}}}
+
+
+def provide(name: str) -> None:
     """The environment of a framework, in a data directory of the tests' own."""
+    if name == "swe_agent" and not SWE_AGENT_SOURCE:
+        pytest.skip("SWE-agent has no release: COOPERBENCH_TEST_SWE_AGENT names no source tree")
     with locked(CACHE / f"{name}.lock"), pytest.MonkeyPatch.context() as patch:
         patch.setenv(DATA_VARIABLE, str(DATA))
         framework = get_framework(name)
         if find_environment(framework) is not None:
             return
+        source = SWE_AGENT_SOURCE if framework.needs_source else None
         try:
             install(framework, source=source, python=None, say=print)
         except UserError as error:

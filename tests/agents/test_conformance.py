@@ -1,13 +1,29 @@
-"""Agents of every make go through the same suite: in process, as a program in Python, and in plain shell."""
+"""Agents of every make go through the same suite: in process, as a program in Python, in plain shell, real frameworks."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from cooperbench.agents.conformance import AgentConformance, AgentUnderTest
+from cooperbench.agents.environments.store import DATA_VARIABLE
+from tests.agents.frameworks import (
+    DATA,
+    FIRST_TIME_SECONDS,
+    MODEL,
+    TONGUES,
+    provide,
+    settings,
+    tell,
+    write_config,
+)
 from tests.agents.worker.programs import program
+from tests.modelserver import ModelServer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 TALKER = """
 harness.tell("You are a test.", "system")
@@ -39,3 +55,33 @@ class TestPythonWorker(AgentConformance):
     @pytest.fixture
     def agent(self, tmp_path: Path) -> AgentUnderTest:
         return AgentUnderTest(program(tmp_path / "their", TALKER))
+
+
+def framework(name: str, tmp_path: Path) -> Iterator[AgentUnderTest]:
+    """A real one, with a model that looks around, writes to its colleague if it has one, and hands in."""
+    provide(name)
+    tongue = TONGUES[name]
+    with ModelServer() as server:
+        server.script("", [tongue.run("ls"), tongue.run("echo more >>notes.txt"), *tongue.last_words])
+        for agent_id, colleague in (("agent1", "agent2"), ("agent2", "agent1")):
+            server.script(
+                f"You are {agent_id}", [tongue.run("ls"), tell(colleague, "hello"), *tongue.last_words]
+            )
+        config = write_config(tmp_path / "config" / "agent.yaml", settings(name, server.openai_url))
+        yield AgentUnderTest(name, MODEL, config, {DATA_VARIABLE: str(DATA)})
+
+
+@pytest.mark.xdist_group("frameworks")
+@pytest.mark.timeout(FIRST_TIME_SECONDS)
+class TestOpenHands(AgentConformance):
+    @pytest.fixture
+    def agent(self, tmp_path: Path) -> Iterator[AgentUnderTest]:
+        yield from framework("openhands", tmp_path)
+
+
+@pytest.mark.xdist_group("frameworks")
+@pytest.mark.timeout(FIRST_TIME_SECONDS)
+class TestSweAgent(AgentConformance):
+    @pytest.fixture
+    def agent(self, tmp_path: Path) -> Iterator[AgentUnderTest]:
+        yield from framework("swe_agent", tmp_path)

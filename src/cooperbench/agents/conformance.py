@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from cooperbench.storage import PairPaths
 
 _REPO, _TASK, _FEATURES = "stencil_task", 0, (1, 2)
-_PATIENCE_SECONDS = 120.0
+_PATIENCE_SECONDS = 300.0
 _SECRET_NAME = "CONFORMANCE_API_KEY"  # noqa: S105  # a name
 _SECRET = "conformance-secret-7391846250"  # noqa: S105  # made up
 
@@ -82,24 +83,36 @@ class AgentUnderTest:
         )
 
     def run(self, logs: Path, *more: str) -> PairPaths:
-        process = self.start(logs, *more)
-        output, _ = process.communicate(timeout=_PATIENCE_SECONDS)
-        assert process.returncode == 0, output
-        assert running_below(process.pid) == [], "processes that outlived the run"
+        code, output = ended(self.start(logs, *more))
+        assert code == 0, output
         setting: Setting = "solo" if "solo" in more else "coop"
         return ExperimentPaths(logs, "conformance").pair_named(setting, _REPO, _TASK, _FEATURES)
 
 
+def ended(run: subprocess.Popen[str]) -> tuple[int, str]:
+    """The exit code of a run and what it said. One that does not end in time, or leaves something behind, fails."""
+    try:
+        output, _ = run.communicate(timeout=_PATIENCE_SECONDS)
+    except subprocess.TimeoutExpired:
+        run.kill()  # its sandboxes and workers end with it
+        output, _ = run.communicate()
+        pytest.fail(f"the run did not end within {_PATIENCE_SECONDS:g} s; it said:\n{output}")
+    assert running_below(run.pid) == [], "processes that outlived the run"
+    return run.returncode, output
+
+
 def running_below(leader: int) -> list[int]:
-    """Processes of the session that a run was."""
+    """Processes of the session that a run was, and those elsewhere that live in one of its temporary folders."""
+    folders = re.compile(rb"/cooperbench-[a-z]+-%d-" % leader)
     found = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             try:
                 fields = (folder / "stat").read_bytes().rpartition(b")")[2].split()
+                words = (folder / "environ").read_bytes() + (folder / "cmdline").read_bytes()
             except OSError:
                 continue
-            if int(fields[3]) == leader and fields[0] != b"Z":
+            if fields[0] != b"Z" and (int(fields[3]) == leader or folders.search(words)):
                 found.append(int(folder.name))
     return found
 
@@ -141,10 +154,9 @@ class AgentConformance:
             assert time.monotonic() < deadline, "it never started"
             time.sleep(0.005)
         process.send_signal(signal.SIGINT)
-        output, _ = process.communicate(timeout=_PATIENCE_SECONDS)
+        code, output = ended(process)
         # One that is very fast may have handed in already.
-        assert process.returncode in (0, 130), output
-        assert running_below(process.pid) == [], "processes that outlived the run"
+        assert code in (0, 130), output
 
     def _check_record(self, paths: PairPaths, agent_ids: Sequence[str]) -> list[dict[str, Any]]:
         result = json.loads(paths.result.read_text())

@@ -8,8 +8,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cooperbench.errors import UserError
-from tests.agents.frameworks import FIRST_TIME_SECONDS, provide, using_them, write_config
-from tests.modelserver import Answer, ModelServer, ToolCall, call, error, say
+from tests.agents.frameworks import (
+    FIRST_TIME_SECONDS,
+    KEY,
+    MODEL,
+    TONGUES,
+    provide,
+    settings,
+    tell,
+    using_them,
+    write_config,
+)
+from tests.modelserver import ModelServer, call, error, say
 from tests.runner.helpers import run_tiny
 
 if TYPE_CHECKING:
@@ -40,24 +50,17 @@ def server() -> Iterator[ModelServer]:
         yield server
 
 
-def edit(**arguments: Any) -> Answer:
-    return Answer("", (ToolCall("file_editor", arguments),))
-
-
-def finish() -> Answer:
-    return Answer("", (ToolCall("finish", {"message": "Done."}),))
-
-
 def play(tmp_path: Path, server: ModelServer, config: dict[str, Any] | None = None, **options: Any) -> Left:
-    llm = {"base_url": server.openai_url, "api_key": "key-0123456789", "num_retries": 0}
-    content = {"llm": llm} | (config or {})
-    path = write_config(tmp_path / "openhands.yaml", content)
-    return run_tiny(tmp_path, "openhands", model_name="openai/scripted-1", agent_config=path, **options)
+    path = write_config(
+        tmp_path / "openhands.yaml", settings("openhands", server.openai_url) | (config or {})
+    )
+    return run_tiny(tmp_path, "openhands", agent_config=path, **({"model_name": MODEL} | options))
 
 
 def builder(number: int) -> list[Reply]:
     """An agent that uses everything it has, and builds its feature."""
     place, colleague = f"line {number * 10 - 4}\n", f"agent{3 - number}"
+    edit = TONGUES["openhands"].edit
     return [
         call("cd tests && export WORD=kept && pwd", tool="terminal"),
         call('echo "$WORD in $PWD"; exit 3', tool="terminal"),
@@ -66,9 +69,9 @@ def builder(number: int) -> list[Reply]:
         edit(command="str_replace", path=APP, old_str="line", new_str="other"),
         edit(command="str_replace", path=APP, old_str=place, new_str=f"{place}feature {number}\n"),
         edit(command="create", path=f"/workspace/repo/new{number}.txt", file_text="grüße\n"),
-        Answer("", (ToolCall("send_message", {"to": colleague, "message": f"I am at {place.strip()}"}),)),
+        tell(colleague, f"I am at {place.strip()}"),
         call("sleep 60", tool="terminal"),
-        finish(),
+        *TONGUES["openhands"].last_words,
     ]
 
 
@@ -101,7 +104,7 @@ def test_two_agents_build_and_talk(tmp_path: Path, server: ModelServer) -> None:
     assert (left.folder / "agent1" / "openhands").is_dir(), "the SDK's own record"
     for path in left.folder.rglob("*"):
         if path.is_file():
-            assert b"key-0123456789" not in path.read_bytes(), path
+            assert KEY.encode() not in path.read_bytes(), path
 
 
 def solo(tmp_path: Path, server: ModelServer, script: Any, **options: Any) -> dict[str, Any]:
@@ -129,6 +132,14 @@ def test_a_full_context_is_an_outcome(tmp_path: Path, server: ModelServer) -> No
         tmp_path, server, lambda _: overflow if len(server.requests) > 1 else call("ls", tool="terminal")
     )
     assert agent["status"] == "context_overflow"
+
+
+def test_a_refusal_to_answer_is_an_outcome(tmp_path: Path, server: ModelServer) -> None:
+    refusal = error(400, "Rejected by our safety system.", code="content_policy_violation")
+    agent = solo(
+        tmp_path, server, lambda _: refusal if len(server.requests) > 1 else call("ls", tool="terminal")
+    )
+    assert (agent["status"], len(server.requests)) == ("content_policy", 4)
 
 
 def test_words_without_an_action_end_the_conversation(tmp_path: Path, server: ModelServer) -> None:

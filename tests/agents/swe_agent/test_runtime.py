@@ -12,7 +12,7 @@ from tests.runner.helpers import run_tiny
 
 pytest.importorskip("swerex")
 INSIDE = Path(swe_agent.__file__).parent / "inside"
-BODY = """
+COMMON = """
 import asyncio, pathlib
 from swerex.exceptions import CommandTimeoutError, NonZeroExitCodeError
 from swerex.runtime import abstract as rex
@@ -25,6 +25,9 @@ runtime = deployment.runtime
 def now(call):
     return asyncio.run(call)
 
+bash = lambda command: now(runtime.run_in_session(rex.BashAction(command=command, check="silent")))
+"""
+BODY = """
 def refused(kind, call):
     try:
         now(call)
@@ -34,7 +37,6 @@ def refused(kind, call):
 now(deployment.start())
 assert now(deployment.is_alive()).is_alive
 now(runtime.create_session(rex.CreateBashSessionRequest(startup_source=["/root/.bashrc", "/nonexistent"])))
-bash = lambda command: now(runtime.run_in_session(rex.BashAction(command=command, check="silent")))
 assert bash("pwd").output == "/\\n"
 bash("cd /workspace/repo && export WORD=kept; greet() { echo hello $1; }")
 seen = bash("greet $WORD; pwd; false")
@@ -55,8 +57,12 @@ bundle = pathlib.Path(os.environ["HOME"]) / "bundle"
 (bundle / "bin").mkdir(parents=True)
 (bundle / "bin" / "tool").write_text("#!/bin/sh\\necho a tool")
 (bundle / "bin" / "tool").chmod(0o755)
+(bundle / "it's data").write_bytes(bytes(range(256)) * 1000)
 now(runtime.upload(rex.UploadRequest(source_path=str(bundle), target_path="/root/tools/mine")))
 assert bash("/root/tools/mine/bin/tool").output == "a tool\\n"
+assert harness.read_file("/root/tools/mine/it's data") == bytes(range(256)) * 1000
+assert bash("test -x \\"/root/tools/mine/it's data\\"").exit_code == 1
+assert refused(NonZeroExitCodeError, runtime.upload(rex.UploadRequest(source_path=str(bundle), target_path="/proc/x")))
 
 class Agent:
     name = "main"
@@ -87,10 +93,57 @@ harness.done()
 
 @pytest.mark.xdist_group("frameworks")
 def test_swe_agent_finds_what_it_needs(tmp_path: Path) -> None:
-    left = run_tiny(tmp_path, program(tmp_path, BODY, more_paths=(INSIDE,)), auto_eval=False)
+    left = run_tiny(tmp_path, program(tmp_path, COMMON + BODY, more_paths=(INSIDE,)), auto_eval=False)
     agent = left.result["agents"]["agent1"]
     assert (agent["status"], agent["steps"]) == ("submitted", 2), "the message, and the one action"
     runs = [step for step in left.trajectory()["steps"] if step["action"] == "run"]
     assert [(step["thought"], step["shown"], step["observation"]) for step in runs] == [
         ("hm", "echo step", "step\n")
     ]
+
+
+PIP_BODY = """
+now(runtime.create_session(rex.CreateBashSessionRequest()))
+harness.write_file("/root/bin/pip", b"#!/bin/sh\\necho really $PIP_RETRIES $*", step=False, executable=True)
+bash("export PATH=/root/bin:$PATH")
+hook = ColleagueHook(harness, runtime)
+hook.on_tools_installation_started()
+for command in (
+    "pip install 'absent-7391==1.0' || echo failed",
+    "pip install bash",
+    "PIP_FIND_LINKS=/wheels pip install absent-7391",
+    "pip install --no-deps absent-7391",
+    "pip list",
+):
+    print(command, "->", bash(command).output.strip())
+assert bash("false").exit_code == 1
+hook.on_setup_attempt()
+print("later ->", bash("type -t pip; pip install absent-7391").output.split())
+harness.done()
+"""
+
+
+@pytest.mark.xdist_group("frameworks")
+@pytest.mark.parametrize("network", ["none", "public"])
+def test_pip_is_not_tried_where_a_bundle_cannot_be_helped(tmp_path: Path, network: str) -> None:
+    agent = program(tmp_path, COMMON + PIP_BODY, more_paths=(INSIDE,))
+    left = run_tiny(tmp_path, agent, setting="solo", auto_eval=False, network=network)
+    assert left.result["status"] == "completed", left.result["error"]
+    lines = (left.folder / "solo" / "worker.log").read_text().splitlines()
+    said = dict(line.split(" -> ") for line in lines if " -> " in line)
+    absent = said.pop("pip install 'absent-7391==1.0' || echo failed")
+    if network == "none":
+        assert (
+            absent
+            == "pip: not tried, since there is no network in this sandbox: pip install absent-7391==1.0"
+        )
+        assert "failed" in lines
+    else:
+        assert absent == "really 0 install absent-7391==1.0"
+    assert said == {
+        "pip install bash": "really 0 install bash",
+        "PIP_FIND_LINKS=/wheels pip install absent-7391": "really 0 install absent-7391",
+        "pip install --no-deps absent-7391": "really 0 install --no-deps absent-7391",
+        "pip list": "really 0 list",
+        "later": "['file', 'really', 'install', 'absent-7391']",
+    }

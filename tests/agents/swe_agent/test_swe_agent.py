@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import json
-import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from cooperbench.errors import UserError
-from tests.agents.frameworks import FIRST_TIME_SECONDS, provide, using_them, write_config
-from tests.modelserver import Answer, ModelServer, ToolCall, call, error, say
+from tests.agents.frameworks import (
+    FIRST_TIME_SECONDS,
+    MODEL,
+    TONGUES,
+    provide,
+    settings,
+    tell,
+    using_them,
+    write_config,
+)
+from tests.modelserver import ModelServer, call, error, say
 from tests.runner.helpers import run_tiny
 
 if TYPE_CHECKING:
@@ -20,20 +28,13 @@ if TYPE_CHECKING:
     from tests.modelserver.replies import Reply
     from tests.runner.helpers import Left
 
-SOURCE = os.environ.get("COOPERBENCH_TEST_SWE_AGENT")
-pytestmark = [
-    pytest.mark.xdist_group("frameworks"),
-    pytest.mark.timeout(FIRST_TIME_SECONDS),
-    pytest.mark.skipif(
-        not SOURCE, reason="SWE-agent has no release: COOPERBENCH_TEST_SWE_AGENT names no source tree"
-    ),
-]
+pytestmark = [pytest.mark.xdist_group("frameworks"), pytest.mark.timeout(FIRST_TIME_SECONDS)]
 APP = "/workspace/repo/app.txt"
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _swe_agent() -> None:
-    provide("swe_agent", SOURCE)
+    provide("swe_agent")
 
 
 @pytest.fixture(autouse=True)
@@ -48,28 +49,20 @@ def server() -> Iterator[ModelServer]:
 
 
 def play(tmp_path: Path, server: ModelServer, config: dict[str, Any] | None = None, **options: Any) -> Left:
-    retry = {"retries": 1, "min_wait": 0.01, "max_wait": 0.02}
-    agent = {"model": {"api_base": server.openai_url, "api_key": "key-0123456789", "retry": retry}}
-    path = write_config(tmp_path / "swe.yaml", {"agent": agent} | (config or {}))
-    return run_tiny(tmp_path, "swe_agent", model_name="openai/scripted-1", agent_config=path, **options)
+    path = write_config(tmp_path / "swe.yaml", settings("swe_agent", server.openai_url) | (config or {}))
+    return run_tiny(tmp_path, "swe_agent", agent_config=path, **({"model_name": MODEL} | options))
 
 
 def builder(number: int) -> list[Reply]:
     place, colleague = f"line {number * 10 - 4}\n", f"agent{3 - number}"
-    replace = {
-        "command": "str_replace",
-        "path": APP,
-        "old_str": place,
-        "new_str": f"{place}feature {number}\n",
-    }
+    tongue = TONGUES["swe_agent"]
     return [
         call("cd tests && export WORD=kept"),
         call('echo "$WORD in $PWD"'),
-        Answer("Now the line.", (ToolCall("str_replace_editor", replace),)),
-        Answer("", (ToolCall("send_message", {"to": colleague, "message": "It's line $1"}),)),
+        tongue.edit(command="str_replace", path=APP, old_str=place, new_str=f"{place}feature {number}\n"),
+        tell(colleague, "It's line $1"),
         call("sleep 2"),
-        Answer("", (ToolCall("submit", {}),)),
-        Answer("", (ToolCall("submit", {}),)),
+        *tongue.last_words,
     ]
 
 
@@ -113,8 +106,32 @@ def test_limits_end_it_and_the_work_is_taken(tmp_path: Path, server: ModelServer
     assert agent["patch_bytes"] > 0
 
 
+def test_a_limit_of_its_own_on_calls_is_a_limit_of_steps(tmp_path: Path, server: ModelServer) -> None:
+    config = settings("swe_agent", server.openai_url)
+    config["agent"]["model"]["per_instance_call_limit"] = 3
+    agent = solo(tmp_path, server, lambda request: call("ls"), config=config)
+    # SWE-agent notices after the call that was one too many.
+    assert (agent["status"], agent["model_calls"]) == ("step_limit", 4)
+    assert "limit of 3 model calls" in agent["error"]
+
+
 def test_replies_without_an_action_are_an_outcome(tmp_path: Path, server: ModelServer) -> None:
     assert solo(tmp_path, server, lambda request: say("Hm."))["status"] == "format_error"
+
+
+@pytest.mark.parametrize(
+    ("message", "code", "status"),
+    [
+        ("Rejected by our safety system.", "content_policy_violation", "content_policy"),
+        ("This model's maximum context length is 8192.", "context_length_exceeded", "context_overflow"),
+    ],
+)
+def test_a_provider_that_does_not_go_on_is_an_outcome(
+    tmp_path: Path, server: ModelServer, message: str, code: str, status: str
+) -> None:
+    end = error(400, message, code=code)
+    agent = solo(tmp_path, server, lambda _: end if len(server.requests) > 1 else call("ls"))
+    assert agent["status"] == status
 
 
 def test_a_refused_key_stops_the_run(tmp_path: Path, server: ModelServer) -> None:
@@ -128,6 +145,10 @@ def test_a_refused_key_stops_the_run(tmp_path: Path, server: ModelServer) -> Non
     [
         ({"extends": "nope.yaml"}, "has no config 'nope.yaml' to extend; there are: bash_only.yaml"),
         ({"agent": {"tool": {}}}, r"agent config: agent\.tool"),
+        (
+            {"agent": {"tools": {"bundles": [{"path": "tools/registry"}, {"path": "tools/windowed"}]}}},
+            "agent config: SWE-agent cannot use it: KeyError: 'WINDOW'",
+        ),
     ],
 )
 def test_a_config_that_is_none_stops_the_run(

@@ -19,6 +19,7 @@ from openhands.sdk.conversation.state import ConversationExecutionStatus
 from openhands.sdk.event import MessageEvent, SystemPromptEvent
 from openhands.sdk.event.conversation_error import ConversationErrorEvent
 from openhands.sdk.llm import content_to_str
+from openhands.sdk.llm.exceptions.types import LLMContentPolicyViolationError
 from openhands.tools.preset.default import get_default_condenser
 from openhands_faults import judge
 from openhands_settings import BadSettings, Settings, read_settings
@@ -27,6 +28,12 @@ from pydantic import PrivateAttr
 
 TRAJECTORY = "openhands"
 """The folder with what the SDK itself writes down, beside trajectory.json."""
+_MOST_REFUSALS = 3
+"""In a row, by the provider's content filter. The SDK would go on asking until its iterations are used up."""
+
+
+class Refused(Exception):
+    """The provider does not want to answer, however it is asked."""
 
 
 class AccountedLLM(LLM):
@@ -59,6 +66,10 @@ class AccountedLLM(LLM):
             response = ask(*args, **kwargs)
         except Exception as error:
             self._errors.append(error)
+            latest = self._errors[-_MOST_REFUSALS:]
+            refused = [isinstance(each, LLMContentPolicyViolationError) for each in latest]
+            if len(latest) == _MOST_REFUSALS and all(refused):
+                raise Refused(str(error)) from error
             raise
         self._errors.clear()
         self._calls[0] += 1

@@ -25,6 +25,13 @@ class ColleagueHook:
     def on_init(self, *, agent: Any) -> None:
         self._agent = agent
 
+    def on_tools_installation_started(self) -> None:
+        self._runtime.installing = True
+
+    def on_setup_attempt(self) -> None:
+        """They are installed."""
+        self._runtime.installing = False
+
     def on_query_message_added(self, *, role: str, content: Any, message_type: str, **_: Any) -> None:
         """The prompts, once each; what the model and the sandbox say is on record already."""
         kind = {"system_prompt": "system"}.get(message_type, "task" if role == "user" else "")

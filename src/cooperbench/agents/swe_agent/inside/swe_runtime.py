@@ -6,6 +6,7 @@ fine with one agent a process.
 
 from __future__ import annotations
 
+import base64
 import os
 import shlex
 from pathlib import Path
@@ -18,6 +19,8 @@ from swerex.exceptions import CommandTimeoutError, NonZeroExitCodeError, Session
 from swerex.runtime import abstract as rex
 
 _DEFAULT_SECONDS = 600.0
+_QUICK_PIP = Path(__file__).with_name("quick_pip.sh")
+_FORGET_QUICK_PIP = "unset -f pip pip3 _cb_pip _cb_offline _cb_hopeless"
 
 
 class AgentOver(BaseException):
@@ -32,6 +35,8 @@ class SandboxRuntime(rex.AbstractRuntime):
         self._shells: dict[str, Shell] = {}
         self.action: tuple[str, str] | None = None
         """The thought and the command of the agent that is being carried out; None: the framework's own doing."""
+        self.installing = False
+        """Tool bundles are being installed."""
 
     async def is_alive(self, *, timeout: float | None = None) -> rex.IsAliveResponse:  # noqa: ARG002
         return rex.IsAliveResponse(is_alive=True)
@@ -51,7 +56,8 @@ class SandboxRuntime(rex.AbstractRuntime):
         if isinstance(action, rex.BashInterruptAction):
             # A command that took too long has been ended already.
             return rex.BashObservation(output="", exit_code=0)
-        result = self._run(shell, action.command, action.timeout)
+        command = with_quick_pip(action.command) if self.installing else action.command
+        result = self._run(shell, command, action.timeout)
         if result.timed_out:
             raise CommandTimeoutError(f"{action.command!r} took longer than {action.timeout} seconds")
         if action.check == "raise" and result.returncode:
@@ -94,10 +100,8 @@ class SandboxRuntime(rex.AbstractRuntime):
         source, target = Path(request.source_path), str(request.target_path)
         if source.is_file():
             self._place(target, source.read_bytes(), executable=os.access(source, os.X_OK))
-        for path in sorted(source.rglob("*")) if source.is_dir() else []:
-            if path.is_file() and "__pycache__" not in path.parts:
-                place = f"{target}/{path.relative_to(source).as_posix()}"
-                self._place(place, path.read_bytes(), executable=os.access(path, os.X_OK))
+        elif source.is_dir():
+            self._upload_folder(source, target)
         return rex.UploadResponse()
 
     async def close(self) -> rex.CloseResponse:
@@ -116,9 +120,22 @@ class SandboxRuntime(rex.AbstractRuntime):
         except Ended as end:
             raise AgentOver(str(end)) from None
 
-    def _plumb(self, command: str, seconds: float) -> Result:
+    def _upload_folder(self, source: Path, target: str) -> None:
+        """All in one command: where the sandbox is far away, each file by itself would take a while."""
+        lines = ["set -e"]
+        for path in sorted(source.rglob("*")):
+            if path.is_file() and "__pycache__" not in path.parts:
+                place = Path(target, path.relative_to(source))
+                name, mode = shlex.quote(str(place)), 755 if os.access(path, os.X_OK) else 644
+                lines += [f"mkdir -p {shlex.quote(str(place.parent))}", f"base64 -d >{name} <<'.'"]
+                lines += [base64.b64encode(path.read_bytes()).decode(), ".", f"chmod {mode} {name}"]
+        placed = self._plumb("bash", _DEFAULT_SECONDS, "\n".join(lines).encode())
+        if placed.returncode:
+            raise NonZeroExitCodeError(f"{source.name} cannot be placed at {target}: {placed.output}")
+
+    def _plumb(self, command: str, seconds: float, stdin: bytes = b"") -> Result:
         try:
-            return self._harness.exec(command, timeout_seconds=seconds, step=False)
+            return self._harness.exec(command, timeout_seconds=seconds, step=False, stdin=stdin)
         except Ended as end:
             raise AgentOver(str(end)) from None
 
@@ -127,6 +144,11 @@ class SandboxRuntime(rex.AbstractRuntime):
             self._harness.write_file(path, data, step=False, executable=executable)
         except Ended as end:
             raise AgentOver(str(end)) from None
+
+
+def with_quick_pip(command: str) -> str:
+    """The command with a pip that does not try what cannot work."""
+    return f"{_QUICK_PIP.read_text('utf-8')}\n{command}\n_cb_code=$?; {_FORGET_QUICK_PIP}; (exit $_cb_code)"
 
 
 class SandboxDeployment(AbstractDeployment):

@@ -13,6 +13,7 @@ from typing import Any
 import litellm
 import yaml
 from client import Ended, Harness, connect
+from litellm.exceptions import ContentPolicyViolationError
 from model_faults import Verdict, judge_model_error
 from pydantic import ValidationError
 from swe_hook import ColleagueHook
@@ -105,15 +106,19 @@ def work(harness: Harness) -> Verdict:
     from sweagent.agent.problem_statement import TextProblemStatement
     from sweagent.environment.repo import PreExistingRepoConfig
     from sweagent.environment.swe_env import SWEEnv
+    from sweagent.exceptions import TotalCostLimitExceededError
 
     asked = Asked(harness)
     litellm.completion = asked
     try:
-        agent = get_agent_from_config(DefaultAgentConfig(**agent_settings(harness)))
+        config = DefaultAgentConfig(**agent_settings(harness))
+        agent = get_agent_from_config(config)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in ("agent", *first["loc"]))
         raise BadConfig(f"agent config: {place}: {first['msg']}") from None
+    except Exception as error:  # e.g. a KeyError for a variable that the help of a tool names
+        raise BadConfig(f"agent config: SWE-agent cannot use it: {type(error).__name__}: {error}") from error
     deployment = SandboxDeployment(harness)
     agent.add_hook(ColleagueHook(harness, deployment.runtime))
     # The repository is clean and on its only commit; SWE-agent would fetch from remotes that are not there.
@@ -123,8 +128,18 @@ def work(harness: Harness) -> Verdict:
     folder.mkdir(parents=True, exist_ok=True)
     env.start()
     task = TextProblemStatement(text=harness.start["prompt"], id=str(harness.start["agent_id"]))
-    result = agent.run(env=env, problem_statement=task, output_dir=folder)
-    return judge(str(result.info.get("exit_status")), asked, str(harness.start["model"]))
+    try:
+        result = agent.run(env=env, problem_statement=task, output_dir=folder)
+    except TotalCostLimitExceededError as error:
+        return Verdict("done", "cost_limit", f"SWE-agent: {error}")
+    except RuntimeError as error:
+        if deployment.runtime.installing:
+            return Verdict("failed", "infra", f"a tool bundle cannot be installed in the sandbox: {error}")
+        raise
+    exit_status, most_calls = str(result.info.get("exit_status")), config.model.per_instance_call_limit
+    if "exit_cost" in exit_status and 0 < most_calls < asked.calls:
+        return Verdict("done", "step_limit", f"limit of {most_calls} model calls reached (agent config)")
+    return judge(exit_status, asked, str(harness.start["model"]))
 
 
 def judge(exit_status: str, asked: Asked, model: str) -> Verdict:
@@ -132,6 +147,9 @@ def judge(exit_status: str, asked: Asked, model: str) -> Verdict:
     reason = exit_status.removeprefix("submitted").strip(" ()")
     if not reason:
         return Verdict("done", "submitted", "")
+    if isinstance(asked.error, ContentPolicyViolationError):
+        # SWE-agent has asked again, and counts refusals among the replies that it cannot read.
+        return judge_model_error(asked.error, model, first_call=asked.calls == 0)
     if reason in _STATUSES:
         return Verdict(
             "done", _STATUSES[reason], "" if reason == "exit_command" else f"SWE-agent: {exit_status}"
@@ -154,8 +172,6 @@ def agent_settings(harness: Harness) -> dict[str, Any]:
         # The harness counts the cost; SWE-agent's defaults would refuse models without a known price.
         model[name] = own.get(name, 0)
     tools = settings.setdefault("tools", {})
-    # A bundle of its own runs pip in the sandbox, which mostly has no network: it should fail fast then.
-    tools["env_variables"] = {"PIP_RETRIES": "0"} | (tools.get("env_variables") or {})
     bundles = [
         {**bundle, "path": str((folder.parent / bundle["path"]).resolve())}
         for bundle in tools.get("bundles", [])
