@@ -6,7 +6,9 @@ Runs in SWE-agent's environment, not in ours: besides SWE-agent it imports the f
 from __future__ import annotations
 
 import os
+import threading
 import time
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +121,7 @@ def work(harness: Harness) -> Verdict:
         raise BadConfig(f"agent config: {place}: {first['msg']}") from None
     except Exception as error:  # e.g. a KeyError for a variable that the help of a tool names
         raise BadConfig(f"agent config: SWE-agent cannot use it: {type(error).__name__}: {error}") from error
+    threading.Thread(target=warm_up, args=[str(harness.start["model"])]).start()
     deployment = SandboxDeployment(harness)
     agent.add_hook(ColleagueHook(harness, deployment.runtime))
     # The repository is clean and on its only commit; SWE-agent would fetch from remotes that are not there.
@@ -140,6 +143,16 @@ def work(harness: Harness) -> Verdict:
     if "exit_cost" in exit_status and 0 < most_calls < asked.calls:
         return Verdict("done", "step_limit", f"limit of {most_calls} model calls reached (agent config)")
     return judge(exit_status, asked, str(harness.start["model"]))
+
+
+def warm_up(model: str) -> None:
+    """What LiteLLM imports at its first call: a second that passes while tools are put into the sandbox."""
+    try:
+        provider = litellm.get_llm_provider(model)[1]
+    except Exception:  # whatever it is, the first call will say it
+        return
+    if provider == "openai" or provider in getattr(litellm, "openai_compatible_providers", ()):
+        import_module("openai.resources")
 
 
 def judge(exit_status: str, asked: Asked, model: str) -> Verdict:
