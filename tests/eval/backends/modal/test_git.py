@@ -226,8 +226,9 @@ def test_the_tunnel_is_asked_for_again_when_an_answer_was_lost(
 
 
 def test_a_sandbox_that_does_not_reach_the_server_says_what_to_do(
-    plane: Plane, modal: ModalBackend, tmp_path: Path
+    plane: Plane, modal: ModalBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("cooperbench.team.servedremote._PROBE_SECONDS", 2.0)
     remote = modal.make_git_remote(tmp_path / "hub", ["agent1", "agent2"])
     remote.open()
     sandbox = modal.create_sandbox(HOST_IMAGE, timeout=300)
