@@ -10,7 +10,7 @@ import json
 import threading
 from collections import defaultdict
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from cooperbench.errors import InfraError, SandboxError
 from cooperbench.team.courier import script_text
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from cooperbench.eval.backends.base import CommandResult, RichSandbox
 
+GitSharing = Literal["server", "carried"]
+"""What a backend that can have a server does for `--git`."""
 DEFAULT_IMAGE = "python:3.12-bookworm"
 """Has git and Python; any other image that has both will do."""
 _ROOT = "/cooperbench/git"

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from cooperbench.errors import SandboxError
 from cooperbench.gitcall import GitError
-from cooperbench.team.carriedremote import MOST_PUSHES, QUOTA_BYTES
+from cooperbench.team.carriedremote import MOST_PUSHES, QUOTA_BYTES, CarriedRemote
 from cooperbench.team.ledger import Ledger
 from cooperbench.team.link import Receipt
 from cooperbench.team.packs import LARGEST_BASE_BYTES, Unpackable, join_team, read_pack
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cooperbench.eval.backends.base import RichSandbox
-    from cooperbench.team.gitserver import GitServer
+    from cooperbench.team.gitremote import GitRemote
+    from cooperbench.team.gitserver import GitServer, GitSharing
     from cooperbench.team.ledger import FileThere, Place, Push
 
 _PROBE_SECONDS = 15.0
@@ -137,6 +138,15 @@ class ServedRemote:
         except (Unpackable, GitError) as problem:
             why = problem.reason if isinstance(problem, GitError) else problem
             raise SandboxError(f"what was pushed cannot be taken from the git server: {why}") from problem
+
+
+def choose_remote(
+    way: GitSharing, folder: Path, agent_ids: Sequence[str], server: Callable[[str], GitServer]
+) -> GitRemote:
+    """For backends that have a server, unless their user wants none."""
+    if way == "carried":
+        return CarriedRemote(folder, agent_ids)
+    return ServedRemote(folder, agent_ids, server)
 
 
 def _probe(sandbox: RichSandbox, repo_dir: str) -> None:

@@ -15,8 +15,8 @@ import secrets
 import time
 from typing import TYPE_CHECKING, Protocol, cast
 
-from cooperbench.errors import CooperBenchError, SandboxDead, SandboxError, UserError
-from cooperbench.eval.backends.base import DEFAULT_OUTPUT_LIMIT, capabilities_of
+from cooperbench.errors import CooperBenchError, SandboxDead, SandboxError
+from cooperbench.eval.backends.base import DEFAULT_OUTPUT_LIMIT, capabilities_of, check_network
 from cooperbench.eval.backends.channel import Channel, ChannelUnavailable, channel_script
 
 if TYPE_CHECKING:
@@ -63,11 +63,8 @@ def open_sandbox(
     whoever wrote it decides about the network.
     """
     can = capabilities_of(backend)
-    if can.options and options.network not in can.networks:
-        there_are = ", ".join(sorted(can.networks)) or "none at all"
-        raise UserError(
-            f"this backend cannot give the network policy {options.network!r}; it has: {there_are}"
-        )
+    if can.options:
+        check_network(can, options)
     try:
         if can.options:
             with_options = cast(_OptionsBackend, backend)

@@ -15,6 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Literal, Protocol, cast
 
+from cooperbench.errors import UserError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -168,6 +170,15 @@ class Capabilities:
     """It has `interrupt()`: whoever waits for a sandbox to be made waits no longer, since the run is being stopped."""
     estimates: bool = False
     """It has `estimate() -> Estimate`: what it has cost so far, also after `close`."""
+
+
+def check_network(can: Capabilities, options: SandboxOptions) -> None:
+    """UserError for a network policy that a backend does not list: it is refused, never weakened."""
+    if options.network not in can.networks:
+        there_are = ", ".join(sorted(can.networks)) or "none at all"
+        raise UserError(
+            f"this backend cannot give the network policy {options.network!r}; it has: {there_are}"
+        )
 
 
 class PreparingBackend(EvalBackend, Protocol):

@@ -12,7 +12,7 @@ import weakref
 from typing import TYPE_CHECKING
 
 from cooperbench.errors import CooperBenchError, UserError
-from cooperbench.eval.backends.base import Capabilities, SandboxOptions
+from cooperbench.eval.backends.base import Capabilities, SandboxOptions, check_network
 from cooperbench.eval.backends.cachelock import lock_path, locked
 from cooperbench.eval.backends.channeled import OpenSandboxes
 from cooperbench.eval.backends.docker.agentlayer import prepare_agent_image
@@ -138,8 +138,7 @@ class DockerBackend:
         network: Attachment | None = None,
     ) -> DockerSandbox:
         """`network`: another one than that of the sandbox's network policy."""
-        if options.network not in self.capabilities.networks:
-            raise UserError(f"the docker backend cannot give the network policy {options.network!r}")
+        check_network(self.capabilities, options)
         engine = self.engine
         found = self.images.get(image)
         try:

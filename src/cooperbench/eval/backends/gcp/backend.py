@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from cooperbench.errors import CooperBenchError, UserError
-from cooperbench.eval.backends.base import Capabilities, SandboxOptions
+from cooperbench.eval.backends.base import Capabilities, SandboxOptions, check_network
 from cooperbench.eval.backends.gcp import prices
 from cooperbench.eval.backends.gcp.compute import Compute
 from cooperbench.eval.backends.gcp.faults import NOT_INSTALLED
@@ -106,8 +106,7 @@ class GCPBatchBackend:
     ) -> DockerSandbox:
         """`image`: what `prepare` gave, or a name that a registry knows."""
         options = options or SandboxOptions()
-        if options.network not in self.capabilities.networks:
-            raise UserError(f"the gcp backend cannot give the network policy {options.network!r}")
+        check_network(self.capabilities, options)
         lifetime_seconds = min(max(1, timeout), _LONGEST_SECONDS)
         task = self._images.task_of(image)
         fleet = self._holdings_now().fleet
@@ -128,12 +127,14 @@ class GCPBatchBackend:
 
     def make_git_remote(self, folder: Path, agent_ids: Sequence[str]) -> GitRemote:
         """Behind the git server of this object, or carried by the harness where that is set."""
-        from cooperbench.team.carriedremote import CarriedRemote
-        from cooperbench.team.servedremote import ServedRemote
+        from cooperbench.team.servedremote import choose_remote
 
-        if self.settings.git == "carried":
-            return CarriedRemote(folder, agent_ids)
-        return ServedRemote(folder, agent_ids, lambda run_name: self._holdings_now().git_server.get(run_name))
+        return choose_remote(
+            self.settings.git,
+            folder,
+            agent_ids,
+            lambda run_name: self._holdings_now().git_server.get(run_name),
+        )
 
     def estimate(self) -> Estimate:
         """What the machines of this object and of the Batch jobs that it has ended have cost so far, roughly."""

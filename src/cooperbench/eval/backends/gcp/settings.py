@@ -13,10 +13,9 @@ from typing import Any, Literal, cast
 
 from cooperbench.errors import UserError
 from cooperbench.settings import config_file, load_settings
-from cooperbench.team.gitserver import DEFAULT_IMAGE
+from cooperbench.team.gitserver import DEFAULT_IMAGE, GitSharing
 
 Reach = Literal["address", "iap"]
-Sharing = Literal["server", "carried"]
 
 DEFAULT_REGION = "us-central1"
 DEFAULT_MACHINE_TYPE = "e2-standard-8"
@@ -104,7 +103,7 @@ class GcpSettings:
     """After this a machine is deleted by Google, whatever became of us."""
     idle_minutes: float = 10.0
     """A machine without sandboxes is kept for this long, as the next may want it."""
-    git: Sharing = "server"
+    git: GitSharing = "server"
     """What `--git` means: a git server on a machine of its own, or commits that the harness carries."""
     git_machine_type: str = DEFAULT_GIT_MACHINE_TYPE
     git_image: str = DEFAULT_IMAGE
@@ -157,7 +156,7 @@ def read_settings(**given: object) -> GcpSettings:
         most_machines=source.whole("most_machines", 50),
         lifetime_hours=source.number("lifetime_hours", 12.0, most=LONGEST_LIFETIME_HOURS),
         idle_minutes=source.number("idle_minutes", 10.0),
-        git=cast(Sharing, source.text("git", "server")),
+        git=cast(GitSharing, source.text("git", "server")),
         git_machine_type=source.text("git_machine_type", DEFAULT_GIT_MACHINE_TYPE),
         git_image=source.text("git_image", DEFAULT_IMAGE),
     )

@@ -12,7 +12,7 @@ import weakref
 from typing import TYPE_CHECKING
 
 from cooperbench.errors import CooperBenchError, InfraError, SandboxError, UserError
-from cooperbench.eval.backends.base import Capabilities, Estimate, SandboxOptions
+from cooperbench.eval.backends.base import Capabilities, Estimate, SandboxOptions, check_network
 from cooperbench.eval.backends.modal import gitserver
 from cooperbench.eval.backends.modal.account import Account, require_client
 from cooperbench.eval.backends.modal.images import ImageStore
@@ -116,8 +116,7 @@ class ModalBackend:
     ) -> ModalSandbox:
         """`image`: what `prepare` gave, an image id of Modal's, or a name that a registry knows."""
         options = options or SandboxOptions()
-        if options.network not in self.capabilities.networks:
-            raise UserError(f"the modal backend cannot give the network policy {options.network!r}")
+        check_network(self.capabilities, options)
         lifetime_seconds = min(max(1, timeout), LONGEST_LIFETIME_SECONDS)
         resources, network = resources_of(self.settings), network_of(options, self.settings)
         order = self._order(options.purpose, options.labels, lifetime_seconds, resources, network)
@@ -125,12 +124,9 @@ class ModalBackend:
 
     def make_git_remote(self, folder: Path, agent_ids: Sequence[str]) -> GitRemote:
         """Behind the git server of this object, or carried by the harness where that is set."""
-        from cooperbench.team.carriedremote import CarriedRemote
-        from cooperbench.team.servedremote import ServedRemote
+        from cooperbench.team.servedremote import choose_remote
 
-        if self.settings.git == "carried":
-            return CarriedRemote(folder, agent_ids)
-        return ServedRemote(folder, agent_ids, self._git_server.get)
+        return choose_remote(self.settings.git, folder, agent_ids, self._git_server.get)
 
     def interrupt(self) -> None:
         self._throttle.stop()

@@ -11,15 +11,17 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from cooperbench.errors import UserError
 from cooperbench.settings import config_file, load_settings
 
+if TYPE_CHECKING:
+    from cooperbench.team.gitserver import GitSharing
+
 T = TypeVar("T", bound=str)
 ImageSource = Literal["auto", "registry", "build"]
 IMAGE_SOURCES: tuple[ImageSource, ...] = ("auto", "registry", "build")
-GitSharing = Literal["server", "carried"]
 GIT_SHARINGS: tuple[GitSharing, ...] = ("server", "carried")
 LONGEST_LIFETIME_SECONDS = 24 * 3600
 """Modal's limit."""
