@@ -13,11 +13,10 @@ from cooperbench.retry import with_retries
 from cooperbench.storage import error_record, remove_tree, write_bytes, write_json, write_text
 
 if TYPE_CHECKING:
-    from cooperbench.eval.backends.base import RichSandbox
     from cooperbench.eval.backends.guard import SandboxGuard
     from cooperbench.eval.backends.prepared import PreparedImages
     from cooperbench.eval.judge import Evaluation
-    from cooperbench.models import Image, Pair, Setting
+    from cooperbench.models import Pair, Setting
     from cooperbench.storage import ExperimentPaths, PairPaths
 
 SPARE_SECONDS = 300
@@ -51,17 +50,17 @@ class Evaluator:
 
     def _judge(self, pair: Pair, setting: Setting, paths: PairPaths) -> Evaluation:
         image = self._images.get(pair.task)
-        make_sandbox = partial(self._make_sandbox, pair, image)
-        return evaluate_pair(
-            pair, setting, read_patches(paths, pair, setting), image, make_sandbox, self._timeout_seconds
-        )
-
-    def _make_sandbox(self, pair: Pair, image: Image) -> RichSandbox:
         labels = {"run": self._paths.run_name, "pair": pair.label}
-        return self._guard.open(
-            image.reference,
-            timeout_seconds=self._timeout_seconds + SPARE_SECONDS,
-            options=SandboxOptions("evaluation", "none", labels),
+        options = SandboxOptions("evaluation", "none", labels)
+        lifetime = self._timeout_seconds + SPARE_SECONDS
+        return evaluate_pair(
+            pair,
+            setting,
+            read_patches(paths, pair, setting),
+            image,
+            partial(self._guard.open, image.reference, timeout_seconds=lifetime, options=options),
+            self._timeout_seconds,
+            partial(self._guard.expect, image.reference, timeout_seconds=lifetime, options=options),
         )
 
 

@@ -95,24 +95,41 @@ def examine(patch: bytes | None, hidden: frozenset[str], base: BaseTree) -> Hand
 class _Bench:
     """Runs tests, each in a sandbox of its own, the same question only once.
 
-    The first sandbox serves for reading the base before its test run. Removing one takes a while in some backends: the
-    next test does not wait for it, but `close` does.
+    The first sandbox serves for reading the base before its test run. Starting and removing one takes a while in some
+    backends: the next one may start while a test runs, and the next test does not wait for a removal, but `close` does.
     """
 
-    def __init__(self, pair: Pair, make_sandbox: Callable[[], RichSandbox], timeout_seconds: int) -> None:
+    def __init__(
+        self,
+        pair: Pair,
+        make_sandbox: Callable[[], RichSandbox],
+        expect_sandbox: Callable[[], Callable[[], None]],
+        timeout_seconds: int,
+    ) -> None:
         self._pair = pair
         self._make_sandbox = make_sandbox
+        self._expect_sandbox = expect_sandbox
+        self._call_off: Callable[[], None] = lambda: None
+        self._questions: set[tuple[int, bytes]] = set()
         self._timeout_seconds = timeout_seconds
         self._answers: dict[tuple[int, bytes], TestRun] = {}
         self._first: RichSandbox | None = make_sandbox()
         self._removals = ThreadPoolExecutor(1, thread_name_prefix="removal")
         self.base = SandboxBaseTree(self._first)
 
+    def will_be_asked(self, feature_ids: Sequence[int], patch: bytes | None) -> None:
+        """What `test` will be called with."""
+        if patch:
+            self._questions.update((number, patch) for number in feature_ids)
+
     def test(self, feature_id: int, patch: bytes) -> TestRun:
         question = (feature_id, patch)
         if question not in self._answers:
+            self._questions.discard(question)
             sandbox, self._first = self._first or self._make_sandbox(), None
             try:
+                if self._questions:
+                    self._call_off = self._expect_sandbox()
                 tests = self._pair.task.feature(feature_id).tests.read_bytes()
                 self._answers[question] = run_tests(sandbox, tests, patch, self._timeout_seconds)
             finally:
@@ -120,6 +137,7 @@ class _Bench:
         return self._answers[question]
 
     def close(self) -> None:
+        self._removals.submit(self._call_off)
         if self._first is not None:
             self._removals.submit(self._first.terminate)
         self._removals.shutdown()
@@ -132,11 +150,15 @@ def evaluate_pair(
     image: Image,
     make_sandbox: Callable[[], RichSandbox],
     timeout_seconds: int,
+    expect_sandbox: Callable[[], Callable[[], None]] = lambda: lambda: None,
 ) -> Evaluation:
-    """The whole verdict. InfraErrors of sandboxes pass through: they are nobody's failure."""
+    """The whole verdict. InfraErrors of sandboxes pass through: they are nobody's failure.
+
+    `expect_sandbox` says that `make_sandbox` will be called once more, and returns what calls that off.
+    """
     started_at, started = utc_now(), time.monotonic()
     evaluation = Evaluation({})
-    bench = _Bench(pair, make_sandbox, timeout_seconds)
+    bench = _Bench(pair, make_sandbox, expect_sandbox, timeout_seconds)
     try:
         hidden = hidden_paths_of(pair)
         handed_in = {agent_id: examine(patch, hidden, bench.base) for agent_id, patch in patches.items()}
@@ -144,6 +166,9 @@ def evaluate_pair(
         merge = None
         if setting != "solo":
             merge = merge_patches(bench.base, [work.patch for work in handed_in.values()])
+            bench.will_be_asked(pair.feature_ids, merge.patch)
+        for seat in seats_of(pair, setting):
+            bench.will_be_asked(seat.feature_ids, handed_in[seat.agent_id].patch)
         agents = {}
         for seat in seats_of(pair, setting):
             work = handed_in[seat.agent_id]

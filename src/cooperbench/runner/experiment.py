@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+import threading
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from cooperbench.errors import Interrupted, RunStopped
+from cooperbench.errors import CooperBenchError, Interrupted, RunStopped
 from cooperbench.eval.backends.base import estimate_of
 from cooperbench.eval.evaluator import Evaluator
 from cooperbench.eval.remote import Order, remote_evaluation_of
+from cooperbench.models import seats_of
 from cooperbench.redaction import redact
 from cooperbench.report.summary import save_summary
 from cooperbench.retry import with_retries
 from cooperbench.runner.budget import Budget, spent_on_disk
-from cooperbench.runner.pair import RESULT_SCHEMA, PairRun
+from cooperbench.runner.pair import RESULT_SCHEMA, PairRun, sandbox_for
 from cooperbench.storage import error_record, write_json
 from cooperbench.team.mailbox import MemoryMailbox
 from cooperbench.workshop import Workshop
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from concurrent.futures import Future
 
     from cooperbench.eval.backends.base import EvalBackend
-    from cooperbench.models import Message, Pair
+    from cooperbench.models import Message, Pair, Task
     from cooperbench.runner.config import RunConfig
     from cooperbench.runner.display import Display
     from cooperbench.runner.plan import Plan
@@ -44,6 +48,35 @@ def carry_out(
     return summary
 
 
+class _Lookout:
+    """Has the sandboxes of the next pair started while those before it work, where the backend can do that."""
+
+    def __init__(self, config: RunConfig, pairs: Sequence[Pair], workshop: Workshop) -> None:
+        self._config = config
+        self._workshop = workshop
+        self._lock = threading.Lock()
+        self._ahead = list(pairs)
+        self._expected: Pair | None = None
+
+    def has_begun(self, pair: Pair) -> None:
+        with self._lock:
+            self._ahead.remove(pair)
+
+    def expect_next(self) -> None:
+        with self._lock:
+            pair = self._ahead[0] if self._ahead else None
+            if pair is None or pair == self._expected:
+                return
+            self._expected = pair
+        with suppress(CooperBenchError):  # whoever runs the pair is told
+            image = self._workshop.images.get(pair.task)
+            for seat in seats_of(pair, self._config.setting):
+                wanted = sandbox_for(seat, pair, self._config, image)
+                self._workshop.guard.expect(
+                    wanted.image, timeout_seconds=wanted.timeout_seconds, options=wanted.options
+                )
+
+
 class _Experiment:
     def __init__(
         self,
@@ -61,6 +94,7 @@ class _Experiment:
         self._post_office = post_office
         self._budget = budget
         self._stopped_by: RunStopped | None = None
+        self._lookout = _Lookout(config, plan.to_run, workshop)
         self._evaluator = Evaluator(
             config.paths, workshop.guard, workshop.images, config.test_timeout_seconds
         )
@@ -72,9 +106,7 @@ class _Experiment:
         plan, config = self._plan, self._config
         judged_here = () if self._remote else plan.to_evaluate
         tasks = [pair.task for pair in (*plan.to_run, *judged_here)]
-        self._workshop.images.prepare(
-            tasks, lambda task, done, total: self._display.prepared(task.label, done, total)
-        )
+        self._workshop.images.prepare(tasks, self._prepared)
         pairs = self._workshop.pool(config.concurrency, "pair")
         evaluations = self._workshop.pool(config.eval_concurrency, "eval")
 
@@ -99,9 +131,14 @@ class _Experiment:
             order = Order(config.paths, work, config.eval_concurrency, config.test_timeout_seconds)
             self._remote.evaluate_remotely(order, self._display, self._workshop.stop)
 
+    def _prepared(self, task: Task, done: int, total: int) -> None:
+        self._display.prepared(task.label, done, total)
+        self._lookout.expect_next()
+
     def _run_pair(self, pair: Pair) -> Pair | None:
         """The pair, if there is a result worth evaluating."""
         self._check_stop()
+        self._lookout.has_begun(pair)
         if not self._budget.lets_start(pair):
             return None
         self._display.pair_started(pair)
@@ -140,7 +177,15 @@ class _Experiment:
         make_mailbox = partial(self._post_office.mailbox, pair.label) if self._post_office else MemoryMailbox
         guard = self._workshop.guard
         pair_run = PairRun(
-            pair, self._config, image, guard, paths, tell, make_mailbox, on_spend=self._budget.spend
+            pair,
+            self._config,
+            image,
+            guard,
+            paths,
+            tell,
+            make_mailbox,
+            on_spend=self._budget.spend,
+            on_set_up=self._lookout.expect_next,
         )
         return pair_run.execute(attempt)
 

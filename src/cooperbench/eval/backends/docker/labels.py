@@ -30,10 +30,13 @@ def ownership(session: str) -> dict[str, str]:
     return {OWNER: str(this_owner()), SESSION: session}
 
 
-def container_labels(session: str, options: SandboxOptions, lifetime_seconds: float) -> dict[str, str]:
+def container_labels(session: str, options: SandboxOptions, lifetime_seconds: float | None) -> dict[str, str]:
+    """`lifetime_seconds`: None where nobody knows yet when it begins."""
     others = {f"cooperbench.{name}": value for name, value in options.labels.items() if _NAME.fullmatch(name)}
-    expires = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + lifetime_seconds))
-    return {**others, **ownership(session), PURPOSE: options.purpose, EXPIRES: expires}
+    labels = {**others, **ownership(session), PURPOSE: options.purpose}
+    if lifetime_seconds is not None:
+        labels[EXPIRES] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + lifetime_seconds))
+    return labels
 
 
 def owner_of(labels: Mapping[str, str] | None) -> Owner | None:
