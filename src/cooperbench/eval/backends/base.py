@@ -170,7 +170,7 @@ class Capabilities:
     """It has `interrupt()`: whoever waits for a sandbox to be made waits no longer, since the run is being stopped."""
     foresees: bool = False
     """It has `expect(…)`, called like `create_sandbox`: one with just these arguments will soon be created, and may be
-    started now. What it returns calls that off."""
+    started now. What it returns calls that off, and does nothing once it was created."""
     estimates: bool = False
     """It has `estimate() -> Estimate`: what it has cost so far, also after `close`."""
 
