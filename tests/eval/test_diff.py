@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from typing import TYPE_CHECKING
 
@@ -241,7 +242,8 @@ def test_what_git_writes_comes_back_and_names_the_paths_that_git_names(
         touched = {path for patch in diff.files for path in patch.paths}
         assert changed == touched if not {"-M", "-C"} & set(flags) else changed <= touched
         assert [patch.is_binary for patch in diff.files] == [
-            b"GIT binary patch\n" in patch.data or b" differ\n" in patch.data for patch in diff.files
+            bool(re.search(rb"^GIT binary patch$|^Binary files .* differ$", patch.data, re.MULTILINE))
+            for patch in diff.files
         ]
 
 

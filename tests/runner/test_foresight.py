@@ -71,9 +71,9 @@ class ForeseeingBackend(LocalBackend):
 
 
 @pytest.fixture
-def account() -> list[Event]:
+def account(monkeypatch: pytest.MonkeyPatch) -> list[Event]:
     events: list[Event] = []
-    backends.register("foreseeing", lambda: ForeseeingBackend(events))
+    monkeypatch.setattr(backends, "get_backend", lambda name: ForeseeingBackend(events))
     return events
 
 

@@ -118,7 +118,6 @@ class DockerBackend:
     ) -> DockerSandbox:
         """`image`: any name or id that the engine knows or can pull."""
         wanted = Wanted(image, timeout, workdir, options or SandboxOptions())
-        check_network(self.capabilities, wanted.options)
         return self._started_ahead.take(wanted) or self._make(*wanted)
 
     def expect(

@@ -182,7 +182,7 @@ class MachineEngine(DockerBackend):
         options: SandboxOptions | None = None,
     ) -> DockerSandbox:
         """One that has a place, which is free again when it ends. Those that make images have none."""
-        return self._place(super().create_sandbox(image, timeout, workdir, options=options))
+        return self._place(self._make(image, timeout, workdir, options or SandboxOptions()))
 
     def create_server(self, image: str, timeout: int) -> DockerSandbox:
         """For a program of ours that others are to reach: on the machine's own network."""
