@@ -1,4 +1,7 @@
-"""A harness for tests that end it from outside: killed_harness.py IMAGE. Opens two sandboxes, tells their names, waits."""
+"""A harness for tests that end it from outside: killed_harness.py IMAGE.
+
+Opens two sandboxes, has a third one started ahead, tells their names, waits.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,19 @@ import time
 from cooperbench.eval.backends.base import SandboxOptions
 from cooperbench.eval.backends.docker import DockerBackend
 
+COUNT = 3
+
 
 def main(image: str) -> None:
     backend = DockerBackend()
     for network in ("none", "public"):
         options = SandboxOptions(network="public" if network == "public" else "none")
-        sys.stdout.write(backend.create_sandbox(image, timeout=300, options=options).container + "\n")
+        backend.create_sandbox(image, timeout=300, options=options)
+    backend.expect(image)
+    filters = {"label": [f"cooperbench.session={backend._session}"], "status": ["running"]}
+    while len(found := backend.engine.api.containers(filters=filters)) < COUNT:
+        time.sleep(0.05)
+    sys.stdout.writelines(container["Names"][0].lstrip("/") + "\n" for container in found)
     sys.stdout.flush()
     time.sleep(300)
 

@@ -15,6 +15,7 @@ import pytest
 from cooperbench.eval.backends.docker import DockerBackend
 from cooperbench.eval.backends.docker.leftovers import clean, remove_leftovers
 from cooperbench.eval.backends.owner import this_owner
+from tests.eval.backends.docker.killed_harness import COUNT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,11 +29,11 @@ def names(engine: Engine, **labels: str) -> set[str]:
 
 
 def start_harness(image: str) -> tuple[subprocess.Popen[str], list[str]]:
-    """A harness in its own process, with two sandboxes open."""
+    """A harness in its own process, with two sandboxes open and one that was started ahead."""
     script = str(Path(__file__).with_name("killed_harness.py"))
     process = subprocess.Popen([sys.executable, script, image], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
-    return process, [process.stdout.readline().strip() for _ in range(2)]
+    return process, [process.stdout.readline().strip() for _ in range(COUNT)]
 
 
 def end_harness(process: subprocess.Popen[str], number: int) -> int:
