@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
@@ -39,35 +39,21 @@ class ForeseeingBackend(LocalBackend):
         super().__init__()
         self._account = account
 
-    def create_sandbox(
-        self,
-        image: str,
-        timeout: int = 600,
-        workdir: str = "/workspace",
-        *,
-        options: SandboxOptions | None = None,
-    ) -> LocalSandbox:
-        self._note("created", image, timeout, workdir, options)
-        return super().create_sandbox(image, timeout, workdir, options=options)
+    def create_sandbox(self, *arguments: Any, options: SandboxOptions | None = None) -> LocalSandbox:
+        self._note("created", arguments, options)
+        return super().create_sandbox(*arguments, options=options)
 
-    def expect(
-        self,
-        image: str,
-        timeout: int = 600,
-        workdir: str = "/workspace",
-        *,
-        options: SandboxOptions | None = None,
-    ) -> Callable[[], None]:
-        self._note("expected", image, timeout, workdir, options)
-        return lambda: self._note("called off", image, timeout, workdir, options)
+    def expect(self, *arguments: Any, options: SandboxOptions) -> Callable[[], None]:
+        self._note("expected", arguments, options)
+        return lambda: self._note("called off", arguments, options)
 
-    def _note(
-        self, what: str, image: str, timeout: int, workdir: str, options: SandboxOptions | None
-    ) -> None:
+    def _note(self, what: str, arguments: tuple[Any, ...], options: SandboxOptions | None) -> None:
         assert options is not None
         labels = options.labels
-        arguments = (image, timeout, workdir, options.network, str(sorted(labels.items())))
-        self._account.append(Event(what, options.purpose, labels["pair"], labels.get("agent", ""), arguments))
+        everything = (*arguments, options.network, *sorted(labels.items()))
+        self._account.append(
+            Event(what, options.purpose, labels["pair"], labels.get("agent", ""), everything)
+        )
 
 
 @pytest.fixture

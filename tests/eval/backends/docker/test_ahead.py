@@ -31,6 +31,12 @@ class Waiting:
         found = self._backend.engine.api.containers(all=True, filters=self._filters)
         return [container["Id"] for container in found if container["State"] == "running"]
 
+    def start(self, image: str, timeout: int = 300) -> str:
+        """Have one started ahead; its container."""
+        self._backend.expect(image, timeout, options=self.options)
+        (started,) = self.until(1)
+        return started
+
     def until(self, count: int) -> list[str]:
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while len(found := self.containers()) != count:
@@ -55,8 +61,7 @@ def waiting(backend: DockerBackend, request: pytest.FixtureRequest) -> Waiting:
 def test_whoever_asks_gets_the_one_that_was_started(
     backend: DockerBackend, base_image: str, waiting: Waiting
 ) -> None:
-    backend.expect(base_image, 300, options=waiting.options)
-    (started,) = waiting.until(1)
+    started = waiting.start(base_image)
     sandbox = backend.create_sandbox(base_image, 300, options=waiting.options)
     assert waiting.containers() == [started]
     assert sandbox.run(["echo", "hello"]).stdout == b"hello\n"
@@ -78,8 +83,7 @@ def test_one_is_taken_while_it_starts(backend: DockerBackend, base_image: str, w
 def test_its_lifetime_counts_from_when_it_is_asked_for(
     backend: DockerBackend, base_image: str, waiting: Waiting
 ) -> None:
-    backend.expect(base_image, 3, options=waiting.options)
-    (started,) = waiting.until(1)
+    started = waiting.start(base_image, 3)
     time.sleep(3.5)
     sandbox = backend.create_sandbox(base_image, 3, options=waiting.options)
     assert waiting.containers() == [started]
@@ -92,8 +96,7 @@ def test_its_lifetime_counts_from_when_it_is_asked_for(
 def test_one_with_other_arguments_is_left_alone(
     backend: DockerBackend, base_image: str, waiting: Waiting
 ) -> None:
-    backend.expect(base_image, 300, options=waiting.options)
-    (started,) = waiting.until(1)
+    started = waiting.start(base_image)
     other = backend.create_sandbox(base_image, 301, options=waiting.options)
     assert started in waiting.containers()
     assert len(waiting.containers()) == 2
@@ -103,8 +106,7 @@ def test_one_with_other_arguments_is_left_alone(
 def test_one_that_died_meanwhile_is_replaced(
     backend: DockerBackend, base_image: str, waiting: Waiting
 ) -> None:
-    backend.expect(base_image, 300, options=waiting.options)
-    (started,) = waiting.until(1)
+    started = waiting.start(base_image)
     backend.engine.api.kill(started)
     sandbox = backend.create_sandbox(base_image, 300, options=waiting.options)
     assert sandbox.run(["echo", "hello"]).stdout == b"hello\n"
@@ -126,8 +128,7 @@ def test_nothing_stays_when_the_backend_is_closed(
 ) -> None:
     backend = DockerBackend(cache_dir=docker._cache_dir)
     waiting = Waiting(backend, request.node.name)
-    backend.expect(base_image, 300, options=waiting.options)
-    waiting.until(1)
+    waiting.start(base_image)
     backend.expect(base_image, 300, options=waiting.options)  # closed while it starts
     backend.close()
     assert Waiting(docker, request.node.name).containers() == []
@@ -142,8 +143,7 @@ def test_an_image_that_is_not_there_is_told_when_it_is_asked_for(backend: Docker
 def test_an_image_in_which_no_channel_works(
     backend: DockerBackend, image_without_split: str, waiting: Waiting
 ) -> None:
-    backend.expect(image_without_split, 300, options=waiting.options)
-    (started,) = waiting.until(1)
+    started = waiting.start(image_without_split)
     sandbox = backend.create_sandbox(image_without_split, 300, options=waiting.options)
     assert waiting.containers() == [started]
     assert sandbox.without_channel
