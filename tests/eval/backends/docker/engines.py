@@ -185,6 +185,8 @@ def _podman_settings(cache: Path, folder: Path) -> dict[str, str]:
         'cgroup_manager = "cgroupfs"',
         'events_logger = "file"',
         'lock_type = "file"',
+        # Each command that was started in a container is watched for this long after its end, by a process of its own.
+        "exit_command_delay = 30",
         f'tmp_dir = "{passing}/tmp"',
     ]
     lines += ['runtime = "runc"'] if shutil.which("runc") else []
