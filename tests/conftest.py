@@ -6,9 +6,14 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+settings.register_profile("steady", derandomize=True, database=None, deadline=None)
+settings.register_profile("explore", deadline=None)
+settings.load_profile("steady")
 
 
 @pytest.fixture(autouse=True, scope="session")

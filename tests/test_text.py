@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cooperbench.text import names_for_error, plural, printable
@@ -27,7 +27,6 @@ def test_line_feeds_and_tabs_stay_where_asked_for() -> None:
     assert printable("a\n\tb\r\x1b", multiline=True) == "a\n\tb\\r\\x1b"
 
 
-@settings(deadline=None)
 @given(st.text(st.characters()))
 def test_the_result_is_one_line_that_can_be_written(text: str) -> None:
     shown = printable(text)

@@ -224,7 +224,7 @@ def test_a_folder_without_tasks(tmp_path: Path) -> None:
         discover(tmp_path)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(
         st.text(st.characters(codec="utf-8", exclude_characters="/\0"), min_size=1, max_size=20)

@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cooperbench.dataset.images import (
@@ -178,7 +178,6 @@ words = st.sampled_from(
 )
 
 
-@settings(deadline=None)
 @given(st.lists(words | st.text(max_size=3)))
 def test_no_script_crashes_it(tmp_path_factory: pytest.TempPathFactory, parts: list[str]) -> None:
     folder = tmp_path_factory.mktemp("wild")

@@ -134,7 +134,7 @@ json_values = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(json_values)
 def test_any_json_is_a_subset_or_a_users_error(
     tmp_path_factory: pytest.TempPathFactory, content: object

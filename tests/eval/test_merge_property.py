@@ -113,7 +113,7 @@ def situations(draw: st.DrawFn) -> tuple[Files, Files, Files]:
 
 @pytest.mark.parametrize("without_merge_tree", [False, True])
 @given(situation=situations(), with_renames=st.booleans())
-@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, suppress_health_check=list(HealthCheck))
 def test_merges_are_those_of_a_full_clone(
     without_merge_tree: bool, situation: tuple[Files, Files, Files], with_renames: bool
 ) -> None:
@@ -144,7 +144,7 @@ def test_merges_are_those_of_a_full_clone(
 
 
 @given(situation=situations())
-@settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, suppress_health_check=list(HealthCheck))
 def test_patches_round_trip_through_trees(situation: tuple[Files, Files, Files]) -> None:
     base, ours, _ = situation
     with TemporaryDirectory() as folder:

@@ -178,7 +178,7 @@ CONTENT = st.binary(max_size=40) | st.dictionaries(KEYS, JSON, max_size=6).map(
 )
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(result=CONTENT, evaluation=CONTENT, trajectory=CONTENT, conversation=CONTENT, journal=CONTENT)
 def test_whatever_is_in_the_files_nothing_raises(
     tmp_path: Path, result: bytes, evaluation: bytes, trajectory: bytes, conversation: bytes, journal: bytes

@@ -136,7 +136,7 @@ def test_a_file_that_swells_is_refused_or_not_held_in_memory(
         hub.add("agent1", commit, pack)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15)
 @given(data=st.data())
 def test_damaged_packs_leave_nothing_behind(hub: Hub, source: Source, data: st.DataObject) -> None:
     (source.folder / "b.txt").write_text("b\n" * 50)

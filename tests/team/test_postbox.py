@@ -61,7 +61,7 @@ def test_of_a_long_text_both_ends_are_shown_and_where_the_whole_is() -> None:
     assert "/cooperbench/team/inbox/00000001" in message.text
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.integers(1, 3 * LONGEST_SHOWN), max_size=30))
 def test_whatever_comes_is_shown_once_in_order_and_never_too_much_at_a_time(lengths: list[int]) -> None:
     box = box_with([f"{number} ".ljust(length, "x") for number, length in enumerate(lengths)])

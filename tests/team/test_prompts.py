@@ -85,7 +85,7 @@ def test_what_is_off_is_not_mentioned(dataset: Path) -> None:
     assert "at most" not in without_git
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
 @given(
     text=st.text(st.characters(codec="utf-8"))
     | st.sampled_from(["{{ 7 * 7 }}", "{% raw %}", "{# gone #}", "<b>&amp;", "\x1b[2J"])

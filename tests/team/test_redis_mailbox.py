@@ -145,7 +145,7 @@ def test_what_comes_after_the_end_is_on_record(mailbox: Mailbox) -> None:
     assert [message.text for message in mailbox.messages()] == ["in time", "late"]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(text=st.text(st.characters(codec=None)), step=st.integers(0, 2**40))
 def test_any_text_comes_out_as_it_went_in(shared_redis: Server, text: str, step: int) -> None:
     link = RedisLink(shared_redis.url)

@@ -28,9 +28,7 @@ if TYPE_CHECKING:
 
     from cooperbench.eval.backends.base import CommandResult
 
-RELAXED = settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+RELAXED = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 WORDS = st.binary(max_size=60).map(lambda data: data.replace(b"\0", b"")).map(os.fsdecode)
 NAMES = st.one_of(
     st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,8}", fullmatch=True),

@@ -38,7 +38,7 @@ def edited(draw: st.DrawFn, side: str) -> list[str]:
 
 
 @given(ours=edited("ours"), theirs=edited("theirs"))
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 def test_git_merges_what_does_not_meet(ours: list[str], theirs: list[str]) -> None:
     if BASE in (ours, theirs):
         return

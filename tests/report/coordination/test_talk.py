@@ -105,7 +105,7 @@ TEXTS = st.one_of(st.text(max_size=80), st.sampled_from(["is it?", "yes", "a b c
 
 
 @given(st.lists(st.tuples(st.sampled_from([1, 2]), TEXTS, st.booleans()), max_size=12))
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100)
 def test_any_conversation_is_read(said: Sequence[tuple[int, str, bool]]) -> None:
     talk = tuple(
         message(number, sender, text, number, number + 1 if shown else None)
