@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 
 class StingyBackend(LocalBackend):
-    """Its own remote takes next to nothing."""
+    """Its own remote takes little."""
 
     def make_git_remote(self, folder: Path, agent_ids: Sequence[str]) -> GitRemote:
-        return CarriedRemote(folder, agent_ids, quota_bytes=100)
+        return CarriedRemote(folder, agent_ids, quota_bytes=50_000)
 
 
 def test_a_backend_can_bring_a_remote_of_its_own(tmp_path: Path) -> None:
     backends.register("stingy", StingyBackend)
-    push = "head -c 1000 /dev/urandom >new; git add new; git commit -qm new; git push team HEAD:agent1 2>&1; echo code $?"
+    push = "head -c 60000 /dev/urandom >new; git add new; git commit -qm new; git push team HEAD:agent1 2>&1; echo code $?"
     script = write_script(tmp_path / "script.yaml", {1: [{"run": push}], 2: []})
     seen = {
         backend: run_tiny(
@@ -36,4 +36,4 @@ def test_a_backend_can_bring_a_remote_of_its_own(tmp_path: Path) -> None:
         for backend in ("local", "stingy")
     }  # fmt: skip
     assert "code 0" in seen["local"]
-    assert "only 100 more bytes" in seen["stingy"]
+    assert "only 50000 more bytes" in seen["stingy"]
