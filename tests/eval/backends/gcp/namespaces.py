@@ -47,7 +47,8 @@ listening = [socket.create_server(("0.0.0.0", int(port))) for port in sys.argv[1
 print("there", flush=True)
 sys.stdin.read()
 """
-_TRY = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 2)"
+_TRY = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 2).getpeername()"
+"""Asked for its peer too: now and then Python takes a connection that was rejected for one that was made."""
 
 
 class Site:
