@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,10 +34,17 @@ class Browser:
         ):
             options.add_argument(argument)
         options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-        self.driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
+        # It leaves folders behind wherever it is told to put what is temporary.
+        self._temporary = tempfile.TemporaryDirectory(
+            prefix="cooperbench-browser-", ignore_cleanup_errors=True
+        )
+        there = {**os.environ, "TMPDIR": self._temporary.name}
+        service = Service(shutil.which("chromedriver"), env=there)
+        self.driver = webdriver.Chrome(options=options, service=service)
 
     def close(self) -> None:
         self.driver.quit()
+        self._temporary.cleanup()
 
     def look(self, *, width: int = 1280, height: int = 900, dark: bool = False) -> None:
         """As which device, and what its user prefers."""
