@@ -71,7 +71,7 @@ cb_survivors() { # MARK PGID: does anything of the command still live?
 
 cb_new_dir() { # a folder for output that no reader of an earlier command writes to
   cb_dir=$cb_scratch/$((++cb_dirs))
-  mkdir -p -- "$cb_dir"
+  [[ -d $cb_dir ]] || mkdir -p -- "$cb_dir"
 }
 
 cb_janitor() { # CTL DIR: as long as background processes write, keep throwing away what they wrote
@@ -312,7 +312,7 @@ cb_serve() { # SCRATCH_DIR [trusted]: answer requests until stdin ends
   local line problem
   cb_scratch=$1 cb_dirs=0 cb_lingered=
   exec {cb_never}<> <(:) # nothing ever comes from here: reading it with a time limit is a sleep without a process
-  mkdir -p -- "$cb_scratch" && cb_new_dir || { echo "cooperbench-channel unavailable cannot write to $1"; return 1; }
+  cb_new_dir || { echo "cooperbench-channel unavailable cannot write to $1"; return 1; }
   if [[ ${2-} != trusted ]] && ! problem=$(cb_self_test "$cb_scratch"); then
     echo "cooperbench-channel unavailable $problem"
     return 1

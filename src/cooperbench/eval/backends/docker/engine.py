@@ -178,13 +178,16 @@ def _connect_to(
     docker: Any, where: str, options: dict[str, Any], *, podman: bool, service: PodmanService | None = None
 ) -> Engine:
     def make(version: str) -> Any:
-        return docker.APIClient(
+        api = docker.APIClient(
             base_url=where,
             version=version,
             timeout=ANSWER_SECONDS,
             max_pool_size=_MOST_IDLE_CONNECTIONS,
             **options,
         )
+        # There is no proxy to a socket of this machine, and looking for one takes time with every request.
+        api.trust_env = not where.startswith("unix://")
+        return api
 
     try:
         _knock(where)

@@ -1,5 +1,5 @@
 # The first process of a container: serves the first channel and ends the container when its time is over or when
-# nobody holds the other end of its stdin any more. Needs sh, date and sleep; says so where bash is missing.
+# nobody holds the other end of its stdin any more. Needs sh and sleep; says so where bash is missing.
 # Usage: sh -c GUARDIAN guardian CHANNEL_SCRIPT SCRATCH_DIR LIFETIME_SECONDS [trusted|''] [BEGIN]
 # BEGIN: the path of a pipe that it makes; its time then counts from when something is written there.
 # Exit codes: 143 or 86 the lifetime is over, 87 the harness has gone.
@@ -8,11 +8,13 @@
 exec 3<&0 </dev/null
 # Process 1 has no default actions for signals, and acts on a trap only when its child has ended.
 [ $$ = 1 ] && trap 'exit 86' TERM
-mkdir -p /cooperbench/bin /patches 2>/dev/null
+# Here and below, every process that is not started lets containers start sooner. The last is the channel's folder.
+mkdir -p /cooperbench/bin /patches "$2/1" 2>/dev/null
 
 # An engine that was told to leave the network alone leaves this file alone too.
 read -r name </proc/sys/kernel/hostname
-hosts=$(cat /etc/hosts 2>/dev/null)
+hosts=
+[ ! -r /etc/hosts ] || while read -r line || [ -n "$line" ]; do hosts="$hosts $line"; done </etc/hosts
 {
   case $hosts in *localhost*) ;; *) printf '127.0.0.1 localhost\n::1 localhost ip6-localhost\n' ;; esac
   case $hosts in *"$name"*) ;; *) echo "127.0.1.1 $name" ;; esac
@@ -24,8 +26,10 @@ hosts=$(cat /etc/hosts 2>/dev/null)
 (
   trap - TERM
   [ -z "$5" ] || { read -r begin <"$5"; rm -f -- "$5"; }
-  end=$(($(date +%s) + $3))
-  while left=$((end - $(date +%s))) && [ "$left" -gt 0 ]; do sleep "$left"; done
+  look() { read -r now idle </proc/uptime; now=${now%.*}; }
+  look
+  end=$((now + $3))
+  while look; left=$((end - now)); [ "$left" -gt 0 ]; do sleep "$left"; done
   kill -TERM $$
   [ $$ = 1 ] && kill -KILL -1
 ) 3<&- >/dev/null 2>&1 &
