@@ -57,9 +57,9 @@ class ForeseeingBackend(LocalBackend):
 
 
 @pytest.fixture
-def account(monkeypatch: pytest.MonkeyPatch) -> list[Event]:
+def account() -> list[Event]:
     events: list[Event] = []
-    monkeypatch.setattr(backends, "get_backend", lambda name: ForeseeingBackend(events))
+    backends.register("foreseeing", lambda: ForeseeingBackend(events))
     return events
 
 
