@@ -33,8 +33,6 @@ DEFAULT_IMAGE = "cooperbench-test-base:bookworm-1"
 POLICIES: tuple[NetworkPolicy, ...] = ("none", "public")
 REPEATS = 15
 MANY = 50
-AHEAD_SECONDS = 1.5
-"""Long enough for two to have started."""
 
 
 def seconds_of(action: Callable[[], object]) -> float:
@@ -62,25 +60,20 @@ def commands(backend: DockerBackend, image: str) -> None:
 
 
 def one_and_two(
-    create: Callable[[int], object],
-    remove_all: Callable[[], None],
-    get_ready: Callable[[int], None] = lambda _: None,
+    create: Callable[[int], object], remove_all: Callable[[], None]
 ) -> tuple[float, float]:
     """How long one takes, and two at once; in turns, so that whatever else the machine does meets both."""
     one, two = [], []
     with ThreadPoolExecutor(2) as pool:
         for _ in range(REPEATS):
-            get_ready(1)
             one.append(seconds_of(lambda: list(pool.map(create, range(1)))))
             remove_all()
-            get_ready(2)
             two.append(seconds_of(lambda: list(pool.map(create, range(2)))))
             remove_all()
     return statistics.median(one), statistics.median(two)
 
 
 def starts(backend: DockerBackend, image: str, network: NetworkPolicy) -> None:
-    """A run has the next pair's sandboxes started while those before it work; the first pair's start when asked for."""
     options = SandboxOptions("agent", network)
     made: list[DockerSandbox] = []
     removals: list[float] = []
@@ -92,22 +85,12 @@ def starts(backend: DockerBackend, image: str, network: NetworkPolicy) -> None:
         while made:
             removals.append(seconds_of(made.pop().terminate))
 
-    def expect(count: int) -> None:
-        for _ in range(count):
-            backend.expect(image, options=options)
-        time.sleep(AHEAD_SECONDS)
-
     create(0)
     remove_all()
     single, both = one_and_two(create, remove_all)
-    single_ahead, both_ahead = one_and_two(create, remove_all, expect)
-    show(f"one sandbox, network {network}, started when asked for", f"{single * 1000:.0f} ms", "")
+    show(f"one sandbox, network {network}", f"{single * 1000:.0f} ms", "")
     show("  two of them together", f"{both * 1000:.0f} ms", "")
-    show("  of one", f"{both / single:.2f}", "at most 1.2")
-    show("  one that was started ahead", f"{single_ahead * 1000:.1f} ms", "")
-    show("  a pair's two that were started ahead, together", f"{both_ahead * 1000:.1f} ms", "")
-    show("  of one that was started ahead", f"{both_ahead / single_ahead:.2f}", "at most 1.2")
-    show("  of one started when asked for", f"{both_ahead / single:.2f}", "")
+    show("  of one", f"{both / single:.2f}", "")
     show("  removing one", f"{statistics.median(removals) * 1000:.0f} ms", "well under 1 s")
 
 

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 
 Setting = Literal["coop", "solo"]
 SETTINGS: tuple[Setting, ...] = ("coop", "solo")
+EvalNetwork = Literal["auto", "none", "public"]
+EVAL_NETWORKS: tuple[EvalNetwork, ...] = ("auto", "none", "public")
+"""What test runs may reach. `auto`: nothing where the golden patch passes so, else everything."""
 REPO_DIR = "/workspace/repo"
 """Where the repository is, in every sandbox of every task."""
 

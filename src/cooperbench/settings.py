@@ -8,15 +8,25 @@ from pathlib import Path
 from typing import Any
 
 from cooperbench.errors import UserError
+from cooperbench.models import EVAL_NETWORKS, EvalNetwork
 from cooperbench.storage import write_json
 
 BACKEND_VARIABLE = "COOPERBENCH_BACKEND"
 DOCUMENTED_BACKEND = "modal"
+EVAL_NETWORK_VARIABLE = "COOPERBENCH_EVAL_NETWORK"
 
 
 def config_file() -> Path:
     base = os.environ.get("XDG_CONFIG_HOME") or Path("~/.config").expanduser()
     return Path(base) / "cooperbench" / "config.json"
+
+
+def default_cache_dir() -> Path:
+    """$COOPERBENCH_CACHE_DIR, else the user's cache folder."""
+    if own := os.environ.get("COOPERBENCH_CACHE_DIR"):
+        return Path(own).expanduser().absolute()
+    shared = os.environ.get("XDG_CACHE_HOME")
+    return (Path(shared) if shared else Path.home() / ".cache").absolute() / "cooperbench"
 
 
 def load_settings() -> dict[str, Any]:
@@ -45,3 +55,16 @@ def save_setting(key: str, value: str | None) -> None:
 def default_backend() -> str:
     """For the command line: environment, file, then what the documentation says."""
     return os.environ.get(BACKEND_VARIABLE) or str(load_settings().get("backend") or DOCUMENTED_BACKEND)
+
+
+def default_eval_network() -> EvalNetwork:
+    """For the command line: environment, file, then `auto`."""
+    value = os.environ.get(EVAL_NETWORK_VARIABLE) or load_settings().get("eval_network") or "auto"
+    return checked_eval_network(value)
+
+
+def checked_eval_network(value: object) -> EvalNetwork:
+    found = next((policy for policy in EVAL_NETWORKS if policy == value), None)
+    if found is None:
+        raise UserError(f"the network of evaluation is {value!r}; it is one of {', '.join(EVAL_NETWORKS)}")
+    return found

@@ -64,7 +64,7 @@ def _clean_if_there(backend: str) -> list[str]:
 
 
 def _remove_templates() -> list[str]:
-    from cooperbench.eval.backends.local.rundir import default_cache_dir
+    from cooperbench.settings import default_cache_dir
     from cooperbench.temporary import remove_tree
 
     folder = default_cache_dir() / "local"

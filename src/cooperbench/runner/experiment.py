@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import threading
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from cooperbench.errors import CooperBenchError, Interrupted, RunStopped
+from cooperbench.errors import Interrupted, RunStopped
 from cooperbench.eval.backends.base import estimate_of
 from cooperbench.eval.evaluator import Evaluator
 from cooperbench.eval.remote import Order, remote_evaluation_of
-from cooperbench.models import seats_of
 from cooperbench.redaction import redact
 from cooperbench.report.summary import save_summary
 from cooperbench.retry import with_retries
 from cooperbench.runner.budget import Budget, spent_on_disk
-from cooperbench.runner.pair import RESULT_SCHEMA, PairRun, sandbox_for
+from cooperbench.runner.pair import RESULT_SCHEMA, PairRun
 from cooperbench.storage import error_record, write_json
 from cooperbench.team.mailbox import MemoryMailbox
 from cooperbench.workshop import Workshop
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from concurrent.futures import Future
 
     from cooperbench.eval.backends.base import EvalBackend
@@ -48,35 +44,6 @@ def carry_out(
     return summary
 
 
-class _Lookout:
-    """Has the sandboxes of the next pair started while those before it work, where the backend can do that."""
-
-    def __init__(self, config: RunConfig, pairs: Sequence[Pair], workshop: Workshop) -> None:
-        self._config = config
-        self._workshop = workshop
-        self._lock = threading.Lock()
-        self._ahead = list(pairs)
-        self._expected: Pair | None = None
-
-    def has_begun(self, pair: Pair) -> None:
-        with self._lock:
-            self._ahead.remove(pair)
-
-    def expect_next(self) -> None:
-        with self._lock:
-            pair = self._ahead[0] if self._ahead else None
-            if pair is None or pair == self._expected:
-                return
-            self._expected = pair
-        with suppress(CooperBenchError):  # whoever runs the pair is told
-            image = self._workshop.images.get(pair.task)
-            for seat in seats_of(pair, self._config.setting):
-                wanted = sandbox_for(seat, pair, self._config, image)
-                self._workshop.guard.expect(
-                    wanted.image, timeout_seconds=wanted.timeout_seconds, options=wanted.options
-                )
-
-
 class _Experiment:
     def __init__(
         self,
@@ -94,7 +61,6 @@ class _Experiment:
         self._post_office = post_office
         self._budget = budget
         self._stopped_by: RunStopped | None = None
-        self._lookout = _Lookout(config, plan.to_run, workshop)
         self._evaluator = Evaluator(
             config.paths, workshop.guard, workshop.images, config.test_timeout_seconds
         )
@@ -133,12 +99,10 @@ class _Experiment:
 
     def _prepared(self, task: Task, done: int, total: int) -> None:
         self._display.prepared(task.label, done, total)
-        self._lookout.expect_next()
 
     def _run_pair(self, pair: Pair) -> Pair | None:
         """The pair, if there is a result worth evaluating."""
         self._check_stop()
-        self._lookout.has_begun(pair)
         if not self._budget.lets_start(pair):
             return None
         self._display.pair_started(pair)
@@ -185,7 +149,6 @@ class _Experiment:
             tell,
             make_mailbox,
             on_spend=self._budget.spend,
-            on_set_up=self._lookout.expect_next,
         )
         return pair_run.execute(attempt)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from cooperbench._version import __version__
 from cooperbench.agents.base import REPO_DIR
@@ -55,24 +55,6 @@ class Desk:
     start: Start
 
 
-class AgentSandbox(NamedTuple):
-    """What a sandbox is opened with."""
-
-    image: str
-    timeout_seconds: int
-    options: SandboxOptions
-
-
-def sandbox_for(
-    seat: Seat, pair: Pair, config: RunConfig, image: Image, reaches: tuple[str, ...] = ()
-) -> AgentSandbox:
-    seconds = config.limits.seconds
-    lifetime = UNLIMITED_LIFETIME_SECONDS if seconds is None else int(seconds) + 2 * SNAPSHOT_SECONDS
-    labels = {"run": config.run_name, "pair": pair.label, "agent": seat.agent_id}
-    options = SandboxOptions("agent", config.network, labels, reaches)
-    return AgentSandbox(image.agent_reference or image.reference, lifetime, options)
-
-
 class PairRun:
     """Everything that one attempt needs; `execute` does it."""
 
@@ -86,7 +68,6 @@ class PairRun:
         on_message: Callable[[Message], None],
         make_mailbox: Callable[[Sequence[str]], Mailbox] = MemoryMailbox,
         on_spend: Callable[[Usage], None] = lambda _: None,
-        on_set_up: Callable[[], None] = lambda: None,
     ) -> None:
         self._pair = pair
         self._config = config
@@ -96,7 +77,6 @@ class PairRun:
         self._seats = seats_of(pair, config.setting)
         self._players = dict(zip(self._seats, config.players(pair), strict=True))
         self._on_spend = on_spend
-        self._on_set_up = on_set_up
         agent_ids = [seat.agent_id for seat in self._seats]
         together = len(agent_ids) > 1
         self._team = Team(
@@ -117,7 +97,6 @@ class PairRun:
                 try:
                     desks = _gather([pool.submit(self._set_up, seat, sandboxes) for seat in self._seats])
                     self._check_same_start(desks)
-                    self._on_set_up()
                     agents = _gather([pool.submit(self._work, desk) for desk in desks])
                 finally:
                     # On failure whoever still works is torn out of it, so that the pool can end.
@@ -160,9 +139,14 @@ class PairRun:
 
     def _set_up(self, seat: Seat, sandboxes: list[RichSandbox]) -> Desk:
         reaches = self._team.remote.open(self._config.run_name) if self._team.remote is not None else ()
-        wanted = sandbox_for(seat, self._pair, self._config, self._image, reaches)
+        seconds = self._config.limits.seconds
+        labels = {"run": self._config.run_name, "pair": self._pair.label, "agent": seat.agent_id}
         sandbox = self._guard.open(
-            wanted.image, timeout_seconds=wanted.timeout_seconds, options=wanted.options
+            self._image.agent_reference or self._image.reference,
+            timeout_seconds=UNLIMITED_LIFETIME_SECONDS
+            if seconds is None
+            else int(seconds) + 2 * SNAPSHOT_SECONDS,
+            options=SandboxOptions("agent", self._config.network, labels, reaches),
         )
         sandboxes.append(sandbox)
         start = prepare_repository(sandbox, already_scrubbed=self._image.agent_reference is not None)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import logging
 import posixpath
 import secrets
 import time
@@ -21,20 +20,18 @@ from cooperbench.eval.backends.base import DEFAULT_OUTPUT_LIMIT, capabilities_of
 from cooperbench.eval.backends.channel import Channel, ChannelUnavailable, channel_script
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from cooperbench.eval.backends.base import (
         CommandResult,
         EvalBackend,
         ExecResult,
-        ForeseeingBackend,
         RichSandbox,
         Sandbox,
         SandboxOptions,
         Stream,
     )
 
-_log = logging.getLogger("cooperbench")
 _PIECE_SIZE = 90_000
 """Characters per argument; the kernel's limit is 128 KiB."""
 _APPEND = 'printf %s "$2" | base64 -d >>"$1"'
@@ -81,27 +78,6 @@ def open_sandbox(
     if can.rich:
         return cast("RichSandbox", sandbox)
     return PlainSandbox(sandbox, lifetime_seconds=timeout_seconds, workdir=workdir)
-
-
-def expect_sandbox(
-    backend: EvalBackend,
-    image: str,
-    *,
-    timeout_seconds: int,
-    workdir: str = "/workspace",
-    options: SandboxOptions,
-) -> Callable[[], None]:
-    """Say that `open_sandbox` will soon be called like this, so that the backend may start the sandbox now.
-
-    Only a hint: nothing comes of it where the backend cannot or fails. What is returned calls it off.
-    """
-    if capabilities_of(backend).foresees:
-        foreseeing = cast("ForeseeingBackend", backend)
-        try:
-            return foreseeing.expect(image, timeout_seconds, workdir, options=options)
-        except Exception as error:
-            _log.debug("%s could not be started ahead: %s", image, error)
-    return lambda: None
 
 
 class PlainSandbox:

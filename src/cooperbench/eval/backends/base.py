@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Literal, Protocol, cast
 from cooperbench.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from cooperbench.models import Image, Task
 
@@ -168,9 +168,6 @@ class Capabilities:
     """It has `check()`: UserError where no sandbox at all could be made, so that this is said once, not for each."""
     interrupts: bool = False
     """It has `interrupt()`: whoever waits for a sandbox to be made waits no longer, since the run is being stopped."""
-    foresees: bool = False
-    """It has `expect(…)`, called like `create_sandbox`: one with just these arguments will soon be created, and may be
-    started now. What it returns calls that off, and does nothing once it was created."""
     estimates: bool = False
     """It has `estimate() -> Estimate`: what it has cost so far, also after `close`."""
 
@@ -194,14 +191,6 @@ class CheckingBackend(EvalBackend, Protocol):
     """A backend with the capability `checks`."""
 
     def check(self) -> None: ...
-
-
-class ForeseeingBackend(EvalBackend, Protocol):
-    """A backend with the capabilities `foresees` and `options`."""
-
-    def expect(
-        self, image: str, timeout: int, workdir: str, *, options: SandboxOptions
-    ) -> Callable[[], None]: ...
 
 
 class InterruptibleBackend(EvalBackend, Protocol):

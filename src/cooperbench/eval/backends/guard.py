@@ -7,11 +7,11 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from cooperbench.errors import Interrupted
-from cooperbench.eval.backends.access import expect_sandbox, open_sandbox
+from cooperbench.eval.backends.access import open_sandbox
 from cooperbench.eval.backends.base import capabilities_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from cooperbench.eval.backends.base import EvalBackend, RichSandbox, SandboxOptions
 
@@ -41,12 +41,6 @@ class SandboxGuard:
             self.end(sandbox)
             raise Interrupted("stopped")
         return sandbox
-
-    def expect(self, image: str, *, timeout_seconds: int, options: SandboxOptions) -> Callable[[], None]:
-        """Say that `open` will soon be called like this; what is returned calls it off. It ends with the backend."""
-        if self.stop.is_set():
-            return lambda: None
-        return expect_sandbox(self.backend, image, timeout_seconds=timeout_seconds, options=options)
 
     def end(self, sandbox: RichSandbox) -> None:
         with self._lock:

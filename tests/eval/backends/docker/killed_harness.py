@@ -1,6 +1,6 @@
 """A harness for tests that end it from outside: killed_harness.py IMAGE.
 
-Opens two sandboxes, has a third one started ahead, tells their names, waits.
+Opens two sandboxes, tells their names, waits.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 from cooperbench.eval.backends.base import SandboxOptions
 from cooperbench.eval.backends.docker import DockerBackend
 
-COUNT = 3
+COUNT = 2
 
 
 def main(image: str) -> None:
@@ -19,7 +19,6 @@ def main(image: str) -> None:
     for network in ("none", "public"):
         options = SandboxOptions(network="public" if network == "public" else "none")
         backend.create_sandbox(image, timeout=300, options=options)
-    backend.expect(image)
     filters = {"label": [f"cooperbench.session={backend._session}"], "status": ["running"]}
     while len(found := backend.engine.api.containers(filters=filters)) < COUNT:
         time.sleep(0.05)

@@ -29,7 +29,7 @@ def names(engine: Engine, **labels: str) -> set[str]:
 
 
 def start_harness(image: str) -> tuple[subprocess.Popen[str], list[str]]:
-    """A harness in its own process, with two sandboxes open and one that was started ahead."""
+    """A harness in its own process, with two sandboxes open."""
     script = str(Path(__file__).with_name("killed_harness.py"))
     process = subprocess.Popen([sys.executable, script, image], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None

@@ -16,7 +16,6 @@ from cooperbench.eval.backends.base import Capabilities, SandboxOptions, check_n
 from cooperbench.eval.backends.cachelock import lock_path, locked
 from cooperbench.eval.backends.channeled import OpenSandboxes
 from cooperbench.eval.backends.docker.agentlayer import prepare_agent_image
-from cooperbench.eval.backends.docker.ahead import StartedAhead, Wanted
 from cooperbench.eval.backends.docker.containers import check_mounts, create_container, make_folders
 from cooperbench.eval.backends.docker.engine import Engine, connect
 from cooperbench.eval.backends.docker.faults import NotThere, faults
@@ -26,12 +25,11 @@ from cooperbench.eval.backends.docker.leftovers import remove_leftovers, remove_
 from cooperbench.eval.backends.docker.networks import Networks
 from cooperbench.eval.backends.docker.sandbox import DockerSandbox, first_command, remove_container
 from cooperbench.eval.backends.docker.settings import DockerSettings, read_settings
-from cooperbench.eval.backends.local.rundir import default_cache_dir
 from cooperbench.models import Image
+from cooperbench.settings import default_cache_dir
 from cooperbench.temporary import remove_abandoned
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from contextlib import AbstractContextManager
 
     from cooperbench.eval.backends.docker.images import Found, Say
@@ -54,7 +52,6 @@ class DockerBackend:
         prepares=True,
         closes=True,
         checks=True,
-        foresees=True,
     )
 
     def __init__(self, **settings: object) -> None:
@@ -67,7 +64,6 @@ class DockerBackend:
         self._engine: Engine | None = None
         self._images: ImageStore | None = None
         self._networks: Networks | None = None
-        self._ahead: StartedAhead | None = None
         self._open: OpenSandboxes[DockerSandbox] = OpenSandboxes()
         self._proven: set[str] = set()
         """Images whose tools have passed the channel's self test."""
@@ -83,7 +79,6 @@ class DockerBackend:
                 self._process, self._session = os.getpid(), secrets.token_hex(8)
                 self._images = ImageStore(engine, self.settings)
                 self._networks = Networks(engine, self._session)
-                self._ahead = StartedAhead(lambda wanted: self._make(*wanted, ahead=True))
                 self._engine = engine
                 remove_leftovers(engine)
                 remove_abandoned()
@@ -117,24 +112,10 @@ class DockerBackend:
         options: SandboxOptions | None = None,
     ) -> DockerSandbox:
         """`image`: any name or id that the engine knows or can pull."""
-        wanted = Wanted(image, timeout, workdir, options or SandboxOptions())
-        return self._started_ahead.take(wanted) or self._make(*wanted)
-
-    def expect(
-        self,
-        image: str,
-        timeout: int = 600,
-        workdir: str = "/workspace",
-        *,
-        options: SandboxOptions | None = None,
-    ) -> Callable[[], None]:
-        """Start such a sandbox in the background, for whoever creates one with the same arguments."""
-        return self._started_ahead.expect(Wanted(image, timeout, workdir, options or SandboxOptions()))
+        return self._make(image, timeout, workdir, options or SandboxOptions())
 
     def close(self) -> None:
         """End what is still open, and let go of the engine. It is connected to again when used again."""
-        if self._ahead is not None and self._process == os.getpid():
-            self._ahead.close()
         self._open.end_all("its backend was closed")
         with self._lock:
             engine, self._engine = self._engine, None
@@ -143,12 +124,6 @@ class DockerBackend:
             with contextlib.suppress(CooperBenchError):
                 remove_session(engine, session)
             engine.close()
-
-    @property
-    def _started_ahead(self) -> StartedAhead:
-        assert self.engine
-        assert self._ahead is not None
-        return self._ahead
 
     def _alone_with(self, task: Task) -> AbstractContextManager[None]:
         """While one process or thread makes an image of a task ready, others wait for it."""
@@ -161,15 +136,13 @@ class DockerBackend:
         workdir: str,
         options: SandboxOptions,
         network: Attachment | None = None,
-        *,
-        ahead: bool = False,
     ) -> DockerSandbox:
-        """`network`: another one than that of the sandbox's network policy. `ahead`: it is for later."""
+        """`network`: another one than that of the sandbox's network policy."""
         check_network(self.capabilities, options)
         engine = self.engine
         found = self.images.get(image)
         try:
-            sandbox = self._start(engine, found, timeout, workdir, options, network, ahead=ahead)
+            sandbox = self._start(engine, found, timeout, workdir, options, network)
         except NotThere as error:
             self.images.forget(image)
             raise UserError(
@@ -191,8 +164,6 @@ class DockerBackend:
         workdir: str,
         options: SandboxOptions,
         network: Attachment | None,
-        *,
-        ahead: bool,
     ) -> DockerSandbox:
         assert self._networks is not None
         doing = f"making a sandbox of {found.name}"
@@ -205,10 +176,10 @@ class DockerBackend:
                     self.settings,
                     found,
                     name=name,
-                    command=first_command(timeout, trusted=found.image_id in self._proven, ahead=ahead),
+                    command=first_command(timeout, trusted=found.image_id in self._proven),
                     workdir=workdir,
                     network=network or self._networks.attachment(options),
-                    labels=container_labels(self._session, options, None if ahead else timeout),
+                    labels=container_labels(self._session, options, timeout),
                 )
                 make_folders(engine, name, found)
                 line = engine.attach(name)

@@ -20,7 +20,7 @@ from cooperbench.eval.backends.cachelock import lock_path, locked
 from cooperbench.eval.backends.docker.faults import cannot_connect, faults
 from cooperbench.eval.backends.docker.podman import PodmanService
 from cooperbench.eval.backends.docker.wire import Wire
-from cooperbench.eval.backends.local.rundir import default_cache_dir
+from cooperbench.settings import default_cache_dir
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,7 +1,6 @@
 # The first process of a container: serves the first channel and ends the container when its time is over or when
 # nobody holds the other end of its stdin any more. Needs sh and sleep; says so where bash is missing.
-# Usage: sh -c GUARDIAN guardian CHANNEL_SCRIPT SCRATCH_DIR LIFETIME_SECONDS [trusted|''] [BEGIN]
-# BEGIN: the path of a pipe that it makes; its time then counts from when something is written there.
+# Usage: sh -c GUARDIAN guardian CHANNEL_SCRIPT SCRATCH_DIR LIFETIME_SECONDS [trusted|'']
 # Exit codes: 143 or 86 the lifetime is over, 87 the harness has gone.
 #
 # The channel runs in the foreground: what sh starts in the background ignores SIGINT, and so would all commands.
@@ -20,12 +19,9 @@ hosts=
   case $hosts in *"$name"*) ;; *) echo "127.0.1.1 $name" ;; esac
 } 2>/dev/null >>/etc/hosts
 
-[ -z "$5" ] || mkfifo -- "$5" || exit 1
-
 # A loop, as somebody may kill a sleep that is not his.
 (
   trap - TERM
-  [ -z "$5" ] || { read -r begin <"$5"; rm -f -- "$5"; }
   look() { read -r now idle </proc/uptime; now=${now%.*}; }
   look
   end=$((now + $3))

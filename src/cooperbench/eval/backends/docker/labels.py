@@ -30,13 +30,10 @@ def ownership(session: str) -> dict[str, str]:
     return {OWNER: str(this_owner()), SESSION: session}
 
 
-def container_labels(session: str, options: SandboxOptions, lifetime_seconds: float | None) -> dict[str, str]:
-    """`lifetime_seconds`: None where nobody knows yet when it begins."""
+def container_labels(session: str, options: SandboxOptions, lifetime_seconds: float) -> dict[str, str]:
     others = {f"cooperbench.{name}": value for name, value in options.labels.items() if _NAME.fullmatch(name)}
-    labels = {**others, **ownership(session), PURPOSE: options.purpose}
-    if lifetime_seconds is not None:
-        labels[EXPIRES] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + lifetime_seconds))
-    return labels
+    expires = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + lifetime_seconds))
+    return {**others, **ownership(session), PURPOSE: options.purpose, EXPIRES: expires}
 
 
 def owner_of(labels: Mapping[str, str] | None) -> Owner | None:

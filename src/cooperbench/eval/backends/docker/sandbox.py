@@ -40,20 +40,15 @@ _STREAM = 'export COOPERBENCH_COMMAND="$1"; shift; exec "$@"'
 _OOM_KILLS = "cat /sys/fs/cgroup/memory.events /sys/fs/cgroup/memory/memory.oom_control 2>/dev/null"
 _NO_SHELL = r"exec (sh|/run/podman-init)\b.*(failed|no such file)"
 _DYING_SECONDS = 5.0
-_BEGIN_PIPE = f"{SCRATCH_DIR}/begin"
-_BEGIN_SECONDS = 10.0
 _log = logging.getLogger("cooperbench")
 
 
-def first_command(lifetime_seconds: float, *, trusted: bool, ahead: bool) -> list[str]:
-    """What a container is started with.
-
-    `trusted`: its image's tools have been tried before. `ahead`: its lifetime counts from `DockerSandbox.begin`.
-    """
+def first_command(lifetime_seconds: float, *, trusted: bool) -> list[str]:
+    """What a container is started with. `trusted`: its image's tools have been tried before."""
     guardian = resources.files(__package__).joinpath("guardian.sh").read_text("utf-8")
     seconds = str(max(1, round(lifetime_seconds)))
     words = ["sh", "-c", guardian, "guardian", channel_script(), f"{SCRATCH_DIR}/1", seconds]
-    return [*words, "trusted" if trusted else "", _BEGIN_PIPE if ahead else ""]
+    return [*words, "trusted" if trusted else ""]
 
 
 class DockerSandbox(DistantSandbox):
@@ -102,15 +97,6 @@ class DockerSandbox(DistantSandbox):
         except BaseException:
             self.end("it was given up while starting")
             raise
-
-    def begin(self) -> bool:
-        """For one that was started ahead: its lifetime counts from now. False where it does not answer any more."""
-        self._deadline = time.monotonic() + self._lifetime_seconds
-        try:
-            done = self.run(["sh", "-c", f"echo >{_BEGIN_PIPE}"], timeout_seconds=_BEGIN_SECONDS, cwd="/")
-        except InfraError:
-            return False
-        return done.returncode == 0
 
     def run(
         self,

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from cooperbench.eval.backends.local.backend import LocalBackend
-from cooperbench.eval.backends.local.rundir import default_cache_dir, remove_leftovers
+from cooperbench.eval.backends.local.rundir import remove_leftovers
 
-__all__ = ["LocalBackend", "default_cache_dir", "remove_leftovers"]
+__all__ = ["LocalBackend", "remove_leftovers"]

@@ -14,7 +14,7 @@ from cooperbench.errors import SandboxError, UserError
 from cooperbench.eval.backends.base import Capabilities, SandboxOptions
 from cooperbench.eval.backends.channeled import OpenSandboxes
 from cooperbench.eval.backends.local.launcher import means_for
-from cooperbench.eval.backends.local.rundir import default_cache_dir, forget_run_dirs, run_dir
+from cooperbench.eval.backends.local.rundir import forget_run_dirs, run_dir
 from cooperbench.eval.backends.local.sandbox import LocalSandbox
 from cooperbench.eval.backends.local.templates import (
     Template,
@@ -24,6 +24,7 @@ from cooperbench.eval.backends.local.templates import (
 )
 from cooperbench.eval.backends.local.view import Content, HostView
 from cooperbench.models import Image
+from cooperbench.settings import default_cache_dir
 
 if TYPE_CHECKING:
     from cooperbench.models import Task

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from cooperbench.eval.backends.local.orphans import end_orphans
-from cooperbench.eval.backends.local.rundir import default_cache_dir, remove_leftovers
+from cooperbench.eval.backends.local.rundir import remove_leftovers
+from cooperbench.settings import default_cache_dir
 from cooperbench.temporary import remove_abandoned
 
 

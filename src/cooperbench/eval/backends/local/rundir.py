@@ -21,14 +21,6 @@ _lock = threading.Lock()
 _open: dict[tuple[int, Path], RunDir] = {}
 
 
-def default_cache_dir() -> Path:
-    """$COOPERBENCH_CACHE_DIR, else the user's cache folder."""
-    if own := os.environ.get("COOPERBENCH_CACHE_DIR"):
-        return Path(own).expanduser().absolute()
-    shared = os.environ.get("XDG_CACHE_HOME")
-    return (Path(shared) if shared else Path.home() / ".cache").absolute() / "cooperbench"
-
-
 class RunDir:
     """This process's own folder under a cache."""
 
