@@ -59,9 +59,7 @@ def commands(backend: DockerBackend, image: str) -> None:
     show("  of the engine's", f"{through_channel / through_engine:.3f}", "at most 0.1")
 
 
-def one_and_two(
-    create: Callable[[int], object], remove_all: Callable[[], None]
-) -> tuple[float, float]:
+def one_and_two(create: Callable[[int], object], remove_all: Callable[[], None]) -> tuple[float, float]:
     """How long one takes, and two at once; in turns, so that whatever else the machine does meets both."""
     one, two = [], []
     with ThreadPoolExecutor(2) as pool:

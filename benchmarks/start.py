@@ -67,7 +67,7 @@ def finished_experiment(root: Path) -> tuple[RunConfig, Callable[[], object]]:
         paths = config.paths.pair(pair, "coop")
         for place, feature in enumerate(pair.features, 1):
             paths.agent(f"agent{place}").write_patch(feature.patch.read_bytes())
-        key = evaluation_key(pair, read_patches(paths, pair, "coop"), "", 600)
+        key = evaluation_key(pair, read_patches(paths, pair, "coop"), "", 600, "auto")
         write_json(
             paths.evaluation,
             {

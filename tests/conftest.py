@@ -23,7 +23,9 @@ def _own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     patch.setenv("COOPERBENCH_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
     patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
     for name in [
-        name for name in os.environ if name.startswith(("COOPERBENCH_BACKEND", "COOPERBENCH_DATASET"))
+        name
+        for name in os.environ
+        if name.startswith(("COOPERBENCH_BACKEND", "COOPERBENCH_DATASET", "COOPERBENCH_EVAL"))
     ]:
         patch.delenv(name)
     yield

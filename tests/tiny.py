@@ -1,6 +1,6 @@
 """A dataset whose tests take milliseconds: a text file, features that change a line each, tests in shell.
 
-Features 1, 2 and 3 change lines far apart: any two merge cleanly. Feature 4 changes the line of feature 1: they conflict,
+Features 1, 2, 3 and 5 change lines far apart: any two merge cleanly. Feature 4 changes the line of feature 1: they conflict,
 and a union merge keeps both. Its setup needs no network and gives the same commit everywhere.
 """
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 REPO = "tiny_task"
 TASK_ID = 7
 LINES = [f"line {number}\n" for number in range(1, 41)]
-PLACES = {1: 5, 2: 15, 3: 25, 4: 5}
+PLACES = {1: 5, 2: 15, 3: 25, 4: 5, 5: 35}
 BASE_COMMIT = "9" * 40
 
 SETUP = """#!/usr/bin/env bash

@@ -14,6 +14,7 @@ import pytest
 
 from cooperbench import evaluate
 from cooperbench.eval.record import is_evaluated, read_evaluation
+from cooperbench.eval.reference import exported
 from cooperbench.eval.remote_bundle import make_bundle
 from cooperbench.eval.remote_entry import Entry, make_entry, pack_task, read_entry, unpack_task
 from cooperbench.eval.remote_result import BadResult, Result, pack_result
@@ -30,7 +31,7 @@ TIMEOUT_SECONDS = 600
 def entry_of(experiment: Experiment, pair: Pair) -> Entry:
     return make_entry(
         experiment.paths, pair, "coop", task_digest=sha256(pack_task(pair.task)), timeout_seconds=TIMEOUT_SECONDS,
-        backend="local", environment={"COOPERBENCH_DOCKER_PULL": "never"},
+        eval_network="auto", backend="local", environment={"COOPERBENCH_DOCKER_PULL": "never"},
     )  # fmt: skip
 
 
@@ -39,7 +40,7 @@ def packed(experiment: Experiment, pair: Pair) -> bytes:
     place = experiment.paths.pair(pair, "coop")
     record = read_evaluation(place)
     assert record is not None
-    return pack_result(entry_of(experiment, pair).entry_id, pair, "coop", place, record)
+    return pack_result(entry_of(experiment, pair).entry_id, pair, "coop", place, record, exported([]))
 
 
 @pytest.fixture
@@ -59,10 +60,10 @@ def test_a_result_is_taken_in_for_its_own_pair_and_patches_only(
         path.unlink()
 
     entry = entry_of(experiment, pair)
-    Result(entry, result).take_in(experiment.paths, TIMEOUT_SECONDS)
+    Result(entry, result).take_in(experiment.paths, TIMEOUT_SECONDS, "auto")
     assert experiment.evaluations()[pair.label] == judged
     assert experiment.files() == files
-    assert is_evaluated(place, pair, "coop")
+    assert is_evaluated(place, pair, "coop", "auto")
 
     place.evaluation.unlink()
     with pytest.raises(BadResult, match="something else: its entry differs"):
@@ -75,10 +76,10 @@ def test_a_result_is_taken_in_for_its_own_pair_and_patches_only(
         with pytest.raises(BadResult, match="cannot be read"):
             Result(entry, broken)
     with pytest.raises(BadResult, match="other patches or tests"):
-        Result(entry, result).take_in(experiment.paths, TIMEOUT_SECONDS + 1)
+        Result(entry, result).take_in(experiment.paths, TIMEOUT_SECONDS + 1, "auto")
     experiment.hand_in(pair, {"agent1": golden(3)})
     with pytest.raises(BadResult, match="other patches or tests"):
-        Result(entry, result).take_in(experiment.paths, TIMEOUT_SECONDS)
+        Result(entry, result).take_in(experiment.paths, TIMEOUT_SECONDS, "auto")
     assert not place.evaluation.exists()
 
 

@@ -6,6 +6,8 @@ import argparse
 import math
 import re
 
+from cooperbench.models import EVAL_NETWORKS
+
 _NUMBER = re.compile(r"[0-9]{1,9}")
 
 
@@ -52,6 +54,23 @@ def add_selection_arguments(parser: argparse.ArgumentParser) -> None:
 def add_logs_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--log-dir", default="logs", metavar="DIR", help="where results are (default: %(default)s)"
+    )
+
+
+def add_eval_network_argument(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    parser.add_argument(
+        "--eval-network",
+        choices=EVAL_NETWORKS,
+        help="what test runs reach; auto: nothing where the golden patch passes so, else everything"
+        " (default: $COOPERBENCH_EVAL_NETWORK, your config, auto)",
+    )
+
+
+def add_sound_only_argument(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    parser.add_argument(
+        "--sound-only",
+        action="store_true",
+        help="leave out pairs with a feature whose tests pass without it, as `cooperbench validate` has found",
     )
 
 

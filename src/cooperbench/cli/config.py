@@ -6,12 +6,15 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from cooperbench.settings import config_file, load_settings, save_setting
+from cooperbench.settings import checked_eval_network, config_file, load_settings, save_setting
 
 if TYPE_CHECKING:
     import argparse
 
-KEYS = {"backend": "the backend of `run` and `eval` unless --backend says otherwise"}
+KEYS = {
+    "backend": "the backend of `run` and `eval` unless --backend says otherwise",
+    "eval_network": "what test runs reach unless --eval-network says otherwise: auto, none or public",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,6 +64,8 @@ def execute(args: argparse.Namespace) -> int:
     if args.action == "gcp":
         return _set_up_gcp(args)
     if args.action == "set":
+        if args.key == "eval_network":
+            checked_eval_network(args.value)
         save_setting(args.key, args.value)
     elif args.action == "unset":
         save_setting(args.key, None)

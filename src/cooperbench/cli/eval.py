@@ -6,14 +6,25 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cooperbench.cli.arguments import add_logs_argument, add_selection_arguments, whole_above_zero
+from cooperbench.cli.arguments import (
+    add_eval_network_argument,
+    add_logs_argument,
+    add_selection_arguments,
+    add_sound_only_argument,
+    whole_above_zero,
+)
 from cooperbench.cli.containers import add_container_arguments, use_container_arguments
 from cooperbench.cli.run import print_summary
 from cooperbench.dataset.discovery import resolve_dataset_dir
-from cooperbench.eval.api import DEFAULT_TEST_SECONDS, evaluate_experiment, select_results
+from cooperbench.eval.api import (
+    DEFAULT_TEST_SECONDS,
+    evaluate_experiment,
+    recorded_eval_network,
+    select_results,
+)
 from cooperbench.runner.display import PlainDisplay
 from cooperbench.runner.live import make_display
-from cooperbench.settings import default_backend
+from cooperbench.settings import default_backend, default_eval_network
 from cooperbench.storage import ExperimentPaths
 
 if TYPE_CHECKING:
@@ -33,6 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=10,
         help="evaluations at once (default: %(default)s)",
     )
+    add_eval_network_argument(parser)
+    add_sound_only_argument(parser)
     add_container_arguments(parser)
     parser.add_argument("--force", action="store_true", help="judge again what is judged already")
     parser.add_argument(
@@ -53,7 +66,13 @@ def execute(args: argparse.Namespace) -> int:
     use_container_arguments(args, backend)
     paths = ExperimentPaths(Path(args.log_dir), args.name)
     found = select_results(
-        paths, resolve_dataset_dir(args.dataset_dir), args.subset, args.repo, args.task_id, args.features
+        paths,
+        resolve_dataset_dir(args.dataset_dir),
+        args.subset,
+        args.repo,
+        args.task_id,
+        args.features,
+        sound_only=args.sound_only,
     )
     summary = evaluate_experiment(
         paths,
@@ -62,6 +81,7 @@ def execute(args: argparse.Namespace) -> int:
         force=args.force,
         backend=backend,
         test_timeout=args.test_timeout,
+        eval_network=args.eval_network or recorded_eval_network(paths) or default_eval_network(),
         display=PlainDisplay(sys.stderr) if args.json else make_display(),
     )
     print_summary(summary, str(paths.root), as_json=args.json)

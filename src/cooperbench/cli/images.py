@@ -25,7 +25,7 @@ ACTIONS = {
     "pull": "get them from their registry, and make the ones for agents",
     "build": "build them from their Dockerfiles, and make the ones for agents",
     "push": "tag them for a registry of yours and send them there, for backends that pull",
-    "clean": "remove the images for agents; --built: also those that were built here",
+    "clean": "remove the images for agents and those with installs; --built: also those that were built here",
 }
 
 
@@ -89,7 +89,7 @@ def select_tasks(args: argparse.Namespace) -> list[Task]:
 def _list(backend: DockerBackend, tasks: Sequence[Task], *, as_json: bool) -> int:
     from cooperbench.eval.backends.docker.agentlayer import prepared_name
 
-    rows = []
+    rows: list[dict[str, Any]] = []
     for task in tasks:
         found = backend.images.present(task)
         agents = prepared_name(task, found) if found else None
@@ -101,6 +101,7 @@ def _list(backend: DockerBackend, tasks: Sequence[Task], *, as_json: bool) -> in
                 "digest": found.digest if found else None,
                 "agent_image": agents,
                 "agent_image_present": bool(agents and backend.images.find(agents)),
+                "images_with_installs": backend.images.layers_with_installs(task),
             }
         )
     if as_json:
@@ -110,6 +111,8 @@ def _list(backend: DockerBackend, tasks: Sequence[Task], *, as_json: bool) -> in
         state = f"{row['digest']}" if row["present"] else "missing"
         agents_too = "" if row["agent_image_present"] or not row["present"] else "  (none for agents yet)"
         _say(printable(f"{row['task']}  {row['image']}  {state}{agents_too}"))
+        for layer in row["images_with_installs"]:
+            _say(printable(f"  with what its runner installs: {layer}"))
     there = sum(1 for row in rows if row["present"])
     missing = "; get them: cooperbench images pull, or cooperbench images build" if there < len(rows) else ""
     _say(f"{there} of {plural(len(rows), 'image')} there{missing}")

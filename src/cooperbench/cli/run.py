@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 from cooperbench.agents.base import Limits
 from cooperbench.agents.registry import short_name, uses_model
 from cooperbench.cli import EXIT_ERRORS, EXIT_OVER_BUDGET
-from cooperbench.cli.arguments import above_zero, add_logs_argument, add_selection_arguments, whole_above_zero
+from cooperbench.cli.arguments import (
+    above_zero,
+    add_eval_network_argument,
+    add_logs_argument,
+    add_selection_arguments,
+    add_sound_only_argument,
+    whole_above_zero,
+)
 from cooperbench.cli.containers import add_container_arguments, use_container_arguments
 from cooperbench.dataset.discovery import resolve_dataset_dir
 from cooperbench.models import SETTINGS
@@ -24,7 +31,7 @@ from cooperbench.runner.config import RunConfig
 from cooperbench.runner.display import PlainDisplay
 from cooperbench.runner.lineup import Lineup
 from cooperbench.runner.live import make_display
-from cooperbench.settings import default_backend
+from cooperbench.settings import default_backend, default_eval_network
 from cooperbench.storage import checked_run_name
 from cooperbench.team.office import DEFAULT_REDIS_URL
 
@@ -40,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-n", "--name", help="the experiment's name (default: made from setting, agent, model, subset)"
     )
     add_selection_arguments(parser)
+    add_sound_only_argument(parser)
     who = parser.add_argument_group("who works, and how")
     who.add_argument(
         "-m",
@@ -87,6 +95,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     where.add_argument(
         "--network", choices=("none", "public"), default="none", help="what agents' sandboxes reach"
     )
+    add_eval_network_argument(where)
     add_container_arguments(where)
     where.add_argument(
         "--max-cost",
@@ -166,8 +175,10 @@ def _config(args: argparse.Namespace) -> RunConfig:
         redis_url=args.redis,
         limits=Limits(args.step_limit, args.cost_limit, args.time_limit),
         network=args.network,
+        eval_network=args.eval_network or default_eval_network(),
         test_timeout_seconds=args.test_timeout,
         max_cost=args.max_cost,
+        sound_only=args.sound_only,
     )
 
 
@@ -196,13 +207,18 @@ def automatic_name(args: argparse.Namespace) -> str:
 
 
 def _dry_run(config: RunConfig, *, as_json: bool) -> int:
+    from cooperbench.eval.reference import ReferenceStore
+
     plan, notes = plan_experiment(config)
+    to_judge = (*plan.to_run, *plan.to_evaluate) if config.auto_eval else ()
+    references = ReferenceStore().unknown(to_judge)
     if as_json:
         content = {
             "run_name": config.run_name,
             "pairs": len(plan.pairs),
             "to_run": [pair.label for pair in plan.to_run],
             "to_evaluate": [pair.label for pair in plan.to_evaluate],
+            "reference_runs": references,
             "notes": list(notes),
         }
         sys.stdout.write(json.dumps(content, indent=2) + "\n")
@@ -213,6 +229,8 @@ def _dry_run(config: RunConfig, *, as_json: bool) -> int:
         sys.stdout.write(f"would evaluate {pair.label}\n")
     for note in notes:
         sys.stdout.write(f"note: {note}\n")
+    if references:
+        sys.stdout.write(f"reference runs of golden patches, once on this machine: about {references}\n")
     sys.stdout.write(
         f"{config.run_name}: {len(plan.pairs)} pairs, {len(plan.to_run)} to run, {len(plan.to_evaluate)} to evaluate\n"
     )

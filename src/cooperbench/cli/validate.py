@@ -7,10 +7,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cooperbench.cli.arguments import add_selection_arguments, whole_above_zero
+from cooperbench.cli.arguments import add_eval_network_argument, add_selection_arguments, whole_above_zero
 from cooperbench.dataset.discovery import discover, resolve_dataset_dir
+from cooperbench.errors import UserError
 from cooperbench.eval.conflicts import golden_conflicts, to_json
-from cooperbench.settings import default_backend
+from cooperbench.settings import default_backend, default_eval_network
 from cooperbench.storage import write_json
 from cooperbench.text import plural, printable
 
@@ -46,6 +47,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="how long one test run may take (default: %(default)s)",
     )
+    parser.add_argument(
+        "--repeat",
+        type=whole_above_zero,
+        default=1,
+        metavar="K",
+        help="run base and golden patches K times: tests that do not end alike each time are named and not required",
+    )
+    add_eval_network_argument(parser)
+    parser.add_argument(
+        "--export", type=Path, metavar="FILE", help="write the reference runs to a file, to ship them"
+    )
+    parser.add_argument(
+        "--import",
+        dest="import_file",
+        type=Path,
+        metavar="FILE",
+        help="take in another machine's reference runs",
+    )
     parser.add_argument("--json", action="store_true", help="for machines: the report as JSON on stdout")
 
 
@@ -55,6 +74,8 @@ def execute(args: argparse.Namespace) -> int:
         dataset_dir, subset=args.subset, repo=args.repo, task_id=args.task_id, features=args.features
     ).pairs
     tasks = list(dict.fromkeys(pair.task for pair in pairs))
+    if args.import_file:
+        _say(f"{plural(_import(args.import_file), 'reference')} imported from {args.import_file}")
     if args.conflicts_only and args.repos:
         conflicts = golden_conflicts(tasks, pairs=pairs, repos_dir=args.repos)
         reports: list[TaskReport] = []
@@ -62,34 +83,57 @@ def execute(args: argparse.Namespace) -> int:
         conflicts, reports = _in_sandboxes(args, tasks, pairs)
     if args.report:
         write_json(args.report, to_json(conflicts))
+    if args.export:
+        from cooperbench.eval.reference import ReferenceStore, exported
+
+        known = ReferenceStore().known(tasks)
+        write_json(args.export, exported(known))
+        _say(f"{plural(len(known), 'reference')} exported to {args.export}")
     _show(args, conflicts, reports)
     return 1 if conflicts.broken or any(report.problems for report in reports) else 0
+
+
+def _import(path: Path) -> int:
+    from cooperbench.eval.reference import ReferenceStore
+
+    try:
+        return ReferenceStore().add(json.loads(path.read_bytes()))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path}: references cannot be read from it: {error}") from error
 
 
 def _in_sandboxes(
     args: argparse.Namespace, tasks: list[Task], pairs: tuple[Pair, ...]
 ) -> tuple[ConflictReport, list[TaskReport]]:
     from cooperbench.eval import backends
-    from cooperbench.eval.validate import sandbox_base_tree, validate_tasks
+    from cooperbench.eval.executor import TestExecutor
+    from cooperbench.eval.reference import References
+    from cooperbench.eval.validate import validate_features
     from cooperbench.workshop import Workshop
 
     reports: list[TaskReport] = []
     with Workshop(backends.get_backend(args.backend or default_backend())) as workshop:
+        executor = TestExecutor(workshop, args.test_timeout)
+        references = References(executor, args.eval_network or default_eval_network(), note=_say)
         workshop.images.prepare(
             tasks, lambda task, done, total: _say(f"prepared {done}/{total}: {task.label}")
         )
         if args.repos:
             conflicts = golden_conflicts(tasks, pairs=pairs, repos_dir=args.repos)
         else:
-            conflicts = golden_conflicts(
-                tasks, pairs=pairs, base_tree_of=lambda task: sandbox_base_tree(task, workshop)
-            )
+            conflicts = golden_conflicts(tasks, pairs=pairs, base_tree_of=executor.base)
         if not args.conflicts_only:
-            reports = validate_tasks(
-                tasks,
+            wanted = {
+                task: [one for one in task.features if not args.features or one.feature_id in args.features]
+                for task in tasks
+            }
+            reports = validate_features(
+                wanted,
                 workshop,
+                references,
+                executor,
                 concurrency=args.concurrency,
-                test_timeout_seconds=args.test_timeout,
+                repeat=args.repeat,
                 progress=lambda report: _say(_headline(report)),
             )
     return conflicts, reports

@@ -1,6 +1,7 @@
 """eval.json: when it stands, and when it has to be made again.
 
-An evaluation is keyed by what went into it (patches, tests, runner, image). While the key stands it is not repeated.
+An evaluation is keyed by what went into it: patches, tests, golden patches, runner, image, network policy. While the
+key stands it is not repeated.
 The image enters as it was recorded: whether the image behind the same name has changed since is not looked up here.
 """
 
@@ -16,11 +17,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from cooperbench.models import Pair, Setting
+    from cooperbench.models import EvalNetwork, Pair, Setting
     from cooperbench.storage import PairPaths
 
 SCHEMA = "cooperbench.eval/1"
-JUDGE = 1
+JUDGE = 2
 """Raised when the rules of judging change: then nothing judged before stands."""
 
 
@@ -30,18 +31,21 @@ def read_patches(paths: PairPaths, pair: Pair, setting: Setting) -> dict[str, by
 
 
 def evaluation_key(
-    pair: Pair, patches: Mapping[str, bytes | None], image_digest: str, timeout_seconds: int
+    pair: Pair,
+    patches: Mapping[str, bytes | None],
+    image_digest: str,
+    timeout_seconds: int,
+    eval_network: EvalNetwork,
 ) -> str:
-    return _hash(_key_parts(pair, patches, image_digest, timeout_seconds))
+    return _hash(_key_parts(pair, patches, f"{image_digest} {timeout_seconds} {eval_network}"))
 
 
-def _key_parts(
-    pair: Pair, patches: Mapping[str, bytes | None], image_digest: str, timeout_seconds: int
-) -> Iterable[bytes]:
-    yield f"{JUDGE} {pair.label} {image_digest} {timeout_seconds}".encode()
+def _key_parts(pair: Pair, patches: Mapping[str, bytes | None], conditions: str) -> Iterable[bytes]:
+    yield f"{JUDGE} {pair.label} {conditions}".encode()
     yield _read(pair.task.runner_script) or b""
     for feature in pair.features:
         yield _read(feature.tests) or b""
+        yield _read(feature.patch) or b""
     for agent_id, patch in sorted(patches.items()):
         yield agent_id.encode()
         yield b"missing" if patch is None else b"patch:" + patch
@@ -55,8 +59,8 @@ def _hash(parts: Iterable[bytes]) -> str:
     return digest.hexdigest()
 
 
-def is_evaluated(paths: PairPaths, pair: Pair, setting: Setting) -> bool:
-    """Is there an evaluation of just what lies here now?"""
+def is_evaluated(paths: PairPaths, pair: Pair, setting: Setting, eval_network: EvalNetwork) -> bool:
+    """Is there a verdict on just what lies here now? One that is missing for want of a reference is tried again."""
     evaluation = read_evaluation(paths)
     if evaluation is None or evaluation.get("status") != "completed":
         return False
@@ -65,6 +69,7 @@ def is_evaluated(paths: PairPaths, pair: Pair, setting: Setting) -> bool:
         read_patches(paths, pair, setting),
         str(evaluation.get("image_digest", "")),
         int(evaluation.get("test_timeout_seconds", 0)),
+        eval_network,
     )
     return bool(evaluation.get("key") == key)
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cooperbench.eval.backends.base import EvalBackend
-    from cooperbench.models import Pair, Setting
+    from cooperbench.models import EvalNetwork, Pair, Setting
     from cooperbench.storage import ExperimentPaths
 
 
@@ -26,6 +26,7 @@ class Order:
     concurrency: int
     """How many at once, at most."""
     test_timeout_seconds: int
+    eval_network: EvalNetwork
 
 
 class Listener(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cooperbench.eval.backends.docker import DockerBackend
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
 
 
 class JudgingDockerBackend(DockerBackend):
+    # Making a layer takes as long as the few test runs that would profit from it here.
+    capabilities = replace(DockerBackend.capabilities, snapshots=False)
+
     def prepare(self, task: Task, say: Say = say_nothing) -> Image:
         """Find, pull or build the task's image; one of the tasks on a machine does, the others wait for it."""
         with self._alone_with(task):

@@ -20,12 +20,13 @@ from cooperbench._version import __version__
 from cooperbench.eval.record import JUDGE, read_patches
 from cooperbench.eval.remote_store import sha256
 from cooperbench.models import SETTINGS, Pair, Task
+from cooperbench.settings import checked_eval_network
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from cooperbench.models import Setting
+    from cooperbench.models import EvalNetwork, Setting
     from cooperbench.storage import ExperimentPaths
 
 SCHEMA = "cooperbench.entry/1"
@@ -82,6 +83,7 @@ def make_entry(
     *,
     task_digest: str,
     timeout_seconds: int,
+    eval_network: EvalNetwork,
     backend: str,
     environment: Mapping[str, str],
 ) -> Entry:
@@ -100,6 +102,7 @@ def make_entry(
             for agent_id, patch in patches.items()
         },
         "test_timeout_seconds": timeout_seconds,
+        "eval_network": eval_network,
         "backend": backend,
         "environment": dict(environment),
     }
@@ -130,6 +133,7 @@ class Received:
     task_digest: str
     patches: dict[str, bytes | None]
     timeout_seconds: int
+    eval_network: EvalNetwork
     backend: str
     environment: dict[str, str]
 
@@ -156,6 +160,7 @@ def read_entry(description: bytes) -> Received:
             for agent_id, text in content["patches"].items()
         },
         timeout_seconds=content["test_timeout_seconds"],
+        eval_network=checked_eval_network(content["eval_network"]),
         backend=content["backend"],
         environment=content["environment"],
     )

@@ -16,6 +16,7 @@ from cooperbench.eval.evaluator import write_evaluation
 from cooperbench.eval.judge import Evaluation
 from cooperbench.eval.record import SCHEMA as EVALUATION_SCHEMA
 from cooperbench.eval.record import evaluation_key, read_patches
+from cooperbench.eval.reference import ReferenceStore
 from cooperbench.eval.remote_entry import identity
 from cooperbench.models import seats_of
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from cooperbench.eval.remote_entry import Entry
-    from cooperbench.models import Pair, Setting
+    from cooperbench.models import EvalNetwork, Pair, Setting
     from cooperbench.storage import ExperimentPaths, PairPaths
 
 SCHEMA = "cooperbench.remote-result/1"
@@ -35,9 +36,14 @@ class BadResult(InfraError):
 
 
 def pack_result(
-    entry_id: str, pair: Pair, setting: Setting, paths: PairPaths, record: Mapping[str, Any]
+    entry_id: str,
+    pair: Pair,
+    setting: Setting,
+    paths: PairPaths,
+    record: Mapping[str, Any],
+    references: Mapping[str, Any],
 ) -> bytes:
-    """From the files that an evaluator has written."""
+    """From the files that an evaluator has written, with the references that it was made by."""
     subjects = _subjects(pair, setting)
     outputs = [
         [subject, number, _text(output.read_bytes())]
@@ -53,6 +59,7 @@ def pack_result(
         "evaluation": record,
         "merged_patch": _text(merged),
         "outputs": outputs,
+        "references": references,
     }
     return zlib.compress(json.dumps(content).encode(), 6)
 
@@ -75,7 +82,8 @@ class Result:
 
     @property
     def is_verdict(self) -> bool:
-        return self.record.get("status") == "completed"
+        """Or a reason why there can be none."""
+        return self.record.get("status") in ("completed", "no_reference")
 
     @property
     def error(self) -> CooperBenchError:
@@ -83,14 +91,18 @@ class Result:
         kind = InfraError if self.record.get("infrastructure", True) else UserError
         return kind(str(self.record.get("error")))
 
-    def take_in(self, paths: ExperimentPaths, timeout_seconds: int) -> dict[str, Any]:
+    def take_in(
+        self, paths: ExperimentPaths, timeout_seconds: int, eval_network: EvalNetwork
+    ) -> dict[str, Any]:
         """Write it beside the pair; the record that now is eval.json."""
         entry, place = self._entry, paths.pair(self._entry.pair, self._entry.setting)
         patches = read_patches(place, entry.pair, entry.setting)
-        key = evaluation_key(entry.pair, patches, str(self.record.get("image_digest", "")), timeout_seconds)
+        digest = str(self.record.get("image_digest", ""))
+        key = evaluation_key(entry.pair, patches, digest, timeout_seconds, eval_network)
         if self.record.get("key") != key:
             raise BadResult(f"the result of {entry.pair.label} is of other patches or tests than those here")
         outputs = {name: data.decode("utf-8", "surrogateescape") for name, data in self._outputs.items()}
+        ReferenceStore().add(self._content["references"])
         write_evaluation(place, Evaluation(self.record, self._merged, outputs))
         return self.record
 

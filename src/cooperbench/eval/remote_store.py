@@ -24,6 +24,8 @@ ENDPOINT_VARIABLE = "COOPERBENCH_STORE_ENDPOINT"
 BUCKET_VARIABLE = "COOPERBENCH_STORE_BUCKET"
 PREFIX_VARIABLE = "COOPERBENCH_STORE_PREFIX"
 BUNDLE_VARIABLE = "COOPERBENCH_BUNDLE"
+REFERENCES = "references.json"
+"""What is known of golden patches, beside the entries."""
 _ENDPOINT = "https://storage.googleapis.com"
 _TOKEN_URL = "http://metadata.google.internal/computeMetadata/v1/instance/service-accounts/default/token"  # noqa: S105
 _ATTEMPTS = 6

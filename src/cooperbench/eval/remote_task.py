@@ -39,7 +39,7 @@ def main() -> int:
         record, result = _judge(store, entry_id, entry, Path(scratch))
     store.put(f"results/{entry_id}", result)
     sys.stdout.write(f"{entry.repo}/task{entry.task_id} {entry.features}: {record['status']}\n")
-    if record["status"] == "completed":
+    if record["status"] != "error":
         return 0
     sys.stderr.write(f"{record['error']}\n")
     attempts_left = int(os.environ.get(RETRIES_VARIABLE, "0")) - int(os.environ.get(ATTEMPT_VARIABLE, "0"))
@@ -50,6 +50,9 @@ def main() -> int:
 def _judge(store: Store, entry_id: str, entry: Received, scratch: Path) -> tuple[dict[str, Any], bytes]:
     from cooperbench.dataset.images import image_name
     from cooperbench.eval.evaluator import Evaluator
+    from cooperbench.eval.executor import TestExecutor
+    from cooperbench.eval.reference import References, exported
+    from cooperbench.eval.remote_references import SharedReferences
     from cooperbench.storage import ExperimentPaths
     from cooperbench.workshop import Workshop
 
@@ -63,11 +66,13 @@ def _judge(store: Store, entry_id: str, entry: Received, scratch: Path) -> tuple
             place.agent(agent_id).write_patch(patch)
     _sign_in_to_registry(image_name(pair.task))
     with Workshop(_backend(entry.backend)) as workshop:
-        evaluator = Evaluator(paths, workshop.guard, workshop.images, entry.timeout_seconds)
-        record = evaluator.evaluate(pair, entry.setting)
+        executor = TestExecutor(workshop, entry.timeout_seconds, entry.run)
+        references = References(executor, entry.eval_network, SharedReferences(store, scratch / "references"))
+        record = Evaluator(paths, executor, references).evaluate(pair, entry.setting)
     if paths.error_log.is_file():
         sys.stderr.write(paths.error_log.read_text("utf-8", "replace"))
-    return record, pack_result(entry_id, pair, entry.setting, place, record)
+    known = [found for feature in pair.features for found in references.store.about(pair.task, feature)]
+    return record, pack_result(entry_id, pair, entry.setting, place, record, exported(known))
 
 
 def _backend(name: str) -> EvalBackend:

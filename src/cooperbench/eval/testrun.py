@@ -7,22 +7,48 @@ passed, none with one that failed.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cooperbench.errors import SandboxError
-from cooperbench.eval.counts import first_error, read_counts
+from cooperbench.eval.counts import first_error, read_counts, read_outcomes
 from cooperbench.models import TestCounts
 
 if TYPE_CHECKING:
-    from cooperbench.eval.backends.base import CommandResult, RichSandbox
+    from collections.abc import Collection, Mapping
+
+    from cooperbench.eval.backends.base import CommandResult, NetworkPolicy, RichSandbox
 
 RUNNER = "/usr/local/bin/runner.sh"
 PATCHES_DIR = "/patches"
 TESTS_NAME = "tests.patch"
 FEATURE_NAME = "feature.patch"
+WHEELS_DIR = "/cooperbench/wheels"
+"""Where an image with installs has what pip fetched."""
+OFFLINE = {
+    "PIP_NO_INDEX": "1",
+    "PIP_FIND_LINKS": WHEELS_DIR,
+    "UV_OFFLINE": "1",
+    "npm_config_offline": "true",
+    "GOPROXY": "off",
+    "CARGO_NET_OFFLINE": "true",
+}
+"""Tells package managers to take what the image with installs has, since there is no network."""
 _OUTPUT_LIMIT = 8_000_000
 _COMMAND_NOT_FOUND = 127
+
+
+class Conditions(NamedTuple):
+    """Under what tests run; a verdict is compared only with a reference under the same."""
+
+    network: NetworkPolicy | None
+    """None: the backend takes no options, and whoever wrote it decides."""
+    installed: bool = False
+    """In the image that keeps what the runner installs."""
+
+    @property
+    def env(self) -> Mapping[str, str]:
+        return OFFLINE if self.installed and self.network == "none" else {}
 
 
 @dataclass(frozen=True)
@@ -40,6 +66,8 @@ class TestRun:
     error: str | None
     """One line; None on success."""
     output: str
+    flaky_failures: tuple[str, ...] = ()
+    """Tests that failed and are not required, as they fail now and then with the golden patch too."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -52,7 +80,20 @@ class TestRun:
             "timed_out": self.timed_out,
             "duration_seconds": self.duration_seconds,
             "error": self.error,
+            "flaky_failures": list(self.flaky_failures),
         }
+
+    def without_requiring(self, flaky: Collection[str], passed: Collection[str]) -> TestRun:
+        """A success all the same where only `flaky` tests failed, and of those that `passed` before none is missing."""
+        if self.success or self.timed_out or not flaky:
+            return self
+        outcomes = read_outcomes(self.output)
+        failures = {test for test, outcome in outcomes.items() if outcome == "failed"}
+        passed_here = {test for test, outcome in outcomes.items() if outcome == "passed"}
+        missing = set(passed) - set(flaky) - passed_here
+        if not failures or not failures <= set(flaky) or missing or not self.counts.passed:
+            return self
+        return replace(self, success=True, error=None, flaky_failures=tuple(sorted(failures)))
 
 
 def not_run(reason: str) -> TestRun:
@@ -60,7 +101,13 @@ def not_run(reason: str) -> TestRun:
     return TestRun(False, TestCounts(), None, False, 0.0, reason, "")
 
 
-def run_tests(sandbox: RichSandbox, tests: bytes, patch: bytes | None, timeout_seconds: int) -> TestRun:
+def run_tests(
+    sandbox: RichSandbox,
+    tests: bytes,
+    patch: bytes | None,
+    timeout_seconds: int,
+    env: Mapping[str, str] | None = None,
+) -> TestRun:
     """`patch` None or empty means the base as it is."""
     sandbox.write_file(f"{PATCHES_DIR}/{TESTS_NAME}", tests)
     argv = ["bash", RUNNER, TESTS_NAME]
@@ -68,7 +115,7 @@ def run_tests(sandbox: RichSandbox, tests: bytes, patch: bytes | None, timeout_s
         sandbox.write_file(f"{PATCHES_DIR}/{FEATURE_NAME}", patch)
         argv.append(FEATURE_NAME)
     started = time.monotonic()
-    result = sandbox.run(argv, timeout_seconds=timeout_seconds, output_limit=_OUTPUT_LIMIT)
+    result = sandbox.run(argv, timeout_seconds=timeout_seconds, env=env, output_limit=_OUTPUT_LIMIT)
     if result.returncode == _COMMAND_NOT_FOUND and not _runner_exists(sandbox):
         raise SandboxError(f"the image has no {RUNNER}")
     return judge(result, round(time.monotonic() - started, 3), timeout_seconds)

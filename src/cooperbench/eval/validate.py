@@ -1,7 +1,7 @@
 """Is a dataset sound? The base fails each feature's tests, the golden patch passes them, combined.patch passes all.
 
-Golden patches go through the same hygiene and the same judge as an agent's. How they merge is told by
-`eval.conflicts`.
+Golden patches go through the same hygiene and the same judge as an agent's; what they did is kept as references. How
+they merge is told by `eval.conflicts`.
 """
 
 from __future__ import annotations
@@ -10,18 +10,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from cooperbench.errors import CooperBenchError, Interrupted
-from cooperbench.eval.backends.base import SandboxOptions
-from cooperbench.eval.basetree import SandboxBaseTree
-from cooperbench.eval.evaluator import SPARE_SECONDS
-from cooperbench.eval.judge import examine, hidden_paths_of
-from cooperbench.eval.testrun import run_tests
+from cooperbench.eval.handedin import examine, hidden_paths_of
 from cooperbench.models import Pair
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from cooperbench.eval.merge import BaseTree
-    from cooperbench.eval.testrun import TestRun
+    from cooperbench.eval.executor import TestExecutor
+    from cooperbench.eval.handedin import HandedIn
+    from cooperbench.eval.reference import Reference, References
     from cooperbench.models import Feature, Task
     from cooperbench.workshop import Workshop
 
@@ -66,92 +63,89 @@ def missing_files(task: Task) -> Iterable[str]:
 
 
 class TaskValidator:
-    """Checks one task in sandboxes of a workshop; a sandbox for each test run, as in an evaluation."""
+    """Checks one task; a sandbox for each test run, as in an evaluation. What is found is kept as references."""
 
-    def __init__(self, task: Task, workshop: Workshop, test_timeout_seconds: int) -> None:
+    def __init__(self, task: Task, executor: TestExecutor, references: References, repeat: int) -> None:
         self._task = task
-        self._workshop = workshop
-        self._timeout_seconds = test_timeout_seconds
+        self._executor = executor
+        self._references = references
+        self._repeat = repeat
         self._report = TaskReport(task.repo, task.task_id)
 
-    def validate(self) -> TaskReport:
+    def validate(self, features: Sequence[Feature]) -> TaskReport:
         report = self._report
         report.problems += missing_files(self._task)
         try:
-            for feature in self._task.features:
-                self._check_base(feature)
-                self._check_passes(feature, feature.patch.read_bytes(), "the golden patch", (feature,))
+            found = {feature: self._check(feature) for feature in features}
             if self._task.combined_patch.is_file():
-                combined = self._task.combined_patch.read_bytes()
-                for feature in self._task.features:
-                    self._check_passes(feature, combined, "combined.patch", self._task.features)
+                self._check_combined(found)
         except Interrupted:
             raise
         except (CooperBenchError, OSError) as error:
-            if self._workshop.stop.is_set():
+            if self._executor.stop.is_set():
                 raise Interrupted("stopped") from error
             report.problems.append(str(error))
         return report
 
-    def _check_base(self, feature: Feature) -> None:
-        run = self._test(feature, None)
-        if run.success:
-            self._report.problems.append(f"feature {feature.feature_id}: its tests pass without it")
+    def _check(self, feature: Feature) -> Reference:
+        """The golden patch passes the feature's tests, and the base does not."""
+        report, where = self._report, f"feature {feature.feature_id}"
+        work = self._examine(feature.patch.read_bytes(), (feature,), f"{where}: the golden patch")
+        reference = self._references.measure(self._task, feature, self._repeat)
+        report.checks += 2 * reference.runs if reference.base_passes is not None else 1
+        if not reference.success:
+            report.problems.append(f"{where}: the golden patch fails: {reference.error or work.error}")
+        if reference.failed_runs:
+            report.problems.append(
+                f"{where}: the golden patch fails in {reference.failed_runs} of {reference.runs} runs"
+            )
+        if reference.base_passes:
+            report.problems.append(f"{where}: its tests pass without it")
+        if reference.flaky_tests:
+            report.notes.append(f"{where}: flaky, not required: {', '.join(reference.flaky_tests)}")
+        if reference.network == "public" and self._references.asked == "auto":
+            report.notes.append(f"{where}: its tests need a network")
+        return reference
 
-    def _check_passes(self, feature: Feature, patch: bytes, name: str, hiders: Sequence[Feature]) -> None:
-        where = f"feature {feature.feature_id}: {name}"
-        hidden = hidden_paths_of(Pair(self._task, tuple(one.feature_id for one in hiders)))
-        with self._sandbox() as sandbox:
-            work = examine(patch, hidden, SandboxBaseTree(sandbox))
-            for file in work.dropped:
-                self._report.notes.append(f"{where} touches {file.path} ({file.reason}), which is taken out")
-            if not work.patch:
-                self._report.problems.append(f"{where}: {work.error}")
-                return
+    def _check_combined(self, references: Mapping[Feature, Reference]) -> None:
+        name = "combined.patch"
+        work = self._examine(self._task.combined_patch.read_bytes(), self._task.features, name)
+        if not work.patch:
+            self._report.problems.append(f"{name}: {work.error}")
+            return
+        for feature, reference in references.items():
             self._report.checks += 1
-            run = run_tests(sandbox, feature.tests.read_bytes(), work.patch, self._timeout_seconds)
-        if not run.success:
-            self._report.problems.append(f"{where} fails: {run.error}")
+            run = self._executor.ask(self._task, feature, work.patch, work.tree, reference.conditions)
+            run = run.without_requiring(reference.flaky_tests, reference.passed_tests)
+            if not run.success:
+                self._report.problems.append(f"feature {feature.feature_id}: {name} fails: {run.error}")
 
-    def _test(self, feature: Feature, patch: bytes | None) -> TestRun:
-        self._report.checks += 1
-        with self._sandbox() as sandbox:
-            return run_tests(sandbox, feature.tests.read_bytes(), patch, self._timeout_seconds)
-
-    def _sandbox(self) -> Any:
-        image = self._workshop.images.get(self._task)
-        return self._workshop.guard.sandbox(
-            image.reference,
-            timeout_seconds=self._timeout_seconds + SPARE_SECONDS,
-            options=SandboxOptions("evaluation", labels={"task": self._task.label}),
-        )
+    def _examine(self, patch: bytes, hiders: Sequence[Feature], name: str) -> HandedIn:
+        hidden = hidden_paths_of(Pair(self._task, tuple(one.feature_id for one in hiders)))
+        work = examine(patch, hidden, self._executor.base(self._task))
+        for file in work.dropped:
+            self._report.notes.append(f"{name} touches {file.path} ({file.reason}), which is taken out")
+        return work
 
 
-def validate_tasks(
-    tasks: Sequence[Task],
+def validate_features(
+    features: Mapping[Task, Sequence[Feature]],
     workshop: Workshop,
+    references: References,
+    executor: TestExecutor,
     *,
     concurrency: int,
-    test_timeout_seconds: int,
+    repeat: int,
     progress: Callable[[TaskReport], None],
 ) -> list[TaskReport]:
-    """All of them, side by side; reports in the order of the tasks."""
+    """All tasks, side by side; reports in their order."""
     pool = workshop.pool(concurrency, "validate")
 
     def validate(task: Task) -> TaskReport:
-        report = TaskValidator(task, workshop, test_timeout_seconds).validate()
+        report = TaskValidator(task, executor, references, repeat).validate(features[task])
         progress(report)
         return report
 
-    futures = [pool.submit(validate, task) for task in tasks]
+    futures = [pool.submit(validate, task) for task in features]
     workshop.drain(futures, lambda _: None)
     return [future.result() for future in futures]
-
-
-def sandbox_base_tree(task: Task, workshop: Workshop) -> BaseTree:
-    """A task's base commit where no clone is at hand: read out of a sandbox, which ends with the workshop."""
-    image = workshop.images.get(task)
-    options = SandboxOptions("evaluation", labels={"task": task.label})
-    return SandboxBaseTree(
-        workshop.guard.open(image.reference, timeout_seconds=SPARE_SECONDS, options=options)
-    )

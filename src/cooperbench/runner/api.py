@@ -11,17 +11,19 @@ from typing import TYPE_CHECKING, Any
 from cooperbench.agents.base import CheckedAgent, Limits, ModelCheckedAgent
 from cooperbench.agents.registry import get_agent
 from cooperbench.dataset.discovery import discover, resolve_dataset_dir
+from cooperbench.eval.reference import sound_pairs
 from cooperbench.runner.config import RunConfig
 from cooperbench.runner.display import header_lines
 from cooperbench.runner.plan import make_plan, something_to_run
 from cooperbench.storage import DEFAULT_LOGS_DIR, checked_run_name
 from cooperbench.team.office import DEFAULT_REDIS_URL, open_post_office
+from cooperbench.text import plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from cooperbench.eval.backends.base import NetworkPolicy
-    from cooperbench.models import Pair, Setting
+    from cooperbench.models import EvalNetwork, Pair, Setting
     from cooperbench.runner.display import Display
     from cooperbench.runner.plan import Plan
 
@@ -56,6 +58,8 @@ def run(
     network: NetworkPolicy = "none",
     test_timeout: int = 600,
     max_cost: float | None = None,
+    eval_network: EvalNetwork = "auto",
+    sound_only: bool = False,
 ) -> None:
     """Run agents on pairs of features and (with `auto_eval`) judge what they did.
 
@@ -65,6 +69,8 @@ def run(
     first for `agent1`: `model_name="gpt-4o,claude-sonnet-4-5"`. API keys come from the environment or from `.env` in
     the working directory. Limits (`step_limit`, `cost_limit` in dollars, `time_limit` in seconds) are per agent;
     hitting one is an outcome. `max_cost` in dollars is for the whole experiment: past it no new pair is started.
+    `eval_network`: what test runs reach; `auto` is nothing where the golden patch passes so, else everything.
+    `sound_only` leaves out features whose tests pass without them, as `cooperbench validate` has found.
     """
     from cooperbench.envfile import load_env_file
     from cooperbench.report.table import summary_text
@@ -97,6 +103,8 @@ def run(
         network=network,
         test_timeout_seconds=test_timeout,
         max_cost=max_cost,
+        eval_network=eval_network,
+        sound_only=sound_only,
     )
     summary = run_experiment(config, make_display())
     print(summary_text(summary, str(config.paths.root)))  # noqa: T201  # the documented function prints
@@ -111,7 +119,11 @@ def select(config: RunConfig) -> tuple[tuple[Pair, ...], tuple[str, ...]]:
         task_id=config.task_id,
         features=config.features,
     )
-    return found.pairs, (*found.notes, *config.notes())
+    if not config.sound_only:
+        return found.pairs, (*found.notes, *config.notes())
+    sound = sound_pairs(found.pairs)
+    left_out = f"{plural(len(found.pairs) - len(sound), 'pair')} left out as unsound"
+    return sound, (*found.notes, *config.notes(), left_out)
 
 
 def check(config: RunConfig, pairs: Sequence[Pair]) -> None:

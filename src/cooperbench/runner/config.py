@@ -11,6 +11,7 @@ from cooperbench.agents.base import Limits
 from cooperbench.errors import UserError
 from cooperbench.models import SETTINGS, Setting, seats_of
 from cooperbench.runner.lineup import Lineup, split_values
+from cooperbench.settings import checked_eval_network
 from cooperbench.storage import ExperimentPaths, read_json, utc_now, write_json
 from cooperbench.team.office import DEFAULT_REDIS_URL
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cooperbench.eval.backends.base import NetworkPolicy
-    from cooperbench.models import Pair
+    from cooperbench.models import EvalNetwork, Pair
     from cooperbench.runner.lineup import Player
 
 SCHEMA = "cooperbench.config/1"
@@ -50,9 +51,12 @@ class RunConfig:
     redis_url: str = DEFAULT_REDIS_URL
     limits: Limits = field(default_factory=Limits)
     network: NetworkPolicy = "none"
+    eval_network: EvalNetwork = "auto"
     test_timeout_seconds: int = 600
     max_cost: float | None = None
     """US dollars for the whole experiment: past it no new pair is started."""
+    sound_only: bool = False
+    """Without features whose tests pass without them."""
 
     def __post_init__(self) -> None:
         if self.setting not in SETTINGS:
@@ -64,6 +68,7 @@ class RunConfig:
             value = getattr(self.limits, name)
             if value is not None and value <= 0:
                 raise UserError(f"the limit on {name} is {value}; it is above 0")
+        checked_eval_network(self.eval_network)
         if self.max_cost is not None and self.max_cost <= 0:
             raise UserError(f"max_cost is {self.max_cost}; it is above 0")
         missing = [path for path in self.lineup.config_paths if path and not path.exists()]
@@ -102,6 +107,7 @@ class RunConfig:
             "git_enabled": self.git_enabled,
             "messaging_enabled": self.messaging_enabled,
             "network": self.network,
+            "eval_network": self.eval_network,
             "step_limit": self.limits.steps,
             "cost_limit": self.limits.cost,
             "time_limit_seconds": self.limits.seconds,
@@ -125,6 +131,7 @@ class RunConfig:
             "auto_eval": self.auto_eval,
             "force": self.force,
             "max_cost": self.max_cost,
+            "sound_only": self.sound_only,
         }
 
     def differences(self) -> list[str]:
@@ -135,7 +142,8 @@ class RunConfig:
         return [
             f"{key}: {stored.get(key)!r} → {value!r}"
             for key, value in self.identity().items()
-            if stored.get(key) != value
+            # An experiment of an older version does not tell what there was no choice about.
+            if key in stored and stored[key] != value
         ]
 
     def check_against_disk(self) -> None:

@@ -30,6 +30,10 @@ class Display(Protocol):
 
     def prepared(self, label: str, done: int, total: int) -> None: ...
 
+    def referenced(self, label: str, done: int, total: int) -> None:
+        """A reference run has ended; how many of how many have."""
+        ...
+
     def pair_started(self, pair: Pair) -> None: ...
 
     def message(self, pair: Pair, message: Message) -> None: ...
@@ -119,6 +123,9 @@ class PlainDisplay:
 
     def prepared(self, label: str, done: int, total: int) -> None:
         self._print(f"[CooperBench] Prepared {done}/{total}: {printable(label)}")
+
+    def referenced(self, label: str, done: int, total: int) -> None:
+        self._print(f"[CooperBench] Reference {done}/{total}: {printable(label)}")
 
     def pair_started(self, pair: Pair) -> None:
         self._started[pair] = time.monotonic()

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from cooperbench.errors import Interrupted, RunStopped
 from cooperbench.eval.backends.base import estimate_of
 from cooperbench.eval.evaluator import Evaluator
+from cooperbench.eval.executor import TestExecutor
+from cooperbench.eval.reference import References
 from cooperbench.eval.remote import Order, remote_evaluation_of
 from cooperbench.redaction import redact
 from cooperbench.report.summary import save_summary
@@ -61,9 +63,9 @@ class _Experiment:
         self._post_office = post_office
         self._budget = budget
         self._stopped_by: RunStopped | None = None
-        self._evaluator = Evaluator(
-            config.paths, workshop.guard, workshop.images, config.test_timeout_seconds
-        )
+        executor = TestExecutor(workshop, config.test_timeout_seconds, config.run_name)
+        self._references = References(executor, config.eval_network, note=display.note)
+        self._evaluator = Evaluator(config.paths, executor, self._references)
         self._remote = remote_evaluation_of(workshop.guard.backend)
         self._for_remote: list[Pair] = list(plan.to_evaluate) if self._remote else []
 
@@ -84,7 +86,12 @@ class _Experiment:
                 return None
             return evaluations.submit(self._evaluate, pair)
 
-        first = [pairs.submit(self._run_pair, pair) for pair in plan.to_run]
+        first: list[Future[Any]] = []
+        if config.auto_eval and not self._remote:
+            # First in their pool, while agents work.
+            to_judge = (*plan.to_run, *judged_here)
+            first += self._references.begin(to_judge, evaluations, self._display.referenced)
+        first += [pairs.submit(self._run_pair, pair) for pair in plan.to_run]
         first += [evaluations.submit(self._evaluate, pair) for pair in judged_here]
         try:
             self._workshop.drain(first, evaluate_next)
@@ -94,7 +101,9 @@ class _Experiment:
             raise
         if self._remote and config.auto_eval:
             work = [(pair, config.setting) for pair in self._for_remote]
-            order = Order(config.paths, work, config.eval_concurrency, config.test_timeout_seconds)
+            order = Order(
+                config.paths, work, config.eval_concurrency, config.test_timeout_seconds, config.eval_network
+            )
             self._remote.evaluate_remotely(order, self._display, self._workshop.stop)
 
     def _prepared(self, task: Task, done: int, total: int) -> None:

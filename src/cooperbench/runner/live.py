@@ -57,6 +57,7 @@ class LiveDisplay:
         self._cost = 0.0
         self._started = time.monotonic()
         self._preparing = ""
+        self._referencing = ""
         self._live = Live(console=console, get_renderable=self._render, refresh_per_second=8, transient=True)
 
     def begin(self, lines: Sequence[str], *, to_run: int, to_judge: int) -> None:
@@ -74,6 +75,10 @@ class LiveDisplay:
     def prepared(self, label: str, done: int, total: int) -> None:
         with self._lock:
             self._preparing = "" if done == total else f"preparing tasks: {done}/{total} ({printable(label)})"
+
+    def referenced(self, label: str, done: int, total: int) -> None:
+        with self._lock:
+            self._referencing = "" if done == total else f"  Reference {done}/{total} ({printable(label)})"
 
     def pair_started(self, pair: Pair) -> None:
         with self._lock:
@@ -134,4 +139,4 @@ class LiveDisplay:
         left = f", about {duration_text(elapsed / done * (total - done))} left" if 0 < done < total else ""
         counts = ", ".join(f"{number} {name}" for name, number in self._counts.items())
         ran = f"pairs {self._ran}/{self._to_run}" if self._to_run else f"evaluated {self._judged}"
-        return f"{ran}  {counts}  ${self._cost:.2f}  {duration_text(elapsed)}{left}"
+        return f"{ran}  {counts}  ${self._cost:.2f}  {duration_text(elapsed)}{left}{self._referencing}"

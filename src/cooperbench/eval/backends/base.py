@@ -19,6 +19,7 @@ from cooperbench.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from cooperbench.models import Image, Task
 
@@ -144,6 +145,8 @@ class SandboxOptions:
     network: NetworkPolicy = "none"
     labels: Mapping[str, str] = field(default_factory=dict)
     """Run, pair and agent, for people who look at what is running and for cleaning up."""
+    left_out: tuple[str, ...] = ()
+    """Folders whose changes are not part of a snapshot of it (for backends with the capability `snapshots`)."""
     reaches: tuple[str, ...] = ()
     """`host:port` of what it reaches besides what its network policy allows: a git server of the backend's own."""
 
@@ -168,6 +171,8 @@ class Capabilities:
     """It has `check()`: UserError where no sandbox at all could be made, so that this is said once, not for each."""
     interrupts: bool = False
     """It has `interrupt()`: whoever waits for a sandbox to be made waits no longer, since the run is being stopped."""
+    snapshots: bool = False
+    """It has `making_snapshot` and `take_snapshot`: what changed in a sandbox can become a layer of its image."""
     estimates: bool = False
     """It has `estimate() -> Estimate`: what it has cost so far, also after `close`."""
 
@@ -191,6 +196,18 @@ class CheckingBackend(EvalBackend, Protocol):
     """A backend with the capability `checks`."""
 
     def check(self) -> None: ...
+
+
+class SnapshottingBackend(EvalBackend, Protocol):
+    """A backend with the capability `snapshots`."""
+
+    def making_snapshot(self, task: Task, key: str) -> AbstractContextManager[str | None]:
+        """Alone with this key: the reference of the snapshot, None where it is still to be taken."""
+        ...
+
+    def take_snapshot(self, sandbox: RichSandbox, task: Task, key: str) -> str:
+        """Keep a sandbox's files, less those that its options leave out, as an image; its reference."""
+        ...
 
 
 class InterruptibleBackend(EvalBackend, Protocol):

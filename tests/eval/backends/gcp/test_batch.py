@@ -307,11 +307,18 @@ def test_the_job_uses_every_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         project="some-project", region="europe-west4", machine_type="n2-standard-4", spot=True, disk_gb=70,
         disk_type="pd-ssd", network="vpc", subnetwork="inner", public_address=False, service_account="a@b.c",
     )  # fmt: skip
-    order = Order(there.paths, [(pair, "coop") for pair in there.pairs], 2, 900)
+    order = Order(there.paths, [(pair, "coop") for pair in there.pairs], 2, 900, "auto")
     entries = [
         make_entry(
-            there.paths, pair, "coop", task_digest="0", timeout_seconds=900, backend="docker", environment={}
-        )
+            there.paths,
+            pair,
+            "coop",
+            task_digest="0",
+            timeout_seconds=900,
+            eval_network="auto",
+            backend="docker",
+            environment={},
+        )  # fmt: skip
         for pair in there.pairs
     ]
     record = new_record("There_1", settings.project, settings.region, "bucket", entries)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     MakeSandbox = Callable[[str, int, str, SandboxOptions], DockerSandbox]
 
 PREFIX = "cooperbench-prepared"
+INSTALLS_PREFIX = "cooperbench-installs"
 _REPO_DIR = "/workspace/repo"
 _BASE_GIT_DIR = "/cooperbench/base.git"
 _SCRUB_SECONDS = 900
@@ -37,7 +38,16 @@ _FORMAT = 2
 
 def prepared_name(task: Task, source: Found) -> str:
     made_of = f"{_FORMAT} {source.image_id}\n".encode() + scrub_script()
-    return f"{PREFIX}/{task.repo.lower()}:task{task.task_id}-{hashlib.sha256(made_of).hexdigest()[:16]}"
+    return _name(PREFIX, task, hashlib.sha256(made_of).hexdigest()[:16])
+
+
+def installs_name(task: Task, key: str) -> str:
+    """Of the image with what a task's runner installs."""
+    return _name(INSTALLS_PREFIX, task, key)
+
+
+def _name(prefix: str, task: Task, key: str) -> str:
+    return f"{prefix}/{task.repo.lower()}:task{task.task_id}-{key}"
 
 
 def prepare_agent_image(
@@ -61,27 +71,40 @@ def prepare_agent_image(
         if done.returncode:
             words = (done.stderr_read().strip() or done.stdout_read().strip()).rpartition("\n")[2]
             raise SandboxError(f"{source.name}: its history cannot be removed: {printable(words)[:300]}")
-        engine.changing_images(lambda: _keep(engine, sandbox.container, name, _changes(task, source)))
+        return keep_as_image(engine, images, sandbox, name, task, source, PREPARED)
     finally:
         sandbox.terminate()
+
+
+def keep_as_image(
+    engine: Engine,
+    images: ImageStore,
+    sandbox: DockerSandbox,
+    name: str,
+    task: Task,
+    source: Found,
+    kind: str,
+) -> Found:
+    """A sandbox's files as an image of a `kind` (a label), otherwise configured like its `source`."""
+    repository, _, tag = name.partition(":")
+
+    def commit() -> None:
+        with faults(f"keeping {name}", engine.client):
+            engine.api.commit(sandbox.container, repository, tag, changes=_changes(task, source, kind))
+
+    engine.changing_images(commit)
     found = images.find(name)
     if found is None:
         raise SandboxError(f"{name} is not there, although it was just made")
     return found
 
 
-def _keep(engine: Engine, container: str, name: str, changes: list[str]) -> None:
-    repository, _, tag = name.partition(":")
-    with faults(f"keeping {name}", engine.client):
-        engine.api.commit(container, repository, tag, changes=changes)
-
-
-def _changes(task: Task, source: Found) -> list[str]:
+def _changes(task: Task, source: Found, kind: str) -> list[str]:
     """The task image's own configuration again: the sandbox's must not come with the files.
 
     Above all not its owner, or the containers that users make of the image would pass for leftovers.
     """
-    labels = {**dict.fromkeys(CONTAINER_ONLY, ""), CONTEXT: "", TASK: task.label, PREPARED: source.image_id}
+    labels = {**dict.fromkeys(CONTAINER_ONLY, ""), CONTEXT: "", TASK: task.label, kind: source.image_id}
     return [
         # One a line and without quotes, as Podman takes everything after the first = for the value.
         *(f"LABEL {name}={value}" for name, value in labels.items()),

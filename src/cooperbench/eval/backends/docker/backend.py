@@ -15,12 +15,12 @@ from cooperbench.errors import CooperBenchError, UserError
 from cooperbench.eval.backends.base import Capabilities, SandboxOptions, check_network
 from cooperbench.eval.backends.cachelock import lock_path, locked
 from cooperbench.eval.backends.channeled import OpenSandboxes
-from cooperbench.eval.backends.docker.agentlayer import prepare_agent_image
+from cooperbench.eval.backends.docker.agentlayer import installs_name, keep_as_image, prepare_agent_image
 from cooperbench.eval.backends.docker.containers import check_mounts, create_container, make_folders
 from cooperbench.eval.backends.docker.engine import Engine, connect
 from cooperbench.eval.backends.docker.faults import NotThere, faults
 from cooperbench.eval.backends.docker.images import ImageStore, say_nothing
-from cooperbench.eval.backends.docker.labels import container_labels
+from cooperbench.eval.backends.docker.labels import INSTALLS, container_labels
 from cooperbench.eval.backends.docker.leftovers import remove_leftovers, remove_session
 from cooperbench.eval.backends.docker.networks import Networks
 from cooperbench.eval.backends.docker.sandbox import DockerSandbox, first_command, remove_container
@@ -30,8 +30,10 @@ from cooperbench.settings import default_cache_dir
 from cooperbench.temporary import remove_abandoned
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
+    from cooperbench.eval.backends.base import RichSandbox
     from cooperbench.eval.backends.docker.images import Found, Say
     from cooperbench.eval.backends.docker.networks import Attachment
     from cooperbench.eval.backends.docker.wire import Wire
@@ -52,6 +54,7 @@ class DockerBackend:
         prepares=True,
         closes=True,
         checks=True,
+        snapshots=True,
     )
 
     def __init__(self, **settings: object) -> None:
@@ -113,6 +116,18 @@ class DockerBackend:
     ) -> DockerSandbox:
         """`image`: any name or id that the engine knows or can pull."""
         return self._make(image, timeout, workdir, options or SandboxOptions())
+
+    @contextlib.contextmanager
+    def making_snapshot(self, task: Task, key: str) -> Iterator[str | None]:
+        name = installs_name(task, key)
+        with locked(lock_path(self._cache_dir / "docker", f"{self.engine.where} {name}")):
+            yield name if self.images.find(name) else None
+
+    def take_snapshot(self, sandbox: RichSandbox, task: Task, key: str) -> str:
+        assert isinstance(sandbox, DockerSandbox)
+        source = self.images.get(sandbox.image)
+        name = installs_name(task, key)
+        return keep_as_image(self.engine, self.images, sandbox, name, task, source, INSTALLS).name
 
     def close(self) -> None:
         """End what is still open, and let go of the engine. It is connected to again when used again."""
@@ -180,6 +195,7 @@ class DockerBackend:
                     workdir=workdir,
                     network=network or self._networks.attachment(options),
                     labels=container_labels(self._session, options, timeout),
+                    volumes=options.left_out,
                 )
                 make_folders(engine, name, found)
                 line = engine.attach(name)
@@ -188,6 +204,7 @@ class DockerBackend:
                 engine,
                 name,
                 line,
+                image=found.name,
                 lifetime_seconds=timeout,
                 workdir=workdir,
                 memory_bytes=self.settings.memory_bytes,

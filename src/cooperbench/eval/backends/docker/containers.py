@@ -13,7 +13,7 @@ from cooperbench.errors import SandboxError, UserError
 from cooperbench.eval.backends.docker.faults import faults
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from cooperbench.eval.backends.docker.engine import Engine
     from cooperbench.eval.backends.docker.images import Found
@@ -47,8 +47,13 @@ def create_container(
     workdir: str,
     network: Attachment,
     labels: Mapping[str, str],
+    volumes: Sequence[str] = (),
 ) -> None:
-    """Made, not started. Its entrypoint is cleared, its stdin open."""
+    """Made, not started. Its entrypoint is cleared, its stdin open.
+
+    `volumes`: folders that lie on volumes of their own, which begin with what the image has there, are part of no image
+    that is made of the container, and go with it.
+    """
     check_mounts(engine, settings)
     host_config: dict[str, Any] = {
         "NetworkMode": network.mode,
@@ -64,7 +69,8 @@ def create_container(
         "Mounts": [
             {"Type": "bind", "Source": mount.source, "Target": mount.target, "ReadOnly": not mount.writable}
             for mount in settings.mounts
-        ],
+        ]
+        + [{"Type": "volume", "Target": path} for path in volumes],
         **_limits(engine, settings),
     }
     config: dict[str, Any] = {

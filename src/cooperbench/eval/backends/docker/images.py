@@ -22,7 +22,7 @@ from cooperbench.dataset.images import (
 )
 from cooperbench.errors import CooperBenchError, InfraError, UserError
 from cooperbench.eval.backends.docker.faults import NotThere, faults, words_of
-from cooperbench.eval.backends.docker.labels import CONTEXT, PREPARED, TASK
+from cooperbench.eval.backends.docker.labels import CONTEXT, INSTALLS, PREPARED, TASK
 from cooperbench.text import printable
 
 if TYPE_CHECKING:
@@ -238,7 +238,7 @@ class ImageStore:
         return found
 
     def remove_made(self, tasks: set[str] | None, *, built: bool) -> list[str]:
-        """Remove the images that we made, of some tasks or of all: those for agents, and if asked those we built."""
+        """Remove the images that we made, of some tasks or of all: layers on top of theirs, if asked those we built."""
         removed: list[str] = []
         self._engine.changing_images(lambda: self._remove_made(tasks, removed, built=built))
         return removed
@@ -246,8 +246,8 @@ class ImageStore:
     def _remove_made(self, tasks: set[str] | None, removed: list[str], *, built: bool) -> None:
         with faults("listing the images", self._engine.client):
             everything = self._engine.api.images()
-        # Those for agents first: the others are below them.
-        for kind in (PREPARED, CONTEXT) if built else (PREPARED,):
+        # Layers first: the others are below them.
+        for kind in (PREPARED, INSTALLS, CONTEXT) if built else (PREPARED, INSTALLS):
             for image in everything:
                 labels = image.get("Labels") or {}
                 if labels.get(kind) and (tasks is None or labels.get(TASK) in tasks):
@@ -259,6 +259,13 @@ class ImageStore:
             with contextlib.suppress(NotThere), faults(f"removing {name}", self._engine.client):
                 self._engine.api.remove_image(name, force=True)
                 removed.append(name)
+
+    def layers_with_installs(self, task: Task) -> list[str]:
+        """The images with what the task's runner installs."""
+        filters = {"label": [INSTALLS, f"{TASK}={task.label}"]}
+        with faults("listing the images", self._engine.client):
+            found = self._engine.api.images(filters=filters)
+        return sorted(name for image in found for name in image.get("RepoTags") or [])
 
     def context_key(self, task: Task) -> str:
         """What identifies a build: the files in it. Not its arguments, which need not be at hand to use it."""

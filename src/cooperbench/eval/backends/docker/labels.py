@@ -22,6 +22,8 @@ CONTEXT = "cooperbench.context"
 """On images that we built: what from."""
 PREPARED = "cooperbench.prepared"
 """On images without history: the id of the image that they were made from."""
+INSTALLS = "cooperbench.installs"
+"""On images with what a runner installs: the id of the image that they were made from."""
 CONTAINER_ONLY = (OWNER, SESSION, PURPOSE, EXPIRES)
 _NAME = re.compile(r"[a-z0-9_.-]+", re.IGNORECASE)
 

@@ -62,6 +62,7 @@ class DockerSandbox(DistantSandbox):
         container: str,
         line: Wire,
         *,
+        image: str,
         lifetime_seconds: float,
         workdir: str,
         memory_bytes: int | None,
@@ -70,6 +71,7 @@ class DockerSandbox(DistantSandbox):
         """Takes over a container that has just been started, and `line`, the stdin and stdout of its guardian."""
         super().__init__(lifetime_seconds=lifetime_seconds, workdir=workdir)
         self.container = container
+        self.image = image
         self._engine = engine
         self._line = line
         self._memory_bytes = memory_bytes

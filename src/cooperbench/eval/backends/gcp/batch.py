@@ -7,6 +7,7 @@ takes in what is there and ends the job. Results are written by the same code as
 
 from __future__ import annotations
 
+import json
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -19,10 +20,11 @@ from cooperbench.eval.backends.gcp.batch_service import BatchService
 from cooperbench.eval.backends.gcp.batch_settings import BatchSettings, read_batch_settings
 from cooperbench.eval.backends.gcp.batch_storage import Bucket, Folder, open_bucket
 from cooperbench.eval.evaluator import write_failure
+from cooperbench.eval.reference import ReferenceStore, exported
 from cooperbench.eval.remote_bundle import make_bundle
 from cooperbench.eval.remote_entry import Entry, make_entry, pack_task
 from cooperbench.eval.remote_result import BadResult, Result
-from cooperbench.eval.remote_store import sha256
+from cooperbench.eval.remote_store import REFERENCES, sha256
 from cooperbench.retry import with_retries
 from cooperbench.text import duration_text, plural
 
@@ -131,6 +133,7 @@ class _BatchEvaluation:
                 setting,
                 task_digest=digests[pair.task],
                 timeout_seconds=order.test_timeout_seconds,
+                eval_network=order.eval_network,
                 backend=self._batch.backend,
                 environment=self._batch.environment,
             )
@@ -187,6 +190,7 @@ class _BatchEvaluation:
         for task in {entry.pair.task for entry in self._waiting.values()}:
             objects[f"tasks/{sha256(self._archives[task])}.tar.z"] = self._archives[task]
         objects[f"bundle/{sha256(bundle)}.zip"] = bundle
+        objects[REFERENCES] = json.dumps(exported(ReferenceStore().known(self._archives))).encode()
         try:
             with_retries(lambda _: self._folder(record).put(objects), self._stop)
             job = job_spec(self._order, record, sha256(bundle), self._settings, self._batch)
@@ -246,7 +250,9 @@ class _BatchEvaluation:
             if not result.is_verdict:
                 self._errors[entry.entry_id] = result.error
                 return
-            evaluation = result.take_in(self._order.paths, self._order.test_timeout_seconds)
+            evaluation = result.take_in(
+                self._order.paths, self._order.test_timeout_seconds, self._order.eval_network
+            )
         except BadResult as error:
             self._errors[entry.entry_id] = error
             return

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from cooperbench.eval import remote_store, remote_task
 from cooperbench.eval.backends.gcp.batch_clients import storage_endpoint
 from cooperbench.eval.backends.gcp.labels import OURS, PURPOSE, RUN, resource_labels
-from cooperbench.eval.evaluator import SPARE_SECONDS
+from cooperbench.eval.executor import SPARE_SECONDS
 
 if TYPE_CHECKING:
     from google.cloud.batch_v1 import AllocationPolicy, Job

@@ -11,11 +11,14 @@ import contextlib
 import fcntl
 import os
 import threading
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cooperbench.errors import UserError
 from cooperbench.processes import start_of
 from cooperbench.temporary import remove_abandoned, remove_tree
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _lock = threading.Lock()
 _open: dict[tuple[int, Path], RunDir] = {}

@@ -1,0 +1,85 @@
+"""A patch that was handed in: is it one, does it apply, and what of it may reach the tests?"""
+
+from __future__ import annotations
+
+import hashlib
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cooperbench.eval.diff import PatchError, check_safe_paths, parse_diff, paths_of
+from cooperbench.eval.hygiene import clean_patch
+from cooperbench.eval.merge import PatchRepo
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cooperbench.eval.hygiene import DroppedFile
+    from cooperbench.eval.merge import BaseTree
+    from cooperbench.models import Pair
+
+
+@dataclass(frozen=True)
+class HandedIn:
+    """An agent's patch, after hygiene."""
+
+    status: str
+    """`applied`, `empty`, `failed` (does not apply, or is no patch) or `missing`."""
+    patch: bytes | None
+    """What is tested; None where there is nothing usable."""
+    dropped: tuple[DroppedFile, ...] = ()
+    error: str | None = None
+    tree: str = ""
+    """Identifies what the patch makes of the base; the same for two patches that make the same."""
+
+
+def hidden_paths_of(pair: Pair) -> frozenset[str]:
+    """What the tests of the pair touch: these files come from the dataset, whoever changed them."""
+    return frozenset(path for feature in pair.features for path in paths_of(feature.tests.read_bytes()))
+
+
+def examine(patch: bytes | None, hidden: frozenset[str], base: BaseTree) -> HandedIn:
+    """Is it a patch, does it apply, and what of it may reach the tests?"""
+    if patch is None:
+        return HandedIn("missing", None, error="no patch was handed in")
+    try:
+        check_safe_paths(parse_diff(patch))
+    except PatchError as error:
+        return HandedIn("failed", None, error=str(error))
+    with PatchRepo(base, [patch]) as repo:
+        applied = repo.apply(patch)
+        if applied.status == "empty":
+            return HandedIn("empty", b"", error="the patch is empty")
+        if applied.tree is None:
+            return HandedIn("failed", None, error=f"the patch does not apply: {applied.error}")
+        tree = applied.tree
+
+        def before(path: str) -> bytes | None:
+            found = base.read([path]).get(path)
+            return found.data if found else None
+
+        clean = clean_patch(patch, hidden, before, lambda path: repo.file(tree, path))
+        if not clean.dropped:
+            return HandedIn("applied", patch, tree=tree_id(repo.patch_of(tree)))
+        rest = repo.apply(clean.patch)
+        if rest.status == "empty":
+            return HandedIn("empty", b"", clean.dropped, "nothing is left of the patch without test files")
+        if rest.tree is None:
+            return HandedIn(
+                "failed", None, clean.dropped, f"without test files it does not apply: {rest.error}"
+            )
+        return HandedIn("applied", clean.patch, clean.dropped, tree=tree_id(repo.patch_of(rest.tree)))
+
+
+def tree_id(patch: bytes) -> str:
+    """Of the tree that a patch makes, where the patch is one that `PatchRepo.patch_of` wrote."""
+    return hashlib.sha256(patch).hexdigest()
+
+
+def touched_paths(patches: Iterable[bytes | None]) -> list[str]:
+    """By all of them together; what is no patch touches nothing."""
+    paths: set[str] = set()
+    for patch in patches:
+        with suppress(PatchError):
+            paths.update(paths_of(patch or b""))
+    return sorted(paths)

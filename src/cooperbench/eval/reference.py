@@ -1,0 +1,379 @@
+"""Reference runs: what the golden patch of a feature does, before any agent is judged by that feature's tests.
+
+A verdict exists only where the golden patch passes in the same image under the same conditions. Which conditions these
+are is found here: with the policy `auto`, the strictest under which it passes. References are kept in a cache that
+all runs on the machine share, and travel as one JSON file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields, replace
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from cooperbench._version import __version__
+from cooperbench.errors import CooperBenchError, UserError
+from cooperbench.eval.backends.base import SandboxOptions, check_network
+from cooperbench.eval.counts import read_outcomes
+from cooperbench.eval.diff import PatchError, paths_of
+from cooperbench.eval.handedin import examine
+from cooperbench.eval.testrun import Conditions, not_run
+from cooperbench.once import Once
+from cooperbench.retry import with_retries
+from cooperbench.settings import default_cache_dir
+from cooperbench.storage import read_json, utc_now, write_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from concurrent.futures import Executor, Future
+    from pathlib import Path
+
+    from cooperbench.eval.backends.base import Capabilities, NetworkPolicy
+    from cooperbench.eval.executor import TestExecutor
+    from cooperbench.eval.testrun import TestRun
+    from cooperbench.models import EvalNetwork, Feature, Pair, Task
+
+SCHEMA = "cooperbench.reference/1"
+EXPORT_SCHEMA = "cooperbench.references/1"
+
+
+@dataclass(frozen=True)
+class Reference:
+    """How the tests of one feature went with its golden patch, under some conditions."""
+
+    question: str
+    """SHA-256 of runner, tests and golden patch."""
+    task: str
+    feature_id: int
+    image_digest: str
+    network: NetworkPolicy | None
+    installed: bool
+    success: bool
+    exit_code: int | None
+    tests_passed: int
+    tests_failed: int
+    tests_skipped: int
+    framework: str | None
+    timed_out: bool
+    duration_seconds: float
+    error: str | None
+    passed_tests: tuple[str, ...]
+    """Their ids, where the framework gives them."""
+    flaky_tests: tuple[str, ...] = ()
+    """Those that did not end alike each time; they are not required."""
+    base_passes: bool | None = None
+    """The tests pass without the feature: it is unsound. None where that was not tried."""
+    runs: int = 1
+    failed_runs: int = 0
+    version: str = __version__
+    time: str = ""
+
+    @property
+    def conditions(self) -> Conditions:
+        return Conditions(self.network, self.installed)
+
+    def usable(self, timeout_seconds: int) -> bool:
+        """Whether it tells how the golden patch would do with this time limit."""
+        return not self.timed_out and self.duration_seconds <= timeout_seconds
+
+    def to_json(self) -> dict[str, Any]:
+        return {"schema": SCHEMA, **asdict(self)}
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> Reference | None:
+        """None for what is no reference of this version of ours."""
+        if content.get("schema") != SCHEMA:
+            return None
+        try:
+            values: dict[str, Any] = {field.name: content[field.name] for field in fields(cls)}
+        except KeyError:
+            return None
+        for name, value in values.items():
+            values[name] = tuple(value) if isinstance(value, list) else value
+        return cls(**values)
+
+
+def question_of(task: Task, feature: Feature) -> str:
+    """What a reference is about, whatever the image and the conditions."""
+    digest = hashlib.sha256(b"cooperbench-reference/1")
+    for path in (task.runner_script, feature.tests, feature.patch):
+        digest.update(hashlib.sha256(path.read_bytes() if path.is_file() else b"").digest())
+    return digest.hexdigest()
+
+
+class ReferenceStore:
+    """References on disk, a file each."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = folder or default_cache_dir() / "references"
+
+    def load(self, question: str, image_digest: str, conditions: Conditions) -> Reference | None:
+        content = read_json(self.folder / file_name(question, image_digest, conditions))
+        return Reference.from_json(content) if content else None
+
+    def save(self, reference: Reference) -> None:
+        name = file_name(reference.question, reference.image_digest, reference.conditions)
+        write_json(self.folder / name, reference.to_json())
+
+    def about(self, task: Task, feature: Feature) -> Iterator[Reference]:
+        """All that is known of a feature, in whatever image and under whatever conditions."""
+        for path in sorted(self.folder.glob(f"{question_of(task, feature)[:32]}-*.json")):
+            content = read_json(path)
+            if content and (reference := Reference.from_json(content)):
+                yield reference
+
+    def known(self, tasks: Iterable[Task]) -> list[Reference]:
+        return [found for task in tasks for feature in task.features for found in self.about(task, feature)]
+
+    def _unsound(self, task: Task, feature: Feature) -> bool:
+        return any(reference.base_passes for reference in self.about(task, feature))
+
+    def unsound_of(self, pair: Pair) -> list[int]:
+        """Features of a pair whose tests are known to pass without them, as `cooperbench validate` has found."""
+        return [one.feature_id for one in pair.features if self._unsound(pair.task, one)]
+
+    def unknown(self, pairs: Iterable[Pair]) -> int:
+        """How many features of these pairs have no golden patch that is known to pass, in whatever image."""
+        features = {(pair.task, feature.feature_id): feature for pair in pairs for feature in pair.features}
+        return sum(
+            not any(reference.success for reference in self.about(task, feature))
+            for (task, _), feature in features.items()
+        )
+
+    def add(self, content: Any) -> int:
+        """Take in what `exported` made, also another machine's; how many there were."""
+        if not isinstance(content, dict) or content.get("schema") != EXPORT_SCHEMA:
+            raise UserError(f"this is no file of references (its schema is not {EXPORT_SCHEMA})")
+        found = [Reference.from_json(entry) for entry in content["references"]]
+        for reference in found:
+            if reference is not None:
+                self.save(reference)
+        return sum(reference is not None for reference in found)
+
+
+def sound_pairs(pairs: Iterable[Pair]) -> tuple[Pair, ...]:
+    """Those without a feature whose tests are known to pass without it."""
+    store = ReferenceStore()
+    return tuple(pair for pair in pairs if not store.unsound_of(pair))
+
+
+def exported(references: Iterable[Reference]) -> dict[str, Any]:
+    return {"schema": EXPORT_SCHEMA, "references": [reference.to_json() for reference in references]}
+
+
+def file_name(question: str, image_digest: str, conditions: Conditions) -> str:
+    """With a network the runner installs what it needs, whatever was installed before: that makes no difference."""
+    kept = conditions.network == "none" and conditions.installed
+    policy = f"{image_digest} {conditions.network}{' installed' if kept else ''}"
+    return f"{question[:32]}-{hashlib.sha256(policy.encode()).hexdigest()[:16]}.json"
+
+
+def conditions_to_try(can: Capabilities, asked: EvalNetwork) -> tuple[Conditions, ...]:
+    """From the strictest to what was asked for at most; UserError where the backend cannot give that."""
+    if not can.options:
+        if asked != "auto":
+            raise UserError(
+                f"this backend cannot be asked for a network of evaluation ({asked}): it takes no options;"
+                " use --eval-network auto"
+            )
+        return (Conditions(None),)
+    if asked == "none" or asked == "public":
+        check_network(can, SandboxOptions(network=asked))
+        return (Conditions(asked, installed=asked == "public" and can.snapshots),)
+    steps = [Conditions("none"), Conditions("public", installed=can.snapshots)]
+    if can.snapshots:
+        steps.insert(1, Conditions("none", installed=True))
+    found = tuple(one for one in steps if one.network in can.networks)
+    if not found:
+        check_network(can, SandboxOptions())
+    return found
+
+
+class References:
+    """Those of one experiment: from the cache, or run now, each once."""
+
+    def __init__(
+        self,
+        executor: TestExecutor,
+        asked: EvalNetwork,
+        store: ReferenceStore | None = None,
+        note: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.asked = asked
+        self.store = store or ReferenceStore()
+        self._executor = executor
+        self._note = note
+        self._steps = conditions_to_try(executor.backend_can, asked)
+        self._found: Once[tuple[Task, int], Reference] = Once()
+        self._told: set[Task] = set()
+
+    def get(self, task: Task, feature: Feature) -> Reference:
+        """The reference under the strictest conditions that the golden patch passes under; else one that failed."""
+        return self._found.get((task, feature.feature_id), lambda: self._find(task, feature))
+
+    def is_known(self, task: Task, feature: Feature) -> bool:
+        """Whether `get` needs no test run."""
+        for conditions in self._steps:
+            found = self._load(task, feature, conditions)
+            if found is None or found.success:
+                return found is not None
+        return False
+
+    def begin(
+        self, pairs: Iterable[Pair], pool: Executor, progress: Callable[[str, int, int], None]
+    ) -> list[Future[None]]:
+        """Run what these pairs need and is not known yet, telling after each how many of how many are done."""
+        wanted = {(pair.task, feature.feature_id): feature for pair in pairs for feature in pair.features}
+        unknown = [(task, one) for (task, _), one in wanted.items() if not self._is_known_or_lost(task, one)]
+        done = count(1)
+
+        def find(task: Task, feature: Feature) -> None:
+            # Whoever needs it for a verdict is told what went wrong, and tries again.
+            with suppress(CooperBenchError):
+                self.get(task, feature)
+            progress(f"{task.label} feature {feature.feature_id}", next(done), len(unknown))
+
+        return [pool.submit(find, task, feature) for task, feature in unknown]
+
+    def _is_known_or_lost(self, task: Task, feature: Feature) -> bool:
+        try:
+            return self.is_known(task, feature)
+        except CooperBenchError:
+            return True  # there is no image of the task: nothing can be run
+
+    def measure(self, task: Task, feature: Feature, repeat: int = 1) -> Reference:
+        """Run golden patch and base now, each `repeat` times, and keep what came of it. For `validate`."""
+        golden = self._find(task, feature, fresh=True)
+        if not golden.success:
+            return golden
+        patch = feature.patch.read_bytes()
+        work = examine(patch, frozenset(paths_of(feature.tests.read_bytes())), self._executor.base(task))
+        conditions = golden.conditions
+        runs = [self._run(task, feature, work.patch, conditions) for _ in range(repeat - 1)]
+        base = [self._run(task, feature, None, conditions) for _ in range(repeat)]
+        known = dict.fromkeys(golden.passed_tests, "passed")
+        flaky = {
+            *_differing([known, *(read_outcomes(run.output) for run in runs)] if runs else []),
+            *_differing([read_outcomes(run.output) for run in base]),
+        }
+        measured = replace(
+            golden,
+            flaky_tests=tuple(sorted({*golden.flaky_tests, *flaky})),
+            base_passes=any(run.success for run in base),
+            runs=repeat,
+            failed_runs=sum(not run.success for run in runs),
+        )
+        self._save(measured)
+        return measured
+
+    def _find(self, task: Task, feature: Feature, *, fresh: bool = False) -> Reference:
+        steps = self._steps
+        if any(one.installed for one in steps) and self._needs_installs(task):
+            steps = tuple(one for one in steps if one.installed)
+        *stricter, last = steps
+        for conditions in stricter:
+            known = None if fresh else self._load(task, feature, conditions)
+            found = known or self._try(task, feature, conditions, last=False)
+            if found.success:
+                self._tell(task, feature, conditions)
+                return found
+        self._tell(task, feature, last)
+        known = None if fresh else self._load(task, feature, last)
+        return known or self._try(task, feature, last, last=True)
+
+    def _needs_installs(self, task: Task) -> bool:
+        """Whether another feature of the task was found to need what its runner installs: this one will, too."""
+        return task in self._told
+
+    def _try(self, task: Task, feature: Feature, conditions: Conditions, *, last: bool) -> Reference:
+        problem, patch, tree = self._golden(task, feature)
+        if problem:
+            return self._reference(task, feature, conditions, not_run(problem))
+        ask = self._executor.ask
+        runs = [
+            with_retries(
+                lambda _: ask(task, feature, patch, tree, conditions, task.label), self._executor.stop
+            )
+        ]
+        if last and not runs[0].success:
+            # A golden patch that fails now and then is not to cost all pairs of its feature.
+            runs.append(self._run(task, feature, patch, conditions))
+        reference = self._reference(task, feature, conditions, runs[-1])
+        if reference.success and len(runs) > 1:
+            flaky = _differing([read_outcomes(run.output) for run in runs])
+            reference = replace(reference, flaky_tests=tuple(sorted(flaky)), runs=2, failed_runs=1)
+        # What failed with all that was asked for may pass tomorrow: an index was away, a machine was slow.
+        if reference.success or not last:
+            self._save(reference)
+        return reference
+
+    def _golden(self, task: Task, feature: Feature) -> tuple[str, bytes, str]:
+        """Why it cannot be tested, or the golden patch as an agent's would be tested and what identifies its tree."""
+        try:
+            hidden = frozenset(paths_of(feature.tests.read_bytes()))
+        except PatchError as error:
+            return f"tests.patch is no patch: {error}", b"", ""
+        if not hidden:
+            return "tests.patch is empty", b"", ""
+        work = examine(feature.patch.read_bytes(), hidden, self._executor.base(task))
+        return (work.error or "" if not work.patch else ""), work.patch or b"", work.tree
+
+    def _run(self, task: Task, feature: Feature, patch: bytes | None, conditions: Conditions) -> TestRun:
+        return with_retries(
+            lambda _: self._executor.run(task, feature, patch, conditions, task.label), self._executor.stop
+        )
+
+    def _reference(self, task: Task, feature: Feature, conditions: Conditions, run: TestRun) -> Reference:
+        outcomes = read_outcomes(run.output)
+        return Reference(
+            question_of(task, feature),
+            task.label,
+            feature.feature_id,
+            self._executor.image(task).digest,
+            conditions.network,
+            conditions.installed,
+            run.success,
+            run.exit_code,
+            run.counts.passed,
+            run.counts.failed,
+            run.counts.skipped,
+            run.counts.framework,
+            run.timed_out,
+            run.duration_seconds,
+            run.error,
+            tuple(sorted(test for test, outcome in outcomes.items() if outcome == "passed")),
+            time=utc_now(),
+        )
+
+    def _load(self, task: Task, feature: Feature, conditions: Conditions) -> Reference | None:
+        digest = self._executor.image(task).digest
+        found = self.store.load(question_of(task, feature), digest, conditions) if digest else None
+        return found if found is not None and found.usable(self._executor.timeout_seconds) else None
+
+    def _save(self, reference: Reference) -> None:
+        """Without a digest nobody could say what it is a reference of."""
+        if reference.image_digest and reference.exit_code is not None:
+            self.store.save(reference)
+
+    def _tell(self, task: Task, feature: Feature, conditions: Conditions) -> None:
+        """Once for each task: what `auto` came to, where that is not the image as it is without a network."""
+        if conditions == self._steps[0] or task in self._told:
+            return
+        self._told.add(task)
+        how = (
+            "with a network"
+            if conditions.network == "public"
+            else "with what its runner installs kept in the image"
+        )
+        self._note(
+            f"{task.label}: the golden patch of feature {feature.feature_id} does not pass in the bare image without"
+            f" a network; its tests run {how}"
+        )
+
+
+def _differing(runs: Sequence[dict[str, Any]]) -> set[str]:
+    """Tests that failed in some runs and not in others."""
+    every = {test for run in runs for test in run}
+    return {test for test in every if 0 < sum(run.get(test) == "failed" for run in runs) < len(runs)}
