@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from cooperbench._version import __version__
 from cooperbench.eval.basetree import SandboxBaseTree
+from cooperbench.eval.brokenfile import broken_place
 from cooperbench.eval.diff import PatchError, check_safe_paths, parse_diff, paths_of
 from cooperbench.eval.hygiene import clean_patch
 from cooperbench.eval.merge import PatchRepo, merge_patches
@@ -253,6 +254,10 @@ def _merged_record(merge: MergeResult, runs: Mapping[int, TestRun]) -> dict[str,
     conflict = merge.status == "conflict"
     if conflict and merge.strategy == "none":
         totals["error"] = f"Merge conflict in {', '.join(merge.conflicting_files) or merge.detail}"
+    if merge.strategy == "union":
+        failed = (run for run in runs.values() if not run.success and not run.timed_out)
+        places = (broken_place(run.output, merge.conflicting_files) for run in failed)
+        totals["error"] = next((f"{place} (union merge)" for place in places if place), totals["error"])
     return {
         **totals,
         "merge_conflict": conflict,
