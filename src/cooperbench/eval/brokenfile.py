@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _KIND = r"((?:\w+\.)*\w*(?:Error|Exception|Warning)|(?:syntax )?error(?:\[E\d+\])?|warning)(?!\w)"
 _SAME_LINE = re.compile(rf"\)?: (?:{_KIND}|(?=\S))", re.IGNORECASE)
 _OTHER_LINE = re.compile(
-    rf"\n(?:E )?[# \t]*(?:(?:name: ')?{_KIND}(?=[:'\n])|(panic): |thread [^\n]* (panic)ked at )"
+    rf"\n(?:E )?[# \t]*(?:(?:name: ')?{_KIND}(?=[:'\n])|panic: |thread [^\n]* panicked at )"
 )
 _FAR = 2000
 """Characters, at most, between a place and the error that goes with it."""
@@ -50,8 +50,12 @@ def _kind(text: str, place: re.Match[str], following: re.Match[str] | None) -> s
     if place[3] or text.startswith(" +0x", place.end()):
         # JavaScript, Rust and Go name the error first, then the places.
         before = [*_OTHER_LINE.finditer(text, max(0, place.start() - _FAR), place.start())]
-        return next(filter(None, before[-1].groups())) if before else None
+        return _word(before[-1]) if before else None
     after = _OTHER_LINE.search(text, place.end(), place.end() + _FAR)
     if after is None or (following and following.start() < after.start()):
         return None  # nothing was raised, or further down in the same traceback
-    return next(filter(None, after.groups()))
+    return _word(after)
+
+
+def _word(kind: re.Match[str]) -> str:
+    return kind[1] or "panic"
