@@ -79,8 +79,9 @@ def measure(name: str, backend: EvalBackend, folder: Path, pairs: tuple[Pair, ..
     evaluate_all(backend, paths, pairs)  # makes images and references
     took, executor = evaluate_all(backend, paths, pairs)
     outside = (took * CONCURRENCY - executor.seconds) / len(pairs)
+    asked = 4 * len(pairs)
     print(
-        f"{name}: {len(pairs)} golden pairs in {took:.1f} s, {executor.calls} runner calls of {4 * len(pairs)} that were asked for"
+        f"{name}: {len(pairs)} golden pairs in {took:.1f} s, {executor.calls} runner calls for {asked} questions"
     )
     print(
         f"  outside of runner calls, a pair           {outside:.2f} s   at most {AIM_SECONDS} s", flush=True

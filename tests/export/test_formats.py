@@ -97,6 +97,13 @@ def test_junit_has_a_test_for_each_pair_and_errors_apart(
     assert "without a verdict (" in capsys.readouterr().err
 
 
+def test_junit_names_a_model_only_where_one_was_asked(tmp_path: Path) -> None:
+    for name, models, shown in (("a", ("gpt-4o", None), ["gpt-4o"]), ("b", (None, None), [])):
+        write_run(tmp_path, name, {"x_task": {1: [(1, 2)]}}, "passed", style=Style(models=models))
+        root = ET.parse(export(tmp_path, name, "junit")).getroot()
+        assert [found.attrib["value"] for found in root.iterfind(".//property[@name='model']")] == shown
+
+
 @given(st.text(st.characters()))
 def test_any_text_is_readable_xml(text: str) -> None:
     element = ET.Element("failure", message=_xml_text(text))

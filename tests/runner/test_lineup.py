@@ -11,7 +11,10 @@ import pytest
 from cooperbench.cli import main
 from cooperbench.errors import UserError
 from cooperbench.models import Pair, Task
+from cooperbench.runner.display import header_lines
 from cooperbench.runner.lineup import Player
+from cooperbench.runner.plan import Plan
+from cooperbench.storage import read_json, write_json
 from tests.runner.test_config import make_config
 from tests.runner.thinkers import THINKER
 from tests.tiny import write_tiny
@@ -52,8 +55,8 @@ def test_a_wrong_lineup_is_refused(tmp_path: Path, change: dict[str, Any], said:
 
 
 def test_an_experiment_with_one_value_continues_and_one_with_other_configs_does_not(tmp_path: Path) -> None:
-    config = replace(make_config(tmp_path), model="x")
-    assert (config.identity()["agent"], config.identity()["model_name"]) == ("nop", "x")
+    config = replace(make_config(tmp_path), agent=THINKER, model="x")
+    assert (config.identity()["agent"], config.identity()["model_name"]) == (THINKER, "x")
     assert config.identity()["agent_config_sha256"] is None
     (tmp_path / "a").touch()
     crossed = replace(config, model="x ,y", agent_config=f"{tmp_path / 'a'},")
@@ -61,6 +64,35 @@ def test_an_experiment_with_one_value_continues_and_one_with_other_configs_does_
     replace(crossed, model="x,y").check_against_disk()
     with pytest.raises(UserError, match=r"agent_config_sha256: 'e3b0.*,none' → None"):
         replace(crossed, agent_config=None).check_against_disk()
+
+
+@pytest.mark.parametrize(
+    ("agent", "model", "asked"),
+    [
+        ("nop", "x", None),
+        ("nop,oracle", "x,y", None),
+        (f"oracle,{THINKER}", "x", "x"),
+        (f"oracle,{THINKER}", "x,y", "y"),
+        (f"{THINKER},nop,{THINKER}", "x,y,z", "x,z"),
+        (THINKER, "x,y", "x,y"),
+    ],
+)
+def test_only_models_that_are_asked_are_recorded(
+    tmp_path: Path, agent: str, model: str, asked: str | None
+) -> None:
+    config = replace(make_config(tmp_path), agent=agent, model=model)
+    config.save()
+    stored = read_json(config.paths.config)
+    assert stored is not None
+    assert stored["model_name"] == asked
+    shown = [line for line in header_lines(config, Plan((), (), ())) if line.startswith("Model:")]
+    assert shown == ([f"Model: {asked}"] if asked else [])
+    config.check_against_disk()
+    # As earlier versions left it: the model that was given, asked or not.
+    write_json(config.paths.config, stored | {"model_name": model})
+    config.check_against_disk()
+    config.save()
+    assert (read_json(config.paths.config) or {})["model_name"] == asked
 
 
 def test_an_automatic_name_tells_who_played(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

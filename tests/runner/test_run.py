@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cooperbench.cli import main
 from cooperbench.errors import UserError
 from tests.runner.helpers import run_tiny
 from tests.tiny import golden, write_script, write_tiny
@@ -51,6 +52,18 @@ def test_doing_nothing_scores_nothing(tmp_path: Path) -> None:
     assert evaluation["merged"]["merge_status"] == "missing_input"
     summary = json.loads((tmp_path / "logs/r/summary.json").read_text())["settings"]["coop"]
     assert summary["rates"]["individual_success"] == {"passed": 0, "of": 1, "rate": 0.0}
+
+
+def test_agents_that_ask_no_model_show_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_tiny(tmp_path, "nop", auto_eval=False)
+    words = ["run", "-n", "c", "-a", "oracle", "--backend", "local", "--no-auto-eval", "-f", "1,2"]
+    assert main([*words, "--dataset-dir", str(tmp_path / "data"), "--log-dir", str(tmp_path / "logs")]) == 0
+    assert "Model:" not in capsys.readouterr().out
+    for name in ("r", "c"):
+        config = (tmp_path / "logs" / name / "config.json").read_text()
+        assert json.loads(config)["model_name"] is None
+        (result,) = (tmp_path / "logs" / name).rglob("result.json")
+        assert "gemini" not in config + result.read_text()
 
 
 def test_a_conflict_that_a_union_merge_resolves_passes_but_not_strictly(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ COMMANDS = {
     "view": "look at runs in the browser, also while they go on",
     "report": "what runs mean: rates with intervals, deficit, difficulty, costs",
     "compare": "the same pairs in two runs, or solo against coop",
-    "tasks": "list tasks, features and pairs, or the subsets",
+    "tasks": "list tasks, features and pairs, the subsets, or statistics",
     "prepare": "download the dataset",
     "validate": "check a dataset: tests, golden patches, conflicts",
     "export": "write a run's results for other tools",

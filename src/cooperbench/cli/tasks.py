@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, NamedTuple
 
 from cooperbench.cli.arguments import add_selection_arguments
 from cooperbench.dataset.discovery import discover, resolve_dataset_dir, scan_tasks
@@ -18,14 +18,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
+    from cooperbench.dataset.stats import Stats
     from cooperbench.models import Task
 
-HELP = "list tasks, features and pairs, or the subsets"
+_STATS_TITLES = (
+    *("repository", "language", "tests", "tasks", "features", "pairs"),
+    *("golden +", "golden -", "test lines", "conflicts"),
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_selection_arguments(parser)
-    parser.add_argument("--subsets", action="store_true", help="list the subsets instead")
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument("--subsets", action="store_true", help="list the subsets instead")
+    instead.add_argument(
+        "--stats", action="store_true", help="a row per repository instead: language, sizes, golden conflicts"
+    )
     parser.add_argument("--json", action="store_true", help="for machines: one JSON object on stdout")
 
 
@@ -34,6 +42,8 @@ def execute(args: argparse.Namespace) -> int:
     if args.subsets:
         return _show_subsets(dataset_dir, args)
     rows, notes = _rows(dataset_dir, args)
+    if args.stats:
+        return _show_stats(dataset_dir, rows, notes, as_json=args.json)
     if args.json:
         _print_json(_as_json(dataset_dir, rows, notes))
     else:
@@ -42,8 +52,7 @@ def execute(args: argparse.Namespace) -> int:
     return 0
 
 
-@dataclass(frozen=True)
-class _Row:
+class _Row(NamedTuple):
     """A task, and the features and pairs of it that were asked for."""
 
     task: Task
@@ -104,6 +113,41 @@ def _show_rows(rows: list[_Row]) -> None:
         plural(totals["pairs"], "pair"),
     )
     _print(", ".join(counted))
+
+
+def _show_stats(dataset_dir: Path, rows: list[_Row], notes: tuple[str, ...], *, as_json: bool) -> int:
+    from cooperbench.dataset.stats import dataset_stats
+    from cooperbench.eval.conflicts import REPORT_NAME, known_conflicts
+
+    by_repo, total, unread = dataset_stats(rows, known_conflicts(dataset_dir))
+    said = [*notes, *unread]
+    if total.conflicts is None:
+        report = f"--conflicts-only --report {dataset_dir / REPORT_NAME}"
+        said.append(
+            f"no golden conflicts are known: cooperbench validate --dataset-dir {dataset_dir} {report}"
+        )
+    if as_json:
+        repositories = [{"repo": repo, **asdict(stats)} for repo, stats in by_repo.items()]
+        content = {"dataset_dir": str(dataset_dir), "repositories": repositories, "total": asdict(total)}
+        _print_json({**content, "notes": said})
+        return 0
+    cells = [_stats_cells(repo, stats) for repo, stats in by_repo.items()]
+    cells.append(_stats_cells("total", replace(total, language="", framework="")))
+    _show_table(_STATS_TITLES, cells, numbers=set(range(3, len(_STATS_TITLES))))
+    _print(
+        "golden +, golden -, test lines: median lines of a feature; conflicts: of golden pairs that were merged"
+    )
+    _show_notes(said)
+    return 0
+
+
+def _stats_cells(name: str, stats: Stats) -> tuple[str, ...]:
+    conflicts = None if stats.conflicts is None else f"{stats.conflicts}/{stats.judged_pairs}"
+    numbers = (stats.tasks, stats.features, stats.pairs)
+    medians = (stats.lines_added, stats.lines_removed, stats.test_lines)
+    shown = [stats.language, stats.framework, *map(str, numbers)]
+    shown += [None if value is None else f"{value:g}" for value in medians]
+    return (name, *("–" if cell is None else cell for cell in (*shown, conflicts)))
 
 
 def _ranges(numbers: Sequence[int]) -> str:

@@ -17,6 +17,7 @@ from cooperbench.dataset.images import base_commit
 from cooperbench.errors import CooperBenchError, UserError
 from cooperbench.eval.merge import GitBaseTree, PatchRepo
 from cooperbench.gitcall import git_dir_of
+from cooperbench.storage import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from cooperbench.models import MergeStatus, Pair, Task
 
 SCHEMA = "cooperbench.gold_conflicts/1"
+REPORT_NAME = "gold_conflict_report.json"
+"""In the dataset's folder."""
 
 
 @dataclass(frozen=True)
@@ -151,6 +154,13 @@ def to_json(report: ConflictReport) -> dict[str, object]:
             for broken in report.broken
         ],
     }
+
+
+def known_conflicts(dataset_dir: Path) -> dict[tuple[str, int, tuple[int, ...]], bool]:
+    """Which pairs conflict, as the dataset's own report says; empty where there is none that `to_json` made."""
+    report = read_json(dataset_dir / REPORT_NAME) or {}
+    pairs = report["pairs"] if report.get("schema") == SCHEMA else []
+    return {(one["repo"], one["task_id"], tuple(one["features"])): one["conflict"] for one in pairs}
 
 
 def _judge_task(

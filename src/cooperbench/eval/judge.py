@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cooperbench._version import __version__
+from cooperbench.eval.brokenfile import broken_place
 from cooperbench.eval.handedin import examine, hidden_paths_of, touched_paths, tree_id
 from cooperbench.eval.merge import merge_patches
 from cooperbench.eval.record import SCHEMA, evaluation_key
@@ -190,6 +191,10 @@ def _merged_record(merge: MergeResult, runs: Mapping[int, TestRun]) -> dict[str,
     conflict = merge.status == "conflict"
     if conflict and merge.strategy == "none":
         totals["error"] = f"Merge conflict in {', '.join(merge.conflicting_files) or merge.detail}"
+    if merge.strategy == "union":
+        failed = (run for run in runs.values() if not run.success and not run.timed_out)
+        places = (broken_place(run.output, merge.conflicting_files) for run in failed)
+        totals["error"] = next((f"{place} (union merge)" for place in places if place), totals["error"])
     return {
         **totals,
         "merge_conflict": conflict,

@@ -66,7 +66,8 @@ def _suite(run: Run, setting: Setting) -> ET.Element:
     }
     properties = ET.SubElement(suite, "properties")
     for name, value in about.items():
-        ET.SubElement(properties, "property", name=name, value=_xml_text(value or "unknown"))
+        if value or name != "model":  # not every agent asks one
+            ET.SubElement(properties, "property", name=name, value=_xml_text(value or "unknown"))
     suite.extend(cases)
     return suite
 

@@ -10,7 +10,7 @@ from cooperbench._version import __version__
 from cooperbench.agents.base import Limits
 from cooperbench.errors import UserError
 from cooperbench.models import SETTINGS, Setting, seats_of
-from cooperbench.runner.lineup import Lineup, split_values
+from cooperbench.runner.lineup import Lineup
 from cooperbench.settings import checked_eval_network
 from cooperbench.storage import ExperimentPaths, read_json, utc_now, write_json
 from cooperbench.team.office import DEFAULT_REDIS_URL
@@ -101,7 +101,7 @@ class RunConfig:
         """What must stay the same for results to stand in one table."""
         return {
             "agent": ",".join(self.lineup.agents),
-            "model_name": self.model and ",".join(split_values(self.model, "models")),
+            "model_name": self.lineup.model_name,
             "agent_config_sha256": _digests(self.lineup.config_paths),
             "backend": self.backend,
             "git_enabled": self.git_enabled,
@@ -139,6 +139,8 @@ class RunConfig:
         stored = self._stored()
         if stored is None:
             return []
+        # Earlier versions recorded a model for agents that ask none, too.
+        stored["model_name"] = Lineup.parse(self.agent, stored.get("model_name"), None).model_name
         return [
             f"{key}: {stored.get(key)!r} → {value!r}"
             for key, value in self.identity().items()

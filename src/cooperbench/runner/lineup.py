@@ -36,6 +36,15 @@ class Lineup:
         models = (None,) if model is None else split_values(model, "models")
         return cls(split_values(agent, "agents"), models, split_paths(agent_config))
 
+    @property
+    def model_name(self) -> str | None:
+        """The models that are asked: one for all seats, or those of the seats with an agent that asks one, in order."""
+        asking = [uses_model(agent) for agent in self.agents]
+        asked = self.models if any(asking) else ()
+        if len(asking) == len(asked):
+            asked = tuple(model for model, asks in zip(asked, asking, strict=True) if asks)
+        return ",".join(model for model in asked if model) or None
+
     def players(self, seats: int, whose: str) -> tuple[Player, ...]:
         """One for each seat; `whose` names them in the error for a wrong number."""
         agents = _dealt(self.agents, seats, "agent", whose)

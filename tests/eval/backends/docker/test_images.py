@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -96,6 +97,27 @@ def test_a_build_that_fails_says_why(docker: DockerBackend, tmp_path: Path) -> N
     task = write_buildable(tmp_path, DOCKERFILE + "RUN echo the reason && false\n")
     with pytest.raises(UserError, match=r"tiny_task/task7: building .* failed.*the reason"):
         docker.prepare(task)
+
+
+@pytest.mark.parametrize(
+    ("lines", "image", "argument"),
+    [
+        ("FROM nowhere.invalid/python:3.11-slim\n", "nowhere.invalid/python:3.11-slim", None),
+        ("ARG BASE_IMAGE=x\nFROM --platform=linux/amd64 nowhere.invalid/a AS b\n", "nowhere.invalid/a", None),
+        ("ARG PYTHON='nowhere.invalid/py:1'\nFROM ${PYTHON}\n", "nowhere.invalid/py:1", "PYTHON"),
+        ("ARG V=1\nfrom nowhere.invalid/py:$V\nARG BASE_IMAGE\n", "nowhere.invalid/py:1", "V"),
+    ],
+)
+def test_a_base_image_that_is_not_there(
+    docker: DockerBackend, tmp_path: Path, lines: str, image: str, argument: str | None
+) -> None:
+    with pytest.raises(UserError, match="no registry can be reached") as caught:
+        docker.prepare(write_buildable(tmp_path, lines))
+    said, client = str(caught.value), docker.engine.client
+    assert f"its base image {image} is not there" in said
+    assert f"; get it: {client} pull {image}, or import one under that name ({client} load" in said
+    named = re.findall(r"COOPERBENCH_BUILD_ARGS=(\w+)=", said)
+    assert named == ([argument] if argument else [])
 
 
 def test_no_image_and_no_dockerfile(docker: DockerBackend, tmp_path: Path) -> None:

@@ -318,7 +318,7 @@ def test_the_job_uses_every_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             eval_network="auto",
             backend="docker",
             environment={},
-        )  # fmt: skip
+        )
         for pair in there.pairs
     ]
     record = new_record("There_1", settings.project, settings.region, "bucket", entries)

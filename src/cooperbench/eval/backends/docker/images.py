@@ -26,7 +26,7 @@ from cooperbench.eval.backends.docker.labels import CONTEXT, INSTALLS, PREPARED,
 from cooperbench.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from cooperbench.eval.backends.docker.engine import Engine
@@ -43,6 +43,10 @@ _BUILD_SECONDS = 2 * 3600
 _UNREACHABLE = (
     "no such host|dial tcp|lookup .*|i/o timeout|connection refused|network is unreachable|context deadline"
 )
+_STEP = re.compile(r"step \d+/\d+ ?: *", re.IGNORECASE)
+_FROM = re.compile(r"^[ \t]*FROM[ \t]+(?:--\S+[ \t]+)*(\S+)", re.IGNORECASE | re.MULTILINE)
+_ARG = re.compile(r"^[ \t]*ARG[ \t]+(\w+)(?:=(\S*))?", re.IGNORECASE | re.MULTILINE)
+_ARGUMENT = re.compile(r"\$(?:(\w+)|\{(\w+)(?::-([^}]*))?\})")
 
 
 @dataclass(frozen=True)
@@ -286,15 +290,35 @@ class ImageStore:
         error = translated(RuntimeError(problem), f"building {name}", self._engine.client)
         if isinstance(error, UserError):
             return error
-        if re.search(_UNREACHABLE, problem) and last.startswith(" after: S") and "FROM" in last:
+        step = next((line for line in reversed(said) if _STEP.match(line)), "")
+        if re.search(_UNREACHABLE, problem) and (start := _FROM.search(_STEP.sub("", step))):
+            image, argument = _base_image(task, start[1], self._settings.build_args)
+            client = self._engine.client
+            another = f", or name another one: COOPERBENCH_BUILD_ARGS={argument}=…" if argument else ""
             return UserError(
-                f"{task.label}: building {name} failed: its base image is not there and no registry can be reached;"
-                f" load it first, or name another one, e.g. COOPERBENCH_BUILD_ARGS=BASE_IMAGE=my-python:3.11"
+                f"{task.label}: building {name} failed: its base image {image} is not there and no registry can be"
+                f" reached; get it: {client} pull {image}, or import one under that name ({client} load,"
+                f" {client} import){another}"
             )
         return UserError(
             f"{task.label}: building {name} failed: {printable(words_of(RuntimeError(problem)))}{last}"
             f" (see it with: {self._engine.client} build {task.path})"
         )
+
+
+def _base_image(task: Task, named: str, given: Mapping[str, str]) -> tuple[str, str | None]:
+    """The image of a FROM as an engine shows it (Podman with its arguments filled in), and the argument for it."""
+    dockerfile = task.dockerfile.read_text("utf-8", "replace")
+    first = _FROM.search(dockerfile)
+    declared = _ARG.findall(dockerfile, 0, first.start() if first else 0)
+    values = {name: given.get(name) or default.strip("\"'") for name, default in declared}
+
+    def filled(image: str) -> str:
+        return _ARGUMENT.sub(lambda found: values.get(found[1] or found[2]) or found[3] or "", image)
+
+    written = next((one for one in _FROM.findall(dockerfile) if named in (one, filled(one))), named)
+    used = (found[1] or found[2] for found in _ARGUMENT.finditer(written))
+    return printable(filled(written)), next((name for name in used if name in values), None)
 
 
 def _is_id(name: str) -> bool:
