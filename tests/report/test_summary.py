@@ -70,7 +70,7 @@ def test_every_state_is_counted_and_rates_are_over_verdicts(tmp_path: Path) -> N
     ]
     text = summary_text({"settings": {"coop": part}}, "logs/r")
     assert (
-        "6 pairs, 2 evaluated (2 ended in errors, 1 not evaluated yet, 1 not run yet: not part of the rates)"
+        "6 pairs, 2 evaluated (2 ended in an error, 1 not evaluated yet, 1 not run yet: not part of the rates)"
         in text
     )
     assert "overall     1/2  50 %" in text
