@@ -61,7 +61,8 @@ def test_every_kind_of_end_has_its_state_and_only_verdicts_are_rates(tmp_path: P
     )
     assert (pairs["unsound"].unsound, pairs["passed"].unsound) == ((pairs["unsound"].key.features[-1],), ())
     assert row.unsound == 1
-    assert (row.sound_rates["overall"].n, row.sound_rates["overall"].value) == (5, pytest.approx(2 / 5))
+    assert row.sound_rates["overall"].n == 5
+    assert row.sound_rates["overall"].value == pytest.approx(2 / 5)
 
 
 def test_large_files_are_read_when_asked_for(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from cooperbench.report.numbers import NOTHING, hundredths_text
-from cooperbench.report.states import JUDGED, STATES, unsound_text
+from cooperbench.report.states import JUDGED, STATES
 from cooperbench.text import duration_text, plural, printable
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def _pair_row(one: dict[str, Any]) -> tuple[str, ...]:
     merge = (one["merge_status"] or NOTHING) + (" (union)" if one["strategy"] == "union" else "")
     remarks = ["" if one["overall_success"] else error]
     if one["unsound"]:
-        remarks.append(f"unsound: {unsound_text(one['unsound'])}")
+        remarks.append(f"unsound (feature {', '.join(map(str, one['unsound']))})")
     return (
         *place,
         _mark(one["individual_success"]),
