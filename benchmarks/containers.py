@@ -16,17 +16,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cooperbench.dataset.discovery import load_tasks, resolve_dataset_dir
 from cooperbench.errors import UserError
-from cooperbench.eval.backends.access import expect_sandbox, open_sandbox
 from cooperbench.eval.backends.base import SandboxOptions
 from cooperbench.eval.backends.docker import DockerBackend
-from cooperbench.eval.judge import evaluate_pair
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cooperbench.eval.backends.base import NetworkPolicy, RichSandbox
+    from cooperbench.eval.backends.base import NetworkPolicy
     from cooperbench.eval.backends.docker.sandbox import DockerSandbox
 
 DEFAULT_IMAGE = "cooperbench-test-base:bookworm-1"
@@ -118,31 +115,6 @@ def bare_starts(backend: DockerBackend, image: str) -> None:
     show("  two of them together, of one", f"{both / single:.2f}", "the engine's own")
 
 
-def evaluation(backend: DockerBackend) -> None:
-    (task,) = load_tasks(resolve_dataset_dir("demo"), "coinage_task", 3)
-    image = backend.prepare(task)
-    pair = next(pair for pair in task.pairs if pair.feature_ids == (1, 2))
-    patches: dict[str, bytes | None] = {
-        f"agent{place}": feature.patch.read_bytes() for place, feature in enumerate(pair.features, 1)
-    }
-
-    def make() -> RichSandbox:
-        return open_sandbox(backend, image.reference, timeout_seconds=600, options=SandboxOptions())
-
-    def expect() -> Callable[[], None]:
-        return expect_sandbox(backend, image.reference, timeout_seconds=600, options=SandboxOptions())
-
-    costs = []
-    for _ in range(5):
-        started = time.perf_counter()
-        record = evaluate_pair(pair, "coop", patches, image, make, 600, expect).record
-        whole = time.perf_counter() - started
-        parts = [record["agent1"], record["agent2"], record["merged"]]
-        runner = sum(feature["duration_seconds"] for part in parts for feature in part["features"].values())
-        costs.append(whole - runner)
-    show("evaluating a pair, over its runner calls", f"{statistics.median(costs):.2f} s", "at most 2 s")
-
-
 def many(backend: DockerBackend, image: str) -> None:
     def create(_: int) -> DockerSandbox:
         sandbox = backend.create_sandbox(image)
@@ -175,7 +147,6 @@ def main() -> None:
                 starts(backend, image, network)
             bare_starts(backend, image)
             machine()
-            evaluation(backend)
             many(backend, image)
         finally:
             backend.close()

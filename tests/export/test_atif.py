@@ -17,6 +17,7 @@ from cooperbench.export.atif import pair_documents
 from cooperbench.export.atif_steps import steps_of
 from cooperbench.report.loading import load_run
 from cooperbench.storage import ExperimentPaths, write_json
+from tests.report.factory import Kind, layout, write_run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -101,6 +102,14 @@ def test_text_that_is_no_unicode_and_records_of_other_versions_do_not_break_it(t
         "r/coop/x_task/7/f1_f2/agent1",
         "r/coop/x_task/7/f1_f2/agent2",
     ]
+
+
+def test_the_pair_s_document_says_whether_and_on_what_it_was_judged(tmp_path: Path) -> None:
+    kinds: dict[tuple[int, ...], Kind] = {(1, 2): "unsound", (1, 3): "no_reference"}
+    write_run(tmp_path, "r", layout(1, 1, 2), lambda key: kinds[key.features])
+    about = [pair_documents("r", pair)["pair"]["extra"] for pair in load_run(tmp_path, "r").pairs]
+    assert [(one["state"], one["unsound"]) for one in about] == [("passed", [2]), ("no_reference", [])]
+    assert about[1]["verdicts"] is None
 
 
 def test_pairs_without_trajectories_are_named_and_nothing_at_all_is_an_error(

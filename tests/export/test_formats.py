@@ -42,6 +42,7 @@ JUNIT = {
     "skipped": ({"type", "message"}, []),
     "error": ({"type", "message"}, []),
     "failure": ({"type", "message"}, []),
+    "system-out": (set(), []),
 }  # fmt: skip
 
 
@@ -102,6 +103,21 @@ def test_junit_names_a_model_only_where_one_was_asked(tmp_path: Path) -> None:
         write_run(tmp_path, name, {"x_task": {1: [(1, 2)]}}, "passed", style=Style(models=models))
         root = ET.parse(export(tmp_path, name, "junit")).getroot()
         assert [found.attrib["value"] for found in root.iterfind(".//property[@name='model']")] == shown
+
+
+def test_junit_skips_a_pair_without_a_reference_and_marks_an_unsound_one(tmp_path: Path) -> None:
+    kinds: dict[tuple[int, ...], Kind] = {(1, 2): "no_reference", (1, 3): "unsound", (2, 3): "passed"}
+    write_run(tmp_path, "r", layout(1, 1, 3), lambda key: kinds[key.features], style=Style(bare=True))
+    root = ET.parse(export(tmp_path, "r", "junit")).getroot()
+    check_junit(root)
+    assert (root.attrib["errors"], root.attrib["failures"], root[0].attrib["skipped"]) == ("0", "0", "1")
+    skipped, unsound, passed = root.iter("testcase")
+    reason = "feature 2: the golden patch does not pass: ImportError in test_x"
+    assert [(one.tag, one.attrib) for one in skipped] == [("skipped", {"message": reason})]
+    assert [(one.tag, one.text) for one in unsound] == [
+        ("system-out", "unsound: the tests of feature 3 pass without the feature")
+    ]
+    assert len(passed) == 0
 
 
 @given(st.text(st.characters()))

@@ -78,6 +78,42 @@ def test_what_was_written_holds_with_and_without_logs(logs: Path, capsys: pytest
     assert main(["export", "renamed", "--verify", str(path), "--log-dir", str(logs)]) == 0
 
 
+def test_it_says_which_pairs_have_no_reference_or_are_unsound(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kinds: dict[tuple[int, ...], Kind] = {(1, 2): "no_reference", (1, 3): "unsound", (2, 3): "passed"}
+    write_run(tmp_path, "r", layout(1, 1, 3), lambda key: kinds[key.features])
+    path = handed_in(tmp_path)
+    assert "1 of 3 pairs without a verdict (1 no_reference)" in capsys.readouterr().err
+    document = json.loads(path.read_bytes())
+    assert [(pair["state"], pair["unsound"], pair["network"]) for pair in document["pairs"]] == [
+        ("no_reference", None, None),
+        ("passed", [3], "none"),
+        ("passed", [], "none"),
+    ]
+    assert document["totals"]["coop"]["states"]["no_reference"] == 1
+    assert document["totals"]["coop"]["verdicts"]["overall"] == [2, 2]
+    assert document["complete"] is False
+    assert verify_submission(path, tmp_path).mismatches == []
+
+
+def test_a_file_of_an_earlier_version_still_holds(logs: Path) -> None:
+    """Neither it nor its logs know of unsound pairs, of the tests' network or of pairs without a reference."""
+    for pair in load_run(logs, "whole").pairs:
+        evaluation = json.loads(pair.paths.evaluation.read_text())
+        for name in ("unsound", "network", "eval_network"):
+            del evaluation[name]
+        pair.paths.evaluation.write_text(json.dumps(evaluation))
+    path = handed_in(logs, "whole")
+    document = json.loads(path.read_bytes())
+    for pair in document["pairs"]:
+        del pair["unsound"], pair["network"]
+    assert "no_reference" not in document["totals"]["coop"]["states"]
+    document["checksum"] = checksum_of(document)
+    path.write_bytes(canonical(document) + b"\n")
+    assert verify_submission(path, logs).mismatches == []
+
+
 def lie(document: Document) -> None:
     """Turn a failure into a success, with everything in the file that belongs to it."""
     pair = next(pair for pair in document["pairs"] if pair["state"] == "failed")

@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 Kind = Literal[
     "passed", "union", "conflict", "capability", "integration",
-    "error", "eval_error", "unevaluated", "missing", "unstarted", "killed", "broken",
+    "unsound", "no_reference", "error", "eval_error", "unevaluated", "missing", "unstarted", "killed", "broken",
 ]  # fmt: skip
 """How a pair ended. Verdicts: passed; union (conflict, yet the union merge passes: not strict); conflict; capability (the
-first agent fails alone); integration (all pass alone, the clean merge fails). The rest has none: an error of ours in the
-run or in the evaluation, not evaluated, a folder without result, no folder at all (only summary.json knows of it), a
+first agent fails alone); integration (all pass alone, the clean merge fails); unsound (passed, with tests of the last
+feature that pass without it). The rest has none: no reference, an error of ours in the run or in the evaluation, not evaluated, a folder without result, no folder at all (only summary.json knows of it), a
 journal without an end, an eval.json that breaks off."""
-JUDGED: tuple[Kind, ...] = ("passed", "union", "conflict", "capability", "integration")
+JUDGED: tuple[Kind, ...] = ("passed", "union", "conflict", "capability", "integration", "unsound")
 Layout = Mapping[str, Mapping[int, Sequence[tuple[int, ...]]]]
 """Pairs by repository and task."""
 KindOf = Callable[[PairKey], Kind]
@@ -220,6 +220,9 @@ class _PairWriter:
         if self.kind == "eval_error":
             _write_json(self.files.evaluation, self._error("the sandbox was lost"))
             return
+        if self.kind == "no_reference":
+            _write_json(self.files.evaluation, self._no_reference())
+            return
         evaluation = self._evaluation()
         _write_json(self.files.evaluation, evaluation)
         if self.kind == "broken":
@@ -236,6 +239,15 @@ class _PairWriter:
             "status": "error", "run_name": self.run_name, "repo": self.key.repo, "task_id": self.key.task_id,
             "features": list(self.key.features), "setting": self.setting, "error": text, "infrastructure": True,
             "ended_at": _time(60), "version": self.style.version,
+        }  # fmt: skip
+
+    def _no_reference(self) -> dict[str, Any]:
+        feature, reason = self.key.features[-1], "ImportError in test_x"
+        return {
+            "schema": "cooperbench.eval/1", "status": "no_reference", "repo": self.key.repo, "task_id": self.key.task_id,
+            "features": list(self.key.features), "setting": self.setting,
+            "error": f"feature {feature}: the golden patch does not pass: {reason}",
+            "no_reference": {str(feature): reason}, "eval_network": "auto",
         }  # fmt: skip
 
     def _features(self, place: int) -> list[int]:
@@ -383,7 +395,7 @@ class _PairWriter:
             for place, agent_id in enumerate(self.agent_ids)
         }  # fmt: skip
         alone = all(agent["success"] for agent in agents.values())
-        together = self.kind in ("passed", "union") if self.setting == "coop" else alone
+        together = self.kind in ("passed", "union", "unsound") if self.setting == "coop" else alone
         merged = {
             **_totals(self.key.features, success=together),
             "merge_conflict": self.conflict, "merge_status": "conflict" if self.conflict else "clean",
@@ -396,6 +408,8 @@ class _PairWriter:
             **agents, "merged": merged, "individual_success": alone, "merge_success": not self.conflict,
             "overall_success": alone and together,
             "overall_success_strict": alone and together and not self.conflict,
+            "eval_network": "auto", "network": "none",
+            "unsound": [self.key.features[-1]] if self.kind == "unsound" else [],
             "key": hashlib.sha256(f"{self.key}".encode()).hexdigest(),
             "image": f"local/{self.key.repo}:task{self.key.task_id}", "image_digest": "sha256:" + "1" * 64,
             "test_timeout_seconds": 600, "started_at": _time(100), "duration_seconds": 4.5,
@@ -403,7 +417,9 @@ class _PairWriter:
         }  # fmt: skip
 
     def _fails_alone(self) -> bool:
-        return self.kind == "capability" or (self.setting == "solo" and self.kind not in ("passed", "union"))
+        return self.kind == "capability" or (
+            self.setting == "solo" and self.kind not in ("passed", "union", "unsound")
+        )
 
     def _write_outputs(self, evaluation: Mapping[str, Any]) -> None:
         subjects = [*self.agent_ids, *(["merged"] if len(self.agent_ids) > 1 else [])]

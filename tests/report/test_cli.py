@@ -15,10 +15,12 @@ import pytest
 
 from cooperbench.cli import main
 from cooperbench.report.numbers import hundredths_text
-from tests.report.factory import Kind, Style, layout, share, write_run
+from tests.report.factory import Kind, Style, keys_of, layout, share, write_run
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from cooperbench.report.summary import PairKey
 
 PAIRS = layout(2, 6, 30)
 STYLE = Style(bare=True)
@@ -194,6 +196,84 @@ def test_max_drop_is_for_ci(logs: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert f"Not compared ({len(found['unpaired'])})" in out
     assert call(logs, capsys, "compare", "good", "mixed", "--max-drop", f"{drop:.6f}")[0] == 0
     assert call(logs, capsys, "compare", "mixed", "good", "--max-drop", "0")[0] == 0
+
+
+def marked(logs: Path) -> list[PairKey]:
+    """Two runs of twelve pairs: one unsound pair and two without a reference. Only the first run marks the unsound one."""
+    pairs = layout(2, 4, 12)
+    keys = keys_of(pairs)
+    kinds: dict[PairKey, Kind] = {
+        keys[0]: "unsound",
+        keys[1]: "no_reference",
+        keys[2]: "no_reference",
+        keys[3]: "conflict",
+    }
+    write_run(logs, "new", pairs, lambda key: kinds.get(key, "passed"), style=STYLE)
+    write_run(logs, "old", pairs, "conflict", style=STYLE)
+    return keys
+
+
+def test_pairs_without_a_reference_are_in_no_rate_and_unsound_ones_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    marked(tmp_path)
+    code, out, _ = call(tmp_path, capsys, "report", "new", "--csv", str(tmp_path / "x.csv"))
+    assert code == 0
+    assert "new:coop: 12 pairs, 10 judged (2 no reference: not part of the rates)" in out
+    assert "task100 f1_f3: feature 3: the golden patch does not pass: ImportError in test_x" in out
+    assert re.search(r"new:coop +10 +4 .*\n +without unsound +9 +3 ", out)
+    assert "new:coop: 1 unsound pair: tests of a feature pass without the feature" in out
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "x.csv").read_text())))
+    assert [(row["state"], row["unsound"], row["network"]) for row in rows[:3]] == [
+        ("passed", "2", "none"),
+        ("no_reference", "", ""),
+        ("no_reference", "", ""),
+    ]
+    assert rows[1]["error"].endswith("ImportError in test_x")
+    (row,) = json.loads(call(tmp_path, capsys, "report", "new", "--json")[1])["rates"]
+    assert (row["states"]["no_reference"], row["judged"], row["rates"]["overall"]["value"]) == (2, 10, 0.9)
+    assert row["unsound"]["pairs"] == 1
+    assert row["unsound"]["rates"]["overall"]["value"] == pytest.approx(8 / 9)
+    (row,) = json.loads(call(tmp_path, capsys, "report", "old", "--json")[1])["rates"]
+    assert row["unsound"] is None
+
+
+def test_sound_only_leaves_a_pair_out_of_every_run_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys = marked(tmp_path)
+    table = tmp_path / "x.csv"
+    words = ("report", "new", "old", "--sound-only")
+    out = call(tmp_path, capsys, *words, "--csv", str(table))[1]
+    assert "new: 1 unsound pair left out" in out
+    assert "old: 1 unsound pair left out" in out
+    assert "without unsound" not in out
+    assert len(table.read_text().splitlines()) == 1 + 2 * 11
+    data = json.loads(call(tmp_path, capsys, *words, "--json")[1])
+    assert [run["unsound_left_out"] for run in data["runs"]] == [1, 1]
+    assert [(row["pairs"], row["judged"], row["unsound"]) for row in data["rates"]] == [
+        (11, 9, None),
+        (11, 11, None),
+    ]
+    compared = json.loads(call(tmp_path, capsys, "compare", "old", "new", "--json")[1])
+    (found,) = compared["comparisons"]
+    assert (found["n"], found["unsound"]["n"], compared["unsound_left_out"]) == (10, 9, None)
+    unsound = {"repo": keys[0].repo, "task_id": keys[0].task_id, "features": list(keys[0].features)}
+    assert found["unsound"]["pairs"] == [unsound]
+    assert found["unsound"]["second_rate"]["value"] == pytest.approx(8 / 9)
+    assert {(one["first_state"], one["second_state"]) for one in found["unpaired"]} == {
+        ("failed", "no_reference")
+    }
+    out = call(tmp_path, capsys, "compare", "old", "new")[1]
+    assert f"{keys[0].repo}/task{keys[0].task_id} f1_f2 (unsound)" in out
+    assert "without 1 unsound pair: old:coop 0 %" in out
+    compared = json.loads(call(tmp_path, capsys, "compare", "old", "new", "--sound-only", "--json")[1])
+    (found,) = compared["comparisons"]
+    assert (found["n"], found["unsound"], compared["unsound_left_out"]) == (9, None, {"old": 1, "new": 1})
+    assert unsound not in found["gained"]
+    assert (
+        "new: 1 unsound pair left out" in call(tmp_path, capsys, "compare", "old", "new", "--sound-only")[1]
+    )
 
 
 def test_one_run_with_both_settings_gives_the_deficit(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 KINDS: tuple[Kind, ...] = (
     "passed", "union", "conflict", "capability", "integration",
-    "error", "eval_error", "unevaluated", "missing", "unstarted", "killed", "broken",
+    "unsound", "no_reference", "error", "eval_error", "unevaluated", "missing", "unstarted", "killed", "broken",
 )  # fmt: skip
 PAIRS = layout(1, 1, len(KINDS))
 
@@ -40,7 +40,7 @@ def test_every_kind_of_end_has_its_state_and_only_verdicts_are_rates(tmp_path: P
     pairs = by_kind(tmp_path)
     assert {kind: pair.state for kind, pair in pairs.items()} == {
         "passed": "passed", "union": "passed", "conflict": "failed", "capability": "failed",
-        "integration": "failed", "error": "error", "eval_error": "error", "unevaluated": "unevaluated",
+        "integration": "failed", "unsound": "passed", "no_reference": "no_reference", "error": "error", "eval_error": "error", "unevaluated": "unevaluated",
         "missing": "missing", "unstarted": "missing", "killed": "missing", "broken": "broken",
     }  # fmt: skip
     assert pairs["union"].verdicts == Verdicts(True, False, True, True, False)
@@ -51,11 +51,18 @@ def test_every_kind_of_end_has_its_state_and_only_verdicts_are_rates(tmp_path: P
     run = load_run(tmp_path, "r")
     assert run.problems == (f"coop {pairs['broken'].label}: eval.json is not whole JSON",)
     (row,) = rate_rows([run])
-    assert (row.pairs, row.judged) == (12, 5)
-    assert row.left_out == {"error": 2, "unevaluated": 1, "missing": 3, "broken": 1}
-    assert row.rates["overall"].value == pytest.approx(2 / 5)
-    assert row.rates["strict"].value == pytest.approx(1 / 5)
-    assert row.rates["merge"].value == pytest.approx(3 / 5)
+    assert (row.pairs, row.judged) == (14, 6)
+    assert row.left_out == {"error": 2, "no_reference": 1, "unevaluated": 1, "missing": 3, "broken": 1}
+    assert row.rates["overall"].value == pytest.approx(3 / 6)
+    assert row.rates["strict"].value == pytest.approx(2 / 6)
+    assert row.rates["merge"].value == pytest.approx(4 / 6)
+    assert str(pairs["no_reference"].error).endswith(
+        ": the golden patch does not pass: ImportError in test_x"
+    )
+    assert (pairs["unsound"].unsound, pairs["passed"].unsound) == ((pairs["unsound"].key.features[-1],), ())
+    assert row.unsound == 1
+    assert row.sound_rates["overall"].n == 5
+    assert row.sound_rates["overall"].value == pytest.approx(2 / 5)
 
 
 def test_large_files_are_read_when_asked_for(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from cooperbench.eval.backends.base import Estimate
 from cooperbench.models import Pair, Task
+from cooperbench.report.loading import load_run
 from cooperbench.report.summary import save_summary
 from cooperbench.report.table import deficit_text, summary_text
 from cooperbench.storage import ExperimentPaths, write_json
@@ -70,11 +71,76 @@ def test_every_state_is_counted_and_rates_are_over_verdicts(tmp_path: Path) -> N
     ]
     text = summary_text({"settings": {"coop": part}}, "logs/r")
     assert (
-        "6 pairs, 2 evaluated (2 ended in errors, 1 not evaluated yet, 1 not run yet: not part of the rates)"
+        "6 pairs, 2 evaluated (2 ended in an error, 1 not evaluated yet, 1 not run yet: not part of the rates)"
         in text
     )
     assert "overall     1/2  50 %" in text
     assert "\x1b" not in text
+
+
+def test_pairs_without_a_reference_are_no_errors_and_unsound_ones_are_marked(tmp_path: Path) -> None:
+    paths = ExperimentPaths(tmp_path, "r")
+    task = Task("alpha_task", 0, tmp_path, (1, 2, 3))
+    reason = "feature 2: the golden patch does not pass: ImportError in \x1b[2Jtest_x"
+    evaluations = [
+        {
+            "status": "no_reference",
+            "error": reason,
+            "no_reference": {"2": "ImportError"},
+            "eval_network": "auto",
+        },
+        evaluation(passed=True) | {"unsound": [3], "network": "public"},
+        evaluation(passed=False) | {"unsound": [], "network": "none"},
+    ]
+    for pair, judged in zip(task.pairs, evaluations, strict=True):
+        write_json(paths.pair(pair, "coop").result, result())
+        write_json(paths.pair(pair, "coop").evaluation, judged)
+    summary = save_summary(paths, {"coop": task.pairs})
+    part = summary["settings"]["coop"]
+    assert (summary["errors"], part["errors"], part["no_reference"], part["evaluated"]) == (0, 0, 1, 2)
+    assert part["rates"]["overall_success"] == {"passed": 1, "of": 2, "rate": 0.5}
+    assert part["unsound"]["pairs"] == 1
+    assert part["unsound"]["rates"]["overall_success"] == {"passed": 0, "of": 1, "rate": 0.0}
+    assert [(line["state"], line["unsound"], line["network"]) for line in part["results"]] == [
+        ("no_reference", [], None),
+        ("passed", [3], "public"),
+        ("failed", [], "none"),
+    ]
+    text = summary_text(summary, "logs/r")
+    assert "3 pairs, 2 evaluated (1 no reference: not part of the rates)" in text
+    assert (
+        "no reference: 1 pair (feature 2: the golden patch does not pass: ImportError in \\x1b[2Jtest_x; see"
+        in text
+    )
+    assert "without 1 unsound pair: individual 1/1 (100 %)" in text
+    assert "overall 0/1 (0 %)" in text
+    assert "unsound (feature 3)" in text
+    write_json(paths.pair(task.pairs[1], "coop").evaluation, evaluation(passed=True))
+    summary = save_summary(paths, {"coop": task.pairs})
+    assert summary["settings"]["coop"]["unsound"] is None
+    assert "unsound" not in summary_text(summary, "logs/r")
+
+
+def test_a_record_of_an_earlier_version_has_the_same_state_in_summary_and_report(tmp_path: Path) -> None:
+    """Such files have no status, and not all of today's verdicts."""
+    paths = ExperimentPaths(tmp_path, "r")
+    task = Task("alpha_task", 0, tmp_path, (1, 2, 3))
+    results = [{"agents": result()["agents"]}, {"status": "completed"}, {}]
+    evaluations: list[dict[str, Any]] = [
+        {"overall_success": True, "merged": {"success": True}},
+        {},
+        {"overall_success": False},
+    ]
+    for pair, ran, judged in zip(task.pairs, results, evaluations, strict=True):
+        write_json(paths.pair(pair, "coop").result, ran)
+        write_json(paths.pair(pair, "coop").evaluation, judged)
+    part = save_summary(paths, {})["settings"]["coop"]
+    states = [line["state"] for line in part["results"]]
+    assert states == ["passed", "broken", "failed"]
+    assert states == [pair.state for pair in load_run(tmp_path, "r").pairs]
+    assert part["rates"]["overall_success"]["of"] == 2
+    assert part["rates"]["merged_success"] == {"passed": 1, "of": 1, "rate": 1.0}
+    assert "1 could not be read" in summary_text({"settings": {"coop": part}}, "logs/r")
 
 
 def test_pairs_of_earlier_calls_stay_in_the_summary_and_stray_folders_do_not_matter(tmp_path: Path) -> None:

@@ -11,9 +11,11 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from rich.console import Console
 
 from cooperbench.models import Message, Pair, Task
 from cooperbench.runner.display import PlainDisplay, message_line, verdict_text
+from cooperbench.runner.live import LiveDisplay
 from tests.tiny import write_script, write_tiny
 
 if TYPE_CHECKING:
@@ -63,6 +65,25 @@ def test_a_verdict_says_what_went_wrong(
         "merged": {"merge_status": status, "strategy": strategy, "success": merged}, "overall_success": first and merged,
     }  # fmt: skip
     assert verdict_text(evaluation) == said
+
+
+def test_a_pair_without_a_reference_is_told_and_counted_apart_from_errors(tmp_path: Path) -> None:
+    evaluation = {"status": "no_reference", "error": "feature 2: the golden patch does not pass: \x1b[2Jboom"}
+    assert (
+        verdict_text(evaluation) == "– no reference: feature 2: the golden patch does not pass: \\x1b[2Jboom"
+    )
+    stream = io.StringIO()
+    display = LiveDisplay(Console(file=stream, force_terminal=True, width=160))
+    task = Task("alpha_task", 0, tmp_path, (1, 2, 3))
+    display.begin([], to_run=0, to_judge=3)
+    display.evaluated(task.pairs[0], {"status": "error", "error": "lost"})
+    display.end()
+    assert "0 passed, 0 failed, 1 errors  $0.00" in stream.getvalue()
+    display.begin([], to_run=0, to_judge=3)
+    for pair in task.pairs[1:]:
+        display.evaluated(pair, evaluation)
+    display.end()
+    assert "evaluated 3  0 passed, 0 failed, 1 errors, 2 no reference  $0.00" in stream.getvalue()
 
 
 def test_a_terminal_gets_the_live_display_and_the_summary(tmp_path: Path) -> None:

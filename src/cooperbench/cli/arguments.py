@@ -51,6 +51,14 @@ def add_selection_arguments(parser: argparse.ArgumentParser) -> None:
     add_dataset_argument(parser)
 
 
+def add_sound_only_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--sound-only",
+        action="store_true",
+        help="leave out unsound pairs: those with tests that pass without the feature",
+    )
+
+
 def add_logs_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--log-dir", default="logs", metavar="DIR", help="where results are (default: %(default)s)"

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cooperbench.cli.arguments import add_logs_argument
+from cooperbench.cli.arguments import add_logs_argument, add_sound_only_argument
 from cooperbench.errors import UserError
 from cooperbench.models import SETTINGS
 from cooperbench.report.choices import METHODS
@@ -47,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="exit with 1 when the rate of the second run is lower by more than X, e.g. 0.05 for 5 points",
     )
     parser.add_argument("--anyway", action="store_true", help="compare runs of different datasets too")
+    add_sound_only_argument(parser)
     parser.add_argument("--json", action="store_true", help="for machines: one JSON object on stdout")
     add_logs_argument(parser)
 
@@ -54,21 +55,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     from cooperbench.report.compare import check_same_dataset, compare_sides, sides_to_compare
     from cooperbench.report.comparetext import comparison_tables
-    from cooperbench.report.tables import print_tables
+    from cooperbench.report.loading import left_out_lines, sound_only
+    from cooperbench.report.tables import Table, print_tables
 
     chosen = [_chosen(text, Path(args.log_dir)) for text in args.runs]
     check_same_dataset([run for run, _ in chosen], anyway=args.anyway)
+    if args.sound_only:
+        sound = sound_only([run for run, _ in chosen])
+        chosen = [(run, setting) for run, (_, setting) in zip(sound, chosen, strict=True)]
     found = [
         compare_sides(first, second, args.verdict, args.interval)
         for first, second in sides_to_compare(chosen)
     ]
     _check_something(found)
     dropped = [one for one in found if args.max_drop is not None and one.drop > args.max_drop + _ROUNDING]
-    problems = [
-        f"{run.name}: {line}"
-        for run in {run.name: run for run, _ in chosen}.values()
-        for line in run.problems
-    ]
+    runs = {run.name: run for run, _ in chosen}
+    problems = [f"{run.name}: {line}" for run in runs.values() for line in run.problems]
     if args.json:
         content = {
             "schema": "cooperbench.compare/1",
@@ -76,10 +78,15 @@ def execute(args: argparse.Namespace) -> int:
             "max_drop": args.max_drop,
             "dropped": bool(dropped),
             "problems": problems,
+            "unsound_left_out": {name: run.unsound_left_out for name, run in runs.items()}
+            if args.sound_only
+            else None,
         }
         sys.stdout.write(json.dumps(content, indent=2) + "\n")
     else:
         print_tables(table for one in found for table in comparison_tables(one, problems))
+        if args.sound_only:
+            print_tables([Table("Only sound pairs", notes=left_out_lines(list(runs.values())))])
     for one in dropped:
         sys.stderr.write(
             f"cooperbench: {one.verdict} dropped by {one.drop:.3f} from {one.first} to {one.second}, "

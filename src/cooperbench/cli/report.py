@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cooperbench.cli.arguments import add_logs_argument
+from cooperbench.cli.arguments import add_logs_argument, add_sound_only_argument
 from cooperbench.errors import UserError
 from cooperbench.report.choices import LEVELS, METHODS
 from cooperbench.text import names_for_error
@@ -39,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--anyway", action="store_true", help="put runs of different datasets into one report"
     )
+    add_sound_only_argument(parser)
     parser.add_argument(
         "--coordination",
         action="store_true",
@@ -102,14 +103,15 @@ def _judge(runs: Sequence[Run], model: str) -> list[Opinions]:
 
 
 def _load(args: argparse.Namespace) -> list[Run]:
-    from cooperbench.report.loading import resolve_run, run_names
+    from cooperbench.report.loading import resolve_run, run_names, sound_only
 
     logs_dir = Path(args.log_dir)
     if not args.runs:
         raise UserError(f"which run? in {logs_dir} there are: {names_for_error(run_names(logs_dir))}")
     runs = [resolve_run(name, logs_dir) for name in args.runs]
     # Named twice, by name and by path, a run would count twice.
-    return list({run.root.resolve(): run for run in runs}.values())
+    runs = list({run.root.resolve(): run for run in runs}.values())
+    return sound_only(runs) if args.sound_only else runs
 
 
 def _write_files(runs: Sequence[Run], args: argparse.Namespace) -> None:

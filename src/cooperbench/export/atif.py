@@ -119,6 +119,7 @@ def _pair_document(pair: PairData, session_id: str, agents: Sequence[Document]) 
             "features": list(pair.key.features),
             "state": pair.state,
             "verdicts": verdicts._asdict() if verdicts else None,
+            "unsound": list(pair.unsound),
             "conversation": [
                 {"from": one.sender, "to": one.recipient, "message": one.text, "timestamp": one.timestamp}
                 for one in pair.conversation().messages

@@ -1,7 +1,8 @@
 """JUnit XML, as CI systems read it: a suite for each setting, a test for each pair.
 
 A pair that failed is a failure with what failed and the ends of the test outputs. What nobody judged is no failure of
-the agents: our errors and files that cannot be read are errors, what was not run or judged yet is skipped.
+the agents: our errors and files that cannot be read are errors; what was not run or judged yet, or cannot be judged
+because a golden patch does not pass, is skipped. A pair with unsound tests says so in its output.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from xml.etree import ElementTree as ET
 from cooperbench.export import Exported
 from cooperbench.report.coordination.loss import loss_of
 from cooperbench.report.records import mapping, number, text_or_none
+from cooperbench.report.states import STATES, unsound_text
 from cooperbench.storage import write_bytes
 
 if TYPE_CHECKING:
@@ -33,7 +35,6 @@ _FAILURES = {
     "conflict": "the patches conflict",
     "integration": "the patches merge, and the merge fails tests",
 }
-_SKIPPED = {"missing": "not run yet", "unevaluated": "not judged yet"}
 
 
 def write(run: Run, target: Path) -> Exported:
@@ -79,8 +80,9 @@ def _case(run: Run, pair: PairData) -> ET.Element:
         name=pair.paths.folder.name,
         time=_seconds([pair.duration_seconds, number(pair.evaluation, "duration_seconds")]),
     )
-    if pair.state in _SKIPPED:
-        ET.SubElement(case, "skipped", message=_SKIPPED[pair.state])
+    if pair.state in ("missing", "unevaluated", "no_reference"):
+        reason = pair.error or STATES[pair.state].short
+        ET.SubElement(case, "skipped", message=_xml_text(reason))
     elif pair.state in ("error", "broken"):
         error = ET.SubElement(case, "error", type=pair.state)
         lines = [pair.error or pair.state, *pair.problems]
@@ -92,6 +94,8 @@ def _case(run: Run, pair: PairData) -> ET.Element:
         failure = ET.SubElement(case, "failure", type=kind)
         failure.set("message", _FAILURES.get(kind, "failed"))
         failure.text = _xml_text("\n".join(_what_failed(pair)))
+    if pair.unsound:
+        ET.SubElement(case, "system-out").text = f"unsound: {unsound_text(pair.unsound)}"
     return case
 
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from cooperbench.export import Exported
 from cooperbench.report.records import (
-    STATES,
     VERDICTS,
     is_list,
     is_object,
@@ -22,6 +21,7 @@ from cooperbench.report.records import (
     read_bytes,
     text_or_none,
 )
+from cooperbench.report.states import JUDGED, STATES
 from cooperbench.storage import write_bytes
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ _CONFIGURATION = (
     "agent", "model_name", "agent_config_sha256", "backend", "git_enabled", "messaging_enabled", "network",
     "step_limit", "cost_limit", "time_limit_seconds",
 )  # fmt: skip
+_ALWAYS_COUNTED = tuple(state for state in STATES if state != "no_reference")
+"""Earlier versions did not know `no_reference`: it is in totals only where there is one, so their files still hold."""
 _ASKED_FOR = ("setting", "subset", "repo", "task_id", "features")
 
 
@@ -76,7 +78,7 @@ def sha256(data: bytes) -> str:
 
 def is_complete(pairs: Sequence[Mapping[str, Any]]) -> bool:
     """Every pair that was asked for has a verdict."""
-    return bool(pairs) and all(pair.get("state") in ("passed", "failed") for pair in pairs)
+    return bool(pairs) and all(pair.get("state") in JUDGED for pair in pairs)
 
 
 def totals_of(pairs: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -85,7 +87,8 @@ def totals_of(pairs: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     for pair in pairs:
         setting, state = str(pair.get("setting")), str(pair.get("state"))
         part = totals.setdefault(
-            setting, {"states": dict.fromkeys(STATES, 0), "verdicts": {name: [0, 0] for name in VERDICTS}}
+            setting,
+            {"states": dict.fromkeys(_ALWAYS_COUNTED, 0), "verdicts": {name: [0, 0] for name in VERDICTS}},
         )
         part["states"][state] = part["states"].get(state, 0) + 1
         for name, counts in part["verdicts"].items():
@@ -109,6 +112,8 @@ def _pair(pair: PairData) -> Document:
         "state": pair.state,
         "verdicts": verdicts._asdict() if verdicts else None,
         "merge_status": pair.merge_status,
+        "unsound": list(pair.unsound) if "unsound" in evaluation else None,
+        "network": pair.network,
         "agents": {
             agent.agent_id: {
                 "agent": agent.agent,

@@ -19,7 +19,8 @@ from cooperbench.export.submission import (
     totals_of,
 )
 from cooperbench.report.loading import load_run
-from cooperbench.report.records import STATES, is_list, is_object, mapping, text_or_none
+from cooperbench.report.records import is_list, is_object, mapping, text_or_none
+from cooperbench.report.states import JUDGED, STATES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -87,7 +88,7 @@ def _pair_integrity(pair: Mapping[str, Any]) -> Iterator[str]:
     state, verdicts = pair.get("state"), pair.get("verdicts")
     if state not in STATES:
         yield f"there is no state {_short(state)}"
-    elif state not in ("passed", "failed"):
+    elif state not in JUDGED:
         if verdicts is not None:
             yield f"it has verdicts in the state {state}"
     elif mapping(pair, "verdicts").get("overall") is not (state == "passed"):

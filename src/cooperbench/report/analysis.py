@@ -57,6 +57,7 @@ class Analysis:
                     "model": run.model,
                     "settings": list(run.settings),
                     "problems": list(run.problems),
+                    "unsound_left_out": run.unsound_left_out,
                 }
                 for run in self.runs
             ],

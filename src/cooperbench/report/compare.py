@@ -16,7 +16,7 @@ from cooperbench.report.statistics.distributions import mcnemar_exact
 from cooperbench.report.statistics.intervals import Estimate, mean, rate, ratio
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from cooperbench.models import Setting
     from cooperbench.report.choices import Method
@@ -71,6 +71,10 @@ class Comparison:
     """Solo minus coop; None where both sides are the same setting."""
     retention: Estimate | None = None
     """Coop over solo; None likewise."""
+    unsound: tuple[PairKey, ...] = ()
+    """Compared pairs with tests that pass without the feature."""
+    sound: Comparison | None = None
+    """The same without those; None where there are none."""
 
     @property
     def drop(self) -> float:
@@ -81,10 +85,7 @@ class Comparison:
             "first": self.first,
             "second": self.second,
             "verdict": self.verdict,
-            "n": self.n,
-            "first_rate": self.first_rate.to_json(),
-            "second_rate": self.second_rate.to_json(),
-            "difference": self.difference.to_json(),
+            **self.estimates_json(),
             "gained": [_key_json(key) for key in self.gained],
             "lost": [_key_json(key) for key in self.lost],
             "mcnemar_p": self.p_value,
@@ -92,6 +93,17 @@ class Comparison:
                 {**_key_json(one.key), "first_state": one.first_state, "second_state": one.second_state}
                 for one in self.unpaired
             ],
+            "unsound": {"pairs": [_key_json(key) for key in self.unsound], **self.sound.estimates_json()}
+            if self.sound
+            else None,
+        }
+
+    def estimates_json(self) -> dict[str, Any]:
+        return {
+            "n": self.n,
+            "first_rate": self.first_rate.to_json(),
+            "second_rate": self.second_rate.to_json(),
+            "difference": self.difference.to_json(),
             "coordination_deficit": self.deficit.to_json() if self.deficit else None,
             "retention": self.retention.to_json() if self.retention else None,
         }
@@ -102,14 +114,18 @@ def _key_json(key: PairKey) -> dict[str, Any]:
 
 
 def compare_sides(
-    first: Side, second: Side, verdict: str = "overall", method: Method = "clustered"
+    first: Side,
+    second: Side,
+    verdict: str = "overall",
+    method: Method = "clustered",
+    without: Collection[PairKey] = (),
 ) -> Comparison:
     """Everything about two sides. A method of `wilson` is for the two rates; a difference has none: it is clustered."""
     if verdict not in VERDICTS:
         raise UserError(f"no verdict {verdict!r}; there are: {', '.join(VERDICTS)}")
     ours, theirs = first.pairs, second.pairs
     before, after, unpaired = [], [], []
-    for key in sorted({*ours, *theirs}):
+    for key in sorted({*ours, *theirs} - {*without}):
         values = [_value(side.get(key), verdict) for side in (ours, theirs)]
         if values[0] is None or values[1] is None:
             unpaired.append(Unpaired(key, _state(ours.get(key)), _state(theirs.get(key))))
@@ -129,6 +145,7 @@ def compare_sides(
             over_tasks,
         )
         retention = ratio(coop, solo)
+    unsound = tuple(key for key, _ in changes if ours[key].unsound or theirs[key].unsound)
     return Comparison(
         first=first.label,
         second=second.label,
@@ -143,6 +160,8 @@ def compare_sides(
         unpaired=tuple(unpaired),
         deficit=deficit,
         retention=retention,
+        unsound=unsound,
+        sound=compare_sides(first, second, verdict, method, unsound) if unsound else None,
     )
 
 

@@ -24,7 +24,8 @@ def comparison_tables(comparison: Comparison, problems: Sequence[str] = ()) -> I
         (f"Gained: failed in {comparison.first}, passed in {comparison.second}", comparison.gained),
     ):
         if keys:
-            yield Table(f"{title} ({len(keys)})", notes=[key_text(key) for key in keys])
+            marks = dict.fromkeys(comparison.unsound, " (unsound)")
+            yield Table(f"{title} ({len(keys)})", notes=[key_text(key) + marks.get(key, "") for key in keys])
     if comparison.unpaired:
         yield _unpaired(comparison, comparison.unpaired)
     if problems:
@@ -49,8 +50,15 @@ def _numbers(comparison: Comparison) -> Table:
     ]
     if comparison.retention is not None and comparison.retention.note:
         notes.append(f"retention: {comparison.retention.note}")
+    if comparison.sound is not None:
+        notes.append(_without_unsound(comparison.sound, len(comparison.unsound)))
     title = f"{comparison.verdict} over {plural(comparison.n, 'pair')} with a verdict on both sides"
     return Table(title, ("", "", "passed"), rows, notes)
+
+
+def _without_unsound(sound: Comparison, unsound: int) -> str:
+    rates = f"{sound.first} {rate_text(sound.first_rate)}, {sound.second} {rate_text(sound.second_rate)}"
+    return f"without {plural(unsound, 'unsound pair')}: {rates}, difference {points_text(sound.difference)}"
 
 
 def _count(value: float | None, n: int) -> int:

@@ -6,57 +6,51 @@ outputs are read by `PairData` when asked for: a run of 652 pairs has gigabytes 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any
 
 from cooperbench.errors import UserError
 from cooperbench.models import SETTINGS
 from cooperbench.report.records import (
-    STATES,
     AgentData,
     Conversation,
     PairData,
     SentMessage,
-    State,
     Trajectory,
     Verdicts,
     is_list,
     is_object,
+    load_pair,
     mapping,
     read_object,
-    read_verdicts,
+    schema_problems,
     text_or_none,
 )
 from cooperbench.report.summary import PairKey, pair_keys
 from cooperbench.storage import DEFAULT_LOGS_DIR, ExperimentPaths
-from cooperbench.text import names_for_error
+from cooperbench.text import names_for_error, plural
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from cooperbench.models import Setting
 
 __all__ = [
-    "STATES",
     "AgentData",
     "Conversation",
     "PairData",
     "PairKey",
     "Run",
     "SentMessage",
-    "State",
     "Trajectory",
     "Verdicts",
+    "left_out_lines",
     "load_run",
     "resolve_run",
     "run_names",
+    "sound_only",
 ]
-_KNOWN_SCHEMAS = {
-    "config": "cooperbench.config/1",
-    "result": "cooperbench.result/1",
-    "eval": "cooperbench.eval/1",
-}
 
 
 @dataclass(frozen=True)
@@ -73,6 +67,8 @@ class Run:
     """In the order of settings, repositories, tasks, features."""
     problems: tuple[str, ...] = ()
     """What could not be read, a line each; those of pairs are among them."""
+    unsound_left_out: int | None = None
+    """How many pairs `sound_only` took out; None: it was not asked for."""
 
     def of(self, setting: Setting) -> tuple[PairData, ...]:
         return tuple(pair for pair in self.pairs if pair.setting == setting)
@@ -99,7 +95,7 @@ def load_run(logs_dir: Path, name: str) -> Run:
         raise UserError(f"no run {name!r} in {logs_dir}; there are: {there}")
     config, problem = read_object(paths.config)
     problems = [] if config is not None else [problem or "config.json is missing"]
-    problems += _schema_problems(config, "config")
+    problems += schema_problems(config, "config")
     summary, _ = read_object(paths.summary)
     pairs: list[PairData] = []
     for setting in SETTINGS:
@@ -133,11 +129,36 @@ def resolve_run(text: str, logs_dir: Path | None = None) -> Run:
     return load_run(logs_dir or Path(DEFAULT_LOGS_DIR), text)
 
 
+def sound_only(runs: Sequence[Run]) -> list[Run]:
+    """Without the pairs that any of these runs marks as unsound: their tests are the dataset's, not the run's."""
+    unsound = {(run.dataset, pair.key) for run in runs for pair in run.pairs if pair.unsound}
+    return [_without(run, {key for dataset, key in unsound if dataset == run.dataset}) for run in runs]
+
+
+def left_out_lines(runs: Sequence[Run]) -> list[str]:
+    """What `--sound-only` took out of each run."""
+    return [
+        f"{run.name}: {plural(run.unsound_left_out, 'unsound pair')} left out"
+        for run in runs
+        if run.unsound_left_out is not None
+    ]
+
+
+def _without(run: Run, keys: set[PairKey]) -> Run:
+    kept = tuple(pair for pair in run.pairs if pair.key not in keys)
+    settings = tuple(setting for setting in run.settings if any(pair.setting == setting for pair in kept))
+    left_out = len({pair.key for pair in run.pairs} & keys)
+    return replace(run, settings=settings, pairs=kept, unsound_left_out=left_out)
+
+
 def _load_setting(
     paths: ExperimentPaths, setting: Setting, summary: Mapping[str, Any] | None
 ) -> list[PairData]:
     keys = sorted(pair_keys(paths, setting) | _announced(summary, setting))
-    return [_load_pair(paths, setting, key) for key in keys]
+    return [
+        load_pair(paths.pair_named(setting, key.repo, key.task_id, key.features), setting, key)
+        for key in keys
+    ]
 
 
 def _announced(summary: Mapping[str, Any] | None, setting: Setting) -> set[PairKey]:
@@ -153,32 +174,3 @@ def _announced(summary: Mapping[str, Any] | None, setting: Setting) -> set[PairK
         if is_list(features) and features and all(isinstance(one, int) for one in features):
             keys.add(PairKey(repo, task_id, tuple(features)))
     return keys
-
-
-def _load_pair(paths: ExperimentPaths, setting: Setting, key: PairKey) -> PairData:
-    files = paths.pair_named(setting, key.repo, key.task_id, key.features)
-    result, no_result = read_object(files.result)
-    evaluation, no_evaluation = read_object(files.evaluation)
-    problems = [problem for problem in (no_result, no_evaluation) if problem]
-    broken = bool(problems)
-    problems += _schema_problems(result, "result") + _schema_problems(evaluation, "eval")
-    if _is_completed(result) and not mapping(result, "agents"):
-        problems.append("result.json tells nothing about the agents: no cost, steps or models")
-    if _is_completed(evaluation) and read_verdicts(evaluation, setting) is None:
-        problems.append("eval.json has no overall_success")
-        broken = True
-    return PairData(key, setting, files, result, evaluation, tuple(problems), broken)
-
-
-def _is_completed(record: Mapping[str, Any] | None) -> TypeGuard[Mapping[str, Any]]:
-    return record is not None and record.get("status", "completed") == "completed"
-
-
-def _schema_problems(record: Mapping[str, Any] | None, kind: str) -> list[str]:
-    """Another schema is read as far as it goes, and said. What ended in an error has none."""
-    if record is None or record.get("status") == "error":
-        return []
-    schema = record.get("schema")
-    if schema == _KNOWN_SCHEMAS[kind]:
-        return []
-    return [f"{kind}.json is of another schema ({schema or 'none given'}), read as far as it goes"]

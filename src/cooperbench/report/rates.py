@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cooperbench.report.records import STATES, VERDICTS, number
+from cooperbench.report.records import VERDICTS, number
+from cooperbench.report.states import ENDED, JUDGED, STATES
 from cooperbench.report.statistics.clusters import Observation
 from cooperbench.report.statistics.intervals import Estimate, rate
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from cooperbench.models import Setting
     from cooperbench.report.choices import Level, Method
     from cooperbench.report.loading import PairData, Run
-    from cooperbench.report.records import State
+    from cooperbench.report.states import State
 
 MEANINGS = {
     "individual": "every patch passes its own tests alone",
@@ -35,9 +36,13 @@ class RateRow:
     repo: str | None
     task_id: int | None
     states: Mapping[State, int]
-    """How many pairs are in which state; rates are over the first two."""
+    """How many pairs are in which state; rates are over the judged ones."""
     rates: Mapping[str, Estimate]
     """By verdict; those that do not apply (one agent's patch merges with nothing) are not in it."""
+    unsound: int
+    """Judged pairs with tests that pass without the feature."""
+    sound_rates: Mapping[str, Estimate]
+    """The rates without those."""
     cost: float
     unpriced_calls: int
     """Of models whose price nobody knows: the cost is without them."""
@@ -52,17 +57,17 @@ class RateRow:
 
     @property
     def judged(self) -> int:
-        return self.states["passed"] + self.states["failed"]
+        return sum(self.states[state] for state in JUDGED)
 
     @property
     def finished(self) -> int:
         """Pairs whose agents came to an end, judged or not: those that the cost is of."""
-        return self.judged + self.states["unevaluated"]
+        return sum(self.states[state] for state in ENDED)
 
     @property
     def left_out(self) -> dict[State, int]:
         """What has no verdict, by why."""
-        return {state: self.states[state] for state in STATES[2:] if self.states[state]}
+        return {state: self.states[state] for state in STATES if state not in JUDGED and self.states[state]}
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -73,7 +78,10 @@ class RateRow:
             "pairs": self.pairs,
             "judged": self.judged,
             "states": dict(self.states),
-            "rates": {name: estimate.to_json() for name, estimate in self.rates.items()},
+            "rates": _rates_json(self.rates),
+            "unsound": {"pairs": self.unsound, "rates": _rates_json(self.sound_rates)}
+            if self.unsound
+            else None,
             "cost": self.cost,
             "unpriced_calls": self.unpriced_calls,
             "steps": self.steps,
@@ -81,6 +89,10 @@ class RateRow:
             "messages": self.messages,
             "agent_seconds": self.agent_seconds,
         }
+
+
+def _rates_json(rates: Mapping[str, Estimate]) -> dict[str, Any]:
+    return {name: estimate.to_json() for name, estimate in rates.items()}
 
 
 def observations(pairs: Iterable[PairData], verdict: str) -> list[Observation]:
@@ -92,6 +104,15 @@ def observations(pairs: Iterable[PairData], verdict: str) -> list[Observation]:
         if value is not None:
             found.append(Observation(pair.key, float(value)))
     return found
+
+
+def applicable(setting: Setting) -> tuple[str, ...]:
+    """The verdicts of a setting: one agent's patch merges with nothing."""
+    return VERDICTS if setting != "solo" else ("individual", "overall")
+
+
+def _rates(pairs: Sequence[PairData], setting: Setting, method: Method) -> dict[str, Estimate]:
+    return {verdict: rate(observations(pairs, verdict), method) for verdict in applicable(setting)}
 
 
 def rate_rows(runs: Sequence[Run], level: Level = "setting", method: Method = "clustered") -> list[RateRow]:
@@ -126,14 +147,16 @@ def _row(
     task_id: int | None = None,
 ) -> RateRow:
     states = [pair.state for pair in pairs]
-    applicable = VERDICTS if setting != "solo" else ("individual", "overall")
+    sound = [pair for pair in pairs if not pair.unsound]
     return RateRow(
         run=run.name,
         setting=setting,
         repo=repo,
         task_id=task_id,
         states={state: states.count(state) for state in STATES},
-        rates={verdict: rate(observations(pairs, verdict), method) for verdict in applicable},
+        rates=_rates(pairs, setting, method),
+        unsound=len(pairs) - len(sound),
+        sound_rates=_rates(sound, setting, method),
         cost=sum(pair.cost for pair in pairs),
         unpriced_calls=sum(
             int(number(agent.record, "unpriced_calls")) for pair in pairs for agent in pair.agents

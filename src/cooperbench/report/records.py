@@ -9,20 +9,24 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeGuard
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
+
+from cooperbench.report.states import JUDGED, is_completed, state_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from cooperbench.models import Setting
+    from cooperbench.report.states import State
     from cooperbench.report.summary import PairKey
     from cooperbench.storage import PairPaths
 
-State = Literal["passed", "failed", "error", "unevaluated", "missing", "broken"]
-STATES: tuple[State, ...] = ("passed", "failed", "error", "unevaluated", "missing", "broken")
-"""Only the first two are verdicts. `error` is ours, `missing` has not been run (or is being run), `broken` is there
-but cannot be read."""
+_KNOWN_SCHEMAS = {
+    "config": "cooperbench.config/1",
+    "result": "cooperbench.result/1",
+    "eval": "cooperbench.eval/1",
+}
 
 
 class Verdicts(NamedTuple):
@@ -114,8 +118,8 @@ class PairData:
     evaluation: Mapping[str, Any] | None
     problems: tuple[str, ...] = ()
     """What could not be read, a line each."""
-    broken: bool = False
-    """result.json or eval.json is there and cannot be used."""
+    unreadable: bool = False
+    """result.json or eval.json is there and is no JSON object."""
 
     @property
     def label(self) -> str:
@@ -124,32 +128,33 @@ class PairData:
 
     @property
     def state(self) -> State:
-        if self.broken:
-            return "broken"
-        if self.result is None:
-            return "missing"
-        if self.result.get("status", "completed") != "completed":
-            return "error"
-        if self.evaluation is None:
-            return "unevaluated"
-        if self.evaluation.get("status", "completed") != "completed":
-            return "error"
-        return "passed" if self.evaluation.get("overall_success") is True else "failed"
+        return state_of(self.result, self.evaluation, unreadable=self.unreadable)
 
     @property
     def verdicts(self) -> Verdicts | None:
         """None unless the state is passed or failed."""
-        if self.state not in ("passed", "failed") or self.evaluation is None:
+        if self.state not in JUDGED or self.evaluation is None:
             return None
         return read_verdicts(self.evaluation, self.setting)
 
     @property
     def error(self) -> str | None:
-        """What broke, where it was not the agents' doing."""
+        """Why there is no verdict, where that was not the agents' doing."""
         for record in (self.result, self.evaluation):
-            if record is not None and record.get("status") == "error":
+            if record is not None and not is_completed(record):
                 return str(record.get("error"))
-        return self.problems[0] if self.broken and self.problems else None
+        return self.problems[0] if self.state == "broken" and self.problems else None
+
+    @property
+    def unsound(self) -> tuple[int, ...]:
+        """Features whose tests pass without the feature: the verdict tells little. Empty without a verdict."""
+        listed = self.evaluation.get("unsound") if self.evaluation and self.verdicts is not None else None
+        return tuple(one for one in listed if isinstance(one, int)) if is_list(listed) else ()
+
+    @property
+    def network(self) -> str | None:
+        """What the tests had, `none` or `public`; None where eval.json does not tell."""
+        return text_or_none(self.evaluation or {}, "network")
 
     @property
     def agent_ids(self) -> tuple[str, ...]:
@@ -254,6 +259,29 @@ class PairData:
         folder = self.paths.test_output("x", 0).parent
         found = {file.stem: read_bytes(file) for file in sorted(folder.glob("*.txt"))}
         return {name: data.decode("utf-8", "replace") for name, data in found.items() if data is not None}
+
+
+def load_pair(paths: PairPaths, setting: Setting, key: PairKey) -> PairData:
+    """The two small files of a pair, and a line for everything in them that cannot be used."""
+    result, no_result = read_object(paths.result)
+    evaluation, no_evaluation = read_object(paths.evaluation)
+    unread = [problem for problem in (no_result, no_evaluation) if problem]
+    problems = [*unread, *schema_problems(result, "result"), *schema_problems(evaluation, "eval")]
+    if is_completed(result) and not mapping(result, "agents"):
+        problems.append("result.json tells nothing about the agents: no cost, steps or models")
+    if is_completed(evaluation) and read_verdicts(evaluation, setting) is None:
+        problems.append("eval.json has no overall_success")
+    return PairData(key, setting, paths, result, evaluation, tuple(problems), bool(unread))
+
+
+def schema_problems(record: Mapping[str, Any] | None, kind: str) -> list[str]:
+    """Another schema is read as far as it goes, and said. What ended in an error has none."""
+    if record is None or record.get("status") == "error":
+        return []
+    schema = record.get("schema")
+    if schema == _KNOWN_SCHEMAS[kind]:
+        return []
+    return [f"{kind}.json is of another schema ({schema or 'none given'}), read as far as it goes"]
 
 
 def read_verdicts(evaluation: Mapping[str, Any], setting: Setting) -> Verdicts | None:

@@ -28,7 +28,7 @@ COLUMNS: dict[str, type] = {
         for place in range(1, _SEATS + 1)
         for name, kind in _OF_AN_AGENT.items()
     },
-    "error": str,
+    "error": str, "unsound": str, "network": str,
 }  # fmt: skip
 """Names and types; any value may be missing. The one agent of solo stands as agent1."""
 
@@ -52,6 +52,8 @@ def _row(run: Run, pair: PairData) -> dict[str, Any]:
         "state": pair.state,
         "merge_status": pair.merge_status,
         "error": pair.error,
+        "unsound": ",".join(map(str, pair.unsound)) or None,
+        "network": pair.network,
     }
     if pair.verdicts is not None:
         row |= pair.verdicts._asdict()

@@ -1,17 +1,19 @@
 """summary.json and its table: how an experiment stands, with every denominator said.
 
-Rates are over the pairs that have a verdict. Pairs that ended in an error of ours, or were not run or evaluated yet,
-are counted beside them and never dropped silently.
+Rates are over the pairs that have a verdict. Pairs in any other state (see `states`) are counted beside them and never
+dropped silently.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cooperbench._version import __version__
 from cooperbench.models import SETTINGS, summed_accounts
+from cooperbench.report.records import load_pair, mapping, number
+from cooperbench.report.states import JUDGED, is_completed
 from cooperbench.storage import read_json, utc_now, write_json
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
     from cooperbench.eval.backends.base import Estimate
     from cooperbench.models import Pair, Setting
+    from cooperbench.report.records import PairData
     from cooperbench.storage import ExperimentPaths
 
 SCHEMA = "cooperbench.summary/1"
@@ -34,35 +37,6 @@ class PairKey(NamedTuple):
     features: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class PairRecord:
-    """What is on disk of one pair."""
-
-    key: PairKey
-    result: dict[str, Any] | None
-    evaluation: dict[str, Any] | None
-
-    @property
-    def state(self) -> str:
-        """`passed`, `failed`, `error` (ours), `unevaluated` or `missing`."""
-        if self.result is None:
-            return "missing"
-        if self.result.get("status") != "completed":
-            return "error"
-        if self.evaluation is None:
-            return "unevaluated"
-        if self.evaluation.get("status") != "completed":
-            return "error"
-        return "passed" if self.evaluation.get("overall_success") else "failed"
-
-    @property
-    def error(self) -> str | None:
-        for record in (self.result, self.evaluation):
-            if record is not None and record.get("status") == "error":
-                return str(record.get("error"))
-        return None
-
-
 def pair_keys(paths: ExperimentPaths, setting: Setting) -> set[PairKey]:
     """Every pair that has a folder."""
     keys = set()
@@ -75,15 +49,13 @@ def pair_keys(paths: ExperimentPaths, setting: Setting) -> set[PairKey]:
     return keys
 
 
-def read_pairs(paths: ExperimentPaths, setting: Setting, expected: Iterable[Pair] = ()) -> list[PairRecord]:
+def read_pairs(paths: ExperimentPaths, setting: Setting, expected: Iterable[Pair] = ()) -> list[PairData]:
     """Every pair that has a folder, and those that should have one."""
     keys = {PairKey(pair.task.repo, pair.task.task_id, pair.feature_ids) for pair in expected}
-    return [_read_pair(paths, setting, key) for key in sorted(keys | pair_keys(paths, setting))]
-
-
-def _read_pair(paths: ExperimentPaths, setting: Setting, key: PairKey) -> PairRecord:
-    files = paths.pair_named(setting, key.repo, key.task_id, key.features)
-    return PairRecord(key, read_json(files.result), read_json(files.evaluation))
+    return [
+        load_pair(paths.pair_named(setting, key.repo, key.task_id, key.features), setting, key)
+        for key in sorted(keys | pair_keys(paths, setting))
+    ]
 
 
 def save_summary(
@@ -125,76 +97,80 @@ def _sandboxes(paths: ExperimentPaths, estimate: Estimate | None) -> dict[str, A
     return now | {name: round(now[name] + (before or {}).get(name, 0), 6) for name in added}
 
 
-def _summarize(records: Sequence[PairRecord]) -> dict[str, Any]:
-    states = [record.state for record in records]
-    judged = [record.evaluation for record in records if record.state in ("passed", "failed")]
-    results = [
-        record.result for record in records if record.result and record.result.get("status") == "completed"
-    ]
-    agents = [agent for result in results for agent in result["agents"].values()]
+def _summarize(pairs: Sequence[PairData]) -> dict[str, Any]:
+    states = [pair.state for pair in pairs]
+    judged = [pair for pair in pairs if pair.state in JUDGED]
+    results = [pair for pair in pairs if is_completed(pair.result)]
+    agents = [agent for pair in results for agent in pair.agents]
+    unsound = [pair for pair in judged if pair.unsound]
     return {
-        "pairs": len(records),
+        "pairs": len(pairs),
         "evaluated": len(judged),
         "errors": states.count("error"),
+        "no_reference": states.count("no_reference"),
         "unevaluated": states.count("unevaluated"),
         "missing": states.count("missing"),
-        "rates": {
-            name: _rate([_met(name, evaluation) for evaluation in judged if evaluation]) for name in RATES
-        },
-        "agent_success": _rate(
-            [bool(one["success"]) for evaluation in judged if evaluation for one in _agents(evaluation)]
-        ),
-        "agent_outcomes": _tally(agent["status"] for agent in agents),
-        "merge_outcomes": _tally(evaluation["merged"]["merge_status"] for evaluation in judged if evaluation),
-        "messages": sum(result.get("messages", 0) for result in results),
-        **summed_accounts(agents),
-        "steps": sum(agent["steps"] for agent in agents),
-        "agent_seconds": round(sum(result["duration_seconds"] for result in results), 3),
-        "test_seconds": round(sum(evaluation["duration_seconds"] for evaluation in judged if evaluation), 3),
-        "results": [_line(record) for record in records],
+        "broken": states.count("broken"),
+        "rates": _rates(judged),
+        "unsound": {
+            "pairs": len(unsound),
+            "rates": _rates([pair for pair in judged if not pair.unsound]),
+        }
+        if unsound
+        else None,
+        "agent_success": _rate(agent.success for pair in judged for agent in pair.agents),
+        "agent_outcomes": _tally(agent.status for agent in agents),
+        "merge_outcomes": _tally(pair.merge_status for pair in judged),
+        "messages": sum(pair.messages for pair in results),
+        **summed_accounts(agent.record for agent in agents),
+        "steps": sum(agent.steps for agent in agents),
+        "agent_seconds": round(sum(pair.duration_seconds for pair in results), 3),
+        "test_seconds": round(sum(number(pair.evaluation, "duration_seconds") for pair in judged), 3),
+        "results": [_line(pair) for pair in pairs],
     }
 
 
-def _met(name: str, evaluation: dict[str, Any]) -> bool:
-    return bool(evaluation["merged"]["success"] if name == "merged_success" else evaluation[name])
+def _rates(judged: Sequence[PairData]) -> dict[str, Any]:
+    return {name: _rate(_met(name, pair.evaluation or {}) for pair in judged) for name in RATES}
 
 
-def _agents(evaluation: dict[str, Any]) -> list[dict[str, Any]]:
-    return [
-        value
-        for key, value in evaluation.items()
-        if key == "solo" or (key.startswith("agent") and "success" in value)
-    ]
+def _met(name: str, evaluation: Mapping[str, Any]) -> bool | None:
+    """None where an older record does not tell."""
+    met = mapping(evaluation, "merged").get("success") if name == "merged_success" else evaluation.get(name)
+    return None if met is None else bool(met)
 
 
-def _rate(outcomes: Sequence[bool]) -> dict[str, Any]:
-    passed = sum(outcomes)
-    return {"passed": passed, "of": len(outcomes), "rate": passed / len(outcomes) if outcomes else None}
+def _rate(outcomes: Iterable[bool | None]) -> dict[str, Any]:
+    known = [outcome for outcome in outcomes if outcome is not None]
+    return {"passed": sum(known), "of": len(known), "rate": sum(known) / len(known) if known else None}
 
 
-def _tally(values: Iterable[str]) -> dict[str, int]:
+def _tally(values: Iterable[str | None]) -> dict[str, int]:
     counts: dict[str, int] = {}
     for value in values:
-        counts[value] = counts.get(value, 0) + 1
+        if value is not None:
+            counts[value] = counts.get(value, 0) + 1
     return dict(sorted(counts.items()))
 
 
-def _line(record: PairRecord) -> dict[str, Any]:
-    evaluation = record.evaluation or {}
-    merged = evaluation.get("merged") or {}
+def _line(pair: PairData) -> dict[str, Any]:
+    evaluation, result = pair.evaluation or {}, pair.result or {}
+    merged = mapping(evaluation, "merged")
     return {
-        "repo": record.key.repo,
-        "task_id": record.key.task_id,
-        "features": list(record.key.features),
-        "state": record.state,
+        "repo": pair.key.repo,
+        "task_id": pair.key.task_id,
+        "features": list(pair.key.features),
+        "state": pair.state,
         "individual_success": evaluation.get("individual_success"),
         "merge_status": merged.get("merge_status"),
         "strategy": merged.get("strategy"),
         "merged_success": merged.get("success"),
         "overall_success": evaluation.get("overall_success"),
         "overall_success_strict": evaluation.get("overall_success_strict"),
-        "messages": (record.result or {}).get("messages"),
-        "cost": (record.result or {}).get("cost"),
-        "unpriced_calls": (record.result or {}).get("unpriced_calls"),
-        "error": record.error or merged.get("error"),
+        "unsound": list(pair.unsound),
+        "network": pair.network,
+        "messages": result.get("messages"),
+        "cost": result.get("cost"),
+        "unpriced_calls": result.get("unpriced_calls"),
+        "error": pair.error or merged.get("error"),
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from cooperbench.report.numbers import NOTHING, hundredths_text
+from cooperbench.report.states import JUDGED, STATES
 from cooperbench.text import duration_text, plural, printable
 
 if TYPE_CHECKING:
@@ -44,12 +45,19 @@ def summary_text(summary: dict[str, Any], logs: str) -> str:
 
 def _setting_lines(setting: str, part: dict[str, Any]) -> Iterable[str]:
     yield f"{setting}: {plural(part['pairs'], 'pair')}, {part['evaluated']} evaluated" + _left_out(part)
+    if part["no_reference"]:
+        reason = next(one["error"] for one in part["results"] if one["state"] == "no_reference")
+        count = plural(part["no_reference"], "pair")
+        yield f"  no reference: {count} ({printable(reason)}; see eval.json)"
     yield ""
     yield from _pair_lines(part["results"], with_merge=setting != "solo")
     yield ""
-    yield from aligned(
-        [_rate_row(name, part["rates"][name]) for name in _MEANINGS if _applies(name, setting)]
-    )
+    names = [name for name in _MEANINGS if _applies(name, setting)]
+    yield from aligned([_rate_row(name, part["rates"][name]) for name in names])
+    if part["unsound"]:
+        rows = [_rate_row(name, part["unsound"]["rates"][name]) for name in names]
+        rates = ", ".join(f"{title} {count} ({share})" for title, count, share, _ in rows)
+        yield f"  without {plural(part['unsound']['pairs'], 'unsound pair')}: {rates}"
     yield ""
     yield from _account_lines(part)
 
@@ -99,15 +107,8 @@ def _applies(name: str, setting: str) -> bool:
 
 
 def _left_out(part: dict[str, Any]) -> str:
-    others = [
-        f"{part[key]} {word}"
-        for key, word in (
-            ("errors", "ended in errors"),
-            ("unevaluated", "not evaluated yet"),
-            ("missing", "not run yet"),
-        )
-        if part[key]
-    ]
+    counts = {state: part["errors" if state == "error" else state] for state in STATES if state not in JUDGED}
+    others = [f"{count} {STATES[state].short}" for state, count in counts.items() if count]
     return f" ({', '.join(others)}: not part of the rates)" if others else ""
 
 
@@ -138,33 +139,26 @@ def _pair_lines(results: Sequence[dict[str, Any]], *, with_merge: bool) -> list[
 
 
 def _pair_row(one: dict[str, Any]) -> tuple[str, ...]:
-    features = ",".join(map(str, one["features"]))
-    if one["state"] in ("error", "missing", "unevaluated"):
-        return (
-            one["repo"],
-            str(one["task_id"]),
-            features,
-            "",
-            "",
-            "",
-            one["state"],
-            printable(one["error"] or "")[:44],
-        )
-    merge = one["merge_status"] + (" (union)" if one["strategy"] == "union" else "")
+    place = (one["repo"], str(one["task_id"]), ",".join(map(str, one["features"])))
+    error = printable(one["error"] or "")[:44]
+    if one["state"] not in JUDGED:
+        return (*place, "", "", "", STATES[one["state"]].short, error)
+    merge = (one["merge_status"] or NOTHING) + (" (union)" if one["strategy"] == "union" else "")
+    remarks = ["" if one["overall_success"] else error]
+    if one["unsound"]:
+        remarks.append(f"unsound (feature {', '.join(map(str, one['unsound']))})")
     return (
-        one["repo"],
-        str(one["task_id"]),
-        features,
+        *place,
         _mark(one["individual_success"]),
         merge,
         _mark(one["merged_success"]),
         _mark(one["overall_success"]),
-        "" if one["overall_success"] else printable(one["error"] or "")[:44],
+        "; ".join(filter(None, remarks)),
     )
 
 
-def _mark(success: bool) -> str:
-    return "✓" if success else "✗"
+def _mark(success: bool | None) -> str:
+    return NOTHING if success is None else "✓" if success else "✗"
 
 
 def deficit_text(solo: dict[str, Any], coop: dict[str, Any]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cooperbench.report.loading import left_out_lines
 from cooperbench.report.numbers import (
     NOTHING,
     area_text,
@@ -15,15 +16,17 @@ from cooperbench.report.numbers import (
     rate_text,
 )
 from cooperbench.report.rates import MEANINGS
+from cooperbench.report.states import STATES
 from cooperbench.report.tables import Table
 from cooperbench.text import duration_text, plural
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
     from cooperbench.report.analysis import Analysis
     from cooperbench.report.compare import Comparison
     from cooperbench.report.rates import RateRow
+    from cooperbench.report.statistics.intervals import Estimate
 
 MOST_LINES = 20
 _MARKS = "¹²³⁴"
@@ -44,6 +47,14 @@ def analysis_tables(analysis: Analysis) -> Iterator[Table]:
     yield from _repeats(analysis)
     if len(analysis.cross_play.configurations) > 1:
         yield _cross_play(analysis)
+    no_reference = [
+        f"{run.name}:{pair.setting} {pair.label}: {pair.error}"
+        for run in analysis.runs
+        for pair in run.pairs
+        if pair.state == "no_reference"
+    ]
+    if no_reference:
+        yield Table("No reference", notes=[STATES["no_reference"].sentence, "", *_first(no_reference)])
     if analysis.problems:
         yield Table("Could not be read", notes=_first(analysis.problems))
 
@@ -51,21 +62,38 @@ def analysis_tables(analysis: Analysis) -> Iterator[Table]:
 def _rates(analysis: Analysis) -> Table:
     names = [name for name in MEANINGS if any(name in row.rates for row in analysis.rates)]
     remarks = sorted(
-        {rate.note for row in analysis.rates for rate in row.rates.values() if rate.note and rate.n}
+        {
+            rate.note
+            for row in analysis.rates
+            for rates in (row.rates, row.sound_rates)
+            for rate in rates.values()
+            if rate.note and rate.n
+        }
     )
     marks = dict(zip(remarks, _MARKS, strict=False))
     rows = []
     for row in analysis.rates:
-        rates = [row.rates.get(name) for name in names]
-        overall = row.rates["overall"]
-        effect = NOTHING if overall.design_effect is None else f"{overall.design_effect:.1f}"
-        cells = [NOTHING if rate is None else rate_text(rate) + marks.get(rate.note, "") for rate in rates]
-        rows.append([_place(row), str(row.judged), str(overall.clusters), *cells, effect])
+        rows.append([_place(row), *_rate_cells(row.rates, names, marks)])
+        if row.unsound:
+            indent = " " * (len(_place(row)) - len(_place(row).lstrip()) + 2)
+            rows.append([f"{indent}without unsound", *_rate_cells(row.sound_rates, names, marks)])
     notes = [f"{mark} {remark}" for remark, mark in marks.items()]
     notes += [f"{_INTERVALS[analysis.method]}; n: judged pairs; deff: design effect of overall", ""]
     notes += [line for row in analysis.rates if row.repo is None for line in _states(row)]
+    notes += left_out_lines(analysis.runs)
     notes += ["", *(f"{name}: {MEANINGS[name]}" for name in names)]
     return Table("Rates", ("run", "n", "tasks", *names, "deff"), rows, notes)
+
+
+def _rate_cells(
+    rates: Mapping[str, Estimate], names: Sequence[str], marks: Mapping[str, str]
+) -> Iterator[str]:
+    overall = rates["overall"]
+    yield str(overall.n)
+    yield str(overall.clusters)
+    for rate in (rates.get(name) for name in names):
+        yield NOTHING if rate is None else rate_text(rate) + marks.get(rate.note, "")
+    yield NOTHING if overall.design_effect is None else f"{overall.design_effect:.1f}"
 
 
 def _place(row: RateRow) -> str:
@@ -75,17 +103,16 @@ def _place(row: RateRow) -> str:
 
 
 def _states(row: RateRow) -> list[str]:
-    words = {
-        "error": "ended in errors",
-        "unevaluated": "not evaluated yet",
-        "missing": "not run yet",
-        "broken": "could not be read",
-    }
-    if not row.left_out:
-        return [f"{row.run}:{row.setting}: {plural(row.pairs, 'pair')}, all judged"]
-    left_out = ", ".join(f"{count} {words[state]}" for state, count in row.left_out.items())
-    counted = f"{plural(row.pairs, 'pair')}, {row.judged} judged"
-    return [f"{row.run}:{row.setting}: {counted} ({left_out}: not part of the rates)"]
+    counted = f"{row.run}:{row.setting}: {plural(row.pairs, 'pair')}"
+    if row.left_out:
+        left_out = ", ".join(f"{count} {STATES[state].short}" for state, count in row.left_out.items())
+        lines = [f"{counted}, {row.judged} judged ({left_out}: not part of the rates)"]
+    else:
+        lines = [f"{counted}, all judged"]
+    if row.unsound:
+        count = plural(row.unsound, "unsound pair")
+        lines.append(f"{row.run}:{row.setting}: {count}: tests of a feature pass without the feature")
+    return lines
 
 
 def _costs(analysis: Analysis) -> Table:
@@ -138,6 +165,9 @@ def _deficit_notes(comparison: Comparison) -> list[str]:
     if comparison.unpaired:
         count = plural(len(comparison.unpaired), "pair")
         lines.append(f"{comparison.second}: {count} without a verdict in both, left out")
+    if comparison.sound is not None and comparison.sound.deficit is not None:
+        without = f"without {plural(len(comparison.unsound), 'unsound pair')}"
+        lines.append(f"{comparison.second}, {without}: deficit {points_text(comparison.sound.deficit)}")
     for name, estimate in (("deficit", comparison.deficit), ("retention", comparison.retention)):
         if estimate is not None and estimate.note:
             lines.append(f"{comparison.second}, {name}: {estimate.note}")

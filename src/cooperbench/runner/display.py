@@ -61,6 +61,8 @@ def message_line(message: Message) -> str:
 
 def verdict_text(evaluation: dict[str, Any]) -> str:
     """One line on what the tests said."""
+    if evaluation.get("status") == "no_reference":
+        return f"– no reference: {printable(str(evaluation.get('error')))}"
     if evaluation.get("status") != "completed":
         return f"! evaluation error: {printable(str(evaluation.get('error')))}"
     merged = evaluation["merged"]

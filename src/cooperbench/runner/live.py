@@ -49,7 +49,7 @@ class LiveDisplay:
         self._running: dict[Pair, float] = {}
         self._latest: dict[Pair, str] = {}
         self._messages: deque[str] = deque(maxlen=_MOST_MESSAGES)
-        self._counts = {"passed": 0, "failed": 0, "errors": 0}
+        self._counts = {"passed": 0, "failed": 0, "errors": 0, "no reference": 0}
         self._ran = 0
         self._to_run = 0
         self._to_judge = 0
@@ -103,7 +103,9 @@ class LiveDisplay:
         with self._lock:
             self._latest.pop(pair, None)
             self._judged += 1
-            if evaluation.get("status") != "completed":
+            if evaluation.get("status") == "no_reference":
+                self._counts["no reference"] += 1
+            elif evaluation.get("status") != "completed":
                 self._counts["errors"] += 1
             else:
                 self._counts["passed" if evaluation["overall_success"] else "failed"] += 1
@@ -137,6 +139,8 @@ class LiveDisplay:
         done, total = self._ran + self._judged, self._to_run + max(self._to_judge, self._judged)
         elapsed = now - self._started
         left = f", about {duration_text(elapsed / done * (total - done))} left" if 0 < done < total else ""
-        counts = ", ".join(f"{number} {name}" for name, number in self._counts.items())
+        counts = ", ".join(
+            f"{number} {name}" for name, number in self._counts.items() if number or name != "no reference"
+        )
         ran = f"pairs {self._ran}/{self._to_run}" if self._to_run else f"evaluated {self._judged}"
         return f"{ran}  {counts}  ${self._cost:.2f}  {duration_text(elapsed)}{left}{self._referencing}"

@@ -9,8 +9,9 @@ from selenium.webdriver.common.keys import Keys
 
 from cooperbench.models import SETTINGS
 from cooperbench.report.compare import Side, compare_sides
-from cooperbench.report.loading import load_run, run_names
+from cooperbench.report.loading import load_run, run_names, sound_only
 from cooperbench.report.page import build_page
+from cooperbench.report.states import STATES
 from cooperbench.storage import write_json
 from tests.report.factory import TALK, Style, Talk, keys_of, layout, write_run
 from tests.report.page.conftest import COOP, PAIRS, coop_kind, judgement
@@ -183,6 +184,47 @@ def test_pairs_without_an_end_or_with_broken_files_are_shown_as_such(browser: Br
     assert "eval.json is not whole JSON" in browser.text(".notes")
     browser.open(page, address_of("nothing", 1, "f1_f2"))
     assert "no such pair" in browser.text("h1")
+    browser.assert_silent()
+
+
+def test_pairs_without_a_reference_and_unsound_pairs_are_told_apart(browser: Browser, tmp_path: Path) -> None:
+    pairs = layout(1, 2, 6)
+    unsound, without, *_ = keys_of(pairs)
+    kinds: dict[PairKey, Kind] = {unsound: "unsound", without: "no_reference"}
+    write_run(tmp_path, "r", pairs, lambda key: kinds.get(key, "conflict"))
+    run = load_run(tmp_path, "r")
+    build_page([run], tmp_path / "all.html")
+    browser.open(tmp_path / "all.html")
+    browser.until(lambda: browser.count("#success-rates svg text"))
+    assert "no reference" in browser.text("#how-pairs-ended .legend")
+    assert browser.texts("#success-rates svg text:not(.quiet)")[:3] == [
+        "overall",
+        "r · coop",
+        "without 1 unsound pair",
+    ]
+    assert [text.split()[-1] for text in browser.texts("#success-rates text.end")[:2]] == ["5", "4"]
+    assert browser.texts(f"{ROWS} .tag") == ["unsound"]
+    title = browser.ask("return document.querySelector('.pairs .tag').title")
+    assert title == "the tests of feature 2 pass without the feature"
+    title = browser.ask("return document.querySelector('.pairs .is-no_reference').title")
+    assert title == STATES["no_reference"].sentence
+    assert browser.contrast_failures() == []
+    browser.choose("outcome", "no_reference")
+    assert browser.count(ROWS) == 1
+    browser.open(tmp_path / "all.html", "#/?q=unsound")
+    assert browser.count(ROWS) == 1
+    browser.open(tmp_path / "all.html", address_of(without.repo, without.task_id, "f1_f3", "run=r:coop"))
+    assert STATES["no_reference"].sentence in browser.text("main")
+    assert "feature 3: the golden patch does not pass: ImportError in test_x" in browser.text(".notes")
+    assert browser.count(".verdict") == 0
+    assert browser.count(".lanes .entry") > 4
+    browser.open(tmp_path / "all.html", address_of(unsound.repo, unsound.task_id, "f1_f2", "run=r:coop"))
+    assert "unsound: the tests of feature 2 pass without the feature" in browser.text(".notes")
+    build_page(sound_only([run]), tmp_path / "sound.html")
+    browser.open(tmp_path / "sound.html")
+    assert browser.count(ROWS) == 5
+    assert browser.count(".tag.unsound") == 0
+    assert "r: 1 unsound pair left out" in browser.text("main")
     browser.assert_silent()
 
 

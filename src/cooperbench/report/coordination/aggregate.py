@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from cooperbench.report.coordination.loss import loss_of, split_loss
 from cooperbench.report.coordination.pair import coordination
 from cooperbench.report.numbers import key_text
+from cooperbench.report.states import ENDED
 from cooperbench.report.statistics.clusters import Observation, cluster_of
 from cooperbench.report.statistics.intervals import Estimate, mean, rate
 
@@ -96,9 +97,7 @@ def coordination_of_run(
 ) -> RunCoordination:
     """Over the coop pairs among these. `look` is for callers who have looked at each pair already."""
     coop = [pair for pair in pairs if pair.setting == "coop"]
-    looked = [
-        _Looked(pair.key, look(pair)) for pair in coop if pair.state in ("passed", "failed", "unevaluated")
-    ]
+    looked = [_Looked(pair.key, look(pair)) for pair in coop if pair.state in ENDED]
     conflicts = Counter(
         (*cluster_of(one.key), path)
         for one in looked

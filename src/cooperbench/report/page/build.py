@@ -23,6 +23,7 @@ from cooperbench.report.page.document import document
 from cooperbench.report.page.overview import make_overview, numbered_pairs, series_of, title_of
 from cooperbench.report.page.remembered import remembered
 from cooperbench.report.page.workers import Packed, pack_all
+from cooperbench.report.states import ENDED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -55,7 +56,7 @@ def build_page(runs: Sequence[Run], target: Path, *, split: bool = False) -> Non
 def detail_with_coordination(pair: PairData) -> tuple[dict[str, Any], Coordination | None]:
     """The details of a pair, and what is found in them where it has come to an end."""
     once = remembered(pair)
-    found = coordination(once) if pair.state in ("passed", "failed", "unevaluated") else None
+    found = coordination(once) if pair.state in ENDED else None
     return {**pair_detail(once), "coordination": [] if found is None else pair_rows(found)}, found
 
 

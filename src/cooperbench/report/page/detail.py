@@ -13,6 +13,7 @@ from cooperbench.report.page.diffs import side_by_side, unreadable
 from cooperbench.report.page.opinion import opinion_of
 from cooperbench.report.page.outcomes import outcome_of
 from cooperbench.report.records import mapping, number, text_or_none
+from cooperbench.report.states import unsound_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -45,6 +46,7 @@ def pair_detail(pair: PairData) -> dict[str, Any]:
     return {
         "outcome": outcome_of(pair),
         "error": pair.error,
+        "unsound": unsound_text(pair.unsound) if pair.unsound else None,
         "problems": problems,
         "agents": [_agent(pair, agent_id) for agent_id in pair.agent_ids],
         "entries": sorted(entries, key=lambda entry: entry["t"]),

@@ -23,6 +23,7 @@ from cooperbench.report.loading import load_run
 from cooperbench.report.page.build import coordination_rows, detail_with_coordination
 from cooperbench.report.page.document import document, policy
 from cooperbench.report.page.overview import make_overview, numbered_pairs, series_of, title_of
+from cooperbench.report.states import ENDED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -84,7 +85,7 @@ class LiveRuns:
         """Read some more of the pairs that have ended, not too many: somebody waits. True when none is left."""
         left = _LOOKS_AT_ONCE
         for pair in pairs:
-            if pair.setting == "solo" or pair.state not in ("passed", "failed", "unevaluated"):
+            if pair.setting == "solo" or pair.state not in ENDED:
                 continue
             tag = _tag((pair.paths.result, pair.paths.evaluation))
             if self._looked.get(pair.paths.folder, ("", None))[0] != tag:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from cooperbench.report.compare import compare_sides
 from cooperbench.report.difficulty import analyse_difficulty
 from cooperbench.report.opposites import solo_and_coop
-from cooperbench.report.rates import observations
-from cooperbench.report.records import VERDICTS
+from cooperbench.report.rates import applicable, observations
 from cooperbench.report.statistics.intervals import rate
 
 if TYPE_CHECKING:
@@ -22,10 +21,8 @@ if TYPE_CHECKING:
     from cooperbench.report.statistics.intervals import Estimate
 
 
-def rates_of(pairs: Sequence[PairData], setting: Setting) -> dict[str, dict[str, Any]]:
-    """Every verdict that applies to the setting; one agent's patch merges with nothing."""
-    verdicts = VERDICTS if setting != "solo" else ("individual", "overall")
-    return {verdict: rate_of(pairs, verdict) for verdict in verdicts}
+def rates_json(pairs: Sequence[PairData], setting: Setting) -> dict[str, dict[str, Any]]:
+    return {verdict: rate_of(pairs, verdict) for verdict in applicable(setting)}
 
 
 def rate_of(pairs: Sequence[PairData], verdict: str) -> dict[str, Any]:
@@ -71,6 +68,10 @@ def deficits_of(series: Sequence[Series]) -> list[dict[str, Any]]:
                     "p": compared.p_value,
                     "lost": len(compared.lost),
                     "gained": len(compared.gained),
+                    "unsound": len(compared.unsound),
+                    "sound_deficit": compared.sound.deficit.value
+                    if compared.sound and compared.sound.deficit
+                    else None,
                 }
             )
     return found

@@ -2,36 +2,45 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from cooperbench.report.coordination.loss import loss_of
+from cooperbench.report.coordination.loss import LOSS_CLASSES, loss_of
+from cooperbench.report.states import STATES
 
 if TYPE_CHECKING:
     from cooperbench.report.loading import PairData
 
+
+class Outcome(NamedTuple):
+    mark: str
+    word: str
+    meaning: str
+
+    def to_json(self, name: str) -> dict[str, str | bool]:
+        return {**self._asdict(), "judged": name in LOSS_CLASSES}
+
+
 OUTCOMES = {
-    "passed": "passed",
-    "capability": "failed alone",
-    "conflict": "conflict",
-    "integration": "failed together",
-    "error": "error of ours",
-    "broken": "unreadable",
-    "unevaluated": "not judged yet",
-    "running": "running",
-    "missing": "not run yet",
+    "passed": Outcome("✓", *STATES["passed"]),
+    "capability": Outcome(
+        "✗", "failed alone", "a patch fails its own feature's tests, before anything is merged"
+    ),
+    "conflict": Outcome(
+        "⚡",
+        "conflict",
+        "each patch passes alone, but they conflict in a plain git merge, and the union merge fails",
+    ),
+    "integration": Outcome(
+        "≠", "failed together", "each patch passes alone and they merge, but the merge fails tests"
+    ),
+    "error": Outcome("!", *STATES["error"]),
+    "no_reference": Outcome("∅", *STATES["no_reference"]),
+    "broken": Outcome("!", *STATES["broken"]),
+    "unevaluated": Outcome("…", *STATES["unevaluated"]),
+    "running": Outcome("▸", "running", "the agents are at work"),
+    "missing": Outcome("·", *STATES["missing"]),
 }
-"""In the order in which they are shown. The first four are verdicts; the others are no part of any rate."""
-MEANINGS = {
-    "passed": "every patch passes alone, and their merge passes all tests",
-    "capability": "a patch fails its own feature's tests, before anything is merged",
-    "conflict": "each patch passes alone, but they conflict in a plain git merge, and the union merge fails",
-    "integration": "each patch passes alone and they merge, but the merge fails tests",
-    "error": "a sandbox, a server or a provider failed; not scored",
-    "broken": "a file of the pair cannot be read; not scored",
-    "unevaluated": "the agents are done, the tests have not run",
-    "running": "the agents are at work",
-    "missing": "there is nothing on disk yet",
-}
+"""In the order in which they are shown: the states, but `failed` in three kinds, and `running` apart from `missing`."""
 
 
 def outcome_of(pair: PairData) -> str:

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cooperbench._version import __version__
-from cooperbench.report.page.numbers import curves_of, deficits_of, rate_of, rates_of, spread, without_solo
-from cooperbench.report.page.outcomes import MEANINGS, OUTCOMES, outcome_of
+from cooperbench.report.loading import left_out_lines
+from cooperbench.report.page.numbers import curves_of, deficits_of, rate_of, rates_json, spread, without_solo
+from cooperbench.report.page.outcomes import OUTCOMES, outcome_of
+from cooperbench.report.states import ENDED, unsound_text
 from cooperbench.storage import utc_now
 
 if TYPE_CHECKING:
@@ -53,11 +55,11 @@ def make_overview(runs: Sequence[Run]) -> dict[str, Any]:
         "schema": SCHEMA,
         "version": __version__,
         "time": utc_now(),
-        "outcomes": OUTCOMES,
-        "meanings": MEANINGS,
+        "outcomes": {name: one.to_json(name) for name, one in OUTCOMES.items()},
         "series": [_series(one) for one in series],
         "deficits": deficits_of(series),
         "without_solo": without_solo(series),
+        "left_out": left_out_lines(runs),
         "difficulty": curves_of(series),
         "coordination": [],
         "repos": sorted({key.repo for key in keys}),
@@ -80,7 +82,9 @@ def _series(series: Series) -> dict[str, Any]:
     for pair in series.pairs:
         outcome = outcome_of(pair)
         counts[outcome] = counts.get(outcome, 0) + 1
-    ended = [pair for pair in series.pairs if pair.state in ("passed", "failed", "unevaluated")]
+    ended = [pair for pair in series.pairs if pair.state in ENDED]
+    sound = [pair for pair in series.pairs if not pair.unsound]
+    unsound = len(series.pairs) - len(sound)
     by_repo: dict[str, list[PairData]] = {}
     for pair in series.pairs:
         by_repo.setdefault(pair.key.repo, []).append(pair)
@@ -91,7 +95,8 @@ def _series(series: Series) -> dict[str, Any]:
         "agent": series.run.agent,
         "model": series.run.model,
         "counts": counts,
-        "rates": rates_of(series.pairs, series.setting),
+        "rates": rates_json(series.pairs, series.setting),
+        "unsound": {"pairs": unsound, "rates": rates_json(sound, series.setting)} if unsound else None,
         "by_repo": {repo: rate_of(pairs, "overall") for repo, pairs in by_repo.items()},
         "cost": spread([pair.cost for pair in ended]),
         "seconds": spread([pair.duration_seconds for pair in ended]),
@@ -121,7 +126,7 @@ def _cell(pair: PairData, number: int) -> dict[str, Any]:
     cell: dict[str, Any] = {
         "id": number,
         "outcome": outcome_of(pair),
-        "ended": pair.state in ("passed", "failed", "unevaluated"),
+        "ended": pair.state in ENDED,
         "messages": pair.messages,
         "steps": pair.steps,
         "cost": round(pair.cost, 6),
@@ -131,6 +136,8 @@ def _cell(pair: PairData, number: int) -> dict[str, Any]:
     if error is None and pair.state == "failed":
         merged = (pair.evaluation or {}).get("merged")
         error = merged.get("error") if isinstance(merged, dict) else None
+    if pair.unsound:
+        cell["unsound"] = unsound_text(pair.unsound)
     if error:
         cell["error"] = str(error)[:_MOST_ERROR_CHARACTERS]
     return cell

@@ -44,15 +44,11 @@ function size(bytes) {
   return bytes < 1000 ? `${bytes} B` : bytes < 1e6 ? `${(bytes / 1000).toFixed(1)} kB` : `${(bytes / 1e6).toFixed(1)} MB`;
 }
 
-const MARKS = {
-  passed: "✓", capability: "✗", conflict: "⚡", integration: "≠", error: "!", broken: "!", unevaluated: "…", running: "▸", missing: "·",
-};
-
-function outcomeNode(outcome, withWord = true) {
-  const word = overview.outcomes[outcome] ?? outcome;
-  return h("span", { class: `outcome is-${outcome}`, title: overview.meanings[outcome] },
-    h("b", { "aria-hidden": "true" }, MARKS[outcome] ?? "?"),
-    h("span", { class: withWord ? null : "visually-hidden" }, word));
+// Of a cell of the table or of a pair's details: how it ended, and a mark where its tests are unsound.
+function outcomeNode({ outcome, unsound }) {
+  const { mark, word, meaning } = overview.outcomes[outcome];
+  return [h("span", { class: `outcome is-${outcome}`, title: meaning }, h("b", { "aria-hidden": "true" }, mark), h("span", null, word)),
+    unsound && [" ", h("span", { class: "tag unsound", title: unsound }, "unsound")]];
 }
 
 function pairName(pair) {

@@ -56,7 +56,7 @@ function shownPairs(state) {
     const cell = pair.cells[series];
     if (state.repo && pair.repo !== state.repo) return false;
     if (state.outcome && !hasOutcome(cell, state.outcome)) return false;
-    const text = `${pair.repo} task${pair.task} ${pair.name} ${cell?.error ?? ""}`.toLowerCase();
+    const text = `${pair.repo} task${pair.task} ${pair.name} ${cell?.error ?? ""} ${cell?.unsound ? "unsound" : ""}`.toLowerCase();
     return words.every((word) => text.includes(word));
   });
   const key = SORTS[state.sort] ?? SORTS.pair;
@@ -69,7 +69,11 @@ function shownPairs(state) {
   return found.sort((one, other) => compared(one, other) || one.order - other.order);
 }
 
+function isFailure(outcome) {
+  return outcome !== "passed" && Boolean(overview.outcomes[outcome]?.judged);
+}
+
 function hasOutcome(cell, wanted) {
-  if (wanted === "failed") return ["capability", "conflict", "integration"].includes(cell?.outcome);
+  if (wanted === "failed") return isFailure(cell?.outcome);
   return (cell?.outcome ?? "missing") === wanted;
 }

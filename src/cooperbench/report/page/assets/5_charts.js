@@ -54,6 +54,7 @@ const PATTERNS = {
   capability: (size) => [s("path", { class: "hatch", d: `M-1,1 l2,-2 M0,${size} l${size},-${size} M${size - 1},${size + 1} l2,-2` })],
   conflict: (size) => [s("path", { class: "hatch", d: `M0,0 l${size},${size} M0,${size} l${size},-${size}` })],
   integration: (size) => [s("circle", { class: "dot", cx: size / 2, cy: size / 2, r: 1.6 })],
+  no_reference: (size) => [s("circle", { class: "ring", cx: size / 2, cy: size / 2, r: 2.2 })],
   broken: (size) => [s("path", { class: "hatch", d: `M${size / 2},0 v${size}` })],
   unevaluated: (size) => [s("path", { class: "hatch", d: `M0,${size / 2} h${size}` })],
   running: (size) => [s("path", { class: "hatch", d: `M0,0 l${size},${size} M-1,${size - 1} l2,2 M${size - 1},-1 l2,2` })],
@@ -69,11 +70,7 @@ function patterns() {
 function swatch(outcome) {
   const url = PATTERNS[outcome] ? `url(#pattern-${outcome})` : null;
   return s("svg", { width: 16, height: 12, "aria-hidden": "true" }, PATTERNS[outcome] && patterns(),
-    s("rect", { class: url ? null : "fill-" + outcome, fill: url, width: 16, height: 12, "fill-opacity": isVerdict(outcome) ? 1 : 0.35 }));
-}
-
-function isVerdict(outcome) {
-  return ["passed", "capability", "conflict", "integration"].includes(outcome);
+    s("rect", { class: url ? null : "fill-" + outcome, fill: url, width: 16, height: 12, "fill-opacity": overview.outcomes[outcome].judged ? 1 : 0.35 }));
 }
 
 // bars: {label, counts: {outcome: n}, onpick(outcome)}
@@ -89,13 +86,13 @@ function splitBars(bars, label) {
       const pieces = Object.keys(overview.outcomes).filter((one) => bar.counts[one]).map((outcome) => {
         const wide = (bar.counts[outcome] / total) * (width - left);
         const piece = s("rect", { class: `part ${PATTERNS[outcome] ? "" : "fill-" + outcome}`, fill: PATTERNS[outcome] ? `url(#pattern-${outcome})` : null,
-          x, y: top, width: wide, height: 26, "fill-opacity": isVerdict(outcome) ? 1 : 0.35, onclick: () => bar.onpick(outcome) });
+          x, y: top, width: wide, height: 26, "fill-opacity": overview.outcomes[outcome].judged ? 1 : 0.35, onclick: () => bar.onpick(outcome) });
         const text = String(bar.counts[outcome]);
         const fits = wide > 14 + 8 * text.length;
         const chip = fits && [s("rect", { class: "chip", x: x + wide / 2 - 5 - 4 * text.length, y: top + 4, width: 10 + 8 * text.length, height: 18, rx: 4 }),
           s("text", { class: "middle strong", x: x + wide / 2, y: top + 17.5 }, text)];
         x += wide;
-        return s("g", null, tipped(piece, `${overview.outcomes[outcome]}: ${text} of ${total} pairs`), chip);
+        return s("g", null, tipped(piece, `${overview.outcomes[outcome].word}: ${text} of ${total} pairs`), chip);
       });
       return s("g", null, s("text", { x: narrow ? 0 : 12, y: narrow ? top - 7 : top + 18 }, bar.label), pieces);
     });

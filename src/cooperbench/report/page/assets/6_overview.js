@@ -22,6 +22,7 @@ function renderOverview() {
   const failures = overview.problems.length;
   return h("div", null,
     headline(),
+    overview.left_out.map((line) => h("p", { class: "quiet" }, line)),
     section("How pairs ended", null, endings()),
     section("Success rates", null, rates()),
     overview.difficulty && section("Difficulty", null, difficulty()),
@@ -52,6 +53,7 @@ function headline() {
         h("p", { class: "quiet" }, `${span}; ${count(first.n, "pair")} in ${count(first.clusters, "task")}`
           + (first.p === null ? "" : `; McNemar p ${first.p < 0.001 ? "< 0.001" : "= " + first.p.toFixed(3)}`)
           + (first.retention === null ? "." : `; retention ${percent(first.retention)}.`)),
+        first.unsound > 0 && h("p", { class: "quiet" }, `Without ${count(first.unsound, "unsound pair")}: ${first.sound_deficit === null ? "–" : hundredths(first.sound_deficit, 1)} points.`),
         h("p", { class: "quiet small" }, `${seriesName(one(first.solo))} minus ${seriesName(one(first.coop))}`))),
     others.length > 0 && h("div", { class: "others small scroller" }, h("table", null,
       h("thead", null, h("tr", null, ["solo", "coop"].map((text) => h("th", null, text)), ["deficit, points", "95 % interval", "pairs"].map((text) => h("th", { class: "number" }, text)))),
@@ -78,19 +80,21 @@ function endings() {
   return h("figure", null,
     splitBars(overview.series.map((series) => ({ label: seriesName(series), counts: series.counts,
       onpick: (outcome) => { change({ run: series.id, outcome }); byId("pairs").scrollIntoView(); } })), "How the pairs of each run ended"),
-    h("ul", { class: "legend" }, used.map((outcome) => h("li", { title: overview.meanings[outcome] }, swatch(outcome), overview.outcomes[outcome]))),
+    h("ul", { class: "legend" }, used.map((outcome) => h("li", { title: overview.outcomes[outcome].meaning }, swatch(outcome), overview.outcomes[outcome].word))),
     h("figcaption", null, "Number of pairs by the first thing that went wrong. Click a part to see its pairs."));
 }
 
 function rates() {
   const rows = RATES.flatMap(([key, title]) => {
     const known = overview.series.filter((series) => series.rates[key]);
-    return known.length ? [{ heading: title }, ...known.map((series) => rateRow(seriesName(series), series.rates[key], series.setting))] : [];
+    return known.length ? [{ heading: title }, ...known.flatMap((series) => [rateRow(seriesName(series), series.rates[key], series.setting),
+      ...(series.unsound ? [rateRow(`without ${count(series.unsound.pairs, "unsound pair")}`, series.unsound.rates[key], series.setting)] : [])])] : [];
   });
   const repos = overview.repos.flatMap((repo) => [{ heading: repoName(repo) },
     ...overview.series.filter((series) => series.by_repo[repo]).map((series) => rateRow(seriesName(series), series.by_repo[repo], series.setting))]);
   return h("figure", null, forest(rows, "Success rates with 95 % intervals"), settingsLegend(),
-    h("figcaption", null, RATES.map(([, title, meaning]) => `${title}: ${meaning}`).join("; ") + ". Intervals take pairs of one task as one cluster."),
+    h("figcaption", null, RATES.map(([, title, meaning]) => `${title}: ${meaning}`).join("; ") + ". Intervals take pairs of one task as one cluster."
+      + (overview.series.some((series) => series.unsound) ? " Unsound: tests of a feature pass without the feature." : "")),
     overview.repos.length > 1 && h("details", null, h("summary", null, "Overall, by repository"), forest(repos, "Overall success by repository")));
 }
 

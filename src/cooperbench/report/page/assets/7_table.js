@@ -31,13 +31,13 @@ function choice(name, label, state, options) {
 function filters(state) {
   const series = overview.series[focusSeries(state)];
   const of = (outcome) => series?.counts[outcome] ?? 0;
-  const failed = of("capability") + of("conflict") + of("integration");
+  const failed = Object.keys(overview.outcomes).filter(isFailure).reduce((sum, one) => sum + of(one), 0);
   const kinds = Object.entries(overview.outcomes).filter(([outcome]) => of(outcome) || state.outcome === outcome);
   return h("form", { class: "filters", onsubmit: (event) => event.preventDefault() },
     overview.series.length > 1 && choice("run", "run", { run: series?.id }, overview.series.map((one) => [one.id, seriesName(one)])),
     overview.repos.length > 1 && choice("repo", "repository", state, [["", "all"], ...overview.repos.map((repo) => [repo, repoName(repo)])]),
     choice("outcome", "outcome", state, [["", "any"], ["failed", `failed in any way (${failed})`],
-      ...kinds.map(([outcome, word]) => [outcome, `${word} (${of(outcome)})`])]),
+      ...kinds.map(([outcome, { word }]) => [outcome, `${word} (${of(outcome)})`])]),
     h("label", null, "find", h("input", { type: "search", name: "q", value: state.q ?? "", placeholder: "repository, task, error  ( / )",
       oninput: (event) => change({ q: event.target.value }) })),
     (state.repo || state.outcome || state.q) && h("button", { type: "button", onclick: () => change({ repo: "", outcome: "", q: "" }) }, "Show all"));
@@ -76,7 +76,7 @@ function rowOf(pair, at) {
   return h("tr", { class: at === table.at ? "here" : null, onclick: (event) => { if (!event.target.closest("a")) location.hash = pairAddress(pair); } },
     h("td", null, h("a", { href: pairAddress(pair) }, h("span", { class: "repo" }, repoName(pair.repo)), ` ${pair.task} `, pairName(pair))),
     shownSeries().map((series) => h("td", { "data-label": overview.series.length > 1 ? overview.series[series].setting : null },
-      pair.cells[series] ? outcomeNode(pair.cells[series].outcome) : h("span", { class: "quiet" }, "–"))),
+      pair.cells[series] ? outcomeNode(pair.cells[series]) : h("span", { class: "quiet" }, "–"))),
     COLUMNS.map(([, text, value]) => h("td", { class: "number", "data-label": text }, cell?.ended ? value(cell) : "–")));
 }
 

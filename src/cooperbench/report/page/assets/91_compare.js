@@ -1,7 +1,7 @@
 // Two runs of the same pair, side by side.
 
 const DIFFERENCES = [
-  ["outcome", (cell) => outcomeNode(cell.outcome), null],
+  ["outcome", outcomeNode, null],
   ["messages", (cell) => cell.messages, (change) => change],
   ["steps", (cell) => cell.steps, (change) => change],
   ["cost", (cell) => money(cell.cost), (change, one, other) => money(Math.abs(other.cost - one.cost)), "cost"],

@@ -49,7 +49,7 @@ function attempt(detail, pair, series) {
     lanes.foldAll(open);
   } }, "Unfold all (e)");
   fold.id = "fold";
-  return h("div", null, h("p", { class: "quiet" }, outcomeNode(detail.outcome), ` in ${seriesName(overview.series[series])}: ${overview.meanings[detail.outcome]}`),
+  return h("div", null, h("p", { class: "quiet" }, outcomeNode(detail), ` in ${seriesName(overview.series[series])}: ${overview.outcomes[detail.outcome].meaning}`),
     notes(detail), verdict(detail), agentTable(detail),
     section("What happened", null, detail.entries.length ? [strip(detail, lanes), h("p", null, fold), lanes.element] : h("p", { class: "quiet" }, "There is no record of steps.")),
     detail.coordination.length > 0 && section("Coordination", null, coordinationOf(detail.coordination)),
@@ -59,7 +59,7 @@ function attempt(detail, pair, series) {
 }
 
 function notes(detail) {
-  const lines = [detail.error, ...detail.problems, ...detail.unreadable.map((agent) => `${agent} handed in no usable patch`)].filter(Boolean);
+  const lines = [detail.error, detail.unsound && `unsound: ${detail.unsound}`, ...detail.problems, ...detail.unreadable.map((agent) => `${agent} handed in no usable patch`)].filter(Boolean);
   return lines.length > 0 && h("div", { class: "notes small" }, h("ul", null, [...new Set(lines)].map((line) => h("li", null, line))));
 }
 

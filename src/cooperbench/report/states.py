@@ -1,0 +1,66 @@
+"""The states of a pair: how one follows from result.json and eval.json, and what each is called, for all reports."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeGuard
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+State = Literal["passed", "failed", "error", "no_reference", "unevaluated", "missing", "broken"]
+
+
+class Meaning(NamedTuple):
+    short: str
+    """As a label, and after a number: `2 not run yet`."""
+    sentence: str
+
+
+STATES: Mapping[State, Meaning] = {
+    "passed": Meaning("passed", "every patch passes alone, and their merge passes all tests"),
+    "failed": Meaning("failed", "a patch fails its own tests alone, or the merge fails tests"),
+    "error": Meaning("ended in an error", "a sandbox, a server or a provider failed; not scored"),
+    "no_reference": Meaning(
+        "no reference",
+        "a golden patch does not pass its own tests here, which is the dataset's or the machine's fault; not scored",
+    ),
+    "unevaluated": Meaning("not evaluated yet", "the agents are done, the tests have not run"),
+    "missing": Meaning("not run yet", "there is no result yet"),
+    "broken": Meaning("could not be read", "a file of the pair cannot be read or has no verdict; not scored"),
+}
+JUDGED: tuple[State, ...] = ("passed", "failed")
+"""Those with a verdict: rates are over these."""
+ENDED: tuple[State, ...] = (*JUDGED, "no_reference", "unevaluated")
+"""The agents came to an end: what they did and cost is on record."""
+
+
+def is_completed(record: Mapping[str, Any] | None) -> TypeGuard[Mapping[str, Any]]:
+    """Older records have no status."""
+    return record is not None and record.get("status", "completed") == "completed"
+
+
+def state_of(
+    result: Mapping[str, Any] | None, evaluation: Mapping[str, Any] | None, *, unreadable: bool = False
+) -> State:
+    """From what the two files hold; `unreadable`: one of them is there and is no JSON object."""
+    if unreadable:
+        return "broken"
+    if result is None:
+        return "missing"
+    if not is_completed(result):
+        return "error"
+    if evaluation is None:
+        return "unevaluated"
+    if not is_completed(evaluation):
+        return "no_reference" if evaluation.get("status") == "no_reference" else "error"
+    overall = evaluation.get("overall_success")
+    if not isinstance(overall, bool):
+        return "broken"
+    return "passed" if overall else "failed"
+
+
+def unsound_text(features: Sequence[int]) -> str:
+    """What is wrong with an unsound pair."""
+    if len(features) == 1:
+        return f"the tests of feature {features[0]} pass without the feature"
+    return f"the tests of features {', '.join(map(str, features))} pass without the features"
