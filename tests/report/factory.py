@@ -171,6 +171,7 @@ def config_record(name: str, setting: Setting, style: Style) -> dict[str, Any]:
         "git_enabled": False,
         "messaging_enabled": True,
         "network": "none",
+        "eval_network": "auto",
         "step_limit": None,
         "cost_limit": None,
         "time_limit_seconds": 3600.0,
@@ -180,7 +181,7 @@ def config_record(name: str, setting: Setting, style: Style) -> dict[str, Any]:
             {
                 "time": _time(0), "version": style.version, "setting": setting, "subset": None, "repo": None,
                 "task_id": None, "features": None, "agent_config": None, "concurrency": 30, "eval_concurrency": 10,
-                "auto_eval": True, "force": False, "max_cost": None,
+                "auto_eval": True, "force": False, "max_cost": None, "sound_only": False,
             }
         ],
     }  # fmt: skip
@@ -439,7 +440,7 @@ def _totals(features: Sequence[int], *, success: bool) -> dict[str, Any]:
     runs = {
         str(feature): {
             "success": success, "tests_passed": 7 if success else 6, "tests_failed": int(not success),
-            "tests_skipped": 0, "framework": "pytest", "exit_code": int(not success), "timed_out": False,
+            "tests_skipped": 0, "framework": "pytest", "exit_code": int(not success), "timed_out": False, "flaky_failures": [],
             "duration_seconds": 1.5, "error": None if success else "AssertionError in test_edge",
         }
         for feature in features

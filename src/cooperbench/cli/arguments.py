@@ -74,14 +74,6 @@ def add_eval_network_argument(parser: argparse.ArgumentParser | argparse._Argume
     )
 
 
-def add_sound_only_argument(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
-    parser.add_argument(
-        "--sound-only",
-        action="store_true",
-        help="leave out pairs with a feature whose tests pass without it, as `cooperbench validate` has found",
-    )
-
-
 def whole_above_zero(text: str) -> int:
     """For argparse."""
     if not _NUMBER.fullmatch(text) or int(text) == 0:
