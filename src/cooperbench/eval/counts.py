@@ -1,9 +1,10 @@
-"""What the test runner printed: how many tests passed, and what went wrong first.
+"""What the test runner printed: how many tests passed, which ones, and what went wrong first.
 
 Counts are summed over all summaries of all frameworks in the output, and a summary counts only as a whole
 line, as its framework prints it. Ambiguity that this accepts: a test can print a line that looks like a
 summary, and where a framework shows what a failed test printed, the summary of a run inside of a test is
 counted too. Both only add to the counts; whether the tests passed is first of all the exit code's to say.
+The same holds for the lines that name a test.
 
 Not for deciding success: that is the verdict's work.
 """
@@ -11,44 +12,25 @@ Not for deciding success: that is the verdict's work.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
-from cooperbench.eval.counting import compiled, javascript, python
-from cooperbench.eval.counting.base import readable
+from cooperbench.eval.counting import compiled, jest, node, python
+from cooperbench.eval.counting.base import Outcome, readable
 from cooperbench.models import TestCounts
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from cooperbench.eval.counting.base import Failure, Tally
+__all__ = ["LONGEST_ERROR", "Outcome", "first_error", "read_counts", "read_outcomes"]
 
 LONGEST_ERROR = 300
 """Characters of the line that `first_error` gives."""
 
-_COUNTERS: Mapping[str, Callable[[str], Tally | None]] = {
-    "pytest": python.count_pytest,
-    "unittest": python.count_unittest,
-    "node": javascript.count_node,
-    "go": compiled.count_go,
-    "jest": javascript.count_jest,
-    "vitest": javascript.count_vitest,
-    "cargo": compiled.count_cargo,
-}
-_FAILURE_FINDERS: tuple[Callable[[str], Failure | None], ...] = (
-    python.first_pytest_failure,
-    python.first_unittest_failure,
-    javascript.first_node_failure,
-    javascript.first_jest_failure,
-    javascript.first_vitest_failure,
-    compiled.first_go_failure,
-    compiled.first_cargo_failure,
-)
+_FRAMEWORKS = (*python.FRAMEWORKS, *node.FRAMEWORKS, *jest.FRAMEWORKS, *compiled.FRAMEWORKS)
+_STRENGTH: tuple[Outcome, ...] = ("skipped", "passed", "failed")
 
 
 def read_counts(output: str) -> TestCounts:
     """What all summaries in the output add up to; `framework` names those found, joined with `+`."""
     text = readable(output)
-    found = {name: tally for name, counter in _COUNTERS.items() if (tally := counter(text)) is not None}
+    tallies = ((framework.name, framework.tally(text)) for framework in _FRAMEWORKS)
+    found = {name: tally for name, tally in tallies if tally is not None}
     return TestCounts(
         passed=sum(tally.passed for tally in found.values()),
         failed=sum(tally.failed for tally in found.values()),
@@ -57,14 +39,28 @@ def read_counts(output: str) -> TestCounts:
     )
 
 
+def read_outcomes(output: str) -> dict[str, Outcome]:
+    """What became of each test that the output names, by an id that is the same in every run.
+
+    Many runners name all tests only if they are told to be verbose. A test that is made of others is named
+    like them. Of a test that is named several times the worst counts: failed before passed before skipped.
+    """
+    text = readable(output)
+    outcomes: dict[str, Outcome] = {}
+    for framework in _FRAMEWORKS:
+        for test, outcome in framework.outcomes(text):
+            outcomes[test] = max(outcome, outcomes.get(test, "skipped"), key=_STRENGTH.index)
+    return outcomes
+
+
 def first_error(output: str) -> str | None:
     """One line: `AssertionError in test_edge_case`, else the last line that is not empty, else None."""
     text = readable(output)
-    failures = [failure for finder in _FAILURE_FINDERS if (failure := finder(text)) is not None]
+    failures = [found for framework in _FRAMEWORKS if (found := framework.first_failure(text)) is not None]
     if failures:
         return _one_line(str(min(failures, key=lambda failure: failure.position)))
     lines = reversed(text.rstrip().split("\n"))
-    return next((shown for line in lines if line and (shown := _one_line(line))), None)
+    return next((shown for last in lines if last and (shown := _one_line(last))), None)
 
 
 def _one_line(text: str) -> str:

@@ -1,0 +1,63 @@
+"""The line that says what went wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from cooperbench.eval.counts import LONGEST_ERROR, first_error
+from tests.eval.outputs import (
+    CARGO,
+    CARGO_BROKEN,
+    GO_PANIC,
+    GO_PLAIN,
+    JEST,
+    NODE_SPEC,
+    NODE_TAP,
+    PYTEST_COLLECTION_ERROR,
+    PYTEST_FAILURES,
+    UNITTEST_SUBTESTS,
+    VITEST,
+)
+
+
+@pytest.mark.parametrize(
+    ("output", "expected"),
+    [
+        (PYTEST_FAILURES, "AssertionError in test_p[a b]"),
+        (PYTEST_COLLECTION_ERROR, "ModuleNotFoundError in test_b.py"),
+        (PYTEST_FAILURES.replace(" - AssertionError: assert 'a b' == 'c'", " - Assert..."),
+         "AssertionError in test_p[a b]"),
+        ("FAILED t.py::test_x[a::b] - assert 1 == 2\n", "AssertionError in test_x[a::b]"),
+        ("FAILED t.py::test_x - my.module.Oops: no\n", "Oops in test_x"),
+        ("FAILED t.py::test_x\n", "failure in test_x"),
+        ("_____ test_x _____\n\nE   ValueError\n", "ValueError in test_x"),
+        (UNITTEST_SUBTESTS, "KeyError in test_err"),
+        (NODE_TAP, "TypeError in inner throws"),
+        (NODE_SPEC, "AssertionError in bad one"),
+        ("not ok 1 - a # TODO\n  ---\n  ...\nnot ok 2 - b\n  ---\n  ...\n", "failure in b"),
+        (JEST, "AssertionError in bad"),
+        ("FAIL j/b.test.js\n  ● Test suite failed to run\n\n    Cannot find module\n",
+         "Test suite failed to run in j/b.test.js"),
+        (" FAIL  j/a.test.js\n  ● math › bad\n\n    RangeError: x\n", "RangeError in bad"),
+        (VITEST, "Error in b.test.js"),
+        (GO_PLAIN, "failure in TestTable/empty_input"),
+        (GO_PANIC, "panic in TestX"),
+        ("# m/f\nFAIL\tm/f [build failed]\n", "build failed in m/f"),
+        (CARGO, "panic in tests::idx"),
+        (CARGO_BROKEN, "error[E0425]: cannot find value `c` in this scope in src/lib.rs:4:41"),
+        (GO_PANIC + PYTEST_FAILURES, "panic in TestX"),
+        ("error: patch failed: a.py:1\n\n \n", "error: patch failed: a.py:1"),
+        ("\x1b[31mred\x1b[0m \x07alarm\u2028next\n", "red alarm next"),
+        ("", None),
+        (" \n\x00\n", None),
+    ],
+)  # fmt: skip
+def test_the_first_error_is_one_line(output: str, expected: str | None) -> None:
+    assert first_error(output) == expected
+
+
+def test_a_long_error_is_cut() -> None:
+    error = first_error("x" * 1_000_000)
+    assert error is not None
+    assert len(error) == LONGEST_ERROR
+    assert error.endswith("…")
