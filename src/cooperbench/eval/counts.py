@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 
 from cooperbench.eval.counting import compiled, jest, node, python
-from cooperbench.eval.counting.base import Outcome, readable
+from cooperbench.eval.counting.base import Outcome, line, readable
 from cooperbench.models import TestCounts
 
 __all__ = ["LONGEST_ERROR", "Outcome", "first_error", "read_counts", "read_outcomes"]
@@ -24,6 +24,35 @@ LONGEST_ERROR = 300
 
 _FRAMEWORKS = (*python.FRAMEWORKS, *node.FRAMEWORKS, *jest.FRAMEWORKS, *compiled.FRAMEWORKS)
 _STRENGTH: tuple[Outcome, ...] = ("skipped", "passed", "failed")
+
+_TRACEBACK = "Traceback (most recent call last):"
+_TOOL_ERROR = line(
+    "|".join(
+        (
+            re.escape(_TRACEBACK),
+            # git, cargo, uv, gcc, tsc, argparse, …
+            r" {0,9}(?:\S+: )?(?:fatal |internal )?[Ee]rror(?:\[\w+\]| TS[0-9]+)?: [^\n]+",
+            # pip says the latter of installations that succeeded
+            r"ERROR: (?!usage: |pip's dependency resolver)[^\n]+",
+            r"fatal: [^\n]+",
+            r"\w*Error(?: \[\w+\])?: [^\n]+",
+            r"E  +[A-Za-z_][\w.]*: [^\n]+",
+            r"E: [^\n]+",
+            r"\[ERROR\] [^\n]+",
+            r"npm (?:ERR!|error) (?!code |errno |syscall |path )[^\n]+",
+            r" ?ERR_PNPM_[^\n]+",
+            r"error [A-Z][^\n]+",
+            r" {0,9}× [A-Z][^\n]+",
+            r"go: (?!warning|downloading |finding |extracting |found |added |upgraded |creating |to )[^\n]+",
+            r"curl: \([0-9]+\) [^\n]+",
+            r"make(?:\[[0-9]+\])?: \*\*\* [^\n]+",
+            r"[^\s:]+: line [0-9]+: (?!warning: )[^\n]+",
+            r"[^\s:]+: (?:[0-9]+: )?[^\s:]+: (?:command )?not found",
+        )
+    )
+)
+"""Lines in which tools other than test frameworks say what failed. Warnings are not among them."""
+_RAISED = re.compile(r"(?:\n(?:[ \t][^\n]*)?)*\n[^\n]+")
 
 
 def read_counts(output: str) -> TestCounts:
@@ -54,11 +83,18 @@ def read_outcomes(output: str) -> dict[str, Outcome]:
 
 
 def first_error(output: str) -> str | None:
-    """One line: `AssertionError in test_edge_case`, else the last line that is not empty, else None."""
+    """One line: `AssertionError in test_edge_case`, else the first error of a tool, else the last line.
+
+    Lines that are empty do not count; None where there is no other.
+    """
     text = readable(output)
     failures = [found for framework in _FRAMEWORKS if (found := framework.first_failure(text)) is not None]
     if failures:
         return _one_line(str(min(failures, key=lambda failure: failure.position)))
+    error = _TOOL_ERROR.search(text)
+    if error:
+        raised = _RAISED.match(text, error.end()) if error[0][1:] == _TRACEBACK else None
+        return _one_line(raised[0].rpartition("\n")[2] if raised else "") or _one_line(error[0])
     lines = reversed(text.rstrip().split("\n"))
     return next((shown for last in lines if last and (shown := _one_line(last))), None)
 
