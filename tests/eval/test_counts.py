@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cooperbench.eval.counts import LONGEST_ERROR, first_error, read_counts
+from cooperbench.eval.counts import LONGEST_ERROR, first_error, read_counts, read_outcomes
 from cooperbench.models import TestCounts
 from tests.eval.outputs import (
     CARGO,
@@ -104,49 +104,6 @@ def test_what_only_looks_like_a_summary_is_not_counted(output: str) -> None:
     assert read_counts(output) == TestCounts()
 
 
-@pytest.mark.parametrize(
-    ("output", "expected"),
-    [
-        (PYTEST_FAILURES, "AssertionError in test_p[a b]"),
-        (PYTEST_COLLECTION_ERROR, "ModuleNotFoundError in test_b.py"),
-        (PYTEST_FAILURES.replace(" - AssertionError: assert 'a b' == 'c'", " - Assert..."),
-         "AssertionError in test_p[a b]"),
-        ("FAILED t.py::test_x[a::b] - assert 1 == 2\n", "AssertionError in test_x[a::b]"),
-        ("FAILED t.py::test_x - my.module.Oops: no\n", "Oops in test_x"),
-        ("FAILED t.py::test_x\n", "failure in test_x"),
-        ("_____ test_x _____\n\nE   ValueError\n", "ValueError in test_x"),
-        (UNITTEST_SUBTESTS, "KeyError in test_err"),
-        (NODE_TAP, "TypeError in inner throws"),
-        (NODE_SPEC, "AssertionError in bad one"),
-        ("not ok 1 - a # TODO\n  ---\n  ...\nnot ok 2 - b\n  ---\n  ...\n", "failure in b"),
-        (JEST, "AssertionError in bad"),
-        ("FAIL j/b.test.js\n  ● Test suite failed to run\n\n    Cannot find module\n",
-         "Test suite failed to run in j/b.test.js"),
-        (" FAIL  j/a.test.js\n  ● math › bad\n\n    RangeError: x\n", "RangeError in bad"),
-        (VITEST, "Error in b.test.js"),
-        (GO_PLAIN, "failure in TestTable/empty_input"),
-        (GO_PANIC, "panic in TestX"),
-        ("# m/f\nFAIL\tm/f [build failed]\n", "build failed in m/f"),
-        (CARGO, "panic in tests::idx"),
-        (CARGO_BROKEN, "error[E0425]: cannot find value `c` in this scope in src/lib.rs:4:41"),
-        (GO_PANIC + PYTEST_FAILURES, "panic in TestX"),
-        ("error: patch failed: a.py:1\n\n \n", "error: patch failed: a.py:1"),
-        ("\x1b[31mred\x1b[0m \x07alarm\u2028next\n", "red alarm next"),
-        ("", None),
-        (" \n\x00\n", None),
-    ],
-)  # fmt: skip
-def test_the_first_error_is_one_line(output: str, expected: str | None) -> None:
-    assert first_error(output) == expected
-
-
-def test_a_long_error_is_cut() -> None:
-    error = first_error("x" * 1_000_000)
-    assert error is not None
-    assert len(error) == LONGEST_ERROR
-    assert error.endswith("…")
-
-
 _FRAGMENTS = st.sampled_from(
     [
         *(
@@ -196,7 +153,22 @@ _FRAGMENTS = st.sampled_from(
             "test result: ok. ",
             "error: could not compile ",
             "error: ",
+            "Traceback (most recent call last):\n",
         ),
+        *("a.py::t", " PASSED", " <- ", "SUBFAILED(", "[gw0] ", "t (m.T)", " ... ", "ok", "skipped 'x'"),
+        *(
+            "PASS a.js\n",
+            "  ✓ ",
+            "    ✕ ",
+            " ✓ a > ",
+            " 1ms",
+            " (retry x1)",
+            "✔ ",
+            "﹣ ",
+            "▶ ",
+            "# Subtest: ",
+        ),
+        *("ok 1 - ", "# SKIP", "test ", "     Running a/b-0123456789abcdef", "        PASS [ 0.1s] a b"),
     ]
 )
 
@@ -208,6 +180,7 @@ def test_no_text_breaks_the_readers(output: str) -> None:
     if counts.framework is None:
         assert counts == TestCounts()
     error = first_error(output)
+    assert {"passed", "failed", "skipped"}.issuperset(read_outcomes(output).values())
     assert error is None or (0 < len(error) <= LONGEST_ERROR and error.isprintable())
 
 
@@ -229,11 +202,20 @@ def test_no_text_breaks_the_readers(output: str) -> None:
         "  ● x\n",
         " Tests  1 a | ",
         "Tests: 1 a, ",
+        "a.py::t[] <- b PASSED ",
+        "\nSUBFAIL a.py::t[ - ",
+        "\nt (m.T)\n ... ",
+        "\nPASS f\n  ✓ a (1 ms)",
+        "\n ✓ a > b 1ms (retry x1)" + " (retry x1)" * 20_000,
+        "\ntest a ... o",
+        "     Running a/b-",
+        "\nTraceback (most recent call last):\n  a",
     ],
 )
 def test_five_megabytes_of_junk_take_linear_time(junk: str) -> None:
     text = junk * (5_000_000 // len(junk))
     assert read_counts(text).passed == 0
+    assert len(read_outcomes(text)) <= 1
     assert len(first_error(text) or "") <= LONGEST_ERROR
 
 
@@ -246,9 +228,9 @@ def test_live_output_of_pytest_and_unittest(tmp_path: Path) -> None:
         "    @unittest.skip('x')\n"
         "    def test_skipped(self): pass\n"
     )
-    for arguments, framework in (
-        (["pytest", "-p", "no:cacheprovider", "test_live.py"], "pytest"),
-        (["unittest", "test_live"], "unittest"),
+    for arguments, framework, prefix in (
+        (["pytest", "-p", "no:cacheprovider", "-v", "test_live.py"], "pytest", "test_live.py::T::"),
+        (["unittest", "-v", "test_live"], "unittest", "test_live.T."),
     ):
         done = subprocess.run(
             [sys.executable, "-m", *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
@@ -256,3 +238,8 @@ def test_live_output_of_pytest_and_unittest(tmp_path: Path) -> None:
         output = done.stdout + done.stderr
         assert read_counts(output) == TestCounts(1, 1, 1, framework)
         assert first_error(output) == "AssertionError in test_bad"
+        assert read_outcomes(output) == {
+            prefix + "test_good": "passed",
+            prefix + "test_bad": "failed",
+            prefix + "test_skipped": "skipped",
+        }

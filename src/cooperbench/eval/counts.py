@@ -1,9 +1,10 @@
-"""What the test runner printed: how many tests passed, and what went wrong first.
+"""What the test runner printed: how many tests passed, which ones, and what went wrong first.
 
 Counts are summed over all summaries of all frameworks in the output, and a summary counts only as a whole
 line, as its framework prints it. Ambiguity that this accepts: a test can print a line that looks like a
 summary, and where a framework shows what a failed test printed, the summary of a run inside of a test is
 counted too. Both only add to the counts; whether the tests passed is first of all the exit code's to say.
+The same holds for the lines that name a test.
 
 Not for deciding success: that is the verdict's work.
 """
@@ -11,44 +12,54 @@ Not for deciding success: that is the verdict's work.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
-from cooperbench.eval.counting import compiled, javascript, python
-from cooperbench.eval.counting.base import readable
+from cooperbench.eval.counting import compiled, jest, node, python
+from cooperbench.eval.counting.base import Outcome, line, readable
 from cooperbench.models import TestCounts
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from cooperbench.eval.counting.base import Failure, Tally
+__all__ = ["LONGEST_ERROR", "Outcome", "first_error", "read_counts", "read_outcomes"]
 
 LONGEST_ERROR = 300
 """Characters of the line that `first_error` gives."""
 
-_COUNTERS: Mapping[str, Callable[[str], Tally | None]] = {
-    "pytest": python.count_pytest,
-    "unittest": python.count_unittest,
-    "node": javascript.count_node,
-    "go": compiled.count_go,
-    "jest": javascript.count_jest,
-    "vitest": javascript.count_vitest,
-    "cargo": compiled.count_cargo,
-}
-_FAILURE_FINDERS: tuple[Callable[[str], Failure | None], ...] = (
-    python.first_pytest_failure,
-    python.first_unittest_failure,
-    javascript.first_node_failure,
-    javascript.first_jest_failure,
-    javascript.first_vitest_failure,
-    compiled.first_go_failure,
-    compiled.first_cargo_failure,
+_FRAMEWORKS = (*python.FRAMEWORKS, *node.FRAMEWORKS, *jest.FRAMEWORKS, *compiled.FRAMEWORKS)
+_STRENGTH: tuple[Outcome, ...] = ("skipped", "passed", "failed")
+
+_TRACEBACK = "Traceback (most recent call last):"
+_TOOL_ERROR = line(
+    "|".join(
+        (
+            re.escape(_TRACEBACK),
+            # git, cargo, uv, gcc, tsc, argparse, …
+            r" {0,9}(?:\S+: )?(?:fatal |internal )?[Ee]rror(?:\[\w+\]| TS[0-9]+)?: [^\n]+",
+            # pip says the latter of installations that succeeded
+            r"ERROR: (?!usage: |pip's dependency resolver)[^\n]+",
+            r"fatal: [^\n]+",
+            r"\w*Error(?: \[\w+\])?: [^\n]+",
+            r"E  +[A-Za-z_][\w.]*: [^\n]+",
+            r"E: [^\n]+",
+            r"\[ERROR\] [^\n]+",
+            r"npm (?:ERR!|error) (?!code |errno |syscall |path )[^\n]+",
+            r" ?ERR_PNPM_[^\n]+",
+            r"error [A-Z][^\n]+",
+            r" {0,9}× [A-Z][^\n]+",
+            r"go: (?!warning|downloading |finding |extracting |found |added |upgraded |creating |to )[^\n]+",
+            r"curl: \([0-9]+\) [^\n]+",
+            r"make(?:\[[0-9]+\])?: \*\*\* [^\n]+",
+            r"[^\s:]+: line [0-9]+: (?!warning: )[^\n]+",
+            r"[^\s:]+: (?:[0-9]+: )?[^\s:]+: (?:command )?not found",
+        )
+    )
 )
+"""Lines in which tools other than test frameworks say what failed. Warnings are not among them."""
+_RAISED = re.compile(r"(?:\n(?:[ \t][^\n]*)?)*\n[^\n]+")
 
 
 def read_counts(output: str) -> TestCounts:
     """What all summaries in the output add up to; `framework` names those found, joined with `+`."""
     text = readable(output)
-    found = {name: tally for name, counter in _COUNTERS.items() if (tally := counter(text)) is not None}
+    tallies = ((framework.name, framework.tally(text)) for framework in _FRAMEWORKS)
+    found = {name: tally for name, tally in tallies if tally is not None}
     return TestCounts(
         passed=sum(tally.passed for tally in found.values()),
         failed=sum(tally.failed for tally in found.values()),
@@ -57,14 +68,35 @@ def read_counts(output: str) -> TestCounts:
     )
 
 
-def first_error(output: str) -> str | None:
-    """One line: `AssertionError in test_edge_case`, else the last line that is not empty, else None."""
+def read_outcomes(output: str) -> dict[str, Outcome]:
+    """What became of each test that the output names, by an id that is the same in every run.
+
+    Many runners name all tests only if they are told to be verbose. A test that is made of others is named
+    like them. Of a test that is named several times the worst counts: failed before passed before skipped.
+    """
     text = readable(output)
-    failures = [failure for finder in _FAILURE_FINDERS if (failure := finder(text)) is not None]
+    outcomes: dict[str, Outcome] = {}
+    for framework in _FRAMEWORKS:
+        for test, outcome in framework.outcomes(text):
+            outcomes[test] = max(outcome, outcomes.get(test, "skipped"), key=_STRENGTH.index)
+    return outcomes
+
+
+def first_error(output: str) -> str | None:
+    """One line: `AssertionError in test_edge_case`, else the first error of a tool, else the last line.
+
+    Lines that are empty do not count; None where there is no other.
+    """
+    text = readable(output)
+    failures = [found for framework in _FRAMEWORKS if (found := framework.first_failure(text)) is not None]
     if failures:
         return _one_line(str(min(failures, key=lambda failure: failure.position)))
+    error = _TOOL_ERROR.search(text)
+    if error:
+        raised = _RAISED.match(text, error.end()) if error[0][1:] == _TRACEBACK else None
+        return _one_line(raised[0].rpartition("\n")[2] if raised else "") or _one_line(error[0])
     lines = reversed(text.rstrip().split("\n"))
-    return next((shown for line in lines if line and (shown := _one_line(line))), None)
+    return next((shown for last in lines if last and (shown := _one_line(last))), None)
 
 
 def _one_line(text: str) -> str:

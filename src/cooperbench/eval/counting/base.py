@@ -8,7 +8,12 @@ can match ends the other.
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+Outcome = Literal["passed", "failed", "skipped"]
 
 
 class Tally(NamedTuple):
@@ -32,6 +37,19 @@ class Failure(NamedTuple):
         return f"{self.kind or 'failure'} in {self.test}"
 
 
+class Framework(NamedTuple):
+    """How what one framework prints is read."""
+
+    name: str
+    tally: Callable[[str], Tally | None]
+    first_failure: Callable[[str], Failure | None]
+    outcomes: Callable[[str], Iterator[tuple[str, Outcome]]]
+    """Ids of tests as far as they are printed; an id may come several times.
+
+    What is part of many ids, such as a file, has at most 200 characters: ids are to stay small too.
+    """
+
+
 NUMBER = "([0-9]{1,9})"
 KIND = r"([A-Za-z_][\w.]*)"
 """Of an exception, with its module if it has one."""
@@ -48,8 +66,8 @@ def readable(output: str) -> str:
 
 
 def line(pattern: str) -> re.Pattern[str]:
-    """A pattern for whole lines. It starts with a literal newline, which makes searching fast."""
-    return re.compile(rf"\n(?:{pattern})(?=\n)", re.ASCII)
+    """A pattern for whole lines that are not empty. It starts with a literal newline, which makes it fast."""
+    return re.compile(rf"\n(?!\n)(?:{pattern})(?=\n)", re.ASCII)
 
 
 def short_kind(kind: str) -> str:

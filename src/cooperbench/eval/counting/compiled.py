@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import re
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
-from cooperbench.eval.counting.base import NUMBER, Failure, Tally, line
+from cooperbench.eval.counting.base import NUMBER, Failure, Framework, Outcome, Tally, line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _GO_LINE = line(
     r"(?P<run>=== RUN) +\S+"
     r"| *--- (?P<outcome>PASS|FAIL|SKIP): (?P<test>\S+) \([0-9.]+s\)"
-    r"|ok[ \t]+\S+[ \t]+(?:\(cached\)|[0-9]+\.[0-9]+s)(?P<ok>[^\n]*)"
-    r"|(?P<failed>FAIL)[ \t]+\S+[ \t]+(?:[0-9]+\.[0-9]+s|\[(?:build|setup) failed\])"
+    r"|ok[ \t]+(?P<ok>\S{1,200})[ \t]+(?:\(cached\)|[0-9]+\.[0-9]+s)[^\n]*"
+    r"|FAIL[ \t]+(?P<failed>\S{1,200})[ \t]+(?:[0-9]+\.[0-9]+s|\[(?:build|setup) failed\])"
     r"|\?[ \t]+\S+[ \t]+(?P<none>\[no test files\])"
 )
 
@@ -37,7 +41,7 @@ def count_go(text: str) -> Tally | None:
             passed, failed, skipped = _leaves(outcomes)
             if match["failed"]:
                 failed = max(failed, 1)
-            elif match["ok"] is not None and not verbose and "[no tests to run]" not in match["ok"]:
+            elif match["ok"] and not verbose and "[no tests to run]" not in match[0]:
                 passed += 1
             total = [total[0] + passed, total[1] + failed, total[2] + skipped]
             outcomes = {}
@@ -72,6 +76,23 @@ def first_go_failure(text: str) -> Failure | None:
     return Failure(first.start(), "panic" if panicked else None, subtest[1])
 
 
+_GO_OUTCOMES: dict[str, Outcome] = {"PASS": "passed", "FAIL": "failed", "SKIP": "skipped"}
+
+
+def go_outcomes(text: str) -> Iterator[tuple[str, Outcome]]:
+    """`package.Test/subtest`, without the package where its line is missing; what did not build by itself."""
+    tests: list[tuple[str, Outcome]] = []
+    for match in _GO_LINE.finditer(text):
+        if match["outcome"]:
+            tests.append((match["test"], _GO_OUTCOMES[match["outcome"]]))
+        elif package := match["ok"] or match["failed"]:
+            yield from ((f"{package}.{test}", outcome) for test, outcome in tests)
+            tests = []
+            if match[0].endswith(" failed]"):
+                yield package, "failed"
+    yield from tests
+
+
 _CARGO_SUMMARY = line(
     rf"test result: (?:ok|FAILED)\. {NUMBER} passed; {NUMBER} failed; {NUMBER} ignored;[^\n]*"
 )
@@ -101,3 +122,41 @@ def first_cargo_failure(text: str) -> Failure | None:
     location = re.compile(r"\n *--> ([^\n]+)").match(text, error.end())
     kind = error[0].strip().partition("error")[2]
     return Failure(error.start(), "error" + kind, location[1] if location else "the build")
+
+
+_CARGO_OUTCOMES: dict[str, Outcome] = {
+    "ok": "passed",
+    "PASS": "passed",
+    "LEAK": "passed",
+    "ignored": "skipped",
+    "SKIP": "skipped",
+}
+_CARGO_TEST = line(
+    r" +Running (?:unittests )?(?P<source>\S+ )?\(?(?:[^\s()]*/)?(?P<binary>[^\s/()]{1,200})-[0-9a-f]{16}\)?"
+    r"| +Doc-tests (?P<crate>\S{1,200})"
+    r"|test (?P<test>[^\n]+?)(?: - should panic)? \.\.\. (?P<outcome>ok|FAILED|ignored)(?:[ ,][^\n]*)?"
+    r"|---- (?P<failed>[^\n]+) stdout ----"
+    r"| +(?:TRY [0-9]+ )?(?P<status>PASS|LEAK|SKIP|FAIL|TIMEOUT|ABORT|SIG[A-Z]+) \[[ 0-9.s]*\]"
+    r" (?:\( *[0-9]+/[0-9]+\) )?(?P<nextest>\S+ \S+)"
+)
+
+
+def cargo_outcomes(text: str) -> Iterator[tuple[str, Outcome]]:
+    """`binary::module::test`, without the binary where it is not announced; nextest's names as they are."""
+    binary = ""
+    for match in _CARGO_TEST.finditer(text):
+        if match["binary"] or match["crate"]:
+            # The library and the program of a crate have the same name.
+            program = (match["source"] or "").endswith("main.rs ")
+            binary = (match["binary"] or match["crate"]) + (" (bin)::" if program else "::")
+        elif match["nextest"]:
+            yield match["nextest"], _CARGO_OUTCOMES.get(match["status"], "failed")
+        else:
+            name = match["test"] or match["failed"]
+            yield binary + name, _CARGO_OUTCOMES.get(match["outcome"], "failed")
+
+
+FRAMEWORKS = (
+    Framework("go", count_go, first_go_failure, go_outcomes),
+    Framework("cargo", count_cargo, first_cargo_failure, cargo_outcomes),
+)

@@ -1,50 +1,14 @@
-"""node --test, jest and vitest."""
+"""jest and vitest."""
 
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
-from cooperbench.eval.counting.base import KIND, NUMBER, Failure, Tally, line
+from cooperbench.eval.counting.base import KIND, NUMBER, Failure, Framework, Outcome, Tally, line
 
-# Under TAP whatever a test prints becomes a comment too, so that only the whole block counts as a summary.
-_NODE_SUMMARY = line(
-    rf"(?:# |ℹ )tests {NUMBER}"
-    r"(?:\n(?:# |ℹ )suites [0-9]+)?"
-    + "".join(rf"\n(?:# |ℹ ){word} {NUMBER}" for word in ("pass", "fail", "cancelled", "skipped", "todo"))
-    + r"\n(?:# |ℹ )duration_ms [0-9.]+"
-)
-
-
-def count_node(text: str) -> Tally | None:
-    """The last lines of the spec and the TAP reporter. Cancelled tests count as failed, `todo` as skipped."""
-    blocks = [[int(number) for number in block.groups()] for block in _NODE_SUMMARY.finditer(text)]
-    if not blocks:
-        return None
-    _, passed, failed, cancelled, skipped, todo = (sum(column) for column in zip(*blocks, strict=True))
-    return Tally(passed, failed + cancelled, skipped + todo)
-
-
-_TAP_FAILURE = line(r" *not ok [0-9]+ - ([^\n]+)")
-_TAP_KIND = re.compile(r"\n *name: '(\w+)'\n")
-_TAP_END = line(r" *\.\.\.")
-_SPEC_FAILURE = line(r" *✖ ([^\n]+) \([0-9.]+ms\)")
-_SPEC_KIND = re.compile(rf"\n[ \t]+{KIND}(?: \[[A-Za-z_]+\])?:", re.ASCII)
-
-
-def first_node_failure(text: str) -> Failure | None:
-    """Subtests are printed before the test that they are part of, so that the first is what really failed."""
-    for found in _TAP_FAILURE.finditer(text):
-        if not re.search(r" # (?:TODO|SKIP)\b", found[1]):
-            end = _TAP_END.search(text, found.end())
-            kind = _TAP_KIND.search(text, found.end(), end.end() if end else found.end())
-            return Failure(found.start(), kind[1] if kind else None, found[1])
-    failures = list(_SPEC_FAILURE.finditer(text))
-    for found in failures:
-        kind = _SPEC_KIND.match(text, found.end())
-        if kind:
-            return Failure(found.start(), kind[1], found[1])
-    return Failure(failures[0].start(), None, failures[0][1]) if failures else None
-
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _JEST_LINE = line(
     r"Test Suites: (?P<suites>[^\n]+ total)"
@@ -111,6 +75,42 @@ def first_jest_failure(text: str) -> Failure | None:
     return Failure(found.start(), "AssertionError" if found[2].startswith("expect(") else None, name)
 
 
+_JEST_OUTCOMES: dict[str, Outcome] = {"✓": "passed", "✕": "failed", "○": "skipped", "✎": "skipped"}
+_JEST_TEST = line(
+    r" ?(?:PASS|FAIL)  ?(?P<file>[^\s>][^\n>]{0,199}?)(?: \([0-9.]+ m?s\))?"
+    r"|  ● (?!Console\n)(?P<failed>\S[^\n]*)"
+    r"|(?P<indent> {2,32})(?:"
+    r"(?P<mark>[✓✕○✎]) (?P<name>[^\n]+?)(?: \([0-9.]+ m?s\))?|(?P<group>[^\s●][^\n]{0,199}))"
+)
+
+
+def jest_outcomes(text: str) -> Iterator[tuple[str, Outcome]]:
+    """`file > describe > name`: what is indented below a file, and the headings of its failures."""
+    file = ""
+    above: list[str] = []
+    for match in _JEST_TEST.finditer(text):
+        if match["file"]:
+            file = match["file"]
+        elif not file:
+            continue
+        elif match["failed"]:
+            broken = match["failed"] == "Test suite failed to run"
+            yield file if broken else _jest_id(file, match["failed"]), "failed"
+        else:
+            above = above[: len(match["indent"]) // 2 - 1]
+            if match["group"]:
+                above.append(match["group"])
+                continue
+            outcome = _JEST_OUTCOMES[match["mark"]]
+            name = match["name"].partition(" ")[2] if outcome == "skipped" else match["name"]
+            yield _jest_id(file, *above, name), outcome
+
+
+def _jest_id(*names: str) -> str:
+    # The headings of failures do not tell a separator from one in a name.
+    return " > ".join(names).replace(" › ", " > ")
+
+
 _VITEST_SUMMARY = line(
     r" +(?P<what>Test Files|Tests|Errors)  "
     r"(?P<numbers>no tests|[0-9]{1,9} [a-z ]+(?: \| [0-9]{1,9} [a-z ]+)*)(?: \([0-9]+\))?"
@@ -153,3 +153,25 @@ def first_vitest_failure(text: str) -> Failure | None:
         return None
     name = found[1].partition(" [ ")[0].rpartition(" > ")[2]
     return Failure(found.start(), found[2], name)
+
+
+_VITEST_OUTCOMES: dict[str, Outcome] = {"✓": "passed", "×": "failed", "↓": "skipped", "□": "skipped"}
+_VITEST_TEST = line(
+    r" (?P<mark>[✓×↓□]) (?P<test>[^\s>][^\n>]* > [^\n]+?)(?: [0-9]+ms)?(?: \((?:retry|repeat) x[0-9]+\)){0,2}"
+    r"| FAIL  (?P<failed>[^\n]+ > [^\n]+|[^\n]+?(?= \[ ))[^\n]*"
+)
+
+
+def vitest_outcomes(text: str) -> Iterator[tuple[str, Outcome]]:
+    """`file > describe > name`, from the verbose reporter; others name only what failed."""
+    for match in _VITEST_TEST.finditer(text):
+        if match["failed"]:
+            yield match["failed"], "failed"
+        else:
+            yield match["test"], _VITEST_OUTCOMES[match["mark"]]
+
+
+FRAMEWORKS = (
+    Framework("jest", count_jest, first_jest_failure, jest_outcomes),
+    Framework("vitest", count_vitest, first_vitest_failure, vitest_outcomes),
+)
