@@ -104,8 +104,3 @@ def _one_line(text: str) -> str:
     shown = "".join(char if char.isprintable() else " " for char in text[: 2 * LONGEST_ERROR])
     shown = re.sub(" +", " ", shown).strip()
     return shown if len(shown) <= LONGEST_ERROR else shown[: LONGEST_ERROR - 1] + "…"
-
-
-def read_outcomes(output: str) -> dict[str, str]:
-    """STUB to be replaced."""
-    return {}
