@@ -444,7 +444,7 @@ class _PairWriter:
 
 
 def _totals(features: Sequence[int], *, success: bool) -> dict[str, Any]:
-    runs = {
+    runs: dict[str, dict[str, Any]] = {
         str(feature): {
             "success": success, "tests_passed": 7 if success else 6, "tests_failed": int(not success),
             "tests_skipped": 0, "framework": "pytest", "exit_code": int(not success), "timed_out": False, "flaky_failures": [],

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ from cooperbench.eval.backends.gcp.batch_settings import read_batch_settings
 from cooperbench.eval.backends.gcp.labels import is_leftover
 from cooperbench.eval.backends.gcp.prices import dollars_per_hour, kind_of
 from cooperbench.eval.backends.gcp.settings import read_settings
+from cooperbench.eval.reference import ReferenceStore
 from cooperbench.eval.remote import Order
 from cooperbench.eval.remote_entry import make_entry
 from cooperbench.storage import read_json
@@ -143,6 +145,39 @@ def test_one_job_with_several_images_gives_the_verdicts_of_the_local_backend(
     assert machines["policy"]["machineType"] == "e2-standard-8"
     assert (job.spec["labels"]["cooperbench"], job.spec["labels"]["cooperbench-run"]) == ("1", "there")
     assert_nothing_left(cloud, there)
+
+
+def test_references_go_along_and_come_back(
+    cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COOPERBENCH_CACHE_DIR", str(tmp_path / "cache"))
+    there, again = make_both(tmp_path, features=(1, 2))
+    store, (pair,) = ReferenceStore(), there.pairs
+    judge(there)
+    known = store.known([pair.task])
+    assert [(one.feature_id, one.success, one.network) for one in known] == [
+        (1, True, "none"),
+        (2, True, "none"),
+    ]
+    for reference in known:
+        store.save(replace(reference, tests_passed=77))
+    judge(again)
+    (record,) = again.evaluations().values()
+    assert record["overall_success"] is True
+    assert [one["tests_passed"] for one in record["references"].values()] == [77, 77], (
+        "not run again over there"
+    )
+
+
+def test_a_golden_patch_that_fails_there_is_no_error(cloud: Cloud, tmp_path: Path) -> None:
+    there, here = make_both(tmp_path, features=(1, 2))
+    (tmp_path / "data/tiny_task/task7/feature2/feature.patch").write_text(golden(1))
+    judge(there)
+    judge(here, "local")
+    assert there.evaluations() == here.evaluations()
+    (record,) = there.evaluations().values()
+    assert record["status"] == "no_reference"
+    assert len(cloud.batch.created) == 1, "and is not tried again"
 
 
 def test_a_killed_harness_finds_its_job_again(
