@@ -63,9 +63,12 @@ def load(docker: DockerBackend, base_image: str, image_template: str, index: Pac
             names.add(name)
 
     yield load
-    for name in names:
+    api = docker.engine.api
+    for image in api.images():
         with contextlib.suppress(Exception):
-            docker.engine.api.remove_image(name, force=True)
+            # What was made from them has their variables.
+            if f"{index.url}/simple/" in str(api.inspect_image(image["Id"])["Config"]["Env"]):
+                api.remove_image(image["Id"], force=True)
 
 
 @pytest.fixture
