@@ -34,8 +34,8 @@ def _own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _no_engine_settings(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tests of the Docker backend set an engine for their whole session; it is not for the others."""
-    if "backends/docker/" not in request.node.nodeid:
+    """Tests that use an engine set it for their whole session; it is not for the others."""
+    if "engine_variables" not in request.fixturenames:
         for name in ("COOPERBENCH_IMAGE_TEMPLATE", "COOPERBENCH_DOCKER_PULL", "COOPERBENCH_BUILD_ARGS"):
             monkeypatch.delenv(name, raising=False)
         for name in ("MSWEA_DOCKER_EXECUTABLE", "DOCKER_HOST", "CONTAINER_HOST"):

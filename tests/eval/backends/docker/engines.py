@@ -29,6 +29,7 @@ from cooperbench.eval.backends.docker.podman import PodmanService
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+ENGINES = tuple((os.environ.get("COOPERBENCH_TEST_ENGINES") or "docker,podman").split(","))
 PACKAGES = "git,python3,nodejs"
 BASE = "cooperbench-test-base:bookworm-1"
 START_SECONDS = 60.0

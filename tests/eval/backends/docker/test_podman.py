@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.eval.backends.docker.conftest import ENGINES
-from tests.eval.backends.docker.engines import podman_storage, skipped_without_engine
+from tests.eval.backends.docker.engines import ENGINES, podman_storage, skipped_without_engine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
