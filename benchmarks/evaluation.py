@@ -2,7 +2,8 @@
 
 30 golden pairs of three tasks with two evaluations at once, reference runs known. The tests take milliseconds, so what
 is measured is ours: sandboxes, patches, merges, files. On Docker where an engine answers or can be started, and on
-this machine's own sandboxes.
+this machine's own sandboxes. Then one runner call of three tasks that install when they run, from an index on this
+machine: in the image as published with a network, and in the one that keeps what they install.
 """
 
 from __future__ import annotations
@@ -18,15 +19,21 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tests.eval.backends.docker.engines import NoEngine, docker_host, provide_base
 from tests.eval.backends.docker.tasks import DOCKERFILE
+from tests.eval.published.images import load_image
+from tests.eval.published.index import PackageIndex
+from tests.eval.published.packages import provide_packages
+from tests.eval.published.tasks import write_published
 from tests.tiny import write_tiny
 
 from cooperbench.dataset.discovery import discover
+from cooperbench.dataset.images import image_name
 from cooperbench.eval.backends.docker import DockerBackend
 from cooperbench.eval.backends.docker.engine import connect
 from cooperbench.eval.backends.local import LocalBackend
 from cooperbench.eval.evaluator import Evaluator
 from cooperbench.eval.executor import TestExecutor
 from cooperbench.eval.reference import References
+from cooperbench.eval.testrun import Conditions
 from cooperbench.models import seats_of
 from cooperbench.storage import ExperimentPaths
 from cooperbench.workshop import Workshop
@@ -88,6 +95,26 @@ def measure(name: str, backend: EvalBackend, folder: Path, pairs: tuple[Pair, ..
     )
 
 
+def installs(backend: DockerBackend, base: str, folder: Path) -> None:
+    packages = provide_packages()
+    repos = ("pip_task", "uv_task", "pnpm_task")
+    tasks = write_published(folder / "published", packages, repos)
+    print(f"{'one runner call':<44} {'as published':>22} {'installs kept':>22}")
+    with PackageIndex(packages) as index, Workshop(backend) as workshop:
+        executor = TestExecutor(workshop, 600)
+        for repo, task in tasks.items():
+            load_image(backend.engine, task, image_name(task), base=base, index=index)
+            feature = task.features[0]
+            shown = []
+            for conditions in (Conditions("public"), Conditions("none", installed=True)):
+                executor.run(task, feature, feature.patch.read_bytes(), conditions)  # makes the layer
+                index.reset()
+                run = executor.run(task, feature, feature.patch.read_bytes(), conditions)
+                assert run.success, run.output
+                shown.append(f"{run.duration_seconds:.1f} s, {index.traffic().bytes / 1e6:.2f} MB")
+            print(f"{repo:<44} {shown[0]:>22} {shown[1]:>22}", flush=True)
+
+
 def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
@@ -102,6 +129,7 @@ def main() -> None:
                 os.environ["DOCKER_HOST"] = address
                 base = provide_base(connect("docker"))
                 measure("docker", DockerBackend(build_args={"BASE_IMAGE": base}, pull="never"), folder, pairs)
+                installs(DockerBackend(pull="never"), base, folder)
         except NoEngine as error:
             print(f"docker: left out: {error}")
 

@@ -76,6 +76,10 @@ def test_the_first_error_is_one_line(output: str, expected: str | None) -> None:
         ("W: Some index files failed\nE: Unable to locate package x", "E: Unable to locate package x"),
         ("npm warn old x\nnpm error code E404\nnpm error 404 Not Found - GET x", "npm error 404 Not Found - GET x"),
         ("npm ERR! code ERESOLVE\nnpm ERR! ERESOLVE unable to resolve", "npm ERR! ERESOLVE unable to resolve"),
+        (("  error: subprocess-exited-with-error\n  × pip subprocess to install build dependencies did not run successfully.\n"
+         "  │ exit code: 1\n  ╰─> [2 lines of output]\n      ERROR: Could not find a version of setuptools (from versions: none)\n"),
+         "ERROR: Could not find a version of setuptools (from versions: none)"),
+        ("\u2009ERR_PNPM_NO_OFFLINE_TARBALL\u2009 A package is missing\nCleaned up.", "ERR_PNPM_NO_OFFLINE_TARBALL A package is missing"),
         (" WARN  deprecated x\n ERR_PNPM_FETCH_404  GET x: Not Found", "ERR_PNPM_FETCH_404 GET x: Not Found"),
         ("go: downloading x v1.0.0\ngo: x@v1.0.0: Get x: dial tcp: lookup x: no such host",
          "go: x@v1.0.0: Get x: dial tcp: lookup x: no such host"),

@@ -31,18 +31,20 @@ _TOOL_ERROR = line(
         (
             re.escape(_TRACEBACK),
             # git, cargo, uv, gcc, tsc, argparse, …
-            r" {0,9}(?:\S+: )?(?:fatal |internal )?[Ee]rror(?:\[\w+\]| TS[0-9]+)?: [^\n]+",
+            # (what pip says of a subprocess is followed by what that said)
+            r" {0,9}(?:\S+: )?(?:fatal |internal )?[Ee]rror(?:\[\w+\]| TS[0-9]+)?: (?!subprocess-exited)[^\n]+",
             # pip says the latter of installations that succeeded
-            r"ERROR: (?!usage: |pip's dependency resolver)[^\n]+",
+            r" {0,9}ERROR: (?!usage: |pip's dependency resolver)[^\n]+",
             r"fatal: [^\n]+",
             r"\w*Error(?: \[\w+\])?: [^\n]+",
             r"E  +[A-Za-z_][\w.]*: [^\n]+",
             r"E: [^\n]+",
             r"\[ERROR\] [^\n]+",
             r"npm (?:ERR!|error) (?!code |errno |syscall |path )[^\n]+",
-            r" ?ERR_PNPM_[^\n]+",
+            # pnpm puts a thin space before it
+            r"[^\w\n]?ERR_PNPM_[^\n]+",
             r"error [A-Z][^\n]+",
-            r" {0,9}× [A-Z][^\n]+",
+            r" {0,9}× (?!Getting |Preparing |Building )[A-Z][^\n]+",
             r"go: (?!warning|downloading |finding |extracting |found |added |upgraded |creating |to )[^\n]+",
             r"curl: \([0-9]+\) [^\n]+",
             r"make(?:\[[0-9]+\])?: \*\*\* [^\n]+",

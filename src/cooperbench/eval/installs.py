@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 
 from cooperbench.errors import SandboxError
 from cooperbench.eval.backends.base import SandboxOptions
-from cooperbench.eval.testrun import PATCHES_DIR, WHEELS_DIR, run_tests
+from cooperbench.eval.testrun import INSTALLED, PATCHES_DIR, WHEELS_DIR, run_tests
 from cooperbench.models import REPO_DIR
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _FORMAT = 1
 _PIP_LOG = "/cooperbench/pip.log"
 _ENVIRONMENT = {
+    **INSTALLED,
     "PIP_LOG": _PIP_LOG,
     # Empty counts as not set: an image that switches the cache off for its own size would fetch everything twice.
     "PIP_NO_CACHE_DIR": "",

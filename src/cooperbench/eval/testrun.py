@@ -25,7 +25,10 @@ TESTS_NAME = "tests.patch"
 FEATURE_NAME = "feature.patch"
 WHEELS_DIR = "/cooperbench/wheels"
 """Where an image with installs has what pip fetched."""
+INSTALLED = {"npm_config_store_dir": "/cooperbench/pnpm-store"}
+"""For every call in an image with installs. By itself pnpm keeps its store on the file system of the repository."""
 OFFLINE = {
+    **INSTALLED,
     "PIP_NO_INDEX": "1",
     "PIP_FIND_LINKS": WHEELS_DIR,
     "UV_OFFLINE": "1",
@@ -48,7 +51,9 @@ class Conditions(NamedTuple):
 
     @property
     def env(self) -> Mapping[str, str]:
-        return OFFLINE if self.installed and self.network == "none" else {}
+        if not self.installed:
+            return {}
+        return OFFLINE if self.network == "none" else INSTALLED
 
 
 @dataclass(frozen=True)

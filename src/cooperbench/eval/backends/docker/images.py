@@ -248,8 +248,7 @@ class ImageStore:
         return removed
 
     def _remove_made(self, tasks: set[str] | None, removed: list[str], *, built: bool) -> None:
-        with faults("listing the images", self._engine.client):
-            everything = self._engine.api.images()
+        everything = self._everything()
         # Layers first: the others are below them.
         for kind in (PREPARED, INSTALLS, CONTEXT) if built else (PREPARED, INSTALLS):
             for image in everything:
@@ -266,10 +265,17 @@ class ImageStore:
 
     def layers_with_installs(self, task: Task) -> list[str]:
         """The images with what the task's runner installs."""
-        filters = {"label": [INSTALLS, f"{TASK}={task.label}"]}
+        return sorted(
+            name
+            for image in self._everything()
+            if (labels := image.get("Labels") or {}).get(INSTALLS) and labels.get(TASK) == task.label
+            for name in image.get("RepoTags") or []
+        )
+
+    def _everything(self) -> list[dict[str, Any]]:
         with faults("listing the images", self._engine.client):
-            found = self._engine.api.images(filters=filters)
-        return sorted(name for image in found for name in image.get("RepoTags") or [])
+            found: list[dict[str, Any]] = self._engine.api.images()
+        return found
 
     def context_key(self, task: Task) -> str:
         """What identifies a build: the files in it. Not its arguments, which need not be at hand to use it."""
