@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from cooperbench._version import __version__
 from cooperbench.agents.base import REPO_DIR
+from cooperbench.agents.models.calls import patience_seconds
 from cooperbench.agents.recorder import Recorder
 from cooperbench.agents.registry import get_agent, version_of
 from cooperbench.agents.session import Session
@@ -67,7 +68,9 @@ def sandbox_for(
     seat: Seat, pair: Pair, config: RunConfig, image: Image, reaches: tuple[str, ...] = ()
 ) -> AgentSandbox:
     seconds = config.limits.seconds
-    lifetime = UNLIMITED_LIFETIME_SECONDS if seconds is None else int(seconds) + 2 * SNAPSHOT_SECONDS
+    # An outage of the model's provider is not the agent's time, but the sandbox has to outlast it.
+    outage = int(min(patience_seconds(), UNLIMITED_LIFETIME_SECONDS))
+    lifetime = UNLIMITED_LIFETIME_SECONDS if seconds is None else int(seconds) + outage + 2 * SNAPSHOT_SECONDS
     labels = {"run": config.run_name, "pair": pair.label, "agent": seat.agent_id}
     options = SandboxOptions("agent", config.network, labels, reaches)
     return AgentSandbox(image.agent_reference or image.reference, lifetime, options)
