@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -40,3 +41,11 @@ def _no_engine_settings(request: pytest.FixtureRequest, monkeypatch: pytest.Monk
             monkeypatch.delenv(name, raising=False)
         for name in ("MSWEA_DOCKER_EXECUTABLE", "DOCKER_HOST", "CONTAINER_HOST"):
             monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def hangup() -> Iterator[None]:
+    """Processes of the test get SIGHUP, also where the tests themselves run under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)

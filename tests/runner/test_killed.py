@@ -83,6 +83,13 @@ class Harness:
                 found.append(f"{entry.name} {words}")
         return found
 
+    def wait_for_sandboxes(self, process: subprocess.Popen[Any]) -> None:
+        deadline = time.monotonic() + 30
+        while not self.survivors():
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
     def wait_for_no_survivors(self) -> None:
         deadline = time.monotonic() + 20
         while self.survivors():
@@ -118,7 +125,11 @@ def test_sigkill_at_many_moments_loses_and_repeats_nothing(tmp_path: Path) -> No
     assert harness.results() == after
 
 
-@pytest.mark.parametrize("signals", [(signal.SIGINT,), (signal.SIGTERM,), (signal.SIGINT, signal.SIGINT)])
+@pytest.mark.usefixtures("hangup")
+@pytest.mark.parametrize(
+    "signals",
+    [(signal.SIGINT,), (signal.SIGTERM,), (signal.SIGHUP, signal.SIGHUP), (signal.SIGINT, signal.SIGINT)],
+)
 def test_an_interrupted_run_ends_everything_and_continues(
     tmp_path: Path, signals: tuple[signal.Signals, ...]
 ) -> None:
@@ -127,10 +138,7 @@ def test_an_interrupted_run_ends_everything_and_continues(
     assert process.stdout
     while "features_" not in process.stdout.readline():
         assert process.poll() is None
-    deadline = time.monotonic() + 30
-    while not harness.survivors():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    harness.wait_for_sandboxes(process)
     for number in signals:
         process.send_signal(number)
         time.sleep(0.1)
@@ -143,6 +151,39 @@ def test_an_interrupted_run_ends_everything_and_continues(
     summary = read_json(tmp_path / "logs/r/summary.json")
     assert summary is not None
     assert summary["settings"]["coop"]["missing"] == 6
+
+
+@pytest.mark.usefixtures("hangup")
+def test_a_closed_terminal_ends_the_run_and_everything_of_it(tmp_path: Path) -> None:
+    harness = Harness(tmp_path, step="sleep 300")
+    ours, its = os.openpty()
+    environment = {**os.environ, "COOPERBENCH_CACHE_DIR": str(harness.cache), "TERM": "xterm"}
+    # What a shell in a terminal does: the terminal is the session's, and all that the run has.
+    in_terminal = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+    process = subprocess.Popen(
+        [sys.executable, "-c", in_terminal, *harness.words],
+        env=environment, stdin=its, stdout=its, stderr=its, start_new_session=True,
+    )  # fmt: skip
+    os.close(its)
+    try:
+        harness.wait_for_sandboxes(process)
+        os.close(ours)
+        assert process.wait(30) == 130
+    finally:
+        process.kill()
+    assert harness.survivors() == []
+    assert not list((harness.cache / "sandboxes").glob("*/*"))
+    assert read_json(tmp_path / "logs/r/summary.json") is not None
+
+
+def test_nohup_is_heeded(tmp_path: Path) -> None:
+    harness = Harness(tmp_path, step="sleep 1")
+    harness.words = ["nohup", *harness.words, "-f", "1,2"]
+    process = harness.start()
+    harness.wait_for_sandboxes(process)
+    process.send_signal(signal.SIGHUP)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, output
 
 
 def test_an_interrupted_run_does_not_wait_for_the_model(tmp_path: Path) -> None:

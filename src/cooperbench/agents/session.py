@@ -8,7 +8,8 @@ import time
 from typing import TYPE_CHECKING
 
 from cooperbench.agents.base import REPO_DIR, Limits
-from cooperbench.errors import AgentFailure, Interrupted
+from cooperbench.agents.models.calls import patience_seconds
+from cooperbench.errors import AgentFailure, InfraError, Interrupted
 from cooperbench.models import Usage
 
 if TYPE_CHECKING:
@@ -60,7 +61,13 @@ class Session:
         self._git_shared = git_shared
         self._on_spend = on_spend
         self._cost_before_call = 0.0
-        self._deadline = None if limits.seconds is None else time.monotonic() + limits.seconds
+        self._time_limit = limits.seconds
+        self._time_limit_from = ""
+        self._started = time.monotonic()
+        self._outage_seconds = 0.0
+        self._asked_at: float | None = None
+        """When the model was asked that has not answered yet."""
+        self._failing_since: float | None = None
 
     @property
     def colleagues(self) -> tuple[str, ...]:
@@ -196,7 +203,8 @@ class Session:
         """Until there is something for `incoming`, or the time is up."""
         if self._postbox is None:
             return False
-        self.check_limits()
+        self._model_answered()
+        self._check(self.usage.cost)
         return self._postbox.wait(self._capped(timeout_seconds))
 
     def think(self, text: str) -> None:
@@ -205,6 +213,7 @@ class Session:
 
     def spend(self, usage: Usage) -> None:
         """Account for a model call."""
+        self._model_answered()
         self._cost_before_call = self.usage.cost
         self.usage += usage
         self._on_spend(usage)
@@ -237,16 +246,51 @@ class Session:
         """A line for people, in the log only: what the framework had to cope with."""
         self._recorder.note(text)
 
+    @property
+    def seconds(self) -> float:
+        """The agent's time so far: without waiting for a provider that failed."""
+        return time.monotonic() - self._started - self._outage_seconds
+
+    def limit_time(self, seconds: float, source: str) -> None:
+        """A time limit that the agent's config sets; the shorter one counts."""
+        if self._time_limit is None or seconds < self._time_limit:
+            self._time_limit, self._time_limit_from = seconds, f" ({source})"
+
     def check_running(self) -> None:
-        """Raise AgentFailure when the time is up, Interrupted when the run is being stopped."""
+        """Raise AgentFailure when the time is up, Interrupted when the run is being stopped.
+
+        A model that has been asked may answer late, for as long as a provider may fail: then it is an InfraError.
+        """
         if self._stop.is_set():
             raise Interrupted("stopped")
-        if self._deadline is not None and time.monotonic() >= self._deadline:
-            raise AgentFailure("time_limit", f"time limit of {self.limits.seconds:g} s reached")
+        if self._time_limit is None or self.seconds < self._time_limit:
+            return
+        limit = f"time limit of {self._time_limit:g} s{self._time_limit_from}"
+        if self._asked_at is None:
+            raise AgentFailure("time_limit", f"{limit} reached")
+        if self.seconds - self._time_limit >= patience_seconds():
+            raise InfraError(
+                f"model {self.model!r} has not answered by {patience_seconds():g} s after the {limit}"
+            )
 
     def check_limits(self) -> None:
-        """Before a model is asked: AgentFailure when a limit is reached, Interrupted when the run is being stopped."""
+        """Before each attempt to ask a model: AgentFailure at a limit, Interrupted when the run is being stopped.
+
+        The model has answered when a reply or a step comes. If this is called again before that, the attempt has
+        failed: its time, and the pause after it, are not the agent's.
+        """
+        now = time.monotonic()
+        if self._asked_at is not None:
+            self._outage_seconds += now - self._asked_at
+            self._failing_since = self._failing_since or now
+            if now - self._failing_since >= patience_seconds():
+                raise InfraError(f"model {self.model!r} has failed for {patience_seconds():g} s")
+            self._asked_at = None
         self._check(self.usage.cost)
+        self._asked_at = now
+
+    def _model_answered(self) -> None:
+        self._asked_at = self._failing_since = None
 
     def _check(self, cost: float) -> None:
         self.check_running()
@@ -263,6 +307,7 @@ class Session:
         return result
 
     def _begin_step(self) -> None:
+        self._model_answered()
         # What the last call asked for is paid: it is done, although the call may have reached the limit.
         self._check(self._cost_before_call)
         self.steps += 1
@@ -274,6 +319,6 @@ class Session:
 
     def _capped(self, timeout_seconds: float) -> float:
         """Never longer than the agent has left."""
-        if self._deadline is None:
+        if self._time_limit is None:
             return timeout_seconds
-        return max(0.05, min(timeout_seconds, self._deadline - time.monotonic()))
+        return max(0.05, min(timeout_seconds, self._time_limit - self.seconds))

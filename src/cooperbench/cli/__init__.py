@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import errno
 import os
-import signal
 import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, NoReturn
@@ -15,11 +14,11 @@ from cooperbench.cli.leaving import Leaving
 from cooperbench.envfile import load_env_file
 from cooperbench.errors import CooperBenchError, UserError
 from cooperbench.redaction import redact
+from cooperbench.signals import end_like_ctrl_c, ignore_all
 from cooperbench.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import FrameType
 
 COMMANDS = {
     "demo": "a complete experiment on this machine, with nothing to set up",
@@ -89,7 +88,7 @@ def _execute(words: list[str]) -> int:
         args = make_parser(command).parse_args(words)
     except SystemExit as leaving:
         return leaving.code if isinstance(leaving.code, int) else EXIT_USAGE
-    signal.signal(signal.SIGTERM, _as_interrupt)
+    end_like_ctrl_c()
     try:
         for note in load_env_file():
             sys.stderr.write(f"cooperbench: {printable(note)}\n")
@@ -100,8 +99,7 @@ def _execute(words: list[str]) -> int:
         return _fail(error, EXIT_ERRORS)
     except KeyboardInterrupt:
         # Everything has ended: another Ctrl-C must not turn the orderly exit into a killed process.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        ignore_all()
         sys.stderr.write("cooperbench: interrupted; what is finished is kept, the same command continues\n")
         return EXIT_INTERRUPTED
     except BrokenPipeError:
@@ -126,7 +124,3 @@ def _say_no_more() -> None:
 def _fail(error: Exception, code: int) -> int:
     sys.stderr.write(f"cooperbench: {printable(redact(str(error)))}\n")
     return code
-
-
-def _as_interrupt(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001  # the signal handler's shape
-    raise KeyboardInterrupt

@@ -8,7 +8,6 @@ better.
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -17,10 +16,9 @@ from typing import TYPE_CHECKING, Any
 from cooperbench.eval.remote_entry import read_entry, unpack_task
 from cooperbench.eval.remote_result import pack_result
 from cooperbench.eval.remote_store import Store, access_token
+from cooperbench.signals import end_like_ctrl_c
 
 if TYPE_CHECKING:
-    from types import FrameType
-
     from cooperbench.eval.backends.base import EvalBackend
     from cooperbench.eval.remote_entry import Received
 
@@ -32,7 +30,7 @@ _REGISTRIES = ("-docker.pkg.dev", "gcr.io")
 
 
 def main() -> int:
-    signal.signal(signal.SIGTERM, _as_interrupt)
+    end_like_ctrl_c()
     store, entry_id = Store.from_environment(), os.environ[ENTRY_VARIABLE]
     entry = read_entry(store.get_checked("entries", entry_id, ".json"))
     with tempfile.TemporaryDirectory(prefix="cooperbench-task-") as scratch:
@@ -97,10 +95,6 @@ def _sign_in_to_registry(image: str) -> None:
     config = Path("~/.docker/config.json").expanduser()
     config.parent.mkdir(parents=True, exist_ok=True)
     config.write_text(json.dumps({"auths": {host: {"auth": word}}}), "utf-8")
-
-
-def _as_interrupt(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001  # the signal handler's shape
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

@@ -128,6 +128,9 @@ def select(config: RunConfig) -> tuple[tuple[Pair, ...], tuple[str, ...]]:
 
 def check(config: RunConfig, pairs: Sequence[Pair]) -> None:
     """Whatever can be known to be wrong before anything is made."""
+    from cooperbench.agents.models.calls import patience_seconds
+
+    patience_seconds()
     config.check_against_disk()
     one_of_each_size = {len(pair.feature_ids): pair for pair in reversed(pairs)}.values()
     for player in dict.fromkeys(player for pair in one_of_each_size for player in config.players(pair)):

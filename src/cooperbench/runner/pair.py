@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from cooperbench._version import __version__
 from cooperbench.agents.base import REPO_DIR
+from cooperbench.agents.models.calls import patience_seconds
 from cooperbench.agents.recorder import Recorder
 from cooperbench.agents.registry import get_agent, version_of
 from cooperbench.agents.session import Session
@@ -140,12 +141,12 @@ class PairRun:
     def _set_up(self, seat: Seat, sandboxes: list[RichSandbox]) -> Desk:
         reaches = self._team.remote.open(self._config.run_name) if self._team.remote is not None else ()
         seconds = self._config.limits.seconds
+        # An outage of the model's provider is not the agent's time, but the sandbox has to outlast it.
+        spare = 2 * SNAPSHOT_SECONDS + int(min(patience_seconds(), UNLIMITED_LIFETIME_SECONDS))
         labels = {"run": self._config.run_name, "pair": self._pair.label, "agent": seat.agent_id}
         sandbox = self._guard.open(
             self._image.agent_reference or self._image.reference,
-            timeout_seconds=UNLIMITED_LIFETIME_SECONDS
-            if seconds is None
-            else int(seconds) + 2 * SNAPSHOT_SECONDS,
+            timeout_seconds=UNLIMITED_LIFETIME_SECONDS if seconds is None else int(seconds) + spare,
             options=SandboxOptions("agent", self._config.network, labels, reaches),
         )
         sandboxes.append(sandbox)

@@ -12,11 +12,23 @@ import pytest
 import cooperbench.retry
 from cooperbench.agents.models import calls
 from cooperbench.agents.models.library import load
+from cooperbench.cli import main
 from cooperbench.errors import InfraError, Interrupted, UserError
-from tests.agents.mini_swe.helpers import KEY, SUBMIT, TEXT, TOOLS, act, patching, run_solo, solved
+from tests.agents.mini_swe.helpers import (
+    KEY,
+    MODEL,
+    SUBMIT,
+    TEXT,
+    TOOLS,
+    act,
+    patching,
+    run_solo,
+    solved,
+    write_config,
+)
 from tests.modelserver import Answer, Broken, Tokens, ToolCall, error, say
-from tests.modelserver.replies import CONTEXT_OVERFLOW, Reply
-from tests.tiny import golden
+from tests.modelserver.replies import CONTEXT_OVERFLOW, Failure, Reply
+from tests.tiny import golden, write_tiny
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,6 +82,47 @@ def test_an_outage_is_nobodys_score(
     assert len(server.requests) == 3
 
 
+FAILS = error(500, retry_after="0.5")
+HANGS = Answer("", hold=threading.Event())
+
+
+@pytest.mark.parametrize("reply", [FAILS, HANGS], ids=["fails", "hangs"])
+def test_an_outage_does_not_end_as_the_agents_time_limit(
+    tmp_path: Path, server: ModelServer, monkeypatch: pytest.MonkeyPatch, reply: Reply
+) -> None:
+    monkeypatch.setenv("COOPERBENCH_MODEL_PATIENCE", "2.2")
+    monkeypatch.setattr(cooperbench.retry, "FIRST_PAUSE_SECONDS", 0.01)
+    server.script("", lambda _: reply)
+    path = write_config(tmp_path / "agent.yaml", server.openai_url)
+    words = ["run", "-n", "r", "-a", f"{TEXT},{TOOLS}", "-m", MODEL, "--agent-config", str(path), "-f", "1,2"]
+    words += ["--backend", "local", "--dataset-dir", str(write_tiny(tmp_path / "data"))]
+    words += ["--log-dir", str(tmp_path / "logs"), "--time-limit", "2"]
+    assert main(words) == 1
+    (folder,) = tmp_path.glob("logs/r/coop/*/*/f1_f2")
+    result = json.loads((folder / "result.json").read_text())
+    assert (result["status"], result["infrastructure"]) == ("error", True)
+    assert "answer" in result["error"]
+    assert not (folder / "eval.json").exists()
+    server.script("You are agent1", [act(TEXT, patching(golden(1))), act(TEXT, SUBMIT)])
+    server.script("You are agent2", [act(TOOLS, patching(golden(2))), act(TOOLS, SUBMIT)])
+    assert main(words) == 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"time_limit": 3}, {"config": {"agent": {"wall_time_limit_seconds": 3}}}],
+    ids=["run", "config"],
+)
+def test_waiting_for_a_provider_that_fails_is_not_the_agents_time(
+    tmp_path: Path, server: ModelServer, options: dict[str, Any]
+) -> None:
+    outage = [error(503, retry_after="2"), Failure(500, hold=1.5)]
+    left = run_solo(tmp_path, server, [*outage, *solved()], **options)
+    record = left.result["agents"]["solo"]
+    assert (record["status"], left.result["attempt"]) == ("submitted", 1)
+    assert record["duration_seconds"] > 3
+
+
 @pytest.mark.parametrize(
     ("reply", "said"),
     [
@@ -108,8 +161,8 @@ def test_what_no_pair_would_fare_better_with_stops_the_run_with_one_line(
         ([HALF, act(TOOLS, "ls")], {"config": {"agent": {"step_limit": 1}}}, "step_limit"),
         ([HALF, act(TOOLS, "ls", tokens=Tokens(1_000_000)), act(TOOLS, "ls")], {"cost_limit": 1, "model_name": "openai/gpt-4o"}, "cost_limit"),
         ([HALF, act(TOOLS, "ls", tokens=Tokens(1_600_000)), act(TOOLS, "ls")], {"model_name": "openai/gpt-4o"}, "cost_limit"),
-        ([HALF, Answer("", hold=threading.Event())], {"time_limit": 3}, "time_limit"),
-        ([HALF, Answer("", hold=threading.Event())], {"config": {"agent": {"wall_time_limit_seconds": 3}}}, "time_limit"),
+        ([HALF, act(TOOLS, "true", hold=4.0)], {"time_limit": 3}, "time_limit"),
+        ([HALF, act(TOOLS, "true", hold=4.0)], {"config": {"agent": {"wall_time_limit_seconds": 3}}}, "time_limit"),
     ],
 )  # fmt: skip
 def test_how_an_agent_may_end_with_its_work_handed_in(

@@ -142,6 +142,19 @@ def test_a_refusal_to_answer_is_an_outcome(tmp_path: Path, server: ModelServer) 
     assert (agent["status"], len(server.requests)) == ("content_policy", 4)
 
 
+def test_a_provider_may_fail_for_as_long_as_the_harness_is_patient(
+    tmp_path: Path, server: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The SDK would ask again; what it asks then is the pair's second attempt."""
+    monkeypatch.setenv("COOPERBENCH_MODEL_PATIENCE", "0")
+    server.script(
+        "", lambda _: error(500) if len(server.requests) == 1 else TONGUES["openhands"].last_words[0]
+    )
+    llm = settings("openhands", server.openai_url)["llm"] | {"num_retries": 9, "retry_min_wait": 0}
+    left = play(tmp_path, server, {"llm": llm}, setting="solo", auto_eval=False)
+    assert (left.result["agents"]["solo"]["status"], left.result["attempt"]) == ("submitted", 2)
+
+
 def test_words_without_an_action_end_the_conversation(tmp_path: Path, server: ModelServer) -> None:
     assert solo(tmp_path, server, [say("All is well.")])["status"] == "submitted"
 

@@ -134,6 +134,20 @@ def test_a_provider_that_does_not_go_on_is_an_outcome(
     assert agent["status"] == status
 
 
+def test_a_provider_may_fail_for_as_long_as_the_harness_is_patient(
+    tmp_path: Path, server: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SWE-agent would ask again; what it asks then is the pair's second attempt."""
+    monkeypatch.setenv("COOPERBENCH_MODEL_PATIENCE", "0")
+    server.script(
+        "", lambda _: error(500) if len(server.requests) == 1 else TONGUES["swe_agent"].last_words[0]
+    )
+    config = settings("swe_agent", server.openai_url)
+    config["agent"]["model"]["retry"]["retries"] = 9
+    left = play(tmp_path, server, config, setting="solo", auto_eval=False)
+    assert (left.result["agents"]["solo"]["status"], left.result["attempt"]) == ("submitted", 2)
+
+
 def test_a_refused_key_stops_the_run(tmp_path: Path, server: ModelServer) -> None:
     server.script("", lambda request: error(401))
     with pytest.raises(UserError, match="does not accept the key"):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import cooperbench.retry
 from cooperbench.agents.worker import client
 from cooperbench.agents.worker.agent import WorkerAgent
 from cooperbench.errors import UserError
@@ -137,6 +138,47 @@ def test_time_runs_out_for_an_agent_that_only_thinks(tmp_path: Path) -> None:
     left = solo(tmp_path, "subprocess.Popen(['sleep', '3456']); time.sleep(3456)", time_limit=1.5)
     assert ended(left)[0] == "time_limit"
     assert not _running("sleep", "3456")
+
+
+@pytest.mark.parametrize(
+    ("calls", "said"),
+    [
+        ("harness.check_limits(); time.sleep(60)", "has not answered by 1 s after the time limit of 1.5 s"),
+        ("while True: harness.check_limits(); time.sleep(0.1)", "has failed for 1 s"),
+    ],
+    ids=["hangs", "fails"],
+)
+def test_an_outage_does_not_end_as_the_agents_time_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: str, said: str
+) -> None:
+    monkeypatch.setenv("COOPERBENCH_MODEL_PATIENCE", "1")
+    monkeypatch.setattr(cooperbench.retry, "FIRST_PAUSE_SECONDS", 0.01)
+    left = solo(tmp_path, calls, time_limit=1.5)
+    assert (left.result["status"], left.result["infrastructure"]) == ("error", True)
+    assert said in left.result["error"]
+
+
+def test_waiting_for_a_model_is_the_agents_time_only_if_it_answers(tmp_path: Path) -> None:
+    """Three attempts, of which the first two fail; then a slow answer, after which nothing more is done."""
+    left = solo(
+        tmp_path,
+        """
+        for seconds in (1.5, 1.5, 0):
+            harness.check_limits()
+            time.sleep(seconds)
+        harness.reply("at last")
+        harness.exec("echo more >>app.txt")
+        harness.check_limits()
+        time.sleep(3)
+        harness.reply("slow")
+        harness.exec("echo never >>app.txt")
+        """,
+        time_limit=2.5,
+    )
+    assert ended(left) == ("time_limit", "time limit of 2.5 s reached")
+    agent = left.result["agents"]["solo"]
+    assert (agent["steps"], agent["model_calls"]) == (1, 2)
+    assert "+more" in left.patch("solo")
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from cooperbench.agents.mini_swe import framework
 from cooperbench.agents.models import library
-from cooperbench.errors import AgentFailure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,13 +23,10 @@ class MiniSweAgent:
     style: ClassVar[StyleName] = "text"
 
     def check(self, config_path: Path | None, pairs: Sequence[Pair], setting: Setting) -> None:  # noqa: ARG002
-        from cooperbench.agents.models.calls import patience_seconds
-
         config = _load_config(self.style, config_path)
         from cooperbench.agents.mini_swe.config import check_values
 
         check_values(config, config_path)
-        patience_seconds()
 
     def check_model(self, model: str, config_path: Path | None) -> None:
         from cooperbench.agents.models.keys import check_model
@@ -67,15 +62,10 @@ def _run(style: StyleName, session: Session) -> None:
         # The framework's default must not undercut what was asked for.
         settings["cost_limit"] = 0.0
     wall_seconds = settings.get("wall_time_limit_seconds") or 0
-    started = time.monotonic()
-
-    def check() -> None:
-        session.check_running()
-        if 0 < wall_seconds <= time.monotonic() - started:
-            raise AgentFailure("time_limit", f"time limit of {wall_seconds} s (agent config) reached")
-
+    if wall_seconds > 0:
+        session.limit_time(wall_seconds, "agent config")
     make_model = TextModel if style == "text" else ToolCallModel
-    asking = Asking(session, check, config)
+    asking = Asking(session, config)
     model = make_model(asking, model_name=session.model, **_with_cache(config.model, session.model))
     loop = Loop(session, model, SandboxEnvironment(session, config.environment), **settings)
     loop.end(loop.run(session.prompt))

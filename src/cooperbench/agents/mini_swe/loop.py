@@ -78,18 +78,18 @@ class SandboxEnvironment:
 class Asking:
     """What both models do in our way: call, account, keep on record."""
 
-    def __init__(self, session: Session, check: Callable[[], None], config: Config) -> None:
+    def __init__(self, session: Session, config: Config) -> None:
         assert session.model is not None
         self._session = session
         self._litellm = load()
         self._model = session.model
-        self._caller = Caller(session.model, self._litellm, check, session.note)
+        self._caller = Caller(
+            session.model, self._litellm, session.check_running, session.note, again=session.check_limits
+        )
         self.last_cost = 0.0
         self._said_unpriced = False
         asked_for = config.model.get("model_kwargs", {}).get("timeout") or DEFAULT_CALL_SECONDS
-        self._more = NO_OTHER_RETRIES | {
-            "timeout": min(float(asked_for), session.limits.seconds or DEFAULT_CALL_SECONDS)
-        }
+        self._more = NO_OTHER_RETRIES | {"timeout": float(asked_for)}
 
     def ask(self, call: Callable[..., Any], kwargs: Message) -> Any:
         """The provider's answer, accounted for and on record."""
@@ -148,6 +148,8 @@ class Loop(DefaultAgent):
 
     def query(self) -> Message:
         self._session.check_limits()
+        # The framework's clock is ours: an outage of the provider is not the agent's time.
+        self._start_time = time.time() - self._session.seconds
         for message in self._session.incoming():
             text = f"Message from {message.sender}:\n\n{message.text}"
             super().add_messages(self.model.format_message(role="user", content=text))

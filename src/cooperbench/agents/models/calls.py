@@ -52,6 +52,8 @@ class Caller:
     """Takes what people should find in the log."""
     patience: float = field(default_factory=patience_seconds)
     answered: int = 0
+    again: Callable[[], None] = lambda: None
+    """Called before another attempt at the same call."""
 
     def ask(self, call: Callable[[], Any]) -> Any:
         """`call()`, until it answers. What it raises in the end is one of ours: see `faults`, or an InfraError."""
@@ -77,6 +79,7 @@ class Caller:
                     ) from error
                 self.note(f"model call failed, again in {pause:.1f} s: {detail(error)}")
                 self._wait(pause)
+                self.again()
             else:
                 self.answered += 1
                 return answer

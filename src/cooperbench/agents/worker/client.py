@@ -134,7 +134,11 @@ class Harness:
         self._ask("think", {"text": text})
 
     def check_limits(self) -> None:
-        """Ended when a limit is reached: call it before a model call."""
+        """Ended when a limit is reached: call it before each attempt to ask a model.
+
+        Until `reply`, or the next step, you wait for the provider; called again before that, the attempt has failed:
+        that time is not the agent's.
+        """
         self._ask("check_limits", {})
 
     def done(self, status: str = "submitted", message: str = "") -> None:

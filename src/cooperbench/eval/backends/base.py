@@ -145,10 +145,10 @@ class SandboxOptions:
     network: NetworkPolicy = "none"
     labels: Mapping[str, str] = field(default_factory=dict)
     """Run, pair and agent, for people who look at what is running and for cleaning up."""
-    left_out: tuple[str, ...] = ()
-    """Folders whose changes are not part of a snapshot of it (for backends with the capability `snapshots`)."""
     reaches: tuple[str, ...] = ()
     """`host:port` of what it reaches besides what its network policy allows: a git server of the backend's own."""
+    left_out: tuple[str, ...] = ()
+    """Folders whose changes are not part of a snapshot of it (for backends with the capability `snapshots`)."""
 
 
 @dataclass(frozen=True)

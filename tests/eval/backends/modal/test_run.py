@@ -73,7 +73,8 @@ def test_a_pair_whose_sandbox_is_lost_is_run_again(plane: Plane, tmp_path: Path)
     assert plane.running() == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.usefixtures("hangup")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_run_that_is_told_to_stop_leaves_nothing_running(plane: Plane, tmp_path: Path, number: int) -> None:
     write_buildable(tmp_path / "dataset")
     plane.add_dataset(tmp_path / "dataset")

@@ -59,8 +59,20 @@ class AccountedLLM(LLM):
         """Of the last call, if that failed."""
         return self._errors[-1] if self._errors else None
 
+    def _make_retry_decorator(self) -> Any:
+        """The SDK's; the harness learns of each attempt, since one that fails is not the agent's time."""
+        tried_again = super()._make_retry_decorator()
+
+        def decorate(attempt: Any) -> Any:
+            def checked(**kwargs: Any) -> Any:
+                self._harness.check_limits()
+                return attempt(**kwargs)
+
+            return tried_again(checked)
+
+        return decorate
+
     def _accounted(self, ask: Any, args: Any, kwargs: Any) -> Any:
-        self._harness.check_limits()
         cost_before, started = self.metrics.accumulated_cost, time.monotonic()
         try:
             response = ask(*args, **kwargs)
