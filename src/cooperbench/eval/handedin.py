@@ -12,11 +12,11 @@ from cooperbench.eval.hygiene import clean_patch
 from cooperbench.eval.merge import PatchRepo
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from cooperbench.eval.hygiene import DroppedFile
-    from cooperbench.eval.merge import BaseTree
-    from cooperbench.models import Pair
+    from cooperbench.eval.merge import Applied, BaseTree
+    from cooperbench.models import MergeResult, Pair
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,8 @@ class HandedIn:
     """What is tested; None where there is nothing usable."""
     dropped: tuple[DroppedFile, ...] = ()
     error: str | None = None
+    applied: Applied | None = None
+    """As the store sees it, for merging; None where there is nothing to merge."""
     tree: str = ""
     """Identifies what the patch makes of the base; the same for two patches that make the same."""
 
@@ -38,37 +40,58 @@ def hidden_paths_of(pair: Pair) -> frozenset[str]:
     return frozenset(path for feature in pair.features for path in paths_of(feature.tests.read_bytes()))
 
 
+def examine_all(
+    patches: Mapping[str, bytes | None], hidden: frozenset[str], base: BaseTree
+) -> tuple[dict[str, HandedIn], MergeResult]:
+    """Each agent's patch, and all of them merged."""
+    with PatchRepo(base, [patch for patch in patches.values() if patch and not _problem(patch)]) as repo:
+        works = {agent_id: _examine(patch, hidden, base, repo) for agent_id, patch in patches.items()}
+        return works, repo.merge_applied([work.applied for work in works.values()])
+
+
 def examine(patch: bytes | None, hidden: frozenset[str], base: BaseTree) -> HandedIn:
-    """Is it a patch, does it apply, and what of it may reach the tests?"""
-    if patch is None:
-        return HandedIn("missing", None, error="no patch was handed in")
+    """One patch by itself."""
+    with PatchRepo(base, [patch] if patch and not _problem(patch) else []) as repo:
+        return _examine(patch, hidden, base, repo)
+
+
+def _problem(patch: bytes) -> str:
+    """Why it is no patch, or none that may be applied."""
     try:
         check_safe_paths(parse_diff(patch))
     except PatchError as error:
-        return HandedIn("failed", None, error=str(error))
-    with PatchRepo(base, [patch]) as repo:
-        applied = repo.apply(patch)
+        return str(error)
+    return ""
+
+
+def _examine(patch: bytes | None, hidden: frozenset[str], base: BaseTree, repo: PatchRepo) -> HandedIn:
+    """Is it a patch, does it apply, and what of it may reach the tests?"""
+    if patch is None:
+        return HandedIn("missing", None, error="no patch was handed in")
+    if problem := _problem(patch):
+        return HandedIn("failed", None, error=problem)
+    applied = repo.apply(patch)
+    if applied.status == "empty":
+        return HandedIn("empty", b"", error="the patch is empty", applied=applied)
+    if applied.tree is None:
+        return HandedIn("failed", None, error=f"the patch does not apply: {applied.error}")
+    tree = applied.tree
+
+    def before(path: str) -> bytes | None:
+        found = base.read([path]).get(path)
+        return found.data if found else None
+
+    clean = clean_patch(patch, hidden, before, lambda path: repo.file(tree, path))
+    if clean.dropped:
+        applied = repo.apply(clean.patch)
         if applied.status == "empty":
-            return HandedIn("empty", b"", error="the patch is empty")
+            reason = "nothing is left of the patch without test files"
+            return HandedIn("empty", b"", clean.dropped, reason, applied)
         if applied.tree is None:
-            return HandedIn("failed", None, error=f"the patch does not apply: {applied.error}")
-        tree = applied.tree
-
-        def before(path: str) -> bytes | None:
-            found = base.read([path]).get(path)
-            return found.data if found else None
-
-        clean = clean_patch(patch, hidden, before, lambda path: repo.file(tree, path))
-        if not clean.dropped:
-            return HandedIn("applied", patch, tree=tree_id(repo.patch_of(tree)))
-        rest = repo.apply(clean.patch)
-        if rest.status == "empty":
-            return HandedIn("empty", b"", clean.dropped, "nothing is left of the patch without test files")
-        if rest.tree is None:
-            return HandedIn(
-                "failed", None, clean.dropped, f"without test files it does not apply: {rest.error}"
-            )
-        return HandedIn("applied", clean.patch, clean.dropped, tree=tree_id(repo.patch_of(rest.tree)))
+            reason = f"without test files it does not apply: {applied.error}"
+            return HandedIn("failed", None, clean.dropped, reason)
+    tree = tree_id(repo.patch_of(applied.tree or tree))
+    return HandedIn("applied", clean.patch if clean.dropped else patch, clean.dropped, None, applied, tree)
 
 
 def tree_id(patch: bytes) -> str:

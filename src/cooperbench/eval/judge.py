@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cooperbench._version import __version__
 from cooperbench.eval.brokenfile import broken_place
-from cooperbench.eval.handedin import examine, hidden_paths_of, touched_paths, tree_id
-from cooperbench.eval.merge import merge_patches
+from cooperbench.eval.handedin import examine_all, hidden_paths_of, touched_paths, tree_id
 from cooperbench.eval.record import SCHEMA, evaluation_key
 from cooperbench.eval.testrun import TestRun, not_run
 from cooperbench.models import seats_of
@@ -104,7 +103,7 @@ def _judge(
     """What eval.json says of the agents; puts what was tested and printed beside it."""
     hidden, base = hidden_paths_of(pair), executor.base(pair.task)
     base.read(touched_paths(patches.values()))  # all at once: each read may need a sandbox
-    handed_in = {agent_id: examine(patch, hidden, base) for agent_id, patch in patches.items()}
+    handed_in, merge = examine_all(patches, hidden, base)
 
     def test_all(feature_ids: Sequence[int], patch: bytes | None, tree: str, reason: str | None) -> _Runs:
         """Each feature's tests; where there is nothing to test, that is said of each."""
@@ -126,7 +125,6 @@ def _judge(
     if setting == "solo":
         merged = _solo_merged(handed_in["solo"], agents["solo"])
     else:
-        merge = merge_patches(base, [work.patch for work in handed_in.values()])
         evaluation.merged_patch = merge.patch
         runs = test_all(
             pair.feature_ids, merge.patch, tree_id(merge.patch), merge.detail or "nothing to merge"
