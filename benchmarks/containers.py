@@ -16,15 +16,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cooperbench.backends.docker import DockerBackend
 from cooperbench.errors import UserError
-from cooperbench.eval.backends.base import SandboxOptions
-from cooperbench.eval.backends.docker import DockerBackend
+from cooperbench.sandbox.contract import SandboxOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cooperbench.eval.backends.base import NetworkPolicy
-    from cooperbench.eval.backends.docker.sandbox import DockerSandbox
+    from cooperbench.backends.docker.sandbox import DockerSandbox
+    from cooperbench.sandbox.contract import NetworkPolicy
 
 DEFAULT_IMAGE = "cooperbench-test-base:bookworm-1"
 POLICIES: tuple[NetworkPolicy, ...] = ("none", "public")

@@ -17,31 +17,31 @@ from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tests.eval.backends.docker.engines import NoEngine, docker_host, provide_base
-from tests.eval.backends.docker.tasks import DOCKERFILE
-from tests.eval.published.images import load_image
-from tests.eval.published.index import PackageIndex
-from tests.eval.published.packages import provide_packages
-from tests.eval.published.tasks import write_published
+from tests.backends.docker.engines import NoEngine, docker_host, provide_base
+from tests.backends.docker.tasks import DOCKERFILE
+from tests.published.images import load_image
+from tests.published.index import PackageIndex
+from tests.published.packages import provide_packages
+from tests.published.tasks import write_published
 from tests.tiny import write_tiny
 
+from cooperbench.backends.docker import DockerBackend
+from cooperbench.backends.docker.engine import connect
+from cooperbench.backends.local import LocalBackend
 from cooperbench.dataset.discovery import discover
 from cooperbench.dataset.images import image_name
-from cooperbench.eval.backends.docker import DockerBackend
-from cooperbench.eval.backends.docker.engine import connect
-from cooperbench.eval.backends.local import LocalBackend
 from cooperbench.eval.evaluator import Evaluator
 from cooperbench.eval.executor import TestExecutor
 from cooperbench.eval.reference import References
 from cooperbench.eval.testrun import Conditions
 from cooperbench.models import seats_of
+from cooperbench.sandbox.workshop import Workshop
 from cooperbench.storage import ExperimentPaths
-from cooperbench.workshop import Workshop
 
 if TYPE_CHECKING:
-    from cooperbench.eval.backends.base import EvalBackend
     from cooperbench.eval.testrun import TestRun
     from cooperbench.models import Pair
+    from cooperbench.sandbox.contract import EvalBackend
 
 CONCURRENCY = 2
 AIM_SECONDS = 0.5

@@ -25,13 +25,13 @@ from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tests.eval.backends.docker.engines import NoEngine, docker_host, provide_base
+from tests.backends.docker.engines import NoEngine, docker_host, provide_base
 
+from cooperbench.backends.docker.engine import connect
 from cooperbench.errors import CooperBenchError
 from cooperbench.eval.backends import get_backend
-from cooperbench.eval.backends.access import open_sandbox
-from cooperbench.eval.backends.base import SandboxOptions, capabilities_of
-from cooperbench.eval.backends.docker.engine import connect
+from cooperbench.sandbox.access import open_sandbox
+from cooperbench.sandbox.contract import SandboxOptions, capabilities_of
 from cooperbench.team.carriedremote import CarriedRemote
 from cooperbench.team.link import TeamLink
 from cooperbench.team.mailbox import MemoryMailbox
@@ -44,7 +44,7 @@ from cooperbench.team.team import Team
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from cooperbench.eval.backends.base import EvalBackend, RichSandbox
+    from cooperbench.sandbox.contract import EvalBackend, RichSandbox
     from cooperbench.team.mailbox import Mailbox
 
 AGENTS = ("agent1", "agent2")

@@ -14,9 +14,9 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
+from cooperbench.backends.local import LocalBackend
 from cooperbench.dataset.discovery import load_tasks, resolve_dataset_dir
-from cooperbench.eval.backends.access import PlainSandbox
-from cooperbench.eval.backends.local import LocalBackend
+from cooperbench.sandbox.access import PlainSandbox
 
 if TYPE_CHECKING:
     from collections.abc import Callable

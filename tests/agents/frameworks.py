@@ -12,7 +12,7 @@ import yaml
 from cooperbench.agents.environments.frameworks import get_framework
 from cooperbench.agents.environments.store import DATA_VARIABLE, find_environment, install
 from cooperbench.errors import UserError
-from tests.eval.backends.docker.engines import cache_folder, locked
+from tests.backends.docker.engines import cache_folder, locked
 from tests.modelserver import Answer, ToolCall, call
 
 if TYPE_CHECKING:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cooperbench.backends.docker.settings import Mount, read_settings
 from cooperbench.cli import clean, main
 from cooperbench.cli.containers import add_container_arguments, use_container_arguments
 from cooperbench.dataset.images import image_template
 from cooperbench.errors import UserError
-from cooperbench.eval.backends.docker.settings import Mount, read_settings
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cooperbench import evaluate
+from cooperbench.eval.batch.bundle import make_bundle
+from cooperbench.eval.batch.entry import Entry, make_entry, pack_task, read_entry, unpack_task
+from cooperbench.eval.batch.result import BadResult, Result, pack_result
+from cooperbench.eval.batch.store import sha256
 from cooperbench.eval.record import is_evaluated, read_evaluation
 from cooperbench.eval.reference import exported
-from cooperbench.eval.remote_bundle import make_bundle
-from cooperbench.eval.remote_entry import Entry, make_entry, pack_task, read_entry, unpack_task
-from cooperbench.eval.remote_result import BadResult, Result, pack_result
-from cooperbench.eval.remote_store import sha256
-from tests.eval.backends.gcp.batch_cloud import Experiment
+from tests.backends.gcp.batch_cloud import Experiment
 from tests.tiny import golden, write_tiny
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def test_the_bundle_has_all_that_evaluating_in_containers_needs(tmp_path: Path) 
     program = """if True:
         import sys
         sys.path.insert(0, sys.argv[1])
-        import docker, cooperbench.eval.remote_task, cooperbench.eval.evaluator, cooperbench.workshop
+        import docker, cooperbench.eval.batch.task, cooperbench.eval.evaluator, cooperbench.sandbox.workshop
         from cooperbench.eval.backends import get_backend
         assert all(module.__file__.startswith(sys.argv[1]) for module in (docker, cooperbench))
         print(type(get_backend("docker")).__name__, docker.APIClient(version="1.41", base_url="tcp://127.0.0.1:1").base_url)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cooperbench.eval.backends.base import Estimate
 from cooperbench.models import Pair, Task
 from cooperbench.report.loading import load_run
 from cooperbench.report.summary import save_summary
 from cooperbench.report.table import deficit_text, summary_text
+from cooperbench.sandbox.contract import Estimate
 from cooperbench.storage import ExperimentPaths, write_json
 
 if TYPE_CHECKING:

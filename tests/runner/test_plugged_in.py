@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cooperbench.backends.local import LocalBackend
 from cooperbench.errors import InfraError
 from cooperbench.eval import backends
-from cooperbench.eval.backends.local import LocalBackend
 from tests.runner.helpers import run_tiny
 from tests.tiny import golden, write_script
 
 if TYPE_CHECKING:
     from cooperbench.agents.session import Session
-    from cooperbench.eval.backends.base import EvalBackend
+    from cooperbench.sandbox.contract import EvalBackend
 
 
 @dataclass

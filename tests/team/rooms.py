@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cooperbench.eval.backends import get_backend
-from cooperbench.eval.backends.access import open_sandbox
-from cooperbench.eval.backends.base import SandboxOptions
+from cooperbench.sandbox.access import open_sandbox
+from cooperbench.sandbox.contract import SandboxOptions
 from cooperbench.team.link import TeamLink
 from cooperbench.team.mailbox import MemoryMailbox
 from cooperbench.team.postbox import PostBox
@@ -16,7 +16,7 @@ from cooperbench.team.postbox import PostBox
 if TYPE_CHECKING:
     from contextlib import ExitStack
 
-    from cooperbench.eval.backends.base import CommandResult, RichSandbox
+    from cooperbench.sandbox.contract import CommandResult, RichSandbox
     from cooperbench.team.mailbox import Mailbox
 
 AGENTS = ("agent1", "agent2")

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cooperbench import run
+from cooperbench.backends.docker.engine import connect
 from cooperbench.dataset.demo_data import demo_dir
-from cooperbench.eval.backends.docker.engine import connect
-from tests.eval.backends.docker.engines import docker_host, provide_base, skipped_without_engine
+from tests.backends.docker.engines import docker_host, provide_base, skipped_without_engine
 from tests.runner.helpers import Left
 from tests.team.redis_fixtures import socket_server, wait_for_message
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cooperbench.agents.session import Session
-    from cooperbench.eval.backends.docker.engine import Engine
+    from cooperbench.backends.docker.engine import Engine
 
 # With the other tests of engines: one process for all of them.
 pytestmark = [pytest.mark.xdist_group("engines"), pytest.mark.timeout(900)]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cooperbench.backends.local import LocalBackend
 from cooperbench.eval import backends
-from cooperbench.eval.backends.local import LocalBackend
 from cooperbench.team.carriedremote import CarriedRemote
 from tests.runner.helpers import run_tiny
 from tests.tiny import write_script

@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cooperbench.backends.local import LocalBackend
 from cooperbench.errors import SandboxError
 from cooperbench.eval import backends
-from cooperbench.eval.backends.access import open_sandbox
-from cooperbench.eval.backends.base import SandboxOptions
-from cooperbench.eval.backends.local import LocalBackend
+from cooperbench.sandbox.access import open_sandbox
+from cooperbench.sandbox.contract import SandboxOptions
 from cooperbench.team.gitserver import GitServer, SharedServer
 from cooperbench.team.servedremote import ServedRemote
-from tests.eval.backends.sharing import (
+from tests.runner.helpers import run_tiny
+from tests.sandbox.sharing import (
     AGENTS,
     COMMIT,
     address,
@@ -27,14 +28,13 @@ from tests.eval.backends.sharing import (
     check_that_nobody_else_gets_in,
     git,
 )
-from tests.runner.helpers import run_tiny
 from tests.tiny import write_script
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from cooperbench.eval.backends.base import RichSandbox
+    from cooperbench.sandbox.contract import RichSandbox
     from cooperbench.team.gitremote import GitRemote
 
 

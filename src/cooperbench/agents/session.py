@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cooperbench.agents.recorder import Recorder
-    from cooperbench.eval.backends.base import CommandResult, RichSandbox
     from cooperbench.models import Message, Pair, Seat, Setting
+    from cooperbench.sandbox.contract import CommandResult, RichSandbox
     from cooperbench.team.postbox import PostBox
 
 DEFAULT_COMMAND_SECONDS = 600.0

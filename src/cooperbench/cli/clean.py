@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     import argparse
 
 CLEANERS = {
-    "local": "cooperbench.eval.backends.local.leftovers:clean",
-    "docker": "cooperbench.eval.backends.docker.leftovers:clean",
-    "modal": "cooperbench.eval.backends.modal.leftovers:clean",
-    "gcp": "cooperbench.eval.backends.gcp.leftovers:clean",
+    "local": "cooperbench.backends.local.leftovers:clean",
+    "docker": "cooperbench.backends.docker.leftovers:clean",
+    "modal": "cooperbench.backends.modal.leftovers:clean",
+    "gcp": "cooperbench.backends.gcp.leftovers:clean",
 }
 """Where things can be left over: functions that remove it and return what it was, one line each."""
 NEARBY = ("local", "docker")

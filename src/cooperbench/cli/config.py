@@ -43,8 +43,8 @@ def _add_gcp_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _set_up_gcp(args: argparse.Namespace) -> int:
-    from cooperbench.eval.backends.gcp.backend import require_clients
-    from cooperbench.eval.backends.gcp.wizard import Wanted, set_up
+    from cooperbench.backends.gcp.backend import require_clients
+    from cooperbench.backends.gcp.wizard import Wanted, set_up
 
     if not args.skip_tests:
         require_clients()

@@ -60,7 +60,7 @@ def use_container_arguments(args: argparse.Namespace, backend: str) -> None:
         raise UserError("--image-template is not for --backend local, which prepares tasks by their setup.sh")
     use_template_argument(args)
     if mounts:
-        from cooperbench.eval.backends.docker.settings import read_mount
+        from cooperbench.backends.docker.settings import read_mount
 
         for mount in mounts:
             read_mount(mount)

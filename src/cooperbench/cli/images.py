@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Sequence
 
-    from cooperbench.eval.backends.docker import DockerBackend
+    from cooperbench.backends.docker import DockerBackend
     from cooperbench.models import Task
 
 ACTIONS = {
@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from cooperbench.eval.backends.docker import DockerBackend
+    from cooperbench.backends.docker import DockerBackend
 
     chosen = args.action != "clean" or any(
         value is not None for value in (args.subset, args.repo, args.task_id, args.features, args.dataset_dir)
@@ -87,7 +87,7 @@ def select_tasks(args: argparse.Namespace) -> list[Task]:
 
 
 def _list(backend: DockerBackend, tasks: Sequence[Task], *, as_json: bool) -> int:
-    from cooperbench.eval.backends.docker.agentlayer import prepared_name
+    from cooperbench.backends.docker.agentlayer import prepared_name
 
     rows: list[dict[str, Any]] = []
     for task in tasks:

@@ -8,15 +8,15 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from cooperbench.backends.docker.faults import faults
 from cooperbench.dataset.images import image_name
 from cooperbench.errors import CooperBenchError, InfraError, UserError
-from cooperbench.eval.backends.docker.faults import faults
 from cooperbench.text import plural, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from cooperbench.eval.backends.docker import DockerBackend
+    from cooperbench.backends.docker import DockerBackend
     from cooperbench.models import Task
 
 _REGISTRY = re.compile(r"[a-z0-9.-]+(:[0-9]+)?(/[a-z0-9][a-z0-9._-]*)*")
@@ -55,7 +55,7 @@ def push_all(
 def registry_template(registry: str | None) -> str:
     """How images are called there. Without a registry it is Artifact Registry's, in the project that is set up."""
     if registry is None:
-        from cooperbench.eval.backends.gcp.settings import read_settings
+        from cooperbench.backends.gcp.settings import read_settings
 
         try:
             settings = read_settings()
@@ -76,7 +76,7 @@ def push_task(
     backend: DockerBackend, task: Task, template: str, say: Callable[[str], None]
 ) -> tuple[str, str]:
     """The image's name over there and its digest."""
-    from cooperbench.eval.backends.gcp.registry import sign_in
+    from cooperbench.backends.gcp.registry import sign_in
 
     found = backend.images.present(task)
     if found is None:

@@ -109,7 +109,7 @@ def _in_sandboxes(
     from cooperbench.eval.executor import TestExecutor
     from cooperbench.eval.reference import References
     from cooperbench.eval.validate import validate_features
-    from cooperbench.workshop import Workshop
+    from cooperbench.sandbox.workshop import Workshop
 
     reports: list[TaskReport] = []
     with Workshop(backends.get_backend(args.backend or default_backend())) as workshop:

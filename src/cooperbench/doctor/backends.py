@@ -28,7 +28,7 @@ def backends(asked: Asked) -> Iterator[Finding]:
 
 def _local() -> Iterator[Finding]:
     """By starting a sandbox, as nothing else tells."""
-    from cooperbench.eval.backends.local import LocalBackend
+    from cooperbench.backends.local import LocalBackend
 
     backend = LocalBackend()
     try:
@@ -53,7 +53,7 @@ def _engines() -> Iterator[Finding]:
 
 
 def _engine(client: str) -> Finding:
-    from cooperbench.eval.backends.docker.engine import connect
+    from cooperbench.backends.docker.engine import connect
 
     name = f"backend docker ({client})"
     try:
@@ -80,7 +80,7 @@ def _engine(client: str) -> Finding:
 
 def _modal() -> Iterator[Finding]:
     """By asking Modal: only it knows whether a token is valid."""
-    from cooperbench.eval.backends.modal.account import check
+    from cooperbench.backends.modal.account import check
 
     try:
         yield Finding("backend modal", Status.OK, check())
@@ -105,8 +105,8 @@ def _gcp() -> Iterator[Finding]:
 
 
 def _google_services(name: str) -> Iterator[Finding]:
-    from cooperbench.eval.backends.gcp.probes import probes
-    from cooperbench.eval.backends.gcp.settings import read_settings
+    from cooperbench.backends.gcp.probes import probes
+    from cooperbench.backends.gcp.settings import read_settings
 
     settings = read_settings()
     answers = []

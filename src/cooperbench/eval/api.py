@@ -14,10 +14,10 @@ from cooperbench.storage import DEFAULT_LOGS_DIR, ExperimentPaths, is_finished, 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from cooperbench.eval.remote import Order
+    from cooperbench.eval.batch.remote import Order
     from cooperbench.models import EvalNetwork, Setting
     from cooperbench.runner.display import Display
-    from cooperbench.workshop import Workshop
+    from cooperbench.sandbox.workshop import Workshop
 
 DEFAULT_TEST_SECONDS = 600
 _PATH_CHARACTERS = 4096
@@ -135,14 +135,14 @@ def evaluate_experiment(
 ) -> dict[str, Any]:
     """Judge what has to be judged; the summary of the whole run."""
     from cooperbench.eval import backends
-    from cooperbench.eval.backends.base import estimate_of
+    from cooperbench.eval.batch.remote import Order, remote_evaluation_of
     from cooperbench.eval.evaluator import mark_unsound
     from cooperbench.eval.record import is_evaluated
     from cooperbench.eval.reference import ReferenceStore
-    from cooperbench.eval.remote import Order, remote_evaluation_of
     from cooperbench.report.summary import save_summary
+    from cooperbench.sandbox.contract import estimate_of
+    from cooperbench.sandbox.workshop import Workshop
     from cooperbench.text import plural
-    from cooperbench.workshop import Workshop
 
     if concurrency < 1 or test_timeout < 1:
         raise UserError("concurrency and the test timeout are at least 1")
@@ -217,7 +217,7 @@ def run_patch_test(
     from cooperbench.eval.handedin import examine, hidden_paths_of
     from cooperbench.eval.reference import References
     from cooperbench.eval.testrun import not_run
-    from cooperbench.workshop import Workshop
+    from cooperbench.sandbox.workshop import Workshop
 
     (task,) = load_tasks(resolve_dataset_dir(dataset_dir), repo_name, task_id)
     if feature_id not in task.feature_ids:

@@ -12,7 +12,7 @@ from cooperbench.models import REPO_DIR
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cooperbench.eval.backends.base import RichSandbox
+    from cooperbench.sandbox.contract import RichSandbox
 
 _SCRATCH = "/tmp/cooperbench-base"  # noqa: S108  # inside a sandbox
 _SECONDS = 300

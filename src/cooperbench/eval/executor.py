@@ -11,21 +11,21 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
-from cooperbench.eval.backends.base import SandboxOptions, capabilities_of
 from cooperbench.eval.basetree import SandboxBaseTree
 from cooperbench.eval.installs import image_with_installs
 from cooperbench.eval.testrun import run_tests
 from cooperbench.once import Once
+from cooperbench.sandbox.contract import SandboxOptions, capabilities_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from cooperbench.eval.backends.base import Capabilities, NetworkPolicy, RichSandbox
     from cooperbench.eval.gittree import BaseFile
     from cooperbench.eval.testrun import Conditions, TestRun
     from cooperbench.models import Feature, Image, Task
-    from cooperbench.workshop import Workshop
+    from cooperbench.sandbox.contract import Capabilities, NetworkPolicy, RichSandbox
+    from cooperbench.sandbox.workshop import Workshop
 
 SPARE_SECONDS = 300
 """How much longer than the tests a sandbox may live."""

@@ -13,14 +13,14 @@ from importlib import resources
 from typing import TYPE_CHECKING, cast
 
 from cooperbench.errors import SandboxError
-from cooperbench.eval.backends.base import SandboxOptions
 from cooperbench.eval.testrun import INSTALLED, PATCHES_DIR, WHEELS_DIR, run_tests
 from cooperbench.models import REPO_DIR
+from cooperbench.sandbox.contract import SandboxOptions
 
 if TYPE_CHECKING:
-    from cooperbench.eval.backends.base import SnapshottingBackend
     from cooperbench.models import Task
-    from cooperbench.workshop import Workshop
+    from cooperbench.sandbox.contract import SnapshottingBackend
+    from cooperbench.sandbox.workshop import Workshop
 
 _FORMAT = 1
 _PIP_LOG = "/cooperbench/pip.log"

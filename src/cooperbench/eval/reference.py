@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from cooperbench._version import __version__
 from cooperbench.errors import CooperBenchError, UserError
-from cooperbench.eval.backends.base import SandboxOptions, check_network
 from cooperbench.eval.counts import read_outcomes
 from cooperbench.eval.diff import PatchError, paths_of
 from cooperbench.eval.handedin import examine
 from cooperbench.eval.testrun import Conditions, not_run
 from cooperbench.once import Once
 from cooperbench.retry import with_retries
+from cooperbench.sandbox.contract import SandboxOptions, check_network
 from cooperbench.settings import default_cache_dir
 from cooperbench.storage import read_json, utc_now, write_json
 
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor, Future
     from pathlib import Path
 
-    from cooperbench.eval.backends.base import Capabilities, NetworkPolicy
     from cooperbench.eval.executor import TestExecutor
     from cooperbench.eval.testrun import TestRun
     from cooperbench.models import EvalNetwork, Feature, Pair, Task
+    from cooperbench.sandbox.contract import Capabilities, NetworkPolicy
 
 SCHEMA = "cooperbench.reference/1"
 EXPORT_SCHEMA = "cooperbench.references/1"

@@ -17,7 +17,7 @@ from cooperbench.models import TestCounts
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from cooperbench.eval.backends.base import CommandResult, NetworkPolicy, RichSandbox
+    from cooperbench.sandbox.contract import CommandResult, NetworkPolicy, RichSandbox
 
 RUNNER = "/usr/local/bin/runner.sh"
 PATCHES_DIR = "/patches"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cooperbench.eval.handedin import HandedIn
     from cooperbench.eval.reference import Reference, References
     from cooperbench.models import Feature, Task
-    from cooperbench.workshop import Workshop
+    from cooperbench.sandbox.workshop import Workshop
 
 SCHEMA = "cooperbench.validation/1"
 

@@ -19,9 +19,9 @@ from cooperbench.storage import read_json, utc_now, write_json
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from cooperbench.eval.backends.base import Estimate
     from cooperbench.models import Pair, Setting
     from cooperbench.report.records import PairData
+    from cooperbench.sandbox.contract import Estimate
     from cooperbench.storage import ExperimentPaths
 
 SCHEMA = "cooperbench.summary/1"

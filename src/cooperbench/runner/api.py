@@ -22,10 +22,10 @@ from cooperbench.text import plural
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from cooperbench.eval.backends.base import NetworkPolicy
     from cooperbench.models import EvalNetwork, Pair, Setting
     from cooperbench.runner.display import Display
     from cooperbench.runner.plan import Plan
+    from cooperbench.sandbox.contract import NetworkPolicy
 
 DEFAULT_TIME_LIMIT_SECONDS = 3600.0
 _WARM_UP = "warm-up "

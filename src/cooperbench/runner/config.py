@@ -18,9 +18,9 @@ from cooperbench.team.office import DEFAULT_REDIS_URL
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cooperbench.eval.backends.base import NetworkPolicy
     from cooperbench.models import EvalNetwork, Pair
     from cooperbench.runner.lineup import Player
+    from cooperbench.sandbox.contract import NetworkPolicy
 
 SCHEMA = "cooperbench.config/1"
 

@@ -6,28 +6,28 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cooperbench.errors import Interrupted, RunStopped
-from cooperbench.eval.backends.base import estimate_of
+from cooperbench.eval.batch.remote import Order, remote_evaluation_of
 from cooperbench.eval.evaluator import Evaluator
 from cooperbench.eval.executor import TestExecutor
 from cooperbench.eval.reference import References
-from cooperbench.eval.remote import Order, remote_evaluation_of
 from cooperbench.redaction import redact
 from cooperbench.report.summary import save_summary
 from cooperbench.retry import with_retries
 from cooperbench.runner.budget import Budget, spent_on_disk
 from cooperbench.runner.pair import RESULT_SCHEMA, PairRun
+from cooperbench.sandbox.contract import estimate_of
+from cooperbench.sandbox.workshop import Workshop
 from cooperbench.storage import error_record, write_json
 from cooperbench.team.mailbox import MemoryMailbox
-from cooperbench.workshop import Workshop
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from cooperbench.eval.backends.base import EvalBackend
     from cooperbench.models import Message, Pair, Task
     from cooperbench.runner.config import RunConfig
     from cooperbench.runner.display import Display
     from cooperbench.runner.plan import Plan
+    from cooperbench.sandbox.contract import EvalBackend
     from cooperbench.team.office import PostOffice
 
 

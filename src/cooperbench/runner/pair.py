@@ -14,12 +14,12 @@ from cooperbench.agents.recorder import Recorder
 from cooperbench.agents.registry import get_agent, version_of
 from cooperbench.agents.session import Session
 from cooperbench.errors import AgentFailure, InfraError, Interrupted, RunStopped, UserError
-from cooperbench.eval.backends.base import SandboxOptions
 from cooperbench.eval.diff import PatchError, paths_of
 from cooperbench.gitcall import GitError
 from cooperbench.models import seats_of, summed_accounts
 from cooperbench.redaction import redact
 from cooperbench.runner.workspace import SNAPSHOT_SECONDS, prepare_repository, take_patch
+from cooperbench.sandbox.contract import SandboxOptions
 from cooperbench.storage import utc_now, write_json
 from cooperbench.team.contribution import contributions
 from cooperbench.team.gitremote import make_remote
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from cooperbench.agents.base import Agent
-    from cooperbench.eval.backends.base import RichSandbox
-    from cooperbench.eval.backends.guard import SandboxGuard
     from cooperbench.models import Image, Message, Pair, Seat, Usage
     from cooperbench.runner.config import RunConfig
     from cooperbench.runner.lineup import Player
     from cooperbench.runner.workspace import Start
+    from cooperbench.sandbox.contract import RichSandbox
+    from cooperbench.sandbox.guard import SandboxGuard
     from cooperbench.storage import PairPaths
     from cooperbench.team.mailbox import Mailbox
 

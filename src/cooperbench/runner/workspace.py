@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cooperbench.agents.base import REPO_DIR
 from cooperbench.errors import SandboxError
-from cooperbench.eval.backends.scrub import scrub_script
+from cooperbench.sandbox.scrub import scrub_script
 
 if TYPE_CHECKING:
-    from cooperbench.eval.backends.base import RichSandbox
+    from cooperbench.sandbox.contract import RichSandbox
 
 PREPARED_GIT_DIR = "/cooperbench/base.git"
 """Where a backend that prepares images puts the base commit."""

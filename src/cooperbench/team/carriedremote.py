@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from cooperbench.eval.backends.base import RichSandbox
+    from cooperbench.sandbox.contract import RichSandbox
     from cooperbench.team.hub import Hub
     from cooperbench.team.ledger import FileThere, Place, Push
 

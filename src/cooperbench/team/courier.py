@@ -20,7 +20,7 @@ from cooperbench.team.mailbox import MAX_MESSAGE_BYTES
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cooperbench.eval.backends.base import RichSandbox
+    from cooperbench.sandbox.contract import RichSandbox
 
 POLL_SECONDS = 0.25
 LARGEST_REQUEST_BYTES = MAX_MESSAGE_BYTES + 1000

@@ -19,7 +19,7 @@ from cooperbench.team.packs import LARGEST_BASE_BYTES, read_pack, run_git_script
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from cooperbench.eval.backends.base import CommandResult, RichSandbox
+    from cooperbench.sandbox.contract import CommandResult, RichSandbox
 
 GitSharing = Literal["server", "carried"]
 """What a backend that can have a server does for `--git`."""

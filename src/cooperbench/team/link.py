@@ -18,7 +18,7 @@ from cooperbench.team.courier import PollingCourier, StreamCourier, collect, scr
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from cooperbench.eval.backends.base import RichSandbox
+    from cooperbench.sandbox.contract import RichSandbox
     from cooperbench.team.courier import Courier, Event
 
 TEAM_DIR = "/cooperbench/team"

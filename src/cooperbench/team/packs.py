@@ -11,7 +11,7 @@ from cooperbench.team.courier import script_text
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from cooperbench.eval.backends.base import CommandResult, RichSandbox
+    from cooperbench.sandbox.contract import CommandResult, RichSandbox
 
 LARGEST_BASE_BYTES = 250_000_000
 _SCRIPT_SECONDS = 240.0

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from cooperbench.eval.backends.base import RichSandbox
+    from cooperbench.sandbox.contract import RichSandbox
     from cooperbench.team.gitremote import GitRemote
     from cooperbench.team.gitserver import GitServer, GitSharing
     from cooperbench.team.ledger import FileThere, Place, Push

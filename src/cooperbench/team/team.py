@@ -11,8 +11,8 @@ from cooperbench.team.postbox import PostBox
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from cooperbench.eval.backends.base import RichSandbox
     from cooperbench.models import Message
+    from cooperbench.sandbox.contract import RichSandbox
     from cooperbench.team.gitremote import GitRemote
     from cooperbench.team.link import Receipt
     from cooperbench.team.mailbox import Mailbox

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from cooperbench.agents.session import Session
     from cooperbench.agents.worker.process import Worker
-    from cooperbench.eval.backends.base import CommandResult
+    from cooperbench.sandbox.contract import CommandResult
 
 PROTOCOL = 1
 DEFAULT_SILENCE_SECONDS = 1200.0

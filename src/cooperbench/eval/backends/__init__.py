@@ -1,4 +1,4 @@
-"""Where code runs: one sandbox protocol for agents and for evaluation, and the backends behind it.
+"""The documented door to backends, and nothing else: they are in `cooperbench.backends` and `cooperbench.sandbox`.
 
 `get_backend` is looked up here by everything that needs a backend, so that replacing this attribute, as the
 documentation shows, is enough to plug one in.
@@ -6,6 +6,6 @@ documentation shows, is enough to plug one in.
 
 from __future__ import annotations
 
-from cooperbench.eval.backends.registry import backend_names, get_backend, register
+from cooperbench.backends.registry import backend_names, get_backend, register
 
 __all__ = ["backend_names", "get_backend", "register"]

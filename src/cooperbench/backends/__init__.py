@@ -1,0 +1,1 @@
+"""The backends: where sandboxes run. `registry` finds one by its name."""

@@ -1,0 +1,231 @@
+"""The `docker` backend: makes tasks' images ready and starts their sandboxes in an engine, Docker's or Podman's."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import secrets
+import threading
+import weakref
+from typing import TYPE_CHECKING
+
+from cooperbench.backends.docker.agentlayer import installs_name, keep_as_image, prepare_agent_image
+from cooperbench.backends.docker.containers import check_mounts, create_container, make_folders
+from cooperbench.backends.docker.engine import Engine, connect
+from cooperbench.backends.docker.faults import NotThere, faults
+from cooperbench.backends.docker.images import ImageStore, say_nothing
+from cooperbench.backends.docker.labels import INSTALLS, container_labels
+from cooperbench.backends.docker.leftovers import remove_leftovers, remove_session
+from cooperbench.backends.docker.networks import Networks
+from cooperbench.backends.docker.sandbox import DockerSandbox, first_command, remove_container
+from cooperbench.backends.docker.settings import DockerSettings, read_settings
+from cooperbench.errors import CooperBenchError, UserError
+from cooperbench.models import Image
+from cooperbench.sandbox.cachelock import lock_path, locked
+from cooperbench.sandbox.channeled import OpenSandboxes
+from cooperbench.sandbox.contract import Capabilities, SandboxOptions, check_network
+from cooperbench.settings import default_cache_dir
+from cooperbench.temporary import remove_abandoned
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
+
+    from cooperbench.backends.docker.images import Found, Say
+    from cooperbench.backends.docker.networks import Attachment
+    from cooperbench.backends.docker.wire import Wire
+    from cooperbench.models import Task
+    from cooperbench.sandbox.contract import RichSandbox
+
+_log = logging.getLogger("cooperbench")
+_backends: weakref.WeakSet[DockerBackend] = weakref.WeakSet()
+
+
+class DockerBackend:
+    """Sandboxes in containers. What isolates them is said in `sandbox.py`, what can be set in `settings.py`."""
+
+    capabilities = Capabilities(
+        rich=True,
+        streams=True,
+        options=True,
+        networks=frozenset({"none", "public"}),
+        prepares=True,
+        closes=True,
+        checks=True,
+        snapshots=True,
+    )
+
+    def __init__(self, **settings: object) -> None:
+        """Nothing is connected to before it is needed."""
+        self.settings: DockerSettings = read_settings(**settings)
+        self._cache_dir = (self.settings.cache_dir or default_cache_dir()).absolute()
+        self._lock = threading.Lock()
+        self._session = ""
+        self._process = 0
+        self._engine: Engine | None = None
+        self._images: ImageStore | None = None
+        self._networks: Networks | None = None
+        self._open: OpenSandboxes[DockerSandbox] = OpenSandboxes()
+        self._proven: set[str] = set()
+        """Images whose tools have passed the channel's self test."""
+        self._told: set[str] = set()
+        _backends.add(self)
+
+    @property
+    def engine(self) -> Engine:
+        """Connected when first asked for; what killed processes left behind is then removed."""
+        with self._lock:
+            if self._engine is None or self._process != os.getpid():
+                engine = connect(self.settings.executable)
+                self._process, self._session = os.getpid(), secrets.token_hex(8)
+                self._images = ImageStore(engine, self.settings)
+                self._networks = Networks(engine, self._session)
+                self._engine = engine
+                remove_leftovers(engine)
+                remove_abandoned()
+            return self._engine
+
+    @property
+    def images(self) -> ImageStore:
+        assert self.engine
+        assert self._images is not None
+        return self._images
+
+    def check(self) -> None:
+        """Is there an engine that answers, and are the folders there that are to be mounted?"""
+        check_mounts(self.engine, self.settings)
+
+    def prepare(self, task: Task, say: Say = say_nothing) -> Image:
+        """Find, pull or build the task's image, and make the one without history from it."""
+        with self._alone_with(task):
+            found = self.images.provide(task, say)
+            agents = prepare_agent_image(self.engine, self.images, task, found, self._make, say)
+        self.images.remember(found)
+        self.images.remember(agents)
+        return Image(found.name, agents.name, found.digest, tuple(self._notes(found, agents)))
+
+    def create_sandbox(
+        self,
+        image: str,
+        timeout: int = 600,
+        workdir: str = "/workspace",
+        *,
+        options: SandboxOptions | None = None,
+    ) -> DockerSandbox:
+        """`image`: any name or id that the engine knows or can pull."""
+        return self._make(image, timeout, workdir, options or SandboxOptions())
+
+    @contextlib.contextmanager
+    def making_snapshot(self, task: Task, key: str) -> Iterator[str | None]:
+        name = installs_name(task, key)
+        with locked(lock_path(self._cache_dir / "docker", f"{self.engine.where} {name}")):
+            yield name if self.images.find(name) else None
+
+    def take_snapshot(self, sandbox: RichSandbox, task: Task, key: str) -> str:
+        assert isinstance(sandbox, DockerSandbox)
+        source = self.images.get(sandbox.image)
+        name = installs_name(task, key)
+        return keep_as_image(self.engine, self.images, sandbox, name, task, source, INSTALLS).name
+
+    def close(self) -> None:
+        """End what is still open, and let go of the engine. It is connected to again when used again."""
+        self._open.end_all("its backend was closed")
+        with self._lock:
+            engine, self._engine = self._engine, None
+            session, process = self._session, self._process
+        if engine is not None and process == os.getpid():
+            with contextlib.suppress(CooperBenchError):
+                remove_session(engine, session)
+            engine.close()
+
+    def _alone_with(self, task: Task) -> AbstractContextManager[None]:
+        """While one process or thread makes an image of a task ready, others wait for it."""
+        return locked(lock_path(self._cache_dir / "docker", f"{self.engine.where} {task.label}"))
+
+    def _make(
+        self,
+        image: str,
+        timeout: int,
+        workdir: str,
+        options: SandboxOptions,
+        network: Attachment | None = None,
+    ) -> DockerSandbox:
+        """`network`: another one than that of the sandbox's network policy."""
+        check_network(self.capabilities, options)
+        engine = self.engine
+        found = self.images.get(image)
+        try:
+            sandbox = self._start(engine, found, timeout, workdir, options, network)
+        except NotThere as error:
+            self.images.forget(image)
+            raise UserError(
+                f"the image {image} is no longer there ({error}); prepare the task again"
+            ) from error
+        if sandbox.without_channel:
+            if found.image_id not in self._told:
+                self._told.add(found.image_id)
+                _log.warning("%s: %s; each command costs a full exec", found.name, sandbox.without_channel)
+        else:
+            self._proven.add(found.image_id)
+        return sandbox
+
+    def _start(
+        self,
+        engine: Engine,
+        found: Found,
+        timeout: int,
+        workdir: str,
+        options: SandboxOptions,
+        network: Attachment | None,
+    ) -> DockerSandbox:
+        assert self._networks is not None
+        doing = f"making a sandbox of {found.name}"
+        name = f"cooperbench-{self._session}-{secrets.token_hex(4)}"
+        line: Wire | None = None
+        try:
+            with faults(doing, engine.client):
+                create_container(
+                    engine,
+                    self.settings,
+                    found,
+                    name=name,
+                    command=first_command(timeout, trusted=found.image_id in self._proven),
+                    workdir=workdir,
+                    network=network or self._networks.attachment(options),
+                    labels=container_labels(self._session, options, timeout),
+                    volumes=options.left_out,
+                )
+                make_folders(engine, name, found)
+                line = engine.attach(name)
+                engine.api.start(name)
+            sandbox = DockerSandbox(
+                engine,
+                name,
+                line,
+                image=found.name,
+                lifetime_seconds=timeout,
+                workdir=workdir,
+                memory_bytes=self.settings.memory_bytes,
+                on_end=self._open.discard,
+            )
+        except BaseException:
+            # By its name: when a request was interrupted, nobody knows what has become of it.
+            with contextlib.suppress(CooperBenchError):
+                remove_container(engine, name)
+            if line is not None:
+                line.close()
+            raise
+        self._open.add(sandbox)
+        return sandbox
+
+    def _notes(self, *images: Found) -> list[str]:
+        told = [found.name for found in images if found.image_id in self._told]
+        return [f"{name} has no bash or lacks tools: each command costs a full exec" for name in told]
+
+
+@atexit.register
+def _close_all() -> None:
+    for backend in list(_backends):
+        backend.close()

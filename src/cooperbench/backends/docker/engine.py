@@ -1,0 +1,222 @@
+"""The engine: found, connected to, and asked over its HTTP API with docker-py, which is imported only here.
+
+Docker's is where DOCKER_HOST or the docker context in use says. Podman's is where CONTAINER_HOST or DOCKER_HOST says,
+else at a socket of its own in the usual places, else a private service that lives as long as this process.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import threading
+import time
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from cooperbench.backends.docker.faults import cannot_connect, faults
+from cooperbench.backends.docker.podman import PodmanService
+from cooperbench.backends.docker.wire import Wire
+from cooperbench.errors import CooperBenchError, UserError
+from cooperbench.sandbox.cachelock import lock_path, locked
+from cooperbench.settings import default_cache_dir
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+
+ANSWER_SECONDS = 120
+_PAUSES_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0)
+_LOST_ITS_PLACE = "(layer|image|container) not known|identifier is not an? (layer|image|container)"
+CHANNEL_ENDED = b"cooperbench-guardian: the channel has ended"
+"""What `guardian.sh` says on stderr."""
+_MOST_IDLE_CONNECTIONS = 64
+_ANY_VERSION = "1.41"
+
+
+class Engine:
+    """A connection to one engine, safe to share between threads. `api` is docker-py's low-level client."""
+
+    def __init__(self, api: Any, where: str, *, podman: bool, service: PodmanService | None = None) -> None:
+        self.api = api
+        self.where = where
+        self.podman = podman
+        self._service = service
+        self._lock = threading.Lock()
+        self._changing = threading.Lock()
+        self._info: dict[str, Any] | None = None
+        self.closed = False
+        self.has_init = True
+        """Until it turns out that the engine lacks the small init that reaps orphans."""
+
+    @property
+    def client(self) -> str:
+        """What users call on the command line."""
+        return "podman" if self.podman else "docker"
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """What the engine says of itself, asked once."""
+        with self._lock:
+            if self._info is None:
+                with faults("asking the engine what it can do", self.client):
+                    self._info = dict(self.api.info())
+            return self._info
+
+    def changing_images(self, action: Callable[[], T]) -> T:
+        """Do something that adds or removes images.
+
+        Podman's storage loses its place when several do so at once, and finds it again: there it is done one at a time
+        by all processes of this user, whichever service of Podman each talks to, and again if somebody else was at it.
+        """
+        if not self.podman:
+            return action()
+        with self._changing, locked(self._storage_lock()):
+            for pause_seconds in _PAUSES_SECONDS:
+                try:
+                    return action()
+                except CooperBenchError as error:
+                    if not re.search(_LOST_ITS_PLACE, str(error)):
+                        raise
+                time.sleep(pause_seconds)
+            return action()
+
+    def _storage_lock(self) -> Path:
+        storage = f"{self.info.get('Name')} {self.info.get('DockerRootDir')}"
+        return lock_path(default_cache_dir() / "podman", storage)
+
+    def attach(self, container: str) -> Wire:
+        """The stdin and stdout of a container's first process, before it is started."""
+        params = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
+        return Wire(self.api.attach_socket(container, params=params), CHANNEL_ENDED)
+
+    def exec(
+        self,
+        container: str,
+        argv: list[str],
+        *,
+        env: dict[str, str] | None = None,
+        cwd: str | None = None,
+    ) -> tuple[str, Wire]:
+        """Start a command in a running container; its id and its wire."""
+        made = self.api.exec_create(container, argv, stdin=True, environment=env, workdir=cwd)
+        return made["Id"], Wire(self.api.exec_start(made["Id"], socket=True))
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        self.api.close()
+        if self._service is not None:
+            self._service.close()
+
+
+def is_podman(executable: str) -> bool:
+    return Path(executable).name.endswith("podman")
+
+
+def connect(executable: str = "docker") -> Engine:
+    """UserError, in one line, where no engine answers. What answers may be Podman although Docker was asked for."""
+    docker = _sdk()
+    if not is_podman(executable):
+        where, options = _docker_address(docker)
+        return _connect_to(docker, where, options, podman=False)
+    if named := os.environ.get("CONTAINER_HOST"):
+        return _connect_to(docker, named, {}, podman=True)
+    for where in _likely_podmans():
+        try:
+            engine = _connect_to(docker, where, {}, podman=True)
+        except UserError:
+            continue  # a socket that nobody serves any more
+        if engine.podman:
+            return engine
+        engine.close()
+    service = PodmanService(executable)
+    try:
+        return _connect_to(docker, service.url, {}, podman=True, service=service)
+    except BaseException:
+        service.close()
+        raise
+
+
+def _sdk() -> Any:
+    try:
+        return import_module("docker")
+    except ModuleNotFoundError as error:
+        raise UserError(
+            "the docker backend needs the Python package docker: pip install 'cooperbench[docker]';"
+            " or use --backend local"
+        ) from error
+
+
+def _docker_address(docker: Any) -> tuple[str, dict[str, Any]]:
+    """DOCKER_HOST with its companions, else the context that the docker command would use."""
+    if os.environ.get("DOCKER_HOST"):
+        try:
+            options = dict(docker.utils.kwargs_from_env())
+        except Exception as error:
+            raise UserError(f"DOCKER_HOST and its certificates cannot be used: {error}") from error
+        return options.pop("base_url", os.environ["DOCKER_HOST"]), options
+    name = os.environ.get("DOCKER_CONTEXT")
+    try:
+        context = docker.ContextAPI.get_context(name) if name else docker.ContextAPI.get_current_context()
+    except Exception as error:
+        raise UserError(f"the docker context {name or 'in use'} cannot be read: {error}") from error
+    if context is None and name:
+        known = ", ".join(sorted(found.Name for found in docker.ContextAPI.contexts()))
+        raise UserError(f"DOCKER_CONTEXT names {name!r}, which is not there; there are: {known}")
+    host = getattr(context, "Host", None)
+    if not host or context.Name == "default":
+        return "unix:///var/run/docker.sock", {}
+    tls = getattr(context, "TLSConfig", None)
+    return host, {"tls": tls} if tls else {}
+
+
+def _connect_to(
+    docker: Any, where: str, options: dict[str, Any], *, podman: bool, service: PodmanService | None = None
+) -> Engine:
+    def make(version: str) -> Any:
+        api = docker.APIClient(
+            base_url=where,
+            version=version,
+            timeout=ANSWER_SECONDS,
+            max_pool_size=_MOST_IDLE_CONNECTIONS,
+            **options,
+        )
+        # There is no proxy to a socket of this machine, and looking for one takes time with every request.
+        api.trust_env = not where.startswith("unix://")
+        return api
+
+    try:
+        _knock(where)
+        # docker-py's own way of asking for the version leaves a socket open where nobody answers.
+        asking = make(_ANY_VERSION)
+        try:
+            about = asking.version(api_version=False)
+        finally:
+            asking.close()
+        parts = {str(part.get("Name")) for part in about.get("Components") or []}
+        return Engine(make(str(about["ApiVersion"])), where, podman="Podman Engine" in parts, service=service)
+    except ImportError as error:
+        raise UserError(f"{where} needs another package ({error}): pip install 'docker[ssh]'") from error
+    except Exception as error:
+        raise cannot_connect(error, where, podman=podman) from error
+
+
+def _knock(where: str) -> None:
+    """OSError where nobody is at a socket; docker-py would say so too, but leave its own end open."""
+    if where.startswith("unix://"):
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(ANSWER_SECONDS)
+            probe.connect(where.removeprefix("unix://"))
+
+
+def _likely_podmans() -> list[str]:
+    """DOCKER_HOST may be meant for Podman too; its own sockets; root's is for root: containers are each user's own."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    sockets = [Path(runtime) / "podman" / "podman.sock"] if runtime else []
+    sockets += [Path("/run/podman/podman.sock")] if os.getuid() == 0 else []
+    named = os.environ.get("DOCKER_HOST")
+    return [*([named] if named else []), *(f"unix://{path}" for path in sockets if path.is_socket())]

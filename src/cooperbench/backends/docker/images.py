@@ -1,0 +1,379 @@
+"""A task's image: found, pulled or built, and the one without history made from it. Each once, whoever asks for it."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import os
+import re
+import tarfile
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from cooperbench.backends.docker.faults import NotThere, faults, words_of
+from cooperbench.backends.docker.labels import CONTEXT, INSTALLS, PREPARED, TASK
+from cooperbench.dataset.demo_data import demo_dir
+from cooperbench.dataset.images import (
+    DEFAULT_TEMPLATE,
+    ENVIRONMENT_VARIABLE,
+    PUBLISHED_TEMPLATE,
+    image_name,
+    image_template,
+)
+from cooperbench.errors import CooperBenchError, InfraError, UserError
+from cooperbench.text import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+    from cooperbench.backends.docker.engine import Engine
+    from cooperbench.backends.docker.settings import DockerSettings
+    from cooperbench.models import Task
+
+    Say = Callable[[str], None]
+
+_HIDDEN = re.compile(r"feature[0-9]+|combined\.patch")
+"""Never part of a build: no image may hold what agents must not see."""
+_PROXIES = ("http_proxy", "https_proxy", "no_proxy", "all_proxy", "ftp_proxy")
+_DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_BUILD_SECONDS = 2 * 3600
+_UNREACHABLE = (
+    "no such host|dial tcp|lookup .*|i/o timeout|connection refused|network is unreachable|context deadline"
+)
+_STEP = re.compile(r"step \d+/\d+ ?: *", re.IGNORECASE)
+_FROM = re.compile(r"^[ \t]*FROM[ \t]+(?:--\S+[ \t]+)*(\S+)", re.IGNORECASE | re.MULTILINE)
+_ARG = re.compile(r"^[ \t]*ARG[ \t]+(\w+)(?:=(\S*))?", re.IGNORECASE | re.MULTILINE)
+_ARGUMENT = re.compile(r"\$(?:(\w+)|\{(\w+)(?::-([^}]*))?\})")
+
+
+@dataclass(frozen=True)
+class Found:
+    """An image that the engine has."""
+
+    name: str
+    image_id: str
+    digest: str
+    """Of the registry where there is one, else the image's id."""
+    path: str
+    """The PATH that it sets."""
+    user: str
+    workdir: str
+    command: tuple[str, ...] | None
+    entrypoint: tuple[str, ...] | None
+    labels: dict[str, str]
+
+
+def say_nothing(line: str) -> None:
+    """For those who want no progress."""
+
+
+class ImageStore:
+    """The images of one engine."""
+
+    def __init__(self, engine: Engine, settings: DockerSettings) -> None:
+        self._engine = engine
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._known: dict[str, Found] = {}
+        self._unreachable = ""
+
+    def find(self, name: str) -> Found | None:
+        """What the engine has under a name or id, now."""
+        try:
+            with faults(f"looking for the image {name}", self._engine.client):
+                data: dict[str, Any] = self._engine.api.inspect_image(name)
+        except NotThere:
+            return None
+        config = data.get("Config") or {}
+        variables = dict(entry.partition("=")[::2] for entry in config.get("Env") or [])
+        digests = [digest.partition("@")[2] for digest in data.get("RepoDigests") or []]
+        image_id = str(data["Id"])
+        image_id = image_id if image_id.startswith("sha256:") else f"sha256:{image_id}"
+        return Found(
+            name=name,
+            image_id=image_id,
+            # Podman makes up a digest for local images too: that of the manifest, as good as any.
+            digest=digests[0] if digests else image_id,
+            path=variables.get("PATH") or _DEFAULT_PATH,
+            user=str(config.get("User") or ""),
+            workdir=str(config.get("WorkingDir") or "/"),
+            command=None if config.get("Cmd") is None else tuple(config["Cmd"]),
+            entrypoint=None if config.get("Entrypoint") is None else tuple(config["Entrypoint"]),
+            labels=dict(config.get("Labels") or {}),
+        )
+
+    def get(self, name: str) -> Found:
+        """An image for a sandbox: the same for the whole session, pulled if it is not there."""
+        with self._lock:
+            known = self._known.get(name)
+        if known is not None:
+            return known
+        found = self.find(name) if self._settings.pull != "always" or _is_id(name) else None
+        if found is None:
+            if self._settings.pull == "never" or _is_id(name):
+                raise UserError(f"there is no image {name}; get it: {self._engine.client} pull {name}")
+            try:
+                self.pull(name)
+            except (InfraError, UserError) as error:
+                raise UserError(
+                    f"there is no image {name} and it cannot be pulled ({error});"
+                    f" get it: {self._engine.client} pull {name}, or cooperbench images build"
+                ) from error
+            found = self.find(name)
+        if found is None:
+            raise UserError(f"there is no image {name}, although it was pulled")
+        self.remember(found)
+        return found
+
+    def remember(self, found: Found) -> None:
+        """Stick to this content under this name, whatever the name comes to mean."""
+        with self._lock:
+            self._known[found.name] = found
+
+    def forget(self, name: str) -> None:
+        with self._lock:
+            self._known.pop(name, None)
+
+    def names_of(self, task: Task) -> list[str]:
+        """What the task's image may be called: by the template that was set, else by both known ones."""
+        template = self._settings.image_template or os.environ.get(ENVIRONMENT_VARIABLE)
+        if template:
+            return [image_name(task, image_template(template))]
+        return [image_name(task, known) for known in (DEFAULT_TEMPLATE, PUBLISHED_TEMPLATE)]
+
+    def present(self, task: Task) -> Found | None:
+        """The task's image if the engine has it and it is not one that we built from other files."""
+        for name in self.names_of(task):
+            found = self.find(name)
+            if found is not None and found.labels.get(CONTEXT, "") in ("", self.context_key(task)):
+                return found
+        return None
+
+    def provide(self, task: Task, say: Say = say_nothing) -> Found:
+        """The task's image: present, else pulled, else built. `pull="always"` asks the registry first."""
+        if self._settings.pull != "always" and (found := self.present(task)):
+            return found
+        reason = "pulling is switched off"
+        if self._settings.pull != "never" and not _is_ours(task):
+            try:
+                return self.pull_task(task, say)
+            except CooperBenchError as error:
+                reason = str(error)
+        if self._settings.pull == "always" and (found := self.present(task)):
+            return found
+        if not task.dockerfile.is_file():
+            names = " nor ".join(self.names_of(task))
+            raise UserError(
+                f"{task.label}: there is no image {names} ({reason}), and no Dockerfile to build one from"
+            )
+        return self.build(task, say)
+
+    def pull_task(self, task: Task, say: Say = say_nothing) -> Found:
+        """The first of the task's names that a registry has; the published one is tried first."""
+        if _is_ours(task):
+            raise UserError(
+                f"{task.label} belongs to the demo, whose images are in no registry: cooperbench images build"
+            )
+        reasons = []
+        for name in reversed(self.names_of(task)):
+            say(f"pulling {name}")
+            try:
+                self.pull(name)
+            except InfraError as error:
+                reasons.append(str(error))
+                continue
+            if found := self.find(name):
+                return found
+        raise InfraError("; ".join(reasons))
+
+    def pull(self, name: str) -> None:
+        if self._unreachable:
+            raise InfraError(f"pulling {name}: {self._unreachable}")
+        full = f"docker.io/{name}" if self._engine.podman and not _has_registry(name) else name
+        last: dict[str, Any] = {}
+        try:
+            with faults(f"pulling {name}", self._engine.client):
+                for event in self._engine.api.pull(full, stream=True, decode=True):
+                    last = event if "error" in event else last
+        except InfraError as error:
+            if re.search(_UNREACHABLE, str(error)):
+                self._unreachable = "the registry cannot be reached"
+            raise
+        if last:
+            raise InfraError(f"pulling {name}: {printable(str(last['error']))[:300]}")
+
+    def build(self, task: Task, say: Say = say_nothing) -> Found:
+        """Build the task's Dockerfile."""
+        name = self.names_of(task)[0]
+        if not task.dockerfile.is_file():
+            raise UserError(f"{task.label} has no Dockerfile to build {name} from")
+        say(f"building {name}")
+        return self._engine.changing_images(lambda: self._build(task, name))
+
+    def _build(self, task: Task, name: str) -> Found:
+        labels = {CONTEXT: self.context_key(task), TASK: task.label}
+        lines: list[str] = []
+        problem = ""
+        with faults(f"building {name}", self._engine.client):
+            events = self._engine.api.build(
+                fileobj=_context(task),
+                custom_context=True,
+                tag=name,
+                rm=True,
+                forcerm=True,
+                decode=True,
+                timeout=_BUILD_SECONDS,
+                labels=labels,
+                buildargs={**_proxies(), **self._settings.build_args},
+                # Without a bridge the engine has no network to build in but the host's.
+                network_mode=None if self._engine.podman or self._has_bridge() else "host",
+            )
+            for event in events:
+                problem = problem or str(event.get("error") or "")
+                lines += str(event.get("stream") or "").splitlines()
+        if problem:
+            raise self._build_failed(task, name, problem, lines)
+        found = self.find(name)
+        if found is None:
+            raise InfraError(f"building {name}: the engine says nothing of what it built")
+        return found
+
+    def remove_made(self, tasks: set[str] | None, *, built: bool) -> list[str]:
+        """Remove the images that we made, of some tasks or of all: layers on top of theirs, if asked those we built."""
+        removed: list[str] = []
+        self._engine.changing_images(lambda: self._remove_made(tasks, removed, built=built))
+        return removed
+
+    def _remove_made(self, tasks: set[str] | None, removed: list[str], *, built: bool) -> None:
+        everything = self._everything()
+        # Layers first: the others are below them.
+        for kind in (PREPARED, INSTALLS, CONTEXT) if built else (PREPARED, INSTALLS):
+            for image in everything:
+                labels = image.get("Labels") or {}
+                if labels.get(kind) and (tasks is None or labels.get(TASK) in tasks):
+                    self._remove(image, removed)
+
+    def _remove(self, image: dict[str, Any], removed: list[str]) -> None:
+        names = [name for name in image.get("RepoTags") or [] if name != "<none>:<none>"] or [image["Id"]]
+        for name in names:
+            with contextlib.suppress(NotThere), faults(f"removing {name}", self._engine.client):
+                self._engine.api.remove_image(name, force=True)
+                removed.append(name)
+
+    def layers_with_installs(self, task: Task) -> list[str]:
+        """The images with what the task's runner installs."""
+        return sorted(
+            name
+            for image in self._everything()
+            if (labels := image.get("Labels") or {}).get(INSTALLS) and labels.get(TASK) == task.label
+            for name in image.get("RepoTags") or []
+        )
+
+    def _everything(self) -> list[dict[str, Any]]:
+        with faults("listing the images", self._engine.client):
+            found: list[dict[str, Any]] = self._engine.api.images()
+        return found
+
+    def context_key(self, task: Task) -> str:
+        """What identifies a build: the files in it. Not its arguments, which need not be at hand to use it."""
+        return hashlib.sha256(_context(task).getvalue()).hexdigest()[:32]
+
+    def _has_bridge(self) -> bool:
+        names = {network["Name"] for network in self._engine.api.networks(names=["bridge"])}
+        return "bridge" in names
+
+    def _build_failed(self, task: Task, name: str, problem: str, lines: list[str]) -> CooperBenchError:
+        """What the engine said, and the last words of the build."""
+        from cooperbench.backends.docker.faults import translated
+
+        said = [
+            line.strip() for line in lines if line.strip() and not line.startswith("Removing intermediate")
+        ]
+        last = f" after: {printable(said[-1])[:200]}" if said else ""
+        error = translated(RuntimeError(problem), f"building {name}", self._engine.client)
+        if isinstance(error, UserError):
+            return error
+        step = next((line for line in reversed(said) if _STEP.match(line)), "")
+        if re.search(_UNREACHABLE, problem) and (start := _FROM.search(_STEP.sub("", step))):
+            image, argument = _base_image(task, start[1], self._settings.build_args)
+            client = self._engine.client
+            another = f", or name another one: COOPERBENCH_BUILD_ARGS={argument}=…" if argument else ""
+            return UserError(
+                f"{task.label}: building {name} failed: its base image {image} is not there and no registry can be"
+                f" reached; get it: {client} pull {image}, or import one under that name ({client} load,"
+                f" {client} import){another}"
+            )
+        return UserError(
+            f"{task.label}: building {name} failed: {printable(words_of(RuntimeError(problem)))}{last}"
+            f" (see it with: {self._engine.client} build {task.path})"
+        )
+
+
+def _base_image(task: Task, named: str, given: Mapping[str, str]) -> tuple[str, str | None]:
+    """The image of a FROM as an engine shows it (Podman with its arguments filled in), and the argument for it."""
+    dockerfile = task.dockerfile.read_text("utf-8", "replace")
+    first = _FROM.search(dockerfile)
+    declared = _ARG.findall(dockerfile, 0, first.start() if first else 0)
+    values = {name: given.get(name) or default.strip("\"'") for name, default in declared}
+
+    def filled(image: str) -> str:
+        return _ARGUMENT.sub(lambda found: values.get(found[1] or found[2]) or found[3] or "", image)
+
+    written = next((one for one in _FROM.findall(dockerfile) if named in (one, filled(one))), named)
+    used = (found[1] or found[2] for found in _ARGUMENT.finditer(written))
+    return printable(filled(written)), next((name for name in used if name in values), None)
+
+
+def _is_id(name: str) -> bool:
+    return name.startswith("sha256:")
+
+
+def _is_ours(task: Task) -> bool:
+    """The demo's tasks are in no registry; whoever took their names there is not us."""
+    try:
+        return task.path.resolve().is_relative_to(demo_dir().resolve())
+    except UserError:
+        return False
+
+
+def _has_registry(name: str) -> bool:
+    first, slash, _ = name.partition("/")
+    return bool(slash) and ("." in first or ":" in first or first == "localhost")
+
+
+def _proxies() -> dict[str, str]:
+    names = [spelling for name in _PROXIES for spelling in (name, name.upper())]
+    return {name: os.environ[name] for name in names if name in os.environ}
+
+
+def _context(task: Task) -> io.BytesIO:
+    """The task's folder without what is hidden, the same bytes for the same content."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as archive:
+        for path in _files(task.path):
+            entry = archive.gettarinfo(path, path.relative_to(task.path).as_posix())
+            entry.mtime = entry.uid = entry.gid = 0
+            entry.uname = entry.gname = ""
+            # As a checkout has them; what an installer made of the modes must not matter.
+            entry.mode = 0o755 if entry.isdir() or entry.mode & 0o111 else 0o644
+            if entry.isfile():
+                with path.open("rb") as content:
+                    archive.addfile(entry, content)
+            else:
+                archive.addfile(entry)
+    packed.seek(0)
+    return packed
+
+
+def _files(folder: Path, top: bool = True) -> Iterator[Path]:
+    for path in sorted(folder.iterdir()):
+        if path.name == "__pycache__" or (top and _HIDDEN.fullmatch(path.name)):
+            continue
+        if path.is_symlink() or path.is_file():
+            yield path
+        elif path.is_dir():
+            yield path
+            yield from _files(path, top=False)

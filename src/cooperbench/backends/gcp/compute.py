@@ -1,0 +1,278 @@
+"""Compute Engine, as the harness uses it: machines made, looked at, listed and deleted."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from cooperbench.backends.gcp.faults import NotFound, faults, translated
+from cooperbench.backends.gcp.settings import COMPUTE_ENDPOINT_VARIABLE
+from cooperbench.errors import CooperBenchError, SandboxTimeout
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from google.cloud import compute_v1
+
+    from cooperbench.backends.gcp.prices import Kind
+    from cooperbench.backends.gcp.settings import GcpSettings
+
+SSH_USER = "cooperbench"
+ABANDONED_MINUTES = 15
+"""A machine that nobody is connected to for this long shuts itself down."""
+CALL_SECONDS = 60.0
+_OPERATION_SECONDS = 300.0
+_DELETIONS_AT_ONCE = 16
+_log = logging.getLogger("cooperbench")
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A machine that is there."""
+
+    name: str
+    zone: str
+    status: str
+    labels: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A machine that is to be made."""
+
+    name: str
+    kind: Kind
+    lifetime_seconds: int
+    labels: Mapping[str, str] = field(default_factory=dict)
+    tags: tuple[str, ...] = ()
+    """By which firewall rules know it."""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    """For the start-up script, beside what it gets on every machine."""
+
+
+class Compute:
+    """The machines of one project. Safe to share between threads."""
+
+    def __init__(self, settings: GcpSettings) -> None:
+        self._settings = settings
+        with faults("connecting to Compute Engine"):
+            from google.cloud import compute_v1
+
+            options = client_options()
+            self._instances = compute_v1.InstancesClient(**options)
+            self._operations = compute_v1.ZoneOperationsClient(**options)
+            self._zones = compute_v1.ZonesClient(**options)
+
+    def check_zone(self) -> None:
+        """UserError where the project, the zone or the right to use them is missing."""
+        settings = self._settings
+        with faults(f"asking for the zone {settings.zone} of {settings.project}"):
+            self._zones.get(project=settings.project, zone=settings.zone, timeout=CALL_SECONDS)
+
+    def create(self, wanted: Wanted, public_key: str) -> None:
+        """Until Google has made the machine; it then boots."""
+        settings = self._settings
+        instance = instance_of(settings, wanted, public_key)
+        doing = f"making the machine {wanted.name} ({wanted.kind.machine_type} in {settings.zone})"
+        with faults(doing):
+            operation = self._instances.insert_unary(
+                project=settings.project,
+                zone=settings.zone,
+                instance_resource=instance,
+                timeout=CALL_SECONDS,
+            )
+            self._wait(operation, doing)
+
+    def address(self, name: str) -> str:
+        """The public one where there is one and it is asked for, else the one inside the VPC."""
+        interface = self._interface(name)
+        public = [config.nat_i_p for config in interface.access_configs if config.nat_i_p]
+        return str(public[0] if public else interface.network_i_p)
+
+    def internal_address(self, name: str) -> str:
+        """The one inside the VPC."""
+        return str(self._interface(name).network_i_p)
+
+    def _interface(self, name: str) -> compute_v1.NetworkInterface:
+        with faults(f"asking for the address of {name}"):
+            instance = self._instances.get(
+                project=self._settings.project, zone=self._settings.zone, instance=name, timeout=CALL_SECONDS
+            )
+        return instance.network_interfaces[0]
+
+    def status(self, name: str) -> str:
+        """RUNNING, STOPPING, TERMINATED, …; empty for one that is gone."""
+        try:
+            with faults(f"asking for the state of {name}"):
+                found = self._instances.get(
+                    project=self._settings.project,
+                    zone=self._settings.zone,
+                    instance=name,
+                    timeout=CALL_SECONDS,
+                )
+        except NotFound:
+            return ""
+        return str(found.status)
+
+    def attributes(self, name: str) -> dict[str, str]:
+        """What our start-up script has told so far."""
+        from google.cloud import compute_v1
+
+        request = compute_v1.GetGuestAttributesInstanceRequest(
+            project=self._settings.project, zone=self._settings.zone, instance=name, query_path="cooperbench/"
+        )
+        try:
+            with faults(f"asking what {name} has to say"):
+                found = self._instances.get_guest_attributes(request, timeout=CALL_SECONDS)
+        except NotFound:
+            return {}
+        return {str(item.key): str(item.value) for item in found.query_value.items}
+
+    def listed(self, wanted: str) -> list[Listed]:
+        """The machines of all zones that pass a filter, as the API takes it."""
+        from google.cloud import compute_v1
+
+        request = compute_v1.AggregatedListInstancesRequest(project=self._settings.project, filter=wanted)
+        found = []
+        with faults("listing the machines"):
+            for place, part in self._instances.aggregated_list(request, timeout=CALL_SECONDS):
+                zone = place.rpartition("/")[2]
+                found += [Listed(item.name, zone, item.status, dict(item.labels)) for item in part.instances]
+        return found
+
+    def delete(self, name: str, zone: str = "") -> bool:
+        """Its disk goes with it. Not waited for; False for one that is gone already."""
+        try:
+            with faults(f"deleting the machine {name}"):
+                self._instances.delete_unary(
+                    project=self._settings.project,
+                    zone=zone or self._settings.zone,
+                    instance=name,
+                    timeout=CALL_SECONDS,
+                )
+        except NotFound:
+            return False
+        return True
+
+    def delete_all(self, machines: Iterable[Listed]) -> list[str]:
+        """All at once; the names of those that were there."""
+        machines = list(machines)
+        if not machines:
+            return []
+        with ThreadPoolExecutor(
+            min(len(machines), _DELETIONS_AT_ONCE), thread_name_prefix="deletion"
+        ) as pool:
+            done = list(pool.map(self._try_deletion, machines))
+        return [machine.name for machine, was_there in zip(machines, done, strict=True) if was_there]
+
+    def _try_deletion(self, machine: Listed) -> bool:
+        """One that cannot be deleted does not keep the others from it."""
+        try:
+            return self.delete(machine.name, machine.zone)
+        except CooperBenchError as error:
+            _log.warning("%s", error)
+            return False
+
+    def _wait(self, operation: compute_v1.Operation, doing: str) -> None:
+        settings = self._settings
+        wait_for_operation(
+            operation,
+            lambda name: self._operations.wait(
+                project=settings.project, zone=settings.zone, operation=name, timeout=CALL_SECONDS * 3
+            ),
+            doing,
+        )
+
+
+def wait_for_operation(
+    operation: compute_v1.Operation, wait: Callable[[str], compute_v1.Operation], doing: str
+) -> None:
+    """`wait` is the client's, which returns after a while in any case."""
+    from google.cloud import compute_v1
+
+    deadline = time.monotonic() + _OPERATION_SECONDS
+    while operation.status != compute_v1.Operation.Status.DONE:
+        if time.monotonic() >= deadline:
+            raise SandboxTimeout(f"{doing}: Google did not do it in time")
+        operation = wait(operation.name)
+    if operation.error.errors:
+        first = operation.error.errors[0]
+        raise translated(RuntimeError(f"{first.code}: {first.message}"), doing)
+
+
+def instance_of(settings: GcpSettings, wanted: Wanted, public_key: str) -> compute_v1.Instance:
+    """As Compute Engine wants to have it described."""
+    from google.cloud import compute_v1
+
+    zone, kind = f"zones/{settings.zone}", wanted.kind
+    disk = compute_v1.AttachedDisk(
+        boot=True,
+        auto_delete=True,
+        initialize_params=compute_v1.AttachedDiskInitializeParams(
+            source_image=settings.boot_image,
+            disk_size_gb=kind.disk_gb,
+            disk_type=f"{zone}/diskTypes/{kind.disk_type}",
+            labels=dict(wanted.labels),
+        ),
+    )
+    interface = compute_v1.NetworkInterface()
+    if settings.network or not settings.subnetwork:
+        interface.network = settings.network_path or "global/networks/default"
+    if settings.subnetwork:
+        interface.subnetwork = settings.subnetwork_path
+    if settings.public_address:
+        interface.access_configs = [compute_v1.AccessConfig(name="External NAT", type_="ONE_TO_ONE_NAT")]
+    scheduling = compute_v1.Scheduling(
+        # Whatever becomes of us, it ends by itself, and nothing is left to pay for.
+        max_run_duration=compute_v1.Duration(seconds=wanted.lifetime_seconds),
+        instance_termination_action="DELETE",
+        provisioning_model="SPOT" if kind.spot else "STANDARD",
+        automatic_restart=False,
+    )
+    if kind.spot:
+        scheduling.on_host_maintenance = "TERMINATE"
+    account = settings.service_account
+    scopes = ["https://www.googleapis.com/auth/devstorage.read_only"]
+    return compute_v1.Instance(
+        name=wanted.name,
+        machine_type=f"{zone}/machineTypes/{kind.machine_type}",
+        labels=dict(wanted.labels),
+        tags=compute_v1.Tags(items=list(wanted.tags)),
+        disks=[disk],
+        network_interfaces=[interface],
+        scheduling=scheduling,
+        service_accounts=[compute_v1.ServiceAccount(email=account, scopes=scopes)] if account else [],
+        metadata=compute_v1.Metadata(
+            items=[
+                compute_v1.Items(key=key, value=value)
+                for key, value in {
+                    "startup-script": resources.files(__package__).joinpath("startup.sh").read_text("utf-8"),
+                    "ssh-keys": f"{SSH_USER}:{public_key} {SSH_USER}",
+                    # Only the key of this run opens it.
+                    "block-project-ssh-keys": "TRUE",
+                    "enable-oslogin": "FALSE",
+                    "enable-guest-attributes": "TRUE",
+                    "cooperbench-idle-seconds": str(ABANDONED_MINUTES * 60),
+                    **wanted.metadata,
+                }.items()
+            ]
+        ),
+    )
+
+
+def client_options() -> dict[str, Any]:
+    """An endpoint without TLS is a server for tests: it gets no credentials."""
+    endpoint = os.environ.get(COMPUTE_ENDPOINT_VARIABLE, "")
+    if not endpoint:
+        return {}
+    from google.api_core.client_options import ClientOptions
+    from google.auth import credentials
+
+    nobody: Any = credentials.AnonymousCredentials
+    anonymous = {"credentials": nobody()} if endpoint.startswith("http:") else {}
+    return {"client_options": ClientOptions(api_endpoint=endpoint), **anonymous}

@@ -1,0 +1,181 @@
+"""Who reaches a run's git server in the VPC: the machines of the run, and nobody else.
+
+Two rules per backend object: one lets its machines in, one of lower priority keeps out everybody else, whatever other
+rules of the network allow. Firewall rules have no labels, so whose they are stands in their description.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from cooperbench.backends.gcp.compute import CALL_SECONDS, client_options, wait_for_operation
+from cooperbench.backends.gcp.faults import MayNot, NotFound, faults
+from cooperbench.backends.gcp.labels import SESSION, git_tag, is_leftover, resource_labels, session_tag
+from cooperbench.backends.gcp.networks import GIT_PORT
+from cooperbench.errors import CooperBenchError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from google.cloud import compute_v1
+
+    from cooperbench.backends.gcp.settings import GcpSettings
+
+ADMIT_PRIORITY = 1
+KEEP_OUT_PRIORITY = 2
+"""The lower decides. Rules of users have 1000 unless they say otherwise, those that a network begins with 65534."""
+ROLE = "roles/compute.securityAdmin"
+_OURS = "cooperbench-"
+_log = logging.getLogger("cooperbench")
+
+
+class Rule(NamedTuple):
+    """A firewall rule that is there."""
+
+    name: str
+    labels: Mapping[str, str]
+
+
+class Firewall:
+    """Of the network that machines are in, which may be another project's."""
+
+    def __init__(self, settings: GcpSettings) -> None:
+        self._settings = settings
+        self._project = _project_of(settings.network or settings.subnetwork) or settings.project
+        with faults("connecting to Compute Engine"):
+            from google.cloud import compute_v1
+
+            self._rules = compute_v1.FirewallsClient(**client_options())
+
+    def protect(self, session: str) -> None:
+        """Set both rules; UserError where we may not."""
+        try:
+            network = self._network()
+            # The one that keeps out comes first: there is no moment without it.
+            self._insert(_keep_out(session, network))
+            self._insert(_admit(session, network))
+        except MayNot as error:
+            raise MayNot(
+                f"{error}; the git server of --git needs {ROLE}, or set GCP_GIT=carried, which needs no server"
+            ) from error
+
+    def listed(self) -> list[Rule]:
+        """Those of ours, whoever's they are."""
+        from google.cloud import compute_v1
+
+        request = compute_v1.ListFirewallsRequest(project=self._project, filter=f'name eq "{_OURS}.*"')
+        with faults("listing the firewall rules"):
+            found = list(self._rules.list(request, timeout=CALL_SECONDS))
+        return [Rule(rule.name, _labels_in(rule.description)) for rule in found]
+
+    def remove(self, wanted: Callable[[Rule], bool]) -> list[str]:
+        """Not waited for; the names of those that were there."""
+        return [rule.name for rule in self.listed() if wanted(rule) and self._delete(rule.name)]
+
+    def _delete(self, name: str) -> bool:
+        """One that cannot be deleted does not keep the others from it."""
+        try:
+            with faults(f"deleting the firewall rule {name}"):
+                self._rules.delete_unary(project=self._project, firewall=name, timeout=CALL_SECONDS)
+        except NotFound:
+            return False
+        except CooperBenchError as error:
+            _log.warning("%s", error)
+            return False
+        return True
+
+    def _insert(self, rule: compute_v1.Firewall) -> None:
+        """One that is there already is ours: its name was made for it."""
+        from google.api_core.exceptions import Conflict
+        from google.cloud import compute_v1
+
+        doing = f"setting the firewall rule {rule.name}"
+        with faults(doing):
+            try:
+                operation = self._rules.insert_unary(
+                    project=self._project, firewall_resource=rule, timeout=CALL_SECONDS
+                )
+            except Conflict:
+                return
+            operations = compute_v1.GlobalOperationsClient(**client_options())
+            wait_for_operation(
+                operation,
+                lambda name: operations.wait(project=self._project, operation=name, timeout=CALL_SECONDS * 3),
+                doing,
+            )
+
+    def _network(self) -> str:
+        """A rule names a network, settings may name a subnetwork alone."""
+        from google.cloud import compute_v1
+
+        settings = self._settings
+        if settings.network or not settings.subnetwork:
+            return settings.network_path or "global/networks/default"
+        name = settings.subnetwork_path.rpartition("/")[2]
+        region = re.search(r"regions/([^/]+)/", settings.subnetwork_path)
+        with faults(f"asking for the network of {name}"):
+            found = compute_v1.SubnetworksClient(**client_options()).get(
+                project=self._project,
+                region=region[1] if region else settings.region,
+                subnetwork=name,
+                timeout=CALL_SECONDS,
+            )
+        return found.network
+
+
+def remove_leftover_rules(firewall: Firewall) -> list[str]:
+    """Delete the rules of processes of this user and machine that are gone."""
+    return firewall.remove(lambda rule: is_leftover(rule.labels))
+
+
+def remove_session_rules(firewall: Firewall, session: str) -> list[str]:
+    return firewall.remove(lambda rule: rule.labels.get(SESSION) == session)
+
+
+def _admit(session: str, network: str) -> compute_v1.Firewall:
+    from google.cloud import compute_v1
+
+    rule = _rule(session, network, "admit", ADMIT_PRIORITY)
+    rule.source_tags = [session_tag(session)]
+    rule.allowed = [compute_v1.Allowed(I_p_protocol="tcp", ports=[str(GIT_PORT)])]
+    return rule
+
+
+def _keep_out(session: str, network: str) -> compute_v1.Firewall:
+    from google.cloud import compute_v1
+
+    rule = _rule(session, network, "keep-out", KEEP_OUT_PRIORITY)
+    rule.source_ranges = ["0.0.0.0/0"]
+    rule.denied = [compute_v1.Denied(I_p_protocol="tcp", ports=[str(GIT_PORT)])]
+    return rule
+
+
+def _rule(session: str, network: str, name: str, priority: int) -> compute_v1.Firewall:
+    from google.cloud import compute_v1
+
+    return compute_v1.Firewall(
+        name=f"{_OURS}{session}-{name}",
+        description=json.dumps(resource_labels("", "git", **{SESSION: session})),
+        network=network,
+        direction="INGRESS",
+        priority=priority,
+        target_tags=[git_tag(session)],
+    )
+
+
+def _labels_in(description: str) -> dict[str, str]:
+    """Nothing where it is not ours."""
+    try:
+        found = json.loads(description)
+    except ValueError:
+        return {}
+    return {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else {}
+
+
+def _project_of(path: str) -> str:
+    """Empty where it is the one of the machines."""
+    found = re.search(r"projects/([^/]+)/", path)
+    return found[1] if found else ""

@@ -1,0 +1,113 @@
+"""One command in a sandbox at Modal, and the bytes to and from it with deadlines: a `Transport`."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from cooperbench.backends.modal.faults import Gone, Lost, Unavailable, faults
+from cooperbench.errors import CooperBenchError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
+
+    from modal.container_process import ContainerProcess
+
+    from cooperbench.backends.modal.loop import Loop
+
+_PIECE_BYTES = 1 << 20
+"""Of one request; servers refuse messages of a few megabytes."""
+_MOST_WAITING_BYTES = 64 * 1024 * 1024
+_END_OF_INPUT_SECONDS = 600.0
+
+
+class Line:
+    """Where the command has ended, reading gives b"". Where Modal cannot be reached it is a SandboxError.
+
+    The client reads on by itself, from the right place, when its connection breaks.
+    """
+
+    def __init__(
+        self, loop: Loop, process: ContainerProcess[bytes], on_close: Callable[[Line], None]
+    ) -> None:
+        self._loop = loop
+        self._process = process
+        self._on_close = on_close
+        self._chunks: queue.SimpleQueue[bytes | CooperBenchError] = queue.SimpleQueue()
+        self._waiting_bytes = 0
+        self._count_lock = threading.Lock()
+        self._closed = False
+        self._reading: Future[None] = loop.spawn(self._read())
+
+    def send(self, data: bytes, deadline: float) -> None:
+        for start in range(0, len(data), _PIECE_BYTES):
+            self._write(data[start : start + _PIECE_BYTES], deadline)
+
+    def half_close(self) -> None:
+        """No more input: the command reads end of file."""
+        self._write(b"", time.monotonic() + _END_OF_INPUT_SECONDS, last=True)
+
+    def receive(self, deadline: float) -> bytes:
+        if self._closed and self._chunks.empty():
+            return b""
+        try:
+            found = self._chunks.get(timeout=max(deadline - time.monotonic(), 0.0))
+        except queue.Empty:
+            raise TimeoutError("no answer in time") from None
+        if isinstance(found, CooperBenchError):
+            if isinstance(found, Gone):
+                return b""
+            raise Lost(f"the connection to the sandbox was lost: {found}") from found
+        with self._count_lock:
+            self._waiting_bytes -= len(found)
+        return found
+
+    def close(self) -> None:
+        """From any thread; one that is receiving is told that the other end is gone."""
+        if self._closed:
+            return
+        self._closed = True
+        self._reading.cancel()
+        self._chunks.put(b"")
+        self._loop.soon(self._finish())
+        self._on_close(self)
+
+    def _write(self, piece: bytes, deadline: float, *, last: bool = False) -> None:
+        async def write() -> None:
+            if piece:
+                self._process.stdin.write(piece)
+            if last:
+                self._process.stdin.write_eof()
+            await self._process.stdin.drain.aio()
+
+        if self._closed:
+            raise BrokenPipeError("the line is closed")
+        try:
+            with faults("writing to a command"):
+                self._loop.call(write(), deadline - time.monotonic())
+        except (Gone, ValueError) as error:
+            raise BrokenPipeError(f"the command has ended ({error})") from error
+        except Unavailable as error:
+            raise Lost(f"the connection to the sandbox was lost: {error}") from error
+
+    async def _read(self) -> None:
+        try:
+            with faults("reading from a command"):
+                async for chunk in self._process.stdout:
+                    with self._count_lock:
+                        self._waiting_bytes += len(chunk)
+                    self._chunks.put(chunk)
+                    while self._waiting_bytes > _MOST_WAITING_BYTES:
+                        await asyncio.sleep(0.05)
+        except CooperBenchError as error:
+            self._chunks.put(error)
+        else:
+            self._chunks.put(b"")
+
+    async def _finish(self) -> None:
+        self._process.stdin.write_eof()
+        await self._process.stdin.drain.aio()

@@ -1,7 +1,0 @@
-"""Sandboxes in containers of Docker or Podman, spoken to over the engine's HTTP API."""
-
-from __future__ import annotations
-
-from cooperbench.eval.backends.docker.backend import DockerBackend
-
-__all__ = ["DockerBackend"]

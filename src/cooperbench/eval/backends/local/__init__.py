@@ -1,8 +1,0 @@
-"""Sandboxes on this machine, with nothing to set up: bubblewrap, a channel, and templates of the tasks."""
-
-from __future__ import annotations
-
-from cooperbench.eval.backends.local.backend import LocalBackend
-from cooperbench.eval.backends.local.rundir import remove_leftovers
-
-__all__ = ["LocalBackend", "remove_leftovers"]

@@ -1,7 +1,0 @@
-"""Sandboxes at Modal, through its own Python client. Importing this does not import the client."""
-
-from __future__ import annotations
-
-from cooperbench.eval.backends.modal.backend import ModalBackend
-
-__all__ = ["ModalBackend"]

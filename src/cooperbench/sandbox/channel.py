@@ -1,0 +1,330 @@
+"""The host's end of a channel into a sandbox: one long-lived bash (`channel.sh`) that runs commands and moves files.
+
+Starting a process through a container engine costs 100-250 ms; through a channel it costs a few. One request is
+under way at a time; `pool.py` opens more channels for more threads. How the bytes get there is a `Transport`.
+
+What can go wrong: `ChannelUnavailable` when the sandbox lacks what the channel needs (callers fall back to plain
+`exec`), `ChannelBroken` when it ends or says what it should not, `SandboxTimeout` when it does not answer although
+the time limit inside should have made it. After the last two a channel is of no more use.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+import secrets
+import threading
+import time
+from importlib import resources
+from typing import TYPE_CHECKING, NamedTuple
+
+from cooperbench.errors import SandboxDead, SandboxError, SandboxTimeout
+from cooperbench.sandbox.contract import DEFAULT_OUTPUT_LIMIT, TIMEOUT_EXIT_CODE, CommandResult
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from cooperbench.sandbox.transport import Transport
+
+BACKSTOP_SECONDS = 15.0
+"""How long the host waits beyond the limit that is enforced inside, which kills within about two seconds."""
+READ_FILE_LIMIT = 256 * 1024 * 1024
+"""Larger files are refused: they would fill the memory of the harness."""
+
+_READY = b"cooperbench-channel 1 ready"
+_UNAVAILABLE = b"cooperbench-channel unavailable "
+_INLINE_LIMIT = 8192
+"""Larger contents follow the request as raw bytes, for which the other end starts a process."""
+_SMALLEST_CHUNK = 65536
+_LONGEST_LINE = 1000
+_LONGEST_TIMEOUT_SECONDS = 30 * 24 * 3600.0
+_READ_SECONDS = 120.0
+_BYTES_PER_SECOND = 1_000_000
+"""The slowest that we expect bulk data to move."""
+
+_PLAIN = re.compile(rb"[A-Za-z0-9_./:=@%+,-]+")
+_PRINTABLE = re.compile(rb"[ -&(-~]*")
+_UNSAFE = re.compile(rb"[^ -&(-\[\]-~]")
+_NAME = re.compile(r"(?!cb_|BASH|LC_|COOPERBENCH_COMMAND$)[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_SPECIAL_NAME = re.compile(
+    "_|IFS|LANG|PWD|OLDPWD|E?UID|PPID|GROUPS|OPT(ARG|ERR|IND)|POSIXLY_CORRECT|S?RANDOM|SECONDS|EPOCH(SECONDS|REALTIME)"
+    "|SHELLOPTS|SHLVL|DIRSTACK|FUNCNAME|HISTCMD|LINENO|PIPESTATUS|TIMEFORMAT|HOSTNAME|COPROC|TMOUT|GLOBIGNORE|EXECIGNORE"
+)
+"""Variables with a meaning to bash: they are handed to env(1) instead of being exported."""
+
+_RESULT = re.compile(rb"= (\d+) (\d{1,3}) ([01]) (-?\d{1,18}) ([tb]) (\d+) (\d+) ([tb]) (\d+) (\d+)")
+_DONE = re.compile(rb"= (\d+) ok")
+_REFUSED = re.compile(rb"! (\d+) (missing|failed|broken) (\d+)")
+_CLOSING = re.compile(rb"\.[ 0]*")
+
+
+class ChannelUnavailable(SandboxError):
+    """This sandbox lacks a tool that the channel needs."""
+
+
+class ChannelBroken(SandboxDead):
+    """The channel ended or lost its place. Whether the sandbox lives, whoever opened the channel must find out."""
+
+
+class _Refusal(NamedTuple):
+    kind: bytes
+    message: str
+
+
+def channel_script() -> str:
+    """The inside end, to be run as `bash -c SCRIPT channel SCRATCH_DIR` or from a file."""
+    return resources.files(__package__).joinpath("channel.sh").read_text("utf-8")
+
+
+def quote(word: bytes) -> bytes:
+    """One word for bash, in printable ASCII on one line, whatever bytes it has."""
+    if b"\0" in word:
+        raise ValueError("arguments, paths and variables cannot contain NUL bytes")
+    if _PLAIN.fullmatch(word):
+        return word
+    if _PRINTABLE.fullmatch(word):
+        return b"'" + word + b"'"
+    return b"$'" + _UNSAFE.sub(lambda match: b"\\x%02x" % match[0][0], word) + b"'"
+
+
+def as_bytes(word: str) -> bytes:
+    """Text that came from bytes that are not UTF-8 goes back to these bytes."""
+    return word.encode("utf-8", "surrogateescape")
+
+
+def _env_words(env: Mapping[str, str]) -> list[bytes]:
+    exports: list[bytes] = []
+    others: list[bytes] = []
+    for name, value in env.items():
+        if not name or "=" in name:
+            raise ValueError(f"not a name for a variable: {name!r}")
+        plain = _NAME.fullmatch(name) and not _SPECIAL_NAME.fullmatch(name)
+        (exports if plain else others).append(as_bytes(f"{name}={value}"))
+    return [b"%d" % len(exports), *exports, b"%d" % len(others), *others]
+
+
+def _content_words(data: bytes) -> tuple[list[bytes], bytes]:
+    """SIZE and TEXT of a request, and what follows it."""
+    if len(data) <= _INLINE_LIMIT and b"\0" not in data:
+        return [b"0", data], b""
+    return [b"%d" % len(data), b""], data
+
+
+class Channel:
+    """One conversation with a `channel.sh`. Safe to share between threads, which then take turns."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._lock = threading.Lock()
+        self._buffer = bytearray()
+        self._last_id = 0
+        self._mark = secrets.token_hex(8)
+        self._broken = ""
+
+    def handshake(self, timeout_seconds: float = 30.0) -> None:
+        """Wait until the other end is ready; ChannelUnavailable where it says that it cannot work."""
+        with self._lock:
+            line = self._line(time.monotonic() + timeout_seconds)
+        if line.startswith(_UNAVAILABLE):
+            raise ChannelUnavailable(f"no channel into this sandbox: {_show(line[len(_UNAVAILABLE) :])}")
+        if line != _READY:
+            raise self._break(f"it began with {_show(line)!r}")
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout_seconds: float,
+        cwd: str,
+        env: Mapping[str, str] | None = None,
+        stdin: bytes = b"",
+        output_limit: int = DEFAULT_OUTPUT_LIMIT,
+    ) -> CommandResult:
+        """Run one command; see `RichSandbox.run`. A folder that is not there is the result 126."""
+        if not argv:
+            raise ValueError("a command needs at least one word")
+        timeout_seconds = min(max(timeout_seconds, 0.001), _LONGEST_TIMEOUT_SECONDS)
+        chunk = max(output_limit // 2, _SMALLEST_CHUNK)
+        content, payload = _content_words(stdin)
+        with self._lock:
+            words = [
+                as_bytes(self._next_mark()),
+                b"%d" % max(1, round(timeout_seconds * 1000)),
+                b"%d" % chunk,
+                *content,
+                as_bytes(cwd),
+                *_env_words(env or {}),
+                *map(as_bytes, argv),
+            ]
+            deadline = (
+                time.monotonic() + timeout_seconds + BACKSTOP_SECONDS + len(payload) / _BYTES_PER_SECOND
+            )
+            header = self._ask(b"run", words, payload, deadline)
+            if isinstance(header, _Refusal):
+                raise SandboxError(f"the sandbox could not run a command: {header.message}")
+            match = _RESULT.fullmatch(header)
+            if not match:
+                raise self._break(f"it answered {_show(header)!r}")
+            _, code, timed_out, micros, out_kind, out_size, out_cut, err_kind, err_size, err_cut = (
+                match.groups()
+            )
+            stdout = self._body(out_kind, int(out_size), 2 * chunk, deadline)
+            stderr = self._body(err_kind, int(err_size), 2 * chunk, deadline)
+            self._close_answer(deadline)
+        kept_out, lost_out = trim(stdout, output_limit)
+        kept_err, lost_err = trim(stderr, output_limit)
+        return CommandResult(
+            returncode=TIMEOUT_EXIT_CODE if timed_out == b"1" else int(code),
+            stdout=kept_out,
+            stderr=kept_err,
+            stdout_cut=int(out_cut) + lost_out,
+            stderr_cut=int(err_cut) + lost_err,
+            timed_out=timed_out == b"1",
+            duration_seconds=max(int(micros), 0) / 1e6,
+        )
+
+    def write_file(self, path: str, data: bytes, mode: int = 0o644) -> None:
+        """Write a file whole or not at all, making its folders."""
+        content, payload = _content_words(data)
+        deadline = time.monotonic() + 2 * BACKSTOP_SECONDS + len(data) / _BYTES_PER_SECOND
+        with self._lock:
+            words = [as_bytes(self._next_mark()), b"%o" % mode, *content, as_bytes(path)]
+            header = self._ask(b"write", words, payload, deadline)
+            if isinstance(header, _Refusal):
+                raise SandboxError(f"cannot write {path} in the sandbox: {header.message}")
+            if not _DONE.fullmatch(header):
+                raise self._break(f"it answered {_show(header)!r}")
+            self._broken = ""
+
+    def read_file(self, path: str) -> bytes:
+        """Read a file whole; FileNotFoundError where there is none."""
+        deadline = time.monotonic() + _READ_SECONDS
+        with self._lock:
+            header = self._ask(b"read", [b"%d" % (READ_FILE_LIMIT + 1), as_bytes(path)], b"", deadline)
+            if isinstance(header, _Refusal):
+                if header.kind == b"missing":
+                    raise FileNotFoundError(f"{path}: no such file in the sandbox")
+                raise SandboxError(f"cannot read {path} in the sandbox: {header.message}")
+            if not _DONE.fullmatch(header):
+                raise self._break(f"it answered {_show(header)!r}")
+            data = self._body(b"b", 0, READ_FILE_LIMIT + 1, deadline)
+            self._close_answer(deadline)
+        if len(data) > READ_FILE_LIMIT:
+            raise SandboxError(
+                f"cannot read {path} in the sandbox: it is larger than {READ_FILE_LIMIT} bytes"
+            )
+        return data
+
+    @property
+    def usable(self) -> bool:
+        return not self._broken
+
+    def close(self) -> None:
+        """Let go of the other end, which ends at that. For the thread that has the channel."""
+        self._broken = self._broken or "it was closed"
+        self._transport.close()
+
+    def _next_mark(self) -> str:
+        return f"{self._mark}.{self._last_id + 1}"
+
+    def _ask(self, kind: bytes, words: Iterable[bytes], payload: bytes, deadline: float) -> bytes | _Refusal:
+        """Send a request; returns the answer's first line."""
+        if self._broken:
+            raise ChannelBroken(f"the channel into the sandbox is gone: {self._broken}")
+        line = b" ".join([kind, b"%d" % (self._last_id + 1), *map(quote, words)])
+        self._last_id += 1
+        self._broken = "a request was interrupted"  # until its answer has been read to the end
+        try:
+            self._transport.send(line + b"\n", deadline)
+            if payload:
+                self._transport.send(payload, deadline)
+        except TimeoutError:
+            raise self._silence() from None
+        except OSError as error:
+            raise self._break(str(error)) from error
+        header = self._line(deadline)
+        refused = _REFUSED.fullmatch(header)
+        fields = header.split(b" ", 2)
+        if refused and refused[2] == b"broken":
+            raise self._break(_show(self._exactly(min(int(refused[3]), _LONGEST_LINE), deadline)))
+        if len(fields) < 2 or fields[1] != b"%d" % self._last_id:
+            raise self._break(f"it answered {_show(header)!r}")
+        if refused:
+            message = self._exactly(min(int(refused[3]), 1 << 20), deadline)
+            self._broken = ""
+            return _Refusal(refused[2], _show(message))
+        return header
+
+    def _body(self, kind: bytes, size: int, most_bytes: int, deadline: float) -> bytes:
+        if size > _LONGEST_LINE * 100:
+            raise self._break(f"it announced {size} bytes")
+        if kind == b"t":
+            return self._exactly(size, deadline)
+        encoded = self._line(deadline, limit=most_bytes * 4 // 3 + _LONGEST_LINE)
+        try:
+            return base64.b64decode(encoded, validate=True)
+        except binascii.Error as error:
+            raise self._break(f"its answer is not base64 ({error})") from error
+
+    def _close_answer(self, deadline: float) -> None:
+        closing = self._line(deadline)
+        if not _CLOSING.fullmatch(closing):
+            raise self._break(f"it closed its answer with {_show(closing)!r}")
+        self._broken = ""
+
+    def _line(self, deadline: float, limit: int = _LONGEST_LINE) -> bytes:
+        searched = 0
+        while (end := self._buffer.find(b"\n", searched)) < 0:
+            searched = len(self._buffer)
+            if searched > limit:
+                raise self._break(f"it answered {_show(bytes(self._buffer[:80]))!r}")
+            self._fill(deadline)
+        line = bytes(self._buffer[:end])
+        del self._buffer[: end + 1]
+        return line
+
+    def _exactly(self, size: int, deadline: float) -> bytes:
+        while len(self._buffer) < size:
+            self._fill(deadline)
+        data = bytes(self._buffer[:size])
+        del self._buffer[:size]
+        return data
+
+    def _fill(self, deadline: float) -> None:
+        try:
+            data = self._transport.receive(deadline)
+        except TimeoutError:
+            raise self._silence() from None
+        except OSError as error:
+            raise self._break(str(error)) from error
+        if not data:
+            raise self._break("it ended")
+        self._buffer += data
+
+    def _break(self, reason: str) -> ChannelBroken:
+        self._broken = reason
+        self._transport.close()
+        return ChannelBroken(f"the channel into the sandbox broke: {reason}")
+
+    def _silence(self) -> SandboxTimeout:
+        self._broken = "it did not answer in time"
+        self._transport.close()
+        return SandboxTimeout(
+            "the sandbox did not answer, although its own time limit should have made it answer"
+        )
+
+
+def trim(data: bytes, limit: int) -> tuple[bytes, int]:
+    """The first and the last half of what is longer than the limit, and how many bytes that leaves out."""
+    if len(data) <= limit:
+        return data, 0
+    half = limit // 2
+    kept = data[:half] + data[len(data) - half :]
+    return kept, len(data) - len(kept)
+
+
+def _show(data: bytes) -> str:
+    """Bytes from a sandbox, safe in a message."""
+    text = data[:200].decode("utf-8", "replace")
+    return "".join(char if char.isprintable() else "?" for char in text)

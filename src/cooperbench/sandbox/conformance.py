@@ -1,0 +1,332 @@
+"""What every sandbox must do, as a pytest suite that any backend can be put through.
+
+    class TestMyBackend(SandboxConformance):
+        @pytest.fixture
+        def make_sandbox(self):
+            return lambda: open_sandbox(MyBackend(), "image", timeout_seconds=300, options=SandboxOptions())
+
+Sandboxes need bash and coreutils. Only the working directory is written to. Set `isolated` if killing every process in
+a sandbox is harmless to the rest of the machine; without it that test is skipped. Set `shared` where making a sandbox
+takes long: tests then use one after the other, emptied between them, until one of them ends it.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, ClassVar
+
+import pytest
+
+from cooperbench.errors import SandboxDead, SandboxError
+from cooperbench.sandbox.contract import TIMEOUT_EXIT_CODE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from cooperbench.sandbox.contract import CommandResult, RichSandbox
+
+_COUNT_PROCESSES = """
+count=0
+for file in /proc/[0-9]*/cmdline; do
+  mapfile -d '' -t words <"$file" || continue
+  [[ ${words[0]} == sleep && ${words[1]} == "$1" ]] && ((++count))
+done 2>/dev/null
+echo "$count"
+"""
+
+
+def bash(sandbox: RichSandbox, script: str, *args: str, timeout_seconds: float = 60) -> CommandResult:
+    return sandbox.run(["bash", "-c", script, "bash", *args], timeout_seconds=timeout_seconds)
+
+
+def sleepers(sandbox: RichSandbox, duration: str) -> int:
+    """How many processes `sleep DURATION` there are."""
+    return int(bash(sandbox, _COUNT_PROCESSES, duration).stdout)
+
+
+def unique_duration() -> str:
+    """About a quarter of an hour, by which one test's sleepers are told from another's."""
+    return f"900.{secrets.randbelow(10**9):09d}"
+
+
+def _emptied(sandbox: RichSandbox) -> bool:
+    try:
+        return bash(sandbox, "shopt -s dotglob nullglob; rm -rf -- *").returncode == 0
+    except SandboxDead:
+        return False
+
+
+class SandboxConformance:
+    """Subclass it and override `make_sandbox`."""
+
+    isolated = False
+    shared = False
+    spare: ClassVar[list[RichSandbox]]
+    """What one test leaves for the next."""
+
+    @pytest.fixture
+    def make_sandbox(self) -> Callable[[], RichSandbox]:
+        raise NotImplementedError("override the fixture make_sandbox")
+
+    @pytest.fixture
+    def sandbox(self, make_sandbox: Callable[[], RichSandbox]) -> Iterator[RichSandbox]:
+        sandbox = self.spare.pop() if self.spare else make_sandbox()
+        yield sandbox
+        if self.shared and _emptied(sandbox):
+            self.spare.append(sandbox)
+        else:
+            sandbox.terminate()
+
+    @classmethod
+    def setup_class(cls) -> None:
+        cls.spare = []
+
+    @classmethod
+    def teardown_class(cls) -> None:
+        for sandbox in cls.spare:
+            sandbox.terminate()
+
+    def test_exec_gives_a_result(self, sandbox: RichSandbox) -> None:
+        result = sandbox.exec("bash", "-c", "echo out; echo err >&2; exit 3")
+        assert (result.returncode, result.stdout_read(), result.stderr_read()) == (3, "out\n", "err\n")
+
+    @pytest.mark.parametrize("code", [0, 1, 3, 124, 127, 255])
+    def test_exit_codes(self, sandbox: RichSandbox, code: int) -> None:
+        result = bash(sandbox, f"exit {code}")
+        assert (result.returncode, result.timed_out) == (code, False)
+
+    def test_a_command_that_is_not_there(self, sandbox: RichSandbox) -> None:
+        assert sandbox.run(["no-such-command-anywhere"]).returncode == 127
+
+    @pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM", "SIGSEGV"])
+    def test_signals_are_exit_codes_above_128(self, sandbox: RichSandbox, name: str) -> None:
+        assert bash(sandbox, f"kill -{name} $$").returncode == 128 + signal.Signals[name]
+
+    def test_interrupts_are_not_ignored(self, sandbox: RichSandbox) -> None:
+        status = bash(sandbox, "cat /proc/self/status").stdout_read()
+        ignored = next(line for line in status.splitlines() if line.startswith("SigIgn:"))
+        assert int(ignored.split()[1], 16) & (1 << (signal.SIGINT - 1)) == 0
+
+    def test_stdout_and_stderr_are_apart(self, sandbox: RichSandbox) -> None:
+        result = bash(sandbox, "for i in 1 2 3; do echo o$i; echo e$i >&2; done")
+        assert (result.stdout, result.stderr) == (b"o1\no2\no3\n", b"e1\ne2\ne3\n")
+
+    def test_output_reopened_by_name_is_not_lost(self, sandbox: RichSandbox) -> None:
+        assert bash(sandbox, "echo a; echo b >/dev/stdout; echo c").stdout == b"a\nb\nc\n"
+
+    @pytest.mark.parametrize(
+        "data",
+        ["αβγ – 日本語 – 🎉\n".encode(), bytes(range(256)) * 40, b"no newline", b"\n\n", b"\0"],
+        ids=["unicode", "bytes", "no newline", "newlines", "zero"],
+    )
+    def test_output_comes_byte_for_byte(self, sandbox: RichSandbox, data: bytes) -> None:
+        sandbox.write_file("data", data)
+        result = bash(sandbox, "cat data; cat data >&2")
+        assert (result.stdout, result.stderr) == (data, data)
+
+    def test_huge_output_is_capped_and_the_command_goes_on(self, sandbox: RichSandbox) -> None:
+        size = 20_000_000
+        result = bash(sandbox, f"echo first; head -c {size} /dev/zero; echo last; echo done >after")
+        assert result.returncode == 0
+        assert len(result.stdout) <= 1_000_000
+        assert result.stdout.startswith(b"first\n")
+        assert result.stdout.endswith(b"last\n")
+        assert len(result.stdout) + result.stdout_cut == size + len("first\nlast\n")
+        assert f"{result.stdout_cut} bytes of output cut" in result.stdout_read()
+        assert sandbox.read_file("after") == b"done\n"
+
+    def test_a_small_output_limit(self, sandbox: RichSandbox) -> None:
+        result = sandbox.run(["bash", "-c", "printf 0123456789"], output_limit=4)
+        assert (result.stdout, result.stdout_cut) == (b"0189", 6)
+
+    @pytest.mark.parametrize("size", [0, 1, 8192, 8193, 1_048_576])
+    def test_files_in_and_out(self, sandbox: RichSandbox, size: int) -> None:
+        data = os.urandom(size)
+        sandbox.write_file("a folder/with ünïcödé/file", data)
+        assert sandbox.read_file("a folder/with ünïcödé/file") == data
+
+    def test_a_200_kb_patch(self, sandbox: RichSandbox) -> None:
+        patch = b"".join(
+            b"+line %d 'quoted' \"double\" $var `tick` \\ \r\n" % number for number in range(5000)
+        )
+        assert len(patch) > 200_000
+        sandbox.write_file("feature.patch", patch)
+        assert bash(sandbox, "wc -c <feature.patch").stdout.strip() == b"%d" % len(patch)
+        assert sandbox.read_file("feature.patch") == patch
+
+    def test_files_are_replaced_whole_with_their_mode(self, sandbox: RichSandbox) -> None:
+        sandbox.write_file("script", b"#!/bin/sh\necho one\n", 0o755)
+        sandbox.write_file("script", b"#!/bin/sh\necho two\n", 0o755)
+        assert bash(sandbox, "./script && stat -c %a script && ls -A").stdout == b"two\n755\nscript\n"
+
+    def test_a_file_that_is_not_there(self, sandbox: RichSandbox) -> None:
+        with pytest.raises(FileNotFoundError, match="no/such/file"):
+            sandbox.read_file("no/such/file")
+
+    def test_files_that_cannot_be(self, sandbox: RichSandbox) -> None:
+        bash(sandbox, "mkdir folder; echo >file")
+        with pytest.raises(SandboxError, match="folder"):
+            sandbox.write_file("folder", b"data")
+        with pytest.raises(SandboxError, match="file/below"):
+            sandbox.write_file("file/below", b"x" * 100_000)
+        with pytest.raises(SandboxError, match="folder"):
+            sandbox.read_file("folder")
+        assert bash(sandbox, "echo still here").stdout == b"still here\n"
+
+    def test_a_command_that_takes_too_long(self, sandbox: RichSandbox) -> None:
+        result = bash(sandbox, "echo before; echo error >&2; sleep 900; echo after", timeout_seconds=1)
+        assert (result.returncode, result.timed_out) == (TIMEOUT_EXIT_CODE, True)
+        assert (result.stdout, result.stderr) == (b"before\n", b"error\n")
+
+    def test_nothing_survives_a_timeout(self, sandbox: RichSandbox) -> None:
+        duration = unique_duration()
+        script = """
+            sleep "$1" &
+            setsid sleep "$1" &
+            (setsid bash -c 'sleep "$0" & wait' "$1" &)
+            nohup sleep "$1" >/dev/null 2>&1 &
+            trap '' TERM
+            echo started
+            while :; do sleep "$1"; done
+        """
+        result = bash(sandbox, script, duration, timeout_seconds=2)
+        assert (result.returncode, result.stdout) == (TIMEOUT_EXIT_CODE, b"started\n")
+        assert sleepers(sandbox, duration) == 0
+
+    def test_background_processes_neither_block_nor_die(self, sandbox: RichSandbox) -> None:
+        duration = unique_duration()
+        result = bash(sandbox, 'sleep "$1" & echo $!', duration)
+        assert (result.returncode, result.timed_out) == (0, False)
+        assert sleepers(sandbox, duration) == 1
+        assert bash(sandbox, 'kill "$1"', result.stdout_read().strip()).returncode == 0
+
+    def test_a_background_process_can_write_after_its_command_has_ended(self, sandbox: RichSandbox) -> None:
+        script = "(while [ ! -e go ]; do sleep 0.05; done; echo late && echo late >&2 && echo written >late) & echo $!"
+        pid = bash(sandbox, script).stdout_read().strip()
+        bash(
+            sandbox, 'touch go; while kill -0 "$1" 2>/dev/null; do sleep 0.05; done', pid, timeout_seconds=30
+        )
+        assert sandbox.read_file("late") == b"written\n"
+
+    # With names of their own: pytest puts the name of a test into the environment of whatever it starts.
+    @pytest.mark.parametrize(
+        "data",
+        [b"", b"text\n", bytes(range(256)), b"\0", b"x" * 300_000],
+        ids=["nothing", "text", "bytes", "zero", "large"],
+    )
+    def test_stdin(self, sandbox: RichSandbox, data: bytes) -> None:
+        assert sandbox.run(["cat"], stdin=data, timeout_seconds=60).stdout == data
+
+    def test_environment(self, sandbox: RichSandbox) -> None:
+        env = {
+            "PLAIN": "1",
+            "ODD": "a\nb'c\"d\\e$f`g",
+            "with-dash": "x",
+            "ÜNÏ": "ö",
+            "EMPTY": "",
+            "LC_ALL": "C",
+            "IFS": "z",
+        }
+        variables = sandbox.run(["env", "-0"], env=env).stdout.split(b"\0")
+        assert {f"{name}={value}".encode() for name, value in env.items()} <= set(variables)
+        assert b"PLAIN=1" not in sandbox.run(["env", "-0"]).stdout.split(b"\0")
+
+    def test_working_directory(self, sandbox: RichSandbox) -> None:
+        here = bash(sandbox, "mkdir -p 'a b/c'; pwd").stdout_read().strip()
+        assert sandbox.run(["pwd"], cwd="a b/c").stdout_read() == f"{here}/a b/c\n"
+        assert sandbox.run(["pwd"], cwd="/").stdout == b"/\n"
+        assert sandbox.run(["pwd"], cwd="not/there").returncode == 126
+
+    def test_odd_arguments(self, sandbox: RichSandbox) -> None:
+        words = [
+            "",
+            " ",
+            "-n",
+            "a b",
+            "'",
+            '"',
+            "\\",
+            "$HOME",
+            "`id`",
+            "$(id)",
+            "*",
+            "~",
+            "a\nb",
+            "\t",
+            "é",
+            "\x7f",
+            "-",
+        ]
+        result = sandbox.run(["printf", "%s\\0", *words])
+        assert result.stdout.decode().split("\0")[:-1] == words
+
+    def test_a_long_argument(self, sandbox: RichSandbox) -> None:
+        word = "é'" * 30_000
+        assert sandbox.run(["printf", "%s", word]).stdout.decode() == word
+
+    def test_commands_are_stateless(self, sandbox: RichSandbox) -> None:
+        bash(sandbox, "cd /; export LEFT=1; LEFT=1; alias ls=false; set -e; ulimit -n 10; umask 077")
+        result = bash(sandbox, "echo ${LEFT-unset}; pwd; umask")
+        assert result.stdout_read().splitlines()[0] == "unset"
+        assert result.stdout_read().splitlines()[1] != "/"
+
+    def test_eight_threads_at_once(self, sandbox: RichSandbox) -> None:
+        def work(number: int) -> bool:
+            path, data = f"thread-{number}", os.urandom(20_000)
+            sandbox.write_file(path, data)
+            result = bash(sandbox, 'echo "$1"; cat "$2"', str(number), path)
+            return result.stdout == b"%d\n" % number + data and sandbox.read_file(path) == data
+
+        with ThreadPoolExecutor(8) as threads:
+            assert all(threads.map(work, range(24)))
+
+    def test_a_slow_command_does_not_hold_up_another_thread(self, sandbox: RichSandbox) -> None:
+        with ThreadPoolExecutor(1) as threads:
+            waiting = threads.submit(bash, sandbox, "while [ ! -e go ]; do sleep 0.05; done; echo went")
+            assert bash(sandbox, "touch go").returncode == 0
+            assert waiting.result().stdout == b"went\n"
+
+    def test_commands_that_end_when_the_harness_looks(self, sandbox: RichSandbox) -> None:
+        """Whatever polls once a second must not miss a command that ends just then."""
+
+        def work(number: int) -> int:
+            return bash(sandbox, f"sleep {0.985 + number * 0.0007:.4f}; exit {100 + number}").returncode
+
+        with ThreadPoolExecutor(24) as threads:
+            assert list(threads.map(work, range(24))) == [100 + number for number in range(24)]
+
+    def test_terminating_twice(self, sandbox: RichSandbox) -> None:
+        sandbox.terminate()
+        sandbox.terminate()
+
+    def test_use_after_the_end(self, sandbox: RichSandbox) -> None:
+        sandbox.terminate()
+        with pytest.raises(SandboxDead):
+            sandbox.run(["true"])
+        with pytest.raises(SandboxDead):
+            sandbox.exec("true")
+        with pytest.raises(SandboxDead):
+            sandbox.read_file("file")
+        with pytest.raises(SandboxDead):
+            sandbox.write_file("file", b"")
+
+    def test_termination_ends_a_running_command(self, sandbox: RichSandbox) -> None:
+        if not self.isolated:
+            pytest.skip("only a backend with processes of its own can end them")
+        with ThreadPoolExecutor(1) as threads:
+            waiting = threads.submit(bash, sandbox, "touch started; sleep 900", timeout_seconds=600)
+            bash(sandbox, "while [ ! -e started ]; do sleep 0.05; done")
+            sandbox.terminate()
+            with pytest.raises(SandboxDead):
+                waiting.result()
+
+    def test_a_sandbox_whose_processes_were_all_killed(self, sandbox: RichSandbox) -> None:
+        if not self.isolated:
+            pytest.skip("would kill the processes of the whole machine")
+        with pytest.raises(SandboxDead):
+            bash(sandbox, "kill -9 -1")
+        with pytest.raises(SandboxDead):
+            sandbox.run(["true"])

@@ -1,0 +1,246 @@
+"""Where code runs: the contract between CooperBench and a backend.
+
+Three small protocols are all that a backend needs (`EvalBackend`, `Sandbox`, `ExecResult`); agents and evaluation
+run on them alike. What a backend can do beyond them it declares in `Capabilities`, and everything above reaches
+sandboxes through `access.open_sandbox`, which makes up for what is missing with plain `exec`.
+
+What a sandbox may raise: `SandboxDead` once it has ended, for whatever reason; `SandboxTimeout` when it does not
+answer at all; `SandboxError` for anything else that is not the command's own doing. A command that fails is not an
+error: it is a result with a `returncode`. A command that runs out of its time is a result too: `returncode` 124,
+`timed_out` set, the output so far kept, and none of its processes left.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import IO, TYPE_CHECKING, Literal, Protocol, cast
+
+from cooperbench.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from cooperbench.models import Image, Task
+
+NetworkPolicy = Literal["none", "public"]
+Purpose = Literal["agent", "evaluation", "setup", "git"]
+
+TIMEOUT_EXIT_CODE = 124
+DEFAULT_OUTPUT_LIMIT = 1_000_000
+"""Bytes kept of stdout and of stderr each: the first and the last half; what lies between is cut and counted."""
+
+
+class ExecResult(Protocol):
+    """Result of executing a command."""
+
+    @property
+    def returncode(self) -> int:
+        """Exit code of the command."""
+        ...
+
+    def stdout_read(self) -> str:
+        """Read stdout output."""
+        ...
+
+    def stderr_read(self) -> str:
+        """Read stderr output."""
+        ...
+
+
+class Sandbox(Protocol):
+    """An isolated place for running commands."""
+
+    def exec(self, *args: str) -> ExecResult:
+        """Execute a command, e.g. `exec("bash", "-c", "echo hello")`, in the sandbox's working directory."""
+        ...
+
+    def terminate(self) -> None:
+        """End everything in the sandbox and remove it. Calling it again does nothing."""
+        ...
+
+
+class EvalBackend(Protocol):
+    """Backend for creating sandboxes, for agents and for evaluation."""
+
+    def create_sandbox(self, image: str, timeout: int = 600, workdir: str = "/workspace") -> Sandbox:
+        """Create a sandbox of an image that lives for at most `timeout` seconds."""
+        ...
+
+
+@dataclass(frozen=True)
+class CommandResult:
+    """Our ExecResult: bytes, with what was cut and how long it took."""
+
+    returncode: int
+    stdout: bytes = b""
+    stderr: bytes = b""
+    stdout_cut: int = 0
+    """Bytes left out of the middle of stdout."""
+    stderr_cut: int = 0
+    timed_out: bool = False
+    duration_seconds: float = 0.0
+
+    def stdout_read(self) -> str:
+        return _text(self.stdout, self.stdout_cut)
+
+    def stderr_read(self) -> str:
+        return _text(self.stderr, self.stderr_cut)
+
+
+def _text(data: bytes, cut: int) -> str:
+    if not cut:
+        return data.decode("utf-8", "replace")
+    half = len(data) // 2
+    note = f"\n[… {cut} bytes of output cut …]\n"
+    return data[:half].decode("utf-8", "replace") + note + data[half:].decode("utf-8", "replace")
+
+
+class Stream(Protocol):
+    """A long-running command's ends. Closing it ends the command."""
+
+    @property
+    def stdin(self) -> IO[bytes]: ...
+
+    @property
+    def stdout(self) -> IO[bytes]: ...
+
+    def close(self) -> None: ...
+
+
+class RichSandbox(Sandbox, Protocol):
+    """A sandbox as the rest of CooperBench uses it. All methods may be called from several threads."""
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout_seconds: float | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: bytes = b"",
+        output_limit: int = DEFAULT_OUTPUT_LIMIT,
+    ) -> CommandResult:
+        """Run one command in a process group of its own; None means as long as the sandbox lives."""
+        ...
+
+    def write_file(self, path: str, data: bytes, mode: int = 0o644) -> None:
+        """Write a file whole, making its folders."""
+        ...
+
+    def read_file(self, path: str) -> bytes:
+        """Read a file whole; FileNotFoundError where there is none."""
+        ...
+
+    def open_stream(self, argv: Sequence[str]) -> Stream:
+        """Start a command that talks over its stdin and stdout for as long as it likes."""
+        ...
+
+
+@dataclass(frozen=True)
+class SandboxOptions:
+    """What the layers above ask of a new sandbox beyond image, timeout and workdir."""
+
+    purpose: Purpose = "evaluation"
+    network: NetworkPolicy = "none"
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Run, pair and agent, for people who look at what is running and for cleaning up."""
+    reaches: tuple[str, ...] = ()
+    """`host:port` of what it reaches besides what its network policy allows: a git server of the backend's own."""
+    left_out: tuple[str, ...] = ()
+    """Folders whose changes are not part of a snapshot of it (for backends with the capability `snapshots`)."""
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What a backend has beyond the protocol. A backend without this attribute has nothing beyond it."""
+
+    rich: bool = False
+    """Its sandboxes are RichSandboxes (they may still lack streams)."""
+    streams: bool = False
+    """Its sandboxes have `open_stream`."""
+    options: bool = False
+    """Its `create_sandbox` takes `options=SandboxOptions(…)`."""
+    networks: frozenset[NetworkPolicy] = frozenset()
+    """Policies it can enforce; one that is not here is refused, never weakened."""
+    prepares: bool = False
+    """It has `prepare(task) -> Image`: makes a task ready to be run, once, safe to call from several threads."""
+    closes: bool = False
+    """It has `close()`: lets go of whatever it holds when a run is over."""
+    checks: bool = False
+    """It has `check()`: UserError where no sandbox at all could be made, so that this is said once, not for each."""
+    interrupts: bool = False
+    """It has `interrupt()`: whoever waits for a sandbox to be made waits no longer, since the run is being stopped."""
+    snapshots: bool = False
+    """It has `making_snapshot` and `take_snapshot`: what changed in a sandbox can become a layer of its image."""
+    estimates: bool = False
+    """It has `estimate() -> Estimate`: what it has cost so far, also after `close`."""
+
+
+def check_network(can: Capabilities, options: SandboxOptions) -> None:
+    """UserError for a network policy that a backend does not list: it is refused, never weakened."""
+    if options.network not in can.networks:
+        there_are = ", ".join(sorted(can.networks)) or "none at all"
+        raise UserError(
+            f"this backend cannot give the network policy {options.network!r}; it has: {there_are}"
+        )
+
+
+class PreparingBackend(EvalBackend, Protocol):
+    """A backend with the capability `prepares`."""
+
+    def prepare(self, task: Task) -> Image: ...
+
+
+class CheckingBackend(EvalBackend, Protocol):
+    """A backend with the capability `checks`."""
+
+    def check(self) -> None: ...
+
+
+class SnapshottingBackend(EvalBackend, Protocol):
+    """A backend with the capability `snapshots`."""
+
+    def making_snapshot(self, task: Task, key: str) -> AbstractContextManager[str | None]:
+        """Alone with this key: the reference of the snapshot, None where it is still to be taken."""
+        ...
+
+    def take_snapshot(self, sandbox: RichSandbox, task: Task, key: str) -> str:
+        """Keep a sandbox's files, less those that its options leave out, as an image; its reference."""
+        ...
+
+
+class InterruptibleBackend(EvalBackend, Protocol):
+    """A backend with the capability `interrupts`."""
+
+    def interrupt(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What the cloud's sandboxes or machines cost, roughly, by list prices."""
+
+    count: int = 0
+    what: str = "sandbox"
+    """Of what: `sandbox`, `machine`."""
+    seconds: float = 0.0
+    dollars: float = 0.0
+    unpriced_seconds: float = 0.0
+    """Of resources whose price is not known: `dollars` is without them."""
+    prices_date: str = ""
+
+
+class EstimatingBackend(EvalBackend, Protocol):
+    """A backend with the capability `estimates`."""
+
+    def estimate(self) -> Estimate: ...
+
+
+def capabilities_of(backend: EvalBackend) -> Capabilities:
+    found = getattr(backend, "capabilities", None)
+    return found if isinstance(found, Capabilities) else Capabilities()
+
+
+def estimate_of(backend: EvalBackend) -> Estimate | None:
+    """None from a backend that costs nothing, or does not say."""
+    return cast("EstimatingBackend", backend).estimate() if capabilities_of(backend).estimates else None

@@ -1,0 +1,157 @@
+"""Task images: built, recognised, renewed, without history for agents; and what is said when they cannot be had."""
+
+from __future__ import annotations
+
+import re
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cooperbench.backends.docker import DockerBackend
+from cooperbench.backends.docker.labels import OWNER
+from cooperbench.dataset.discovery import load_tasks, resolve_dataset_dir
+from cooperbench.errors import UserError
+from tests.backends.docker.tasks import DOCKERFILE, write_buildable
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_an_image_is_built_once_and_agents_find_no_history(docker: DockerBackend, tmp_path: Path) -> None:
+    task = write_buildable(tmp_path, DOCKERFILE + "RUN echo once >/once\n")
+    said: list[str] = []
+    image = docker.prepare(task, said.append)
+    assert docker.prepare(task, said.append) == image
+    assert [line.partition(" ")[0] for line in said] == ["building", "removing"]
+    assert image.digest.startswith("sha256:")
+    assert image.agent_reference is not None
+    script = """
+        cd /workspace/repo
+        git log --all --format=%s; git reflog | wc -l; git fsck --unreachable --no-progress | wc -l; git remote
+        git status --porcelain; git --git-dir=/cooperbench/base.git rev-parse HEAD; git rev-parse HEAD
+    """
+    outputs = []
+    for _ in range(2):
+        sandbox = docker.create_sandbox(image.agent_reference)
+        outputs.append(sandbox.run(["bash", "-c", script]).stdout_read().split())
+        sandbox.terminate()
+    assert outputs[0] == outputs[1]
+    subject, reflog, unreachable, base, head = outputs[0]
+    assert (subject, reflog, unreachable) == ("Base", "0", "0")
+    assert base == head
+    evaluating = docker.create_sandbox(image.reference)
+    assert b"The past" in evaluating.run(["git", "log"], cwd="repo").stdout
+    evaluating.terminate()
+
+
+def test_nothing_hidden_gets_into_an_image(docker: DockerBackend, tmp_path: Path) -> None:
+    image = docker.prepare(write_buildable(tmp_path))
+    sandbox = docker.create_sandbox(image.reference)
+    assert set(sandbox.run(["ls", "/opt/task"]).stdout_read().split()) == {
+        "Dockerfile",
+        "setup.sh",
+        "runner.sh",
+        "run_tests.sh",
+    }
+    sandbox.terminate()
+
+
+def test_many_who_ask_at_once_get_the_same(docker: DockerBackend, tmp_path: Path) -> None:
+    task = write_buildable(tmp_path, DOCKERFILE + "RUN echo at once >/at-once\n")
+    said: list[str] = []
+    with ThreadPoolExecutor(4) as pool:
+        images = list(pool.map(lambda _: docker.prepare(task, said.append), range(4)))
+    assert len(set(images)) == 1
+    assert sorted(line.partition(" ")[0] for line in said) == ["building", "removing"]
+
+
+def test_a_changed_dockerfile_is_built_again(docker: DockerBackend, tmp_path: Path) -> None:
+    task = write_buildable(tmp_path, DOCKERFILE + "RUN echo one >/which\n")
+    first = docker.prepare(task)
+    task.dockerfile.write_text(DOCKERFILE + "RUN echo two >/which\n")
+    second = docker.prepare(task)
+    assert first.digest != second.digest
+    sandbox = docker.create_sandbox(second.reference)
+    assert sandbox.read_file("/which") == b"two\n"
+    sandbox.terminate()
+
+
+def test_a_container_of_the_users_from_an_agents_image_is_not_ours(
+    docker: DockerBackend, tmp_path: Path
+) -> None:
+    image = docker.prepare(write_buildable(tmp_path))
+    config = docker.engine.api.inspect_image(image.agent_reference)["Config"]
+    assert config["Labels"][OWNER] == ""
+    assert "guardian" not in str(config["Cmd"])
+    assert "/cooperbench" not in str(config["Env"])
+
+
+def test_an_image_without_git(docker: DockerBackend, tmp_path: Path) -> None:
+    task = write_buildable(tmp_path, DOCKERFILE + "RUN rm /usr/bin/git\n")
+    with pytest.raises(UserError, match="has no git"):
+        docker.prepare(task)
+
+
+def test_a_build_that_fails_says_why(docker: DockerBackend, tmp_path: Path) -> None:
+    task = write_buildable(tmp_path, DOCKERFILE + "RUN echo the reason && false\n")
+    with pytest.raises(UserError, match=r"tiny_task/task7: building .* failed.*the reason"):
+        docker.prepare(task)
+
+
+@pytest.mark.parametrize(
+    ("lines", "image", "argument"),
+    [
+        ("FROM nowhere.invalid/python:3.11-slim\n", "nowhere.invalid/python:3.11-slim", None),
+        ("ARG BASE_IMAGE=x\nFROM --platform=linux/amd64 nowhere.invalid/a AS b\n", "nowhere.invalid/a", None),
+        ("ARG PYTHON='nowhere.invalid/py:1'\nFROM ${PYTHON}\n", "nowhere.invalid/py:1", "PYTHON"),
+        ("ARG V=1\nfrom nowhere.invalid/py:$V\nARG BASE_IMAGE\n", "nowhere.invalid/py:1", "V"),
+    ],
+)
+def test_a_base_image_that_is_not_there(
+    docker: DockerBackend, tmp_path: Path, lines: str, image: str, argument: str | None
+) -> None:
+    with pytest.raises(UserError, match="no registry can be reached") as caught:
+        docker.prepare(write_buildable(tmp_path, lines))
+    said, client = str(caught.value), docker.engine.client
+    assert f"its base image {image} is not there" in said
+    assert f"; get it: {client} pull {image}, or import one under that name ({client} load" in said
+    named = re.findall(r"COOPERBENCH_BUILD_ARGS=(\w+)=", said)
+    assert named == ([argument] if argument else [])
+
+
+def test_no_image_and_no_dockerfile(docker: DockerBackend, tmp_path: Path) -> None:
+    task = write_buildable(tmp_path)
+    docker.engine.api.remove_image(docker.prepare(task).reference, force=True)
+    task.dockerfile.unlink()
+    with pytest.raises(UserError, match=r"there is no image .*, and no Dockerfile"):
+        docker.prepare(task)
+
+
+def test_an_image_of_ones_own(docker: DockerBackend, tmp_path: Path) -> None:
+    """Named by a template; found although its Dockerfile was never built here."""
+    task = write_buildable(tmp_path)
+    built = docker.prepare(task)
+    docker.engine.api.tag(built.reference, "my/own-tiny", "7")
+    own = DockerBackend(image_template="my/own-{short}:{task_id}", cache_dir=docker._cache_dir)
+    try:
+        assert own.prepare(task).reference == "my/own-tiny:7"
+    finally:
+        own.close()
+
+
+def test_a_task_of_the_demo(docker: DockerBackend) -> None:
+    (task,) = load_tasks(resolve_dataset_dir("demo"), "coinage_task", 3)
+    image = docker.prepare(task)
+    sandbox = docker.create_sandbox(image.reference)
+    sandbox.write_file("/patches/tests.patch", task.feature(1).tests.read_bytes())
+    sandbox.write_file("/patches/feature.patch", task.feature(1).patch.read_bytes())
+    assert sandbox.run(["runner.sh", "tests.patch", "feature.patch"]).returncode == 0
+    assert sandbox.run(["runner.sh", "tests.patch"]).returncode != 0
+    sandbox.terminate()
+
+
+def test_the_demo_is_never_pulled(docker: DockerBackend) -> None:
+    (task,) = load_tasks(resolve_dataset_dir("demo"), "coinage_task", 3)
+    with pytest.raises(UserError, match="images build"):
+        docker.images.pull_task(task)

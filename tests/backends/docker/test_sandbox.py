@@ -1,0 +1,223 @@
+"""What only a container does: its ways to end, its limits, its network, its privileges, its labels."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cooperbench.backends.docker import DockerBackend
+from cooperbench.errors import SandboxDead, UserError
+from cooperbench.sandbox.contract import SandboxOptions
+from tests.backends.docker.conftest import build_image
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from cooperbench.backends.docker.sandbox import DockerSandbox
+
+
+@pytest.fixture
+def sandbox(docker: DockerBackend, base_image: str) -> Iterator[DockerSandbox]:
+    sandbox = docker.create_sandbox(base_image, timeout=300)
+    yield sandbox
+    sandbox.terminate()
+
+
+def exists(docker: DockerBackend, container: str) -> bool:
+    return bool(docker.engine.api.containers(all=True, filters={"name": [container]}))
+
+
+def test_it_ends_by_itself_when_its_time_is_over(docker: DockerBackend, base_image: str) -> None:
+    sandbox = docker.create_sandbox(base_image, timeout=4)
+    with pytest.raises(SandboxDead, match="lifetime of 4 s"):
+        sandbox.run(["sleep", "60"])
+    with pytest.raises(SandboxDead, match="lifetime of 4 s"):
+        sandbox.run(["true"])
+    assert not exists(docker, sandbox.container)
+
+
+def test_killing_the_timer_does_not_end_it(sandbox: DockerSandbox) -> None:
+    script = """
+        for file in /proc/[0-9]*/cmdline; do
+            mapfile -d '' -t words <"$file" && [[ ${words[0]} == sleep ]] && kill "${file//[^0-9]/}"
+        done
+        true
+    """
+    assert sandbox.run(["bash", "-c", script]).returncode == 0
+    assert sandbox.run(["echo", "alive"]).stdout == b"alive\n"
+
+
+def test_a_command_that_kills_the_channel(sandbox: DockerSandbox) -> None:
+    script = "kill -9 $(awk '/^PPid/ {print $2}' /proc/$PPID/status)"
+    assert sandbox.run(["bash", "-c", script]).returncode == 137
+    assert sandbox.run(["echo", "alive"]).stdout == b"alive\n"
+
+
+def test_a_container_that_somebody_kills(docker: DockerBackend, sandbox: DockerSandbox) -> None:
+    docker.engine.api.kill(sandbox.container)
+    with pytest.raises(SandboxDead, match="killed"):
+        sandbox.run(["true"])
+
+
+def test_a_container_that_somebody_removes(docker: DockerBackend, sandbox: DockerSandbox) -> None:
+    docker.engine.api.remove_container(sandbox.container, force=True)
+    with pytest.raises(SandboxDead, match="removed"):
+        sandbox.run(["true"])
+
+
+def test_a_command_that_runs_out_of_memory(docker: DockerBackend, base_image: str) -> None:
+    small = DockerBackend(memory="64m", cache_dir=docker._cache_dir)
+    try:
+        sandbox = small.create_sandbox(base_image)
+        result = sandbox.run(["python3", "-c", "bytearray(400_000_000)"])
+        assert (result.returncode, result.stderr_read()) == (
+            137,
+            "[killed: the sandbox ran out of its memory of 64 MiB]\n",
+        )
+        assert sandbox.run(["bash", "-c", "kill -9 $$"]).stderr == b""
+    finally:
+        small.close()
+
+
+def test_the_number_of_processes_is_limited(docker: DockerBackend, base_image: str) -> None:
+    small = DockerBackend(pids_limit=40, cache_dir=docker._cache_dir)
+    try:
+        sandbox = small.create_sandbox(base_image)
+        result = sandbox.run(
+            ["sh", "-c", "for i in $(seq 100); do sleep 30 & done; wait"], timeout_seconds=10
+        )
+        assert b"fork" in result.stderr.lower()
+    finally:
+        small.close()
+
+
+def test_no_network_unless_asked_for(docker: DockerBackend, base_image: str) -> None:
+    interfaces = ["sh", "-c", "tail -n +3 /proc/net/dev | cut -d: -f1"]
+    closed = docker.create_sandbox(base_image)
+    assert closed.run(interfaces).stdout.split() == [b"lo"]
+    closed.terminate()
+    opened = docker.create_sandbox(base_image, options=SandboxOptions(network="public"))
+    assert set(opened.run(interfaces).stdout.split()) > {b"lo"}
+    opened.terminate()
+
+
+def test_servers_on_the_loopback_work_without_a_network(sandbox: DockerSandbox) -> None:
+    script = """
+import socket
+for name in ("localhost", "127.0.0.1", socket.gethostname()):
+    with socket.create_server((name, 0)) as server, socket.create_connection(server.getsockname()[:2], 5) as client:
+        print(client.getpeername()[0].split(".")[0])
+"""
+    assert sandbox.run(["python3", "-c", script]).stdout_read().split() == ["127"] * 3
+
+
+def test_privileges_are_few_and_cannot_grow(sandbox: DockerSandbox) -> None:
+    status = dict(
+        line.split(":\t", 1) for line in sandbox.run(["cat", "/proc/self/status"]).stdout_read().splitlines()
+    )
+    assert status["NoNewPrivs"] == "1"
+    # CHOWN DAC_OVERRIDE FOWNER FSETID KILL SETGID SETUID NET_BIND_SERVICE
+    assert int(status["CapEff"], 16) == int(status["CapBnd"], 16) == 0b100_1111_1011
+    assert sandbox.run(["mknod", "/tmp/device", "b", "8", "0"]).returncode != 0
+    assert sandbox.run(["mount", "-t", "tmpfs", "none", "/mnt"]).returncode != 0
+
+
+def test_commands_of_ours_are_found_first(sandbox: DockerSandbox) -> None:
+    sandbox.write_file("/cooperbench/bin/git", b"#!/bin/sh\necho ours\n", 0o755)
+    assert sandbox.run(["git"]).stdout == b"ours\n"
+
+
+def test_labels_tell_whose_it_is(docker: DockerBackend, base_image: str) -> None:
+    options = SandboxOptions("agent", "none", {"run": "my run", "pair": "a/task1 f1_f2", "agent": "agent1"})
+    sandbox = docker.create_sandbox(base_image, options=options)
+    labels = docker.engine.api.inspect_container(sandbox.container)["Config"]["Labels"]
+    sandbox.terminate()
+    names = ("run", "pair", "agent", "purpose")
+    expected = ["my run", "a/task1 f1_f2", "agent1", "agent"]
+    assert [labels[f"cooperbench.{name}"] for name in names] == expected
+    assert {"cooperbench.owner", "cooperbench.expires"} <= set(labels)
+
+
+def test_streams_talk_and_end_with_all_their_processes(sandbox: DockerSandbox) -> None:
+    script = "sleep 987 & echo ready; while read -r line; do echo got $line; done; echo over; sleep 987"
+    stream = sandbox.open_stream(["bash", "-c", script])
+    assert stream.stdout.readline() == b"ready\n"
+    stream.stdin.write(b"hello\n")
+    assert stream.stdout.readline() == b"got hello\n"
+    stream.stdin.close()
+    assert stream.stdout.readline() == b"over\n"
+    stream.close()
+    stream.close()
+    count = sandbox.run(["sh", "-c", "grep -l -s '98[7]' /proc/[0-9]*/cmdline | wc -l"]).stdout
+    assert int(count) == 0
+
+
+def test_mounts(docker: DockerBackend, base_image: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("from outside")
+    mounted = DockerBackend(
+        mounts=[f"{tmp_path}:/mnt/a", f"{tmp_path}:/mnt/b:rw"], cache_dir=docker._cache_dir
+    )
+    try:
+        sandbox = mounted.create_sandbox(base_image)
+        assert sandbox.read_file("/mnt/a/file") == b"from outside"
+        assert sandbox.run(["touch", "/mnt/a/new"]).returncode != 0
+        assert sandbox.run(["touch", "/mnt/b/new"]).returncode == 0
+    finally:
+        mounted.close()
+    assert (tmp_path / "new").exists()
+
+
+def test_a_mount_of_nothing(docker: DockerBackend, base_image: str, tmp_path: Path) -> None:
+    mounted = DockerBackend(mounts=[f"{tmp_path}/not-there:/mnt/a"], cache_dir=docker._cache_dir)
+    try:
+        with pytest.raises(UserError, match=r"not-there.*mount's source"):
+            mounted.create_sandbox(base_image)
+    finally:
+        mounted.close()
+
+
+def test_an_image_that_is_not_there(docker: DockerBackend) -> None:
+    with pytest.raises(UserError, match=r"there is no image nobody/has:this; get it: (docker|podman) pull"):
+        docker.create_sandbox("nobody/has:this")
+
+
+def test_an_image_without_sh(docker: DockerBackend, base_image: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("nothing else")
+    image = build_image(docker, tmp_path, "empty", "FROM scratch\nCOPY file /file\n")
+    with pytest.raises(UserError, match="no sh"):
+        docker.create_sandbox(image)
+
+
+def test_an_image_that_runs_as_another_user(docker: DockerBackend, base_image: str, tmp_path: Path) -> None:
+    image = build_image(docker, tmp_path, "user", f"FROM {base_image}\nRUN useradd -m worker\nUSER worker\n")
+    sandbox = docker.create_sandbox(image, workdir="/home/worker")
+    sandbox.write_file("/patches/a.patch", b"content")
+    assert sandbox.run(["sh", "-c", "id -un; cat /patches/a.patch"]).stdout == b"worker\ncontent"
+    sandbox.terminate()
+
+
+def test_an_image_without_the_tools_is_said_once(
+    docker: DockerBackend, image_without_split: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    backend = DockerBackend(cache_dir=docker._cache_dir)
+    try:
+        with caplog.at_level(logging.WARNING, "cooperbench"):
+            for _ in range(2):
+                assert backend.create_sandbox(image_without_split).run(["echo", "works"]).stdout == b"works\n"
+    finally:
+        backend.close()
+    assert [record.message.count("split is missing") for record in caplog.records] == [1]
+
+
+def test_closing_the_backend_ends_everything(docker: DockerBackend, base_image: str) -> None:
+    backend = DockerBackend(cache_dir=docker._cache_dir)
+    sandbox = backend.create_sandbox(base_image, options=SandboxOptions(network="public"))
+    backend.close()
+    with pytest.raises(SandboxDead, match="closed"):
+        sandbox.run(["true"])
+    label = f"cooperbench.session={backend._session}"
+    assert docker.engine.api.containers(all=True, filters={"label": [label]}) == []
+    assert docker.engine.api.networks(filters={"label": [label]}) == []

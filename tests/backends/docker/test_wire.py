@@ -1,0 +1,98 @@
+"""Frames of the engine, however they are cut up on the way, and both ends of a connection."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cooperbench.backends.docker.wire import Frame, Frames, Wire
+
+_frames = st.lists(st.tuples(st.sampled_from([1, 2]), st.binary(min_size=1, max_size=50)), max_size=10)
+
+
+def pack(source: int, data: bytes) -> bytes:
+    return bytes([source, 0, 0, 0]) + len(data).to_bytes(4, "big") + data
+
+
+@given(_frames, st.lists(st.integers(1, 20), max_size=100))
+def test_frames_survive_any_cut(frames: list[tuple[int, bytes]], cuts: list[int]) -> None:
+    packed = b"".join(pack(*frame) for frame in frames)
+    reader, got, at = Frames(), list[Frame](), 0
+    for size in [*cuts, len(packed)]:
+        got += reader.feed(packed[at : at + size])
+        at += size
+    for source in (1, 2):
+        sent = b"".join(data for number, data in frames if number == source)
+        assert b"".join(frame.data for frame in got if frame.source == source) == sent
+
+
+@pytest.fixture
+def ends() -> tuple[Wire, socket.socket]:
+    mine, other = socket.socketpair()
+    return Wire(mine, b"the end"), other
+
+
+def soon() -> float:
+    return time.monotonic() + 30
+
+
+def test_stdout_and_stderr_are_apart(ends: tuple[Wire, socket.socket]) -> None:
+    wire, other = ends
+    other.sendall(pack(2, b"complaint") + pack(1, b"answer"))
+    assert wire.receive(soon()) == b"answer"
+    assert wire.stderr == b"complaint"
+    other.close()
+    assert wire.receive(soon()) == b""
+    wire.close()
+
+
+def test_a_mark_on_stderr_is_the_end_but_loses_nothing(ends: tuple[Wire, socket.socket]) -> None:
+    wire, other = ends
+    other.sendall(pack(2, b"the end") + pack(1, b"overtaken"))
+    assert wire.receive(soon()) == b"overtaken"
+    assert wire.receive(soon()) == b""
+    wire.close()
+    other.close()
+
+
+def test_silence_is_a_timeout(ends: tuple[Wire, socket.socket]) -> None:
+    wire, other = ends
+    with pytest.raises(TimeoutError):
+        wire.receive(time.monotonic() + 0.05)
+    wire.close()
+    other.close()
+
+
+def test_large_data_is_sent_while_another_thread_receives(ends: tuple[Wire, socket.socket]) -> None:
+    wire, other = ends
+    data = bytes(5_000_000)
+    received: list[bytes] = []
+    reading = threading.Thread(target=lambda: received.append(wire.receive(soon())))
+    sending = threading.Thread(target=wire.send, args=(data, soon()))
+    reading.start()
+    sending.start()
+    got = 0
+    while got < len(data):
+        got += len(other.recv(1 << 20))
+    other.sendall(pack(1, b"thanks"))
+    reading.join()
+    sending.join()
+    assert received == [b"thanks"]
+    wire.close()
+    other.close()
+
+
+def test_closing_wakes_up_a_thread_that_receives(ends: tuple[Wire, socket.socket]) -> None:
+    wire, other = ends
+    received: list[bytes] = []
+    reading = threading.Thread(target=lambda: received.append(wire.receive(soon())))
+    reading.start()
+    wire.close()
+    reading.join()
+    assert received == [b""]
+    other.close()

@@ -1,0 +1,356 @@
+"""Compute Engine on loopback: REST for Google's own client, machines that are containers with a real sshd.
+
+A machine has a loopback address of its own, where its sshd is at port 22 and its metadata server at port 80, and one
+"inside the VPC", a private one of this host's that containers reach through their bridge. What Google's guest agent does is
+done by `guest_agent.sh`; our start-up script is then run as it is. The engine that the machine finds at its socket is that
+of the tests, so that what runs "on" a machine is removed here when the machine is deleted. Firewall rules are only kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import re
+import subprocess
+import threading
+import time
+from collections import Counter
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from cooperbench.backends.docker.leftovers import remove_session
+
+if TYPE_CHECKING:
+    from cooperbench.backends.docker.engine import Engine
+
+METADATA = "/computeMetadata/v1/instance"
+_ZONE = "/compute/v1/projects/[^/]+/zones/([^/]+)"
+_GLOBAL = "/compute/v1/projects/[^/]+/global"
+UNREACHABLE = "10.0.0.2"
+
+
+class Refused(Exception):
+    """Answered with a status and words of Google's."""
+
+    def __init__(self, status: int, message: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.status = status
+        self.body = {
+            "error": {"code": status, "message": message, "errors": [{"reason": reason, "message": message}]}
+        }
+
+
+class Vm:
+    """One machine, booting from the start."""
+
+    def __init__(
+        self, engine: Engine, image: str, zone: str, resource: dict[str, Any], metadata: dict[str, str]
+    ) -> None:
+        self.name = str(resource["name"])
+        self.zone = zone
+        self.resource = resource
+        self.attributes: dict[str, str] = {}
+        self.asked: Counter[str] = Counter()
+        """How often the machine has asked for which metadata."""
+        self._engine = engine
+        items = resource["metadata"]["items"]
+        self.metadata = {item["key"]: item["value"] for item in items} | metadata
+        self.address, self._server = _serve_metadata(self)
+        self.internal_address = add_address()
+        socket = engine.where.removeprefix("unix://")
+        container = f"cooperbench-test-vm-{self.name}"
+        made = engine.api.create_container_from_config(
+            {
+                "Image": image,
+                "Cmd": ["bash", "/guest_agent.sh", self.address],
+                "HostConfig": {
+                    "NetworkMode": "host",
+                    "Binds": [f"{socket}:/var/run/docker.sock"],
+                    "ExtraHosts": [f"metadata.google.internal:{self.address}"],
+                },
+            },
+            container,
+        )
+        self.container = str(made["Id"])
+        engine.api.start(self.container)
+
+    def described(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "status": "RUNNING",
+            "labels": self.resource.get("labels", {}),
+            "networkInterfaces": [
+                {
+                    "networkIP": self.internal_address,
+                    "accessConfigs": [{"natIP": self.address, "type": "ONE_TO_ONE_NAT"}],
+                }
+            ],
+        }
+
+    def read(self, path: str) -> str:
+        """A file of the machine's."""
+        command = self._engine.api.exec_create(self.container, ["cat", path])
+        return bytes(self._engine.api.exec_start(command["Id"])).decode()
+
+    def end(self) -> None:
+        with contextlib.suppress(Exception):
+            self._engine.api.remove_container(self.container, force=True)
+        self._server.shutdown()
+        self._server.server_close()
+        remove_address(self.internal_address)
+        remove_session(self._engine, self.name.removeprefix("cooperbench-"))
+
+
+class ComputeServer:
+    """`url` is the endpoint; what a test wants to go wrong is set from outside."""
+
+    def __init__(self, engine: Engine, image: str) -> None:
+        self._engine = engine
+        self._image = image
+        self.vms: dict[str, Vm] = {}
+        self.made: list[dict[str, Any]] = []
+        """All that were ever asked for, as they were."""
+        self.foreign: dict[str, dict[str, Any]] = {}
+        """Machines that are only listed."""
+        self.deleted: list[str] = []
+        self.most_machines = 100
+        self.refusal: Refused | None = None
+        self.spoil_host_key = False
+        self.metadata: dict[str, str] = {}
+        """For new machines, beside what the harness gives them."""
+        self.rules: dict[str, dict[str, Any]] = {}
+        """The firewall's, by name."""
+        self.rules_ever: list[dict[str, Any]] = []
+        self.rule_refusal: Refused | None = None
+        self.too_many_questions = 0
+        """How many of the next questions for guest attributes are too many."""
+        self._operations: dict[str, dict[str, Any]] = {}
+        self._lock = threading.Lock()
+        server = self
+
+        class Answers(Handler):
+            def answer(self, method: str, path: str, query: dict[str, str], body: Any) -> Any:
+                return server.answer(method, path, query, body)
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def close(self) -> None:
+        for name in list(self.vms):
+            self.vms.pop(name).end()
+        self._server.shutdown()
+        self._server.server_close()
+
+    def reset(self) -> None:
+        for name in list(self.vms):
+            self.vms.pop(name).end()
+        self.made.clear()
+        self.foreign.clear()
+        self.deleted.clear()
+        self.rules.clear()
+        self.rules_ever.clear()
+        self.metadata.clear()
+        self.most_machines, self.refusal, self.spoil_host_key, self.rule_refusal = 100, None, False, None
+
+    def answer(self, method: str, path: str, query: dict[str, str], body: Any) -> Any:
+        if self.refusal is not None:
+            raise self.refusal
+        if re.fullmatch(_ZONE, path):
+            return {"name": path.rpartition("/")[2], "status": "UP"}
+        if re.fullmatch("/v1/projects/[^/]+/locations/[^/]+/jobs", path):
+            return {"jobs": []}  # for those who ask Batch too
+        if path.endswith("/aggregated/instances"):
+            return {"items": self._listed(query.get("filter", ""))}
+        if found := re.fullmatch(f"{_ZONE}/instances", path):
+            return self._insert(found[1], body)
+        if found := re.fullmatch(f"{_GLOBAL}/firewalls(?:/([^/]+))?", path):
+            return self._firewall(method, found[1], query, body)
+        if re.fullmatch(f"{_GLOBAL}/operations/[^/]+(/wait)?", path):
+            return {"name": "op-rule", "status": "DONE"}
+        if found := re.fullmatch("/compute/v1/projects/([^/]+)/regions/[^/]+/subnetworks/([^/]+)", path):
+            return {"name": found[2], "network": f"projects/{found[1]}/global/networks/of-{found[2]}"}
+        if found := re.fullmatch(f"{_ZONE}/operations/([^/]+)(/wait)?", path):
+            return {**self._operations[found[2]], "status": "DONE"}
+        if found := re.fullmatch(f"{_ZONE}/instances/([^/]+)(/getGuestAttributes)?", path):
+            return self._one(method, found[2], guest=bool(found[3]))
+        raise Refused(404, f"no such method: {method} {path}")
+
+    def _insert(self, zone: str, resource: dict[str, Any]) -> dict[str, Any]:
+        with self._lock:
+            self.made.append(resource)
+            operation: dict[str, Any] = {"name": f"op-{len(self._operations)}", "status": "RUNNING"}
+            if len(self.vms) >= self.most_machines:
+                message = "Quota 'CPUS' exceeded. Limit: 8.0 in region us-central1."
+                operation["error"] = {"errors": [{"code": "QUOTA_EXCEEDED", "message": message}]}
+            else:
+                self.vms[resource["name"]] = Vm(self._engine, self._image, zone, resource, self.metadata)
+            self._operations[operation["name"]] = operation
+        return operation
+
+    def _firewall(self, method: str, name: str | None, query: dict[str, str], body: Any) -> dict[str, Any]:
+        if self.rule_refusal is not None:
+            raise self.rule_refusal
+        if method == "POST":
+            if body["name"] in self.rules:
+                raise Refused(409, f"The resource '{body['name']}' already exists", "alreadyExists")
+            self.rules[body["name"]] = body
+            self.rules_ever.append(body)
+            return {"name": "op-rule", "status": "RUNNING"}
+        if method == "DELETE" and name in self.rules:
+            del self.rules[name]
+            return {"name": "op-rule", "status": "RUNNING"}
+        if method == "GET" and name is None:
+            wanted = re.fullmatch(r'name eq "(.*)"', query["filter"])
+            assert wanted
+            return {"items": [rule for rule in self.rules.values() if re.fullmatch(wanted[1], rule["name"])]}
+        raise Refused(404, f"The resource 'firewalls/{name}' was not found", "notFound")
+
+    def _one(self, method: str, name: str, *, guest: bool) -> dict[str, Any]:
+        if method == "DELETE" and name in self.foreign:
+            del self.foreign[name]
+            self.deleted.append(name)
+            return {"name": "op-delete", "status": "RUNNING"}
+        vm = self.vms.get(name)
+        if vm is None:
+            raise Refused(
+                404, f"The resource 'projects/p/zones/z/instances/{name}' was not found", "notFound"
+            )
+        if method == "DELETE":
+            self.deleted.append(name)
+            self.vms.pop(name).end()
+            return {"name": "op-delete", "status": "RUNNING"}
+        if not guest:
+            return vm.described()
+        if self.too_many_questions:
+            self.too_many_questions -= 1
+            raise Refused(403, "Rate Limit Exceeded", "rateLimitExceeded")
+        if not vm.attributes:
+            raise Refused(
+                404, "The resource 'cooperbench/' of type 'Guest Attribute' was not found.", "notFound"
+            )
+        told = dict(vm.attributes)
+        if self.spoil_host_key and "host-key" in told:
+            told["host-key"] = (
+                "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJK3Q4hPLuF0hFpVv0vBqGcQ0a3tTqHk0uZyW3mDqXyZ"
+            )
+        items = [{"namespace": "cooperbench", "key": key, "value": value} for key, value in told.items()]
+        return {"queryPath": "cooperbench/", "queryValue": {"items": items}}
+
+    def _listed(self, wanted: str) -> dict[str, Any]:
+        conditions = dict(re.findall(r'labels\.([a-z-]+)="([^"]*)"', wanted))
+        everything = [vm.described() for vm in self.vms.values()] + list(self.foreign.values())
+        chosen = [
+            found
+            for found in everything
+            if all(found["labels"].get(name) == value for name, value in conditions.items())
+        ]
+        return {"zones/us-central1-b": {"instances": chosen}, "zones/us-central1-c": {}}
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def answer(self, method: str, path: str, query: dict[str, str], body: Any) -> Any:
+        raise NotImplementedError
+
+    def _do(self) -> None:
+        length = int(self.headers.get("Content-Length") or 0)
+        sent = self.rfile.read(length)
+        parts = urlsplit(self.path)
+        query = {name: values[0] for name, values in parse_qs(parts.query).items()}
+        try:
+            body = json.loads(sent) if sent else None
+            status, content = 200, self.answer(self.command, unquote(parts.path), query, body)
+        except Refused as error:
+            status, content = error.status, error.body
+        data = json.dumps(content).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def do_GET(self) -> None:
+        self._do()
+
+    def do_POST(self) -> None:
+        self._do()
+
+    def do_DELETE(self) -> None:
+        self._do()
+
+    def log_message(self, *args: Any) -> None:
+        """Quiet."""
+
+
+def _serve_metadata(vm: Vm) -> tuple[str, ThreadingHTTPServer]:
+    """At a loopback address that nobody else has."""
+
+    class Metadata(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            name = self.path.removeprefix(f"{METADATA}/attributes/")
+            vm.asked[name] += 1
+            found = vm.metadata.get(name) if self.headers.get("Metadata-Flavor") == "Google" else None
+            data = (found or "").encode()
+            self.send_response(200 if found is not None else 404)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def do_PUT(self) -> None:
+            data = self.rfile.read(int(self.headers["Content-Length"])).decode()
+            vm.attributes[self.path.removeprefix(f"{METADATA}/guest-attributes/cooperbench/")] = data
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *args: Any) -> None:
+            """Quiet."""
+
+    deadline = time.monotonic() + 30
+    while True:
+        address = f"127.{random.randint(64, 250)}.{random.randint(0, 250)}.{random.randint(1, 250)}"
+        try:
+            server = ThreadingHTTPServer((address, 80), Metadata)
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            continue
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        return address, server
+
+
+def add_address() -> str:
+    """A private address of this host's that nobody else has; one that is nobody's where we may not have one."""
+    for _ in range(100):
+        address = f"10.203.{random.randint(0, 250)}.{random.randint(1, 250)}"
+        done = _ip("add", address)
+        if done.returncode == 0:
+            return address
+        if b"File exists" not in done.stderr:
+            break
+    return UNREACHABLE
+
+
+def remove_address(address: str) -> None:
+    if address != UNREACHABLE:
+        _ip("del", address)
+
+
+def _ip(verb: str, address: str) -> subprocess.CompletedProcess[bytes]:
+    command = ["ip", "address", verb, f"{address}/32", "dev", "lo"]
+    try:
+        return subprocess.run(command, capture_output=True, check=False)
+    except FileNotFoundError as error:
+        return subprocess.CompletedProcess(command, 127, b"", str(error).encode())
+
+
+def own_addresses() -> list[str]:
+    """Those that were added and not removed."""
+    shown = subprocess.run(
+        ["ip", "-o", "address", "show", "dev", "lo"], capture_output=True, text=True, check=False
+    )
+    return re.findall(r"inet (10\.203\.[0-9.]+)/32", shown.stdout)

@@ -1,0 +1,240 @@
+"""Machines come when they are needed, are shared, and go, whatever way a harness ends; what goes wrong is said in one line."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cooperbench.backends.docker.leftovers import remove_leftovers as remove_containers
+from cooperbench.backends.gcp import GCPBatchBackend
+from cooperbench.backends.gcp.labels import PROCESS, PURPOSE, resource_labels
+from cooperbench.cli import main
+from cooperbench.errors import InfraError, SandboxDead, UserError
+from cooperbench.sandbox.contract import SandboxOptions
+from cooperbench.sandbox.owner import this_owner
+from tests.backends.gcp.compute_server import ComputeServer, Refused, own_addresses
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cooperbench.backends.docker.engine import Engine
+
+
+IDLE = "cooperbench-idle-seconds"
+
+
+def wait_until(what: object, condition: object) -> None:
+    assert callable(condition)
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.1)
+
+
+def test_sandboxes_share_a_machine_until_it_is_full(compute: ComputeServer, gcp_base: str) -> None:
+    backend = GCPBatchBackend(
+        machine_type="e2-standard-4",
+        spot=True,
+        network="vpc",
+        subnetwork="sub",
+        service_account="me@example.org",
+    )
+    options = SandboxOptions(purpose="agent", labels={"run": "My Run"})
+    # Google takes so many questions a minute; machines that boot side by side ask them.
+    compute.too_many_questions = 3
+    with ThreadPoolExecutor(3) as threads:
+        waiting = [threads.submit(backend.create_sandbox, gcp_base, 60, options=options) for _ in range(3)]
+        sandboxes = [future.result() for future in waiting]
+    assert len(compute.vms) == 2
+    assert compute.too_many_questions == 0
+    assert [sandbox.run(["echo", "here"]).stdout for sandbox in sandboxes] == [b"here\n"] * 3
+    asked = compute.made[0]
+    assert asked["machineType"].endswith("/machineTypes/e2-standard-4")
+    assert asked["labels"]["cooperbench"] == "1"
+    assert asked["labels"]["cooperbench-run"] == "my-run"
+    assert asked["scheduling"]["instanceTerminationAction"] == "DELETE"
+    assert int(asked["scheduling"]["maxRunDuration"]["seconds"]) == 12 * 3600
+    assert asked["scheduling"]["provisioningModel"] == "SPOT"
+    assert asked["disks"][0]["autoDelete"] is True
+    assert asked["networkInterfaces"][0]["subnetwork"] == "regions/us-central1/subnetworks/sub"
+    assert asked["serviceAccounts"][0]["email"] == "me@example.org"
+    # Containers are kept from the machine's identity.
+    assert "-d 169.254.169.254 -p tcp" in next(iter(compute.vms.values())).read("/var/log/iptables")
+    sandboxes[0].terminate()
+    again = backend.create_sandbox(gcp_base, 60)
+    assert len(compute.vms) == 2
+    backend.close()
+    estimate = backend.estimate()
+    assert (estimate.count, estimate.what) == (2, "machine")
+    assert estimate.dollars > 0
+    assert not compute.vms
+    with pytest.raises(SandboxDead):
+        again.run(["true"])
+
+
+def test_a_refused_machine_is_done_without(compute: ComputeServer, gcp_base: str) -> None:
+    """Where there is none at all, the line says what to do; a machine that is there is shared."""
+    compute.most_machines = 0
+    backend = GCPBatchBackend(machine_type="e2-standard-2")
+    with pytest.raises(UserError, match=r"Insufficient quota.*CPUS.*request more at https.*-c"):
+        backend.create_sandbox(gcp_base, 60)
+    backend.close()
+    compute.most_machines = 1
+    backend = GCPBatchBackend(machine_type="e2-standard-2", idle_minutes=0.001)
+    first, second = (backend.create_sandbox(gcp_base, 60) for _ in range(2))
+    assert len(compute.vms) == 1
+    assert second.run(["echo", "shared"]).stdout == b"shared\n"
+    # The last one out turns off the lights.
+    first.terminate()
+    assert compute.vms
+    second.terminate()
+    wait_until("the idle machine is deleted", lambda: not compute.vms)
+    backend.close()
+
+
+def test_a_machine_that_was_taken_away_is_replaced(
+    compute: ComputeServer, gcp: GCPBatchBackend, gcp_base: str
+) -> None:
+    sandbox = gcp.create_sandbox(gcp_base, 60)
+    (name,) = compute.vms
+    compute.vms.pop(name).end()
+    with pytest.raises(SandboxDead):
+        sandbox.run(["true"])
+    again = gcp.create_sandbox(gcp_base, 60)
+    assert again.run(["echo", "elsewhere"]).stdout == b"elsewhere\n"
+    assert list(compute.vms) != [name]
+
+
+def test_a_machine_that_is_not_ours_is_not_talked_to(
+    compute: ComputeServer, gcp: GCPBatchBackend, gcp_base: str
+) -> None:
+    compute.spoil_host_key = True
+    with pytest.raises(InfraError, match="is not the machine that we made"):
+        gcp.create_sandbox(gcp_base, 60)
+    assert not compute.vms
+
+
+@pytest.mark.parametrize(
+    ("refusal", "line"),
+    [
+        (
+            Refused(
+                403,
+                "Compute Engine API has not been used in project some-project before or it is disabled. Enable it by"
+                " visiting https://console.developers.google.com/apis/api/compute.googleapis.com/overview",
+                "accessNotConfigured",
+            ),
+            "API not enabled (Compute Engine): gcloud services enable compute.googleapis.com --project some-project",
+        ),
+        (
+            Refused(401, "Request had invalid authentication credentials."),
+            "gcloud auth application-default login",
+        ),
+        (Refused(403, "Required 'compute.zones.get' permission"), "the account may not do that"),
+        (Refused(403, "Billing is not enabled for project some-project."), "gcloud billing projects link"),
+    ],
+)
+def test_what_google_refuses_is_said_with_the_mending_command(
+    compute: ComputeServer, gcp: GCPBatchBackend, refusal: Refused, line: str
+) -> None:
+    compute.refusal = refusal
+    with pytest.raises(UserError) as caught:
+        gcp.check()
+    compute.refusal = None
+    assert line in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@contextmanager
+def harness(image: str, folder: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """One that has a sandbox with a shared git remote, in a process of its own; and the sandbox's container."""
+    script = str(Path(__file__).with_name("killed_harness.py"))
+    command = [sys.executable, script, image, str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        container = process.stdout.readline().strip()
+        assert container
+        yield process, container
+
+
+@pytest.mark.usefixtures("vpc")
+def test_what_a_killed_harness_left_ends_and_is_deleted(
+    compute: ComputeServer,
+    gcp_engine: Engine,
+    gcp_base: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its sandboxes end, its machines shut down, and go by the next start or by the command. Others' stay."""
+    mine = resource_labels("run", "agents")
+    gone = {**mine, PROCESS: f"{this_owner().namespace}-4194999-1"}
+    labels = {
+        "alive": mine,
+        "dead": gone,
+        "elsewhere": {**gone, "cooperbench-host": "another-0"},
+        "foreign": {"somebody": "else"},
+    }
+    for name, found in labels.items():
+        compute.foreign[name] = {"name": name, "status": "RUNNING", "labels": found}
+        compute.rules[f"cooperbench-{name}"] = {
+            "name": f"cooperbench-{name}",
+            "description": json.dumps(found),
+        }
+    compute.rules["cooperbench-words"] = {"name": "cooperbench-words", "description": "of somebody"}
+    compute.metadata["cooperbench-look-seconds"] = "1"
+    with harness(gcp_base, tmp_path) as (process, container):
+        assert compute.deleted == ["dead"]
+        assert "cooperbench-dead" not in compute.rules
+        machines = list(compute.vms.values())
+        looks = {machine: machine.asked[IDLE] for machine in machines}
+        for machine in machines:
+            machine.metadata[IDLE] = "2"
+        wait_until(
+            "the machines have looked several times",
+            lambda: all(machine.asked[IDLE] >= looks[machine] + 5 for machine in machines),
+        )
+        assert not any("shutdown" in machine.attributes for machine in machines)
+        process.send_signal(signal.SIGKILL)
+    wait_until(
+        "the sandbox has ended", lambda: not gcp_engine.api.inspect_container(container)["State"]["Running"]
+    )
+    wait_until(
+        "the machines shut down",
+        lambda: all(machine.attributes.get("shutdown") == "-h now" for machine in machines),
+    )
+    assert sorted(machine.resource["labels"][PURPOSE] for machine in machines) == ["agents", "git"]
+    for name in ("COOPERBENCH_GCP_BATCH_ENDPOINT", "STORAGE_EMULATOR_HOST"):
+        monkeypatch.setenv(name, compute.url)
+    ours = [name for name in compute.rules if name.removeprefix("cooperbench-") not in (*labels, "words")]
+    assert len(ours) == 2
+    assert main(["clean", "--backend", "gcp"]) == 0
+    removed = capsys.readouterr().out.splitlines()
+    assert {f"removed machine {machine.name}" for machine in machines} < set(removed)
+    assert {f"removed firewall rule {name}" for name in ours} < set(removed)
+    assert not compute.vms
+    assert set(compute.foreign) == {"alive", "elsewhere", "foreign"}
+    assert {name.removeprefix("cooperbench-") for name in compute.rules} == {*compute.foreign, "words"}
+    remove_containers(gcp_engine)
+
+
+@pytest.mark.usefixtures("vpc")
+def test_an_interrupted_harness_leaves_nothing(compute: ComputeServer, gcp_base: str, tmp_path: Path) -> None:
+    with harness(gcp_base, tmp_path) as (process, _):
+        addresses = {machine.internal_address for machine in compute.vms.values()}
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) != 0
+    assert len(compute.made) == 2
+    assert not compute.vms
+    assert len(compute.rules_ever) == 2
+    assert not compute.rules
+    assert not addresses & set(own_addresses())

@@ -1,0 +1,160 @@
+"""What is set is what is used, and what cannot be is said; labels find their owner again; prices are added up."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cooperbench.backends.gcp.compute import Wanted, instance_of
+from cooperbench.backends.gcp.labels import is_leftover, owner_of, resource_labels
+from cooperbench.backends.gcp.prices import dollars_per_hour, estimate, kind_of, summed
+from cooperbench.backends.gcp.registry import google_hosts
+from cooperbench.backends.gcp.settings import KEYS, VARIABLES, GcpSettings, read_settings, room_on
+from cooperbench.backends.gcp.tunnel import ssh_command
+from cooperbench.errors import UserError
+from cooperbench.sandbox.owner import this_owner
+from cooperbench.settings import config_file
+
+
+@pytest.fixture(autouse=True)
+def _nothing_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    for name in VARIABLES.values():
+        monkeypatch.delenv(name, raising=False)
+
+
+def write_file(**content: Any) -> None:
+    config_file().parent.mkdir(parents=True, exist_ok=True)
+    config_file().write_text(json.dumps(content))
+
+
+def test_every_key_of_the_file_is_used_and_overridden(monkeypatch: pytest.MonkeyPatch) -> None:
+    filed = {
+        "project": "filed-project",
+        "region": "us-east1",
+        "zone": "us-east1-c",
+        "bucket": "filed-bucket",
+        "machine_type": "n2-standard-4",
+        "disk_gb": "50",
+        "disk_type": "pd-ssd",
+        "network": "vpc",
+        "subnetwork": "sub",
+        "public_address": "false",
+        "service_account": "a@b.c",
+        "spot": "true",
+        "boot_image": "projects/debian-cloud/global/images/family/debian-12",
+        "reach": "iap",
+        "sandboxes_per_machine": "3",
+        "most_machines": "7",
+        "lifetime_hours": "2",
+        "idle_minutes": "1.5",
+        "git": "carried",
+        "git_machine_type": "e2-small",
+        "git_image": "registry.example/git:1",
+    }
+    documented = (Path(__file__).parents[3] / "docs/gcp.md").read_text()
+    for name in filed:
+        assert f"`{KEYS[name]}`" in documented
+        assert f"`{VARIABLES[name]}`" in documented
+    write_file(**{KEYS[name]: value for name, value in filed.items()})
+    found = read_settings()
+    assert {name: str(getattr(found, name)).lower().removesuffix(".0") for name in VARIABLES} == filed
+    monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "variable-project")
+    monkeypatch.setenv("GCP_MACHINE_TYPE", "e2-standard-2")
+    assert (read_settings().project, read_settings().machine_type) == ("variable-project", "e2-standard-2")
+    assert read_settings(machine_type="e2-highmem-8").machine_type == "e2-highmem-8"
+    made = instance_of(found, Wanted("name", kind_of(found), 60), "key")
+    assert not made.network_interfaces[0].access_configs
+    assert made.disks[0].initialize_params.disk_type == "zones/us-east1-c/diskTypes/pd-ssd"
+    command = " ".join(ssh_command(found, config_file(), config_file(), "vm", "vm", config_file(), "me"))
+    assert "ProxyCommand=gcloud compute start-iap-tunnel vm 22" in command
+
+
+def test_region_and_zone_belong_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    write_file(gcp_project_id="some-project", gcp_region="us-east1", gcp_zone="us-east1-c")
+    assert read_settings(region="europe-west4").zone == "europe-west4-b"
+    monkeypatch.setenv("GCP_ZONE", "asia-east1-a")
+    assert read_settings().region == "asia-east1"
+    monkeypatch.setenv("GCP_REGION", "us-west1")
+    with pytest.raises(UserError, match="the zone asia-east1-a is not in the region us-west1"):
+        read_settings()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "line"),
+    [
+        ("GOOGLE_CLOUD_PROJECT", "Bad Name", "GOOGLE_CLOUD_PROJECT is 'Bad Name'; it is like my-project-123"),
+        ("GCP_DISK_GB", "5", "GCP_DISK_GB is '5'; it is a whole number, at least 20"),
+        ("GCP_SPOT", "perhaps", "GCP_SPOT is 'perhaps'; it is true or false"),
+        ("GCP_LIFETIME_HOURS", "-1", "it is a number above 0"),
+        ("GCP_REACH", "pigeon", "it is address or iap"),
+    ],
+)
+def test_what_cannot_be_is_said(monkeypatch: pytest.MonkeyPatch, name: str, value: str, line: str) -> None:
+    monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "some-project")
+    monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match=line):
+        read_settings()
+
+
+def test_without_a_project() -> None:
+    with pytest.raises(UserError, match="no Google Cloud project is set: cooperbench config gcp"):
+        read_settings()
+
+
+@pytest.mark.parametrize(
+    ("machine_type", "room"),
+    [
+        ("e2-standard-8", 4),
+        ("n2-custom-6-8192", 3),
+        ("e2-micro", 1),
+        ("c3-standard-22-lssd", 11),
+        ("e2-standard-2", 1),
+    ],
+)
+def test_how_many_sandboxes_a_machine_has_room_for(machine_type: str, room: int) -> None:
+    assert room_on(machine_type) == room
+
+
+@given(st.text(max_size=200), st.text(max_size=80))
+def test_labels_are_such_that_google_takes_them(run_name: str, purpose: str) -> None:
+    labels = resource_labels(run_name, purpose)
+    for name, value in labels.items():
+        assert len(value) <= 63
+        assert all(character in "abcdefghijklmnopqrstuvwxyz0123456789-_" for character in name + value)
+    owner = owner_of(labels)
+    assert owner == this_owner()
+    assert not is_leftover(labels)
+
+
+def test_prices() -> None:
+    kind = kind_of(GcpSettings("p", "r", "z", "b", machine_type="e2-standard-8"))
+    usual = dollars_per_hour(kind)
+    assert usual is not None
+    assert 0.2 < usual < 0.4
+    spot = dollars_per_hour(kind._replace(spot=True))
+    small = dollars_per_hour(kind._replace(machine_type="e2-medium"))
+    assert spot is not None
+    assert small is not None
+    assert small < spot < usual
+    assert dollars_per_hour(kind._replace(machine_type="a9-mega-8")) is None
+    known, unknown = estimate(kind, 2, 7200), estimate(kind._replace(machine_type="a9-mega-8"), 1, 60)
+    total = summed([known, unknown])
+    assert (total.count, total.seconds, total.unpriced_seconds) == (3, 7260, 60)
+    assert total.dollars == pytest.approx(2 * usual, abs=1e-3)
+
+
+def test_whose_registries_are_signed_in_to() -> None:
+    names = [
+        "us-central1-docker.pkg.dev/p/r/i:1",
+        "gcr.io/p/i",
+        "eu.gcr.io/p/i",
+        "docker.io/x/y",
+        "evil.dev/pkg.dev/x",
+    ]
+    assert google_hosts(names) == ["eu.gcr.io", "gcr.io", "us-central1-docker.pkg.dev"]

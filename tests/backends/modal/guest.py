@@ -1,0 +1,257 @@
+"""Sandboxes of the control plane of ours: real processes in the isolation of the local backend."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from modal_proto import api_pb2
+
+from cooperbench.errors import SandboxError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from cooperbench.backends.local.sandbox import LocalSandbox
+    from cooperbench.sandbox.contract import Stream
+
+FS_TOOL = "/__modal/.bin/modal-sandbox-fs-tools"
+CERTIFICATE = "/opt/tunnels.pem"
+_EXEC = """
+dir=$1 errors=$2
+# As an image that trusts it would have it in its environment.
+[ -e /opt/tunnels.pem ] && export GIT_SSL_CAINFO=/opt/tunnels.pem GIT_SSL_CAPATH=/opt
+mkdir -p "$dir"
+[ -d /tmp/bare ] && PATH=/tmp/bare:$PATH
+exec 2>/dev/null # what this shell says of the command's end is not the command's
+[ "$errors" = pipe ] && err=$dir/err || err=/dev/null
+[ "$3" ] && cd "$3"
+shift 3
+"$@" 2>"$err"
+echo $? >"$dir/code.part"
+mv "$dir/code.part" "$dir/code"
+"""
+_CODE = 'until [ -s "$1/code" ]; do sleep 0.05; done; cat "$1/code"'
+
+
+class Exec:
+    """One command. What it wrote so far can be read from any place, as often as one likes."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._changed = asyncio.Event()
+        self.out = bytearray()
+        self.err = b""
+        self.ended = False
+        self.code: int | None = None
+        self.stdin = bytearray()
+        self.written = 0
+        self.stdin_closed = False
+
+    def grew(self, data: bytes) -> None:
+        """From any thread; nothing means that it has ended."""
+
+        def note() -> None:
+            self.out.extend(data)
+            self.ended = self.ended or not data
+            changed, self._changed = self._changed, asyncio.Event()
+            changed.set()
+
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(note)
+
+    async def read_out(self, offset: int) -> AsyncIterator[bytes]:
+        while True:
+            changed = self._changed
+            if offset < len(self.out):
+                part = bytes(self.out[offset : offset + 65536])
+                offset += len(part)
+                yield part
+            elif self.ended:
+                return
+            else:
+                await changed.wait()
+
+    async def write(self, data: bytes, eof: bool) -> None:
+        raise NotImplementedError
+
+    async def wait(self) -> int:
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        """With its sandbox."""
+        self.grew(b"")
+
+
+class Command(Exec):
+    """A real one."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        local: LocalSandbox,
+        exec_id: str,
+        argv: list[str],
+        workdir: str,
+        *,
+        errors: bool,
+    ) -> None:
+        super().__init__(loop)
+        self._local = local
+        self._dir = f"/tmp/.exec-{exec_id}"
+        words = ["bash", "-c", _EXEC, "exec", self._dir, "pipe" if errors else "none", workdir, *argv]
+        self._waiting: asyncio.Task[int] | None = None
+        self._stream: Stream = local.open_stream(words)
+        threading.Thread(target=self._pump, daemon=True).start()
+
+    async def write(self, data: bytes, eof: bool) -> None:
+        def put() -> None:
+            with contextlib.suppress(OSError, ValueError):
+                if data:
+                    self._stream.stdin.write(data)
+                if eof:
+                    self._stream.stdin.close()
+
+        await asyncio.to_thread(put)
+
+    async def wait(self) -> int:
+        def ask() -> int:
+            found = self._local.run(["bash", "-c", _CODE, "code", self._dir], timeout_seconds=600)
+            with contextlib.suppress(FileNotFoundError):
+                self.err = self._local.read_file(f"{self._dir}/err")
+            assert found.stdout, found
+            return int(found.stdout)
+
+        if self._waiting is None:
+            self._waiting = asyncio.create_task(asyncio.to_thread(ask))
+        self.code = await asyncio.shield(self._waiting)
+        return self.code
+
+    def _pump(self) -> None:
+        reader: Any = self._stream.stdout
+        with contextlib.suppress(OSError, ValueError):
+            while data := reader.read1(65536):
+                self.grew(data)
+        for end in (self._stream.stdin, self._stream.stdout):
+            with contextlib.suppress(OSError):
+                end.close()
+        self.grew(b"")
+
+
+class FileTool(Exec):
+    """What Modal puts into every sandbox for its filesystem API."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, local: LocalSandbox, request: str) -> None:
+        super().__init__(loop)
+        self._local = local
+        ((self._kind, self._what),) = json.loads(request).items()
+        self._done: asyncio.Task[int] | None = None
+        self._input_whole = asyncio.Event()
+        self._done = loop.create_task(self._work())
+
+    async def write(self, data: bytes, eof: bool) -> None:
+        self.stdin += data
+        if eof:
+            self._input_whole.set()
+
+    async def wait(self) -> int:
+        assert self._done is not None
+        self.code = await self._done
+        return self.code
+
+    async def _work(self) -> int:
+        try:
+            if self._kind == "WriteFile":
+                await self._input_whole.wait()
+            self.grew(await asyncio.to_thread(self._carry_out))
+        except FileNotFoundError as error:
+            self._refuse("NotFound", str(error))
+        except SandboxError as error:
+            self._refuse("IsDirectory" if "regular" in str(error) else "NotDirectory", str(error))
+        finally:
+            self.grew(b"")
+        return 1 if self.err else 0
+
+    def _carry_out(self) -> bytes:
+        path = self._what["path"]
+        if self._kind == "WriteFile":
+            self._local.write_file(path, bytes(self.stdin))
+            return b""
+        if self._kind == "ReadFile":
+            return self._local.read_file(path)
+        found = self._local.run(["stat", "-c", "%s", path])
+        if found.returncode:
+            raise FileNotFoundError(path)
+        about = {"name": path, "path": path, "type": "file", "size": int(found.stdout), "mode": 0o644}
+        rest = {"permissions": "-rw-r--r--", "owner": "root", "group": "root", "modified_time": 0}
+        return json.dumps({**about, **rest}).encode()
+
+    def _refuse(self, kind: str, message: str) -> None:
+        self.err = json.dumps({"error_kind": kind, "message": message}).encode()
+
+
+class Guest:
+    """One sandbox."""
+
+    def __init__(
+        self,
+        number: int,
+        definition: api_pb2.Sandbox,
+        tags: dict[str, str],
+        *,
+        old: bool,
+        on_end: Callable[[Guest], None],
+    ) -> None:
+        # The client tells the older kind by the shape of its id.
+        self.sandbox_id = f"sb-{number:022d}" if old else f"sb-{number:022d}-v2"
+        self.task_id = f"ta-{number:022d}" + ("" if old else "V")
+        self.definition = definition
+        self.tags = tags
+        self.created_at = time.time()
+        self.local: LocalSandbox | None = None
+        self.execs: dict[str, Exec] = {}
+        self.result: api_pb2.GenericResult | None = None
+        self.tunnels: list[api_pb2.TunnelData] = []
+        self._on_end = on_end
+
+    def look(self) -> api_pb2.GenericResult | None:
+        """How it ended; None while it runs."""
+        if self.result is None and self.local is not None and self.local._started.process.poll() is not None:
+            late = time.time() >= self.created_at + self.definition.timeout_secs - 0.5
+            self.finish(
+                api_pb2.GenericResult.GENERIC_STATUS_TIMEOUT
+                if late
+                else api_pb2.GenericResult.GENERIC_STATUS_FAILURE,
+                137,
+            )
+        return self.result
+
+    def finish(self, status: api_pb2.GenericResult.GenericStatus.ValueType, code: int) -> None:
+        self.result = self.result or api_pb2.GenericResult(status=status, exitcode=code)
+        self._on_end(self)
+        for command in self.execs.values():
+            command.stop()
+
+    def terminate(self) -> None:
+        """Blocks until nothing of it is left."""
+        self.finish(api_pb2.GenericResult.GENERIC_STATUS_TERMINATED, 137)
+        if self.local is not None:
+            self.local.terminate()
+
+    def start_exec(
+        self, exec_id: str, argv: list[str], workdir: str, *, errors: bool, loop: asyncio.AbstractEventLoop
+    ) -> Exec:
+        """Blocks. The same id again is the same command: the client asks again when an answer was lost."""
+        if exec_id in self.execs:
+            return self.execs[exec_id]
+        assert self.local is not None
+        if argv[0] == FS_TOOL:
+            command: Exec = FileTool(loop, self.local, argv[1])
+        else:
+            command = Command(loop, self.local, exec_id, argv, workdir, errors=errors)
+        self.execs[exec_id] = command
+        return command

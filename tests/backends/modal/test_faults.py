@@ -1,0 +1,232 @@
+"""What happens when something goes wrong at Modal: what passes is tried again, what is lost is said, nothing is scored."""
+
+from __future__ import annotations
+
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+from grpclib import Status
+
+from cooperbench.backends.modal import ModalBackend, account, throttle
+from cooperbench.backends.modal.account import check
+from cooperbench.errors import InfraError, SandboxDead, UserError
+from tests.backends.modal.plane import HOST_IMAGE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.backends.modal.plane import Plane
+
+
+@pytest.fixture
+def _fresh_client(plane: Plane) -> Iterator[None]:
+    """The client keeps the first token that it saw; these tests need it to look again."""
+    import modal
+
+    modal.Client.set_env_client(None)
+    yield
+    modal.Client.set_env_client(None)
+
+
+def test_an_outage_while_a_sandbox_is_made_passes(plane: Plane, modal: ModalBackend) -> None:
+    plane.faults.add("SandboxCreateV2", Status.UNAVAILABLE, times=6)
+    sandbox = modal.create_sandbox(HOST_IMAGE)
+    assert sandbox.run(["echo", "ok"]).stdout == b"ok\n"
+    assert plane.faults.requests["SandboxCreateV2"] > 6
+    assert [guest.sandbox_id for guest in plane.running()] == [sandbox.name]
+
+
+def test_an_answer_that_was_lost_does_not_leave_a_second_sandbox(plane: Plane, modal: ModalBackend) -> None:
+    plane.faults.add("SandboxCreateV2", Status.UNAVAILABLE, times=1, after=True)
+    sandbox = modal.create_sandbox(HOST_IMAGE)
+    assert [guest.sandbox_id for guest in plane.running()] == [sandbox.name]
+    assert sandbox.run(["echo", "ok"]).stdout == b"ok\n"
+
+
+def test_rate_limits_mean_fewer_at_once_and_then_more_again(plane: Plane, modal: ModalBackend) -> None:
+    plane.faults.most_creating = 3
+    plane.faults.delays["SandboxCreateV2"] = 0.01
+    with ThreadPoolExecutor(24) as threads:
+        made = list(threads.map(lambda _: modal.create_sandbox(HOST_IMAGE), range(24)))
+    assert len(plane.running()) == len(made) == 24
+    assert plane.faults.refused > 0
+    slow = modal._throttle.places
+    assert slow < 24
+    plane.faults.most_creating = 10**9
+    for _ in range(slow):
+        modal.create_sandbox(HOST_IMAGE).terminate()
+    assert modal._throttle.places > slow
+
+
+def test_a_slow_start_is_waited_for(plane: Plane, modal: ModalBackend) -> None:
+    plane.faults.delays["SandboxCreateV2"] = 1.0
+    plane.faults.delays["TaskExecStart"] = 1.0
+    assert modal.create_sandbox(HOST_IMAGE).run(["echo", "ok"]).stdout == b"ok\n"
+
+
+def test_streams_that_are_cut_are_read_on_from_where_they_were(plane: Plane, modal: ModalBackend) -> None:
+    sandbox = modal.create_sandbox(HOST_IMAGE)
+    plane.faults.cut_after_bytes = 100_000
+    result = sandbox.run(["bash", "-c", "for i in {1..60000}; do echo line $i; done"], timeout_seconds=60)
+    assert plane.faults.cuts > 3
+    assert result.stdout.decode().splitlines() == [f"line {number}" for number in range(1, 60001)]
+
+
+def test_requests_that_fail_now_and_then_are_made_again(plane: Plane, modal: ModalBackend) -> None:
+    sandbox = modal.create_sandbox(HOST_IMAGE)
+    plane.faults.add("TaskExecStdinWrite", Status.UNAVAILABLE, times=3, after=True)
+    assert sandbox.run(["bash", "-c", "echo once >>file; cat file"]).stdout == b"once\n"
+    plane.faults.add("TaskExecStart", Status.INTERNAL, times=3)
+    stream = sandbox.open_stream(["echo", "ok"])
+    assert stream.stdout.read() == b"ok\n"
+    stream.close()
+
+
+def test_what_modal_does_not_want_just_now_is_asked_for_again(
+    plane: Plane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the first request of a run to its last: else a run does not begin, or a sandbox goes on."""
+    monkeypatch.setattr(account, "_FIRST_PAUSE_SECONDS", 0.05)
+    requests = ("AppGetOrCreate", "SandboxListV2", "TaskExecStart", "SandboxTerminateV2")
+    for name in requests:
+        plane.faults.add(name, Status.RESOURCE_EXHAUSTED, times=2)
+    backend = ModalBackend()
+    sandbox = backend.create_sandbox(HOST_IMAGE)
+    assert sandbox.run(["echo", "ok"]).stdout == b"ok\n"
+    sandbox.terminate()
+    assert plane.running() == []
+    assert all(plane.faults.requests[name] == 3 for name in requests)
+    backend.create_sandbox(HOST_IMAGE)
+    plane.faults.add("SandboxTerminateV2", Status.UNAVAILABLE, times=10)
+    backend.close()
+    assert plane.running() == []
+
+
+def test_modal_out_of_reach_is_waited_for_once_and_not_for_each_sandbox(
+    plane: Plane, modal: ModalBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sandboxes = [modal.create_sandbox(HOST_IMAGE) for _ in range(3)]
+    monkeypatch.setattr(account, "PATIENCE_SECONDS", 2.0)
+    plane.faults.add("SandboxTerminateV2", Status.RESOURCE_EXHAUSTED, times=10**6)
+    asked: list[int] = []
+    for sandbox in sandboxes:
+        sandbox.terminate()
+        asked.append(plane.faults.requests["SandboxTerminateV2"] - sum(asked))
+    assert asked[0] > 1
+    assert asked[1:] == [1, 1]
+    plane.faults.clear()
+    modal.close()
+    assert plane.running() == []
+
+
+def test_leftovers_that_cannot_be_looked_for_do_not_keep_a_run_from_beginning(
+    plane: Plane, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(account, "PATIENCE_SECONDS", 0.0)
+    plane.faults.add("SandboxListV2", Status.UNAVAILABLE, times=10**6, message="no lists today")
+    backend = ModalBackend()
+    sandbox = backend.create_sandbox(HOST_IMAGE)
+    assert "no lists today" in caplog.text
+    sandbox.terminate()
+    plane.faults.clear()
+    backend.close()
+
+
+def test_output_that_is_lost_for_good_is_nobodys_result(plane: Plane, modal: ModalBackend) -> None:
+    """Not an exit code either: the command may have done its work."""
+    sandbox = modal.create_sandbox(HOST_IMAGE)
+    plane.faults.add("TaskExecStdinWrite", Status.DATA_LOSS, times=1000)
+    with pytest.raises(InfraError) as error:
+        sandbox.run(["true"])
+    assert not isinstance(error.value, SandboxDead)
+
+
+def test_a_sandbox_that_is_lost_in_mid_command(plane: Plane, modal: ModalBackend) -> None:
+    sandbox = modal.create_sandbox(HOST_IMAGE)
+    (guest,) = plane.running()
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(sandbox.run, ["bash", "-c", "touch started; sleep 600"])
+        sandbox.run(["bash", "-c", "while [ ! -e started ]; do sleep 0.02; done"])
+        guest.terminate()
+        with pytest.raises(SandboxDead, match="killed"):
+            waiting.result(60)
+    with pytest.raises(SandboxDead):
+        sandbox.write_file("x", b"")
+    sandbox.terminate()
+
+
+def test_a_command_that_kills_its_own_shell_is_a_result(plane: Plane, modal: ModalBackend) -> None:
+    sandbox = modal.create_sandbox(HOST_IMAGE)
+    result = sandbox.run(["bash", "-c", "pkill -9 -f cooperbench/channels; sleep 5"])
+    assert result.returncode == 137
+    assert sandbox.run(["echo", "alive"]).stdout == b"alive\n"
+
+
+def test_modal_that_stays_away_is_an_infrastructure_error(
+    plane: Plane, modal: ModalBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(throttle, "ATTEMPTS", 2)
+    plane.faults.add("SandboxCreateV2", Status.UNAVAILABLE, times=10**6, message="nobody home")
+    with pytest.raises(InfraError, match="nobody home"):
+        modal.create_sandbox(HOST_IMAGE)
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "words"),
+    [
+        (Status.RESOURCE_EXHAUSTED, "Workspace spend limit reached", "quota.*modal.com/settings/usage"),
+        (Status.PERMISSION_DENIED, "read-only token", "modal profile current"),
+        (Status.INVALID_ARGUMENT, "no such region", "Modal refuses it: no such region"),
+    ],
+)
+def test_what_the_user_must_mend_is_said_in_one_line(
+    plane: Plane, modal: ModalBackend, status: Status, message: str, words: str
+) -> None:
+    plane.faults.add("SandboxCreateV2", status, times=1, message=message)
+    with pytest.raises(UserError, match=words) as error:
+        modal.create_sandbox(HOST_IMAGE)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.usefixtures("_fresh_client")
+def test_a_bad_token(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MODAL_TOKEN_ID", "ak-wrong")
+    with pytest.raises(UserError, match=r"refuses the token .*modal token new.*--backend local") as error:
+        ModalBackend().check()
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.usefixtures("_fresh_client")
+def test_the_wrong_environment(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MODAL_ENVIRONMENT", "nowhere")
+    with pytest.raises(UserError, match=r"no environment 'nowhere'.*modal environment list"):
+        ModalBackend().check()
+
+
+@pytest.mark.usefixtures("_fresh_client")
+def test_the_check_asks_modal(plane: Plane) -> None:
+    assert "the token is good" in check()
+    assert plane.faults.requests["AppGetOrCreate"] == 1
+
+
+def test_no_token(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MODAL_TOKEN_SECRET")
+    with pytest.raises(UserError, match=r"modal token new.*--backend local.*--backend docker"):
+        ModalBackend()
+
+
+def test_not_installed(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "modal", None)
+    with pytest.raises(UserError, match=r"pip install 'cooperbench\[modal\]'.*modal token new"):
+        ModalBackend()
+
+
+def test_waiting_in_a_rate_limit_ends(
+    plane: Plane, modal: ModalBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(throttle, "PATIENCE_SECONDS", 1.0)
+    plane.faults.most_creating = 0
+    with pytest.raises(InfraError, match=r"rate limited by Modal.*-c"):
+        modal.create_sandbox(HOST_IMAGE)

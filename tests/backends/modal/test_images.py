@@ -1,0 +1,149 @@
+"""Images: pulled by digest, else built from the task's Dockerfile; without history for agents; nothing hidden in them."""
+
+from __future__ import annotations
+
+import re
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cooperbench.backends.modal import ModalBackend
+from cooperbench.backends.modal.registry import place_of, resolve_digest
+from cooperbench.dataset.discovery import load_tasks
+from cooperbench.errors import InfraError, UserError
+from tests.backends.docker.tasks import write_buildable
+from tests.backends.modal.plane import digest_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from cooperbench.models import Task
+    from tests.backends.modal.plane import Plane
+
+
+@pytest.fixture
+def task(plane: Plane, tmp_path: Path) -> Task:
+    write_buildable(tmp_path / "dataset")
+    plane.add_dataset(tmp_path / "dataset")
+    (task,) = load_tasks(tmp_path / "dataset")
+    return task
+
+
+@contextmanager
+def registry(known: str) -> Iterator[str]:
+    """Answers for one name; the server's address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            name = re.sub(r"^/v2/(.*)/manifests/(.*)$", r"\1:\2", self.path)
+            self.send_response(200 if name == known else 404)
+            self.send_header("Docker-Content-Digest", digest_of(name))
+            self.end_headers()
+
+        def log_message(self, *args: object) -> None:
+            """Not into the tests' output."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def history(backend: ModalBackend, image: str) -> bytes:
+    sandbox = backend.create_sandbox(image, timeout=120)
+    try:
+        return sandbox.run(["git", "log", "--all", "--format=%s"], cwd="/workspace/repo").stdout
+    finally:
+        sandbox.terminate()
+
+
+def test_built_from_the_dockerfile(plane: Plane, modal: ModalBackend, task: Task) -> None:
+    image = modal.prepare(task)
+    layers = plane.layers(image.reference)
+    files = {file.filename for layer in layers for file in plane.mounts.get(layer.context_mount_id, [])}
+    assert {"/setup.sh", "/runner.sh"} <= files
+    assert not [name for name in files if re.search(r"feature\d|combined\.patch|tests\.patch", name)]
+    assert plane.commands(image.reference)[-1] == "ENTRYPOINT []"
+    assert image.digest == image.reference
+    assert history(modal, image.reference) == b"The past\n"
+    assert image.agent_reference is not None
+    assert history(modal, image.agent_reference) == b"Base\n"
+    assert modal.prepare(task) == image
+
+
+def test_the_layer_for_agents_removes_the_history(modal: ModalBackend, task: Task, plane: Plane) -> None:
+    """Run as Modal's builder would run it."""
+    image = modal.prepare(task)
+    assert image.agent_reference is not None
+    command = plane.commands(image.agent_reference)[-1].replace("/cooperbench/base.git", "/tmp/base.git")
+    assert command.startswith("RUN ")
+    sandbox = modal.create_sandbox(image.reference, timeout=120)
+    done = sandbox.run(["sh", "-c", command.removeprefix("RUN ")], cwd="/")
+    assert done.returncode == 0, done.stderr
+    assert sandbox.run(["git", "log", "--all", "--format=%s"], cwd="/workspace/repo").stdout == b"Base\n"
+    assert sandbox.run(["git", "--git-dir=/tmp/base.git", "log", "--format=%H"]).stdout == done.stdout
+
+
+def test_pulled_by_digest(plane: Plane, task: Task) -> None:
+    name = f"tasks/{task.repo}:task{task.task_id}"
+    with registry(name) as server:
+        backend = ModalBackend(images="auto", image_template=f"{server}/tasks/{{repo}}:task{{task_id}}")
+        image = backend.prepare(task)
+        assert image.digest == digest_of(name)
+        assert plane.commands(image.reference) == [
+            f"FROM {server}/tasks/{task.repo}@{image.digest}",
+            "ENTRYPOINT []",
+        ]
+        assert history(backend, image.reference) == b"The past\n"
+        by_name = backend.create_sandbox(f"{server}/{name}")
+        assert by_name.run(["ls", "/workspace"]).stdout == b"repo\n"
+        backend.close()
+
+
+def test_what_cannot_be_pulled_is_built(plane: Plane, task: Task) -> None:
+    backend = ModalBackend(images="auto", image_template="127.0.0.1:1/missing/{repo}:task{task_id}")
+    image = backend.prepare(task)
+    assert any("could not be pulled" in note for note in image.notes)
+    assert history(backend, image.reference) == b"The past\n"
+    backend.close()
+    only = ModalBackend(images="registry", image_template="127.0.0.1:1/missing/{repo}:task{task_id}")
+    with pytest.raises(UserError, match=r"manifest unknown.*modal image logs im-") as error:
+        only.prepare(task)
+    assert "\n" not in str(error.value)
+    task.dockerfile.unlink()
+    with pytest.raises(UserError, match="no Dockerfile to build one from"):
+        backend.prepare(task)
+    backend.close()
+    only.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("python:3.11", ("registry-1.docker.io", "library/python", "3.11")),
+        ("akhatua/cooperbench-x:task1", ("registry-1.docker.io", "akhatua/cooperbench-x", "task1")),
+        ("docker.io/a/b", ("registry-1.docker.io", "a/b", "latest")),
+        ("ghcr.io/a/b/c:d", ("ghcr.io", "a/b/c", "d")),
+        ("localhost:5000/a:b", ("localhost:5000", "a", "b")),
+    ],
+)
+def test_where_a_name_leads(name: str, place: tuple[str, str, str]) -> None:
+    assert place_of(name) == place
+
+
+def test_a_registry_that_does_not_know_the_name() -> None:
+    with registry("a/b:c") as server:
+        assert resolve_digest(f"{server}/a/b:c") == digest_of("a/b:c")
+        with pytest.raises(InfraError, match="404"):
+            resolve_digest(f"{server}/a/b:other")
+    with pytest.raises(InfraError):
+        resolve_digest(f"{server}/a/b:c")

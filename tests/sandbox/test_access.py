@@ -1,0 +1,80 @@
+"""The door to sandboxes: what a backend lacks is made up for, what it cannot promise is refused."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cooperbench.backends.local.sandbox import LocalSandbox
+from cooperbench.errors import SandboxDead, SandboxError, UserError
+from cooperbench.sandbox.access import PlainSandbox, open_sandbox
+from cooperbench.sandbox.contract import Capabilities, SandboxOptions
+from tests.sandbox.plain import PlainBackend, PlainOwnSandbox, PlainResult
+
+if TYPE_CHECKING:
+    from cooperbench.backends.local import LocalBackend
+
+
+def test_a_rich_backend_gives_its_own_sandbox(local: LocalBackend) -> None:
+    sandbox = open_sandbox(local, "host", timeout_seconds=60, workdir="/tmp", options=SandboxOptions())
+    assert isinstance(sandbox, LocalSandbox)
+    assert sandbox.run(["pwd"]).stdout == b"/tmp\n"
+    sandbox.terminate()
+
+
+def test_a_plain_backend_gets_an_adapter_that_passes_exec_through() -> None:
+    sandbox = open_sandbox(PlainBackend(), "x", timeout_seconds=60, options=SandboxOptions(network="public"))
+    assert isinstance(sandbox, PlainSandbox)
+    assert sandbox.exec("echo", "a b").stdout_read() == "a b\n"
+    with pytest.raises(SandboxError, match="streams"):
+        sandbox.open_stream(["cat"])
+    sandbox.terminate()
+
+
+class OfflineBackend(PlainBackend):
+    capabilities = Capabilities(options=True, networks=frozenset({"none"}))
+
+
+def test_a_network_policy_that_a_backend_does_not_have_is_refused() -> None:
+    with pytest.raises(UserError, match="'public'; it has: none"):
+        open_sandbox(OfflineBackend(), "x", timeout_seconds=60, options=SandboxOptions(network="public"))
+
+
+class BrokenBackend(PlainBackend):
+    def create_sandbox(self, image: str, timeout: int = 600, workdir: str = "/workspace") -> PlainOwnSandbox:
+        raise RuntimeError("no quota left")
+
+
+def test_what_a_foreign_backend_raises_is_a_sandbox_error() -> None:
+    with pytest.raises(SandboxError, match="no quota left"):
+        open_sandbox(BrokenBackend(), "x", timeout_seconds=60, options=SandboxOptions())
+
+
+class TruncatingSandbox(PlainOwnSandbox):
+    def exec(self, *args: str) -> PlainResult:
+        result = super().exec(*args)
+        result._done.stdout = result._done.stdout[:1000]
+        return result
+
+
+class DeadSandbox(PlainOwnSandbox):
+    def exec(self, *args: str) -> PlainResult:
+        return super().exec("false")
+
+
+def test_a_backend_that_cuts_output_gives_an_error_not_half_a_file() -> None:
+    own = TruncatingSandbox()
+    sandbox = PlainSandbox(own, lifetime_seconds=60, workdir=own.folder)
+    sandbox.write_file("file", b"x" * 5000)
+    with pytest.raises(SandboxError):
+        sandbox.read_file("file")
+    sandbox.terminate()
+
+
+def test_a_sandbox_that_says_nothing_is_dead() -> None:
+    own = DeadSandbox()
+    sandbox = PlainSandbox(own, lifetime_seconds=60, workdir=own.folder)
+    with pytest.raises(SandboxDead):
+        sandbox.run(["true"])
+    sandbox.terminate()
