@@ -22,8 +22,7 @@ from cooperbench.eval.api import (
     recorded_eval_network,
     select_results,
 )
-from cooperbench.runner.display import PlainDisplay
-from cooperbench.runner.live import make_display
+from cooperbench.runner.display import PlainDisplay, make_display
 from cooperbench.settings import default_backend, default_eval_network
 from cooperbench.storage import ExperimentPaths
 

@@ -27,10 +27,8 @@ from cooperbench.runner.api import (
     plan_experiment,
     run_experiment,
 )
-from cooperbench.runner.config import RunConfig
-from cooperbench.runner.display import PlainDisplay
-from cooperbench.runner.lineup import Lineup
-from cooperbench.runner.live import make_display
+from cooperbench.runner.config import Lineup, RunConfig
+from cooperbench.runner.display import PlainDisplay, make_display
 from cooperbench.settings import default_backend, default_eval_network
 from cooperbench.storage import checked_run_name
 from cooperbench.team.office import DEFAULT_REDIS_URL

@@ -45,7 +45,7 @@ def evaluate(
     the run was started with. `sound_only`: without features whose tests pass without them, as `validate` has found.
     """
     from cooperbench.report.table import summary_text
-    from cooperbench.runner.live import make_display
+    from cooperbench.runner.display import make_display
 
     paths = ExperimentPaths(Path(logs_dir), run_name)
     summary = evaluate_experiment(

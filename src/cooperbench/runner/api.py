@@ -74,7 +74,7 @@ def run(
     """
     from cooperbench.envfile import load_env_file
     from cooperbench.report.table import summary_text
-    from cooperbench.runner.live import make_display
+    from cooperbench.runner.display import make_display
 
     load_env_file()
     # Here only: the command line does not take the interpreter apart at its end.

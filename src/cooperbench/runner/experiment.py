@@ -13,8 +13,8 @@ from cooperbench.eval.reference import References
 from cooperbench.redaction import redact
 from cooperbench.report.summary import save_summary
 from cooperbench.retry import with_retries
-from cooperbench.runner.budget import Budget, spent_on_disk
 from cooperbench.runner.pair import RESULT_SCHEMA, PairRun
+from cooperbench.runner.plan import Budget, spent_on_disk
 from cooperbench.sandbox.contract import estimate_of
 from cooperbench.sandbox.workshop import Workshop
 from cooperbench.storage import error_record, write_json

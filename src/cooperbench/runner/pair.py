@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from cooperbench._version import __version__
 from cooperbench.agents.base import REPO_DIR
@@ -13,13 +14,13 @@ from cooperbench.agents.models.calls import patience_seconds
 from cooperbench.agents.recorder import Recorder
 from cooperbench.agents.registry import get_agent, version_of
 from cooperbench.agents.session import Session
-from cooperbench.errors import AgentFailure, InfraError, Interrupted, RunStopped, UserError
+from cooperbench.errors import AgentFailure, InfraError, Interrupted, RunStopped, SandboxError, UserError
 from cooperbench.eval.diff import PatchError, paths_of
 from cooperbench.gitcall import GitError
 from cooperbench.models import seats_of, summed_accounts
 from cooperbench.redaction import redact
-from cooperbench.runner.workspace import SNAPSHOT_SECONDS, prepare_repository, take_patch
 from cooperbench.sandbox.contract import SandboxOptions
+from cooperbench.sandbox.scrub import scrub_script
 from cooperbench.storage import utc_now, write_json
 from cooperbench.team.contribution import contributions
 from cooperbench.team.gitremote import make_remote
@@ -32,13 +33,54 @@ if TYPE_CHECKING:
 
     from cooperbench.agents.base import Agent
     from cooperbench.models import Image, Message, Pair, Seat, Usage
-    from cooperbench.runner.config import RunConfig
-    from cooperbench.runner.lineup import Player
-    from cooperbench.runner.workspace import Start
+    from cooperbench.runner.config import Player, RunConfig
     from cooperbench.sandbox.contract import RichSandbox
     from cooperbench.sandbox.guard import SandboxGuard
     from cooperbench.storage import PairPaths
     from cooperbench.team.mailbox import Mailbox
+
+PREPARED_GIT_DIR = "/cooperbench/base.git"
+"""Where a backend that prepares images puts the base commit."""
+SCRUBBED_GIT_DIR = "/cooperbench/scrubbed.git"
+"""Where the harness puts it in sandboxes of other backends."""
+PATCH_FILE = "/cooperbench/work.patch"
+SCRUB_SECONDS = 900
+SNAPSHOT_SECONDS = 900
+
+
+class Start(NamedTuple):
+    """The state that an agent starts from."""
+
+    commit: str
+    """The same in every sandbox of a task."""
+    git_dir: str
+    """A bare repository with that commit, beside the agent's own."""
+
+
+def prepare_repository(sandbox: RichSandbox, *, already_scrubbed: bool) -> Start:
+    """Leave one commit in the repository, without history or remotes."""
+    git_dir = PREPARED_GIT_DIR if already_scrubbed else SCRUBBED_GIT_DIR
+    if already_scrubbed:
+        argv = ["git", f"--git-dir={git_dir}", "rev-parse", "HEAD"]
+    else:
+        argv = ["bash", "-c", scrub_script().decode(), "scrub", REPO_DIR, git_dir]
+    done = sandbox.run(argv, timeout_seconds=SCRUB_SECONDS)
+    commit = done.stdout_read().strip().rpartition("\n")[2]
+    if done.returncode != 0 or len(commit) < 40:
+        reason = done.stderr_read().strip() or done.stdout_read().strip()
+        raise SandboxError(f"the repository at {REPO_DIR} could not be prepared: {reason[-300:]}")
+    return Start(commit, git_dir)
+
+
+def take_patch(sandbox: RichSandbox, start: Start) -> bytes:
+    """What the agent has done so far, whether it committed it or not."""
+    script = (files("cooperbench.runner") / "snapshot.sh").read_text()
+    argv = ["bash", "-c", script, "snapshot", REPO_DIR, start.git_dir, PATCH_FILE]
+    done = sandbox.run(argv, timeout_seconds=SNAPSHOT_SECONDS)
+    if done.returncode != 0:
+        raise SandboxError(f"the patch could not be taken: {done.stderr_read().strip()[-300:]}")
+    return sandbox.read_file(PATCH_FILE)
+
 
 RESULT_SCHEMA = "cooperbench.result/1"
 UNLIMITED_LIFETIME_SECONDS = 24 * 3600
