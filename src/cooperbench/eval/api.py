@@ -141,6 +141,7 @@ def evaluate_experiment(
     from cooperbench.eval.reference import ReferenceStore
     from cooperbench.eval.remote import Order, remote_evaluation_of
     from cooperbench.report.summary import save_summary
+    from cooperbench.signals import finished
     from cooperbench.text import plural
     from cooperbench.workshop import Workshop
 
@@ -168,7 +169,7 @@ def evaluate_experiment(
                 else:
                     _judge_here(order, workshop, display)
         finally:
-            summary = save_summary(paths, {}, estimate=estimate_of(chosen))
+            summary = finished(lambda: save_summary(paths, {}, estimate=estimate_of(chosen)))
             display.end()
     return summary
 

@@ -16,6 +16,7 @@ from cooperbench.report.summary import save_summary
 from cooperbench.retry import with_retries
 from cooperbench.runner.budget import Budget, spent_on_disk
 from cooperbench.runner.pair import RESULT_SCHEMA, PairRun
+from cooperbench.signals import finished
 from cooperbench.storage import error_record, write_json
 from cooperbench.team.mailbox import MemoryMailbox
 from cooperbench.workshop import Workshop
@@ -40,9 +41,8 @@ def carry_out(
         with Workshop(backend) as workshop:
             _Experiment(config, plan, workshop, display, post_office, budget).run()
     finally:
-        summary = save_summary(
-            config.paths, {config.setting: plan.pairs}, budget.record(), estimate_of(backend)
-        )
+        pairs = {config.setting: plan.pairs}
+        summary = finished(lambda: save_summary(config.paths, pairs, budget.record(), estimate_of(backend)))
     return summary
 
 
