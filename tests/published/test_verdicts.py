@@ -46,9 +46,18 @@ class Lab:
 
 
 @pytest.fixture
-def lab(published: Publish, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Lab]:
+def lab(
+    published: Publish, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Lab]:
     monkeypatch.setenv("COOPERBENCH_CACHE_DIR", str(tmp_path / "cache"))
-    return lambda *repos: Lab(published(*repos), tmp_path)
+
+    def make(*repos: str) -> Lab:
+        made = Lab(published(*repos), tmp_path)
+        made.images("clean")  # what a test that was killed has left
+        capsys.readouterr()
+        return made
+
+    return make
 
 
 @pytest.mark.parametrize("repo", ["pip_task", "uv_task", "pnpm_task"])

@@ -142,6 +142,7 @@ def evaluate_experiment(
     from cooperbench.report.summary import save_summary
     from cooperbench.sandbox.contract import estimate_of
     from cooperbench.sandbox.workshop import Workshop
+    from cooperbench.signals import finished
     from cooperbench.text import plural
 
     if concurrency < 1 or test_timeout < 1:
@@ -168,7 +169,7 @@ def evaluate_experiment(
                 else:
                     _judge_here(order, workshop, display)
         finally:
-            summary = save_summary(paths, {}, estimate=estimate_of(chosen))
+            summary = finished(lambda: save_summary(paths, {}, estimate=estimate_of(chosen)))
             display.end()
     return summary
 

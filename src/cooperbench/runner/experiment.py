@@ -17,6 +17,7 @@ from cooperbench.runner.pair import RESULT_SCHEMA, PairRun
 from cooperbench.runner.plan import Budget, spent_on_disk
 from cooperbench.sandbox.contract import estimate_of
 from cooperbench.sandbox.workshop import Workshop
+from cooperbench.signals import finished
 from cooperbench.storage import error_record, write_json
 from cooperbench.team.mailbox import MemoryMailbox
 
@@ -40,9 +41,8 @@ def carry_out(
         with Workshop(backend) as workshop:
             _Experiment(config, plan, workshop, display, post_office, budget).run()
     finally:
-        summary = save_summary(
-            config.paths, {config.setting: plan.pairs}, budget.record(), estimate_of(backend)
-        )
+        pairs = {config.setting: plan.pairs}
+        summary = finished(lambda: save_summary(config.paths, pairs, budget.record(), estimate_of(backend)))
     return summary
 
 
