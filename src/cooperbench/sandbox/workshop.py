@@ -10,7 +10,6 @@ import threading
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Protocol, Self, TypeVar, cast
 
-from cooperbench.eval.backends.base import capabilities_of
 from cooperbench.sandbox.contract import capabilities_of
 from cooperbench.sandbox.guard import SandboxGuard
 from cooperbench.sandbox.prepared import PreparedImages
