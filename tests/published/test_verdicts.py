@@ -68,7 +68,7 @@ def test_what_the_runner_installs_is_kept_so_that_no_network_is_needed(
     index = there.here.index
     assert there.run("first")["rates"]["overall_success"]["passed"] == 1
     said = capsys.readouterr().out
-    assert said.count("its tests run with what its runner installs kept in the image") == 1
+    assert said.count("its tests run in an image that keeps what its runner installs") == 1
     evaluation = there.evaluation("first", repo)
     assert (evaluation["eval_network"], evaluation["network"]) == ("auto", "none")
     assert evaluation["references"]["1"]["installed"] is True
