@@ -1,22 +1,25 @@
-"""What was said: questions and their answers, repetition, and words to those who were gone."""
+"""What messages say by their form: questions and their answers, repetition, and messages that nobody read.
+
+Of a message the first `MOST_CHARACTERS` are read, without fenced code and quoted lines. Every scan is linear, however
+hostile the text.
+"""
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_right
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from cooperbench.report.coordination.moments import moment, seconds_between
-from cooperbench.report.coordination.phrases import words
-from cooperbench.report.coordination.sentences import MOST_CHARACTERS, sentences_of
-
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from cooperbench.report.records import Conversation, SentMessage
 
+MOST_CHARACTERS = 64_000
+LONGEST_SENTENCE = 800
 SIMILAR = 0.7
 """Jaccard similarity of three-word sequences from which on a message repeats an earlier one."""
 ANSWERS_LOOKED_AT = 50
@@ -24,25 +27,28 @@ ANSWERS_LOOKED_AT = 50
 EARLIER_MESSAGES = 100
 """So many of the same sender to the same recipient are compared; word-for-word repetition is found at any distance."""
 _MOST_WORDS = 4_000
+_SENTENCE_END = re.compile(r"[.!?;？！。](?=[\s\"')\]*]|$)[\"')\]*]{0,8}|[？！。]")
+_ABBREVIATIONS = ("e.g.", "i.e.", "etc.", "vs.", "cf.", "approx.", "incl.")
+_BULLET = re.compile(r"[ \t]{0,40}(?:[-*+•]|\d{1,3}[.)])[ \t]+(?:\[[ xX]\][ \t]+)?")
 _WORD = re.compile(r"[^\W_]+(?:_[^\W_]+)*")
 _ANSWERS = re.compile(
     r"\W{0,8}(?:yes|yep|yeah|no|nope|sure|ok|okay|agreed|correct|right|exactly|confirmed|understood|got it|sounds good|"
     r"good question|great|fine|ack|will do|answer|to answer|re:|regarding)\b",
     re.IGNORECASE,
 )
-_COMMON_WORDS = words(
+_COMMON_WORDS = frozenset(
     "about after again also another anything before being between both change changes changing code could "
     "does doing done each else even every feature file files from function have here into just know like "
     "make mine more most much need only other over please same should some something such sure than that "
     "their them then there these they thing this those touch touching under using very want well were "
     "what when where which while will with working would your you agent agent1 agent2 plan planning going "
-    "anyone think method class"
+    "anyone think method class".split()
 )
 
 
 @dataclass(frozen=True)
 class Question:
-    """A sentence that asks, and what came of it."""
+    """A sentence that asks, and whether it was answered."""
 
     asker: str
     asked: str
@@ -66,7 +72,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Repetition:
-    """A message that says again what its sender has told the same colleague."""
+    """A message that says again what its sender has told the same recipient."""
 
     sender: str
     message: int
@@ -75,14 +81,42 @@ class Repetition:
 
 
 @dataclass(frozen=True)
-class Late:
+class UnreadMessage:
     """A message that its recipient never saw."""
 
     sender: str
     recipient: str
     message: int
     after_end: bool
-    """It was sent after the recipient's last act: to somebody who had finished."""
+    """It was sent after the recipient's last action."""
+
+
+def timestamp_of(text: object) -> float | None:
+    """Seconds since 1970 of an ISO 8601 time; None for anything else. Without a zone it is UTC."""
+    if not isinstance(text, str) or not 10 <= len(text) <= 40:
+        return None
+    try:
+        time = datetime.fromisoformat(text)
+        return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
+def seconds_between(start: float | None, end: float | None) -> float | None:
+    """Never below zero: clocks of two processes may differ a little."""
+    return None if start is None or end is None else round(max(0.0, end - start), 3)
+
+
+def prose_lines(message: str) -> Iterator[tuple[int, str]]:
+    """The lines outside of fenced code and quotations, each with its place in the message."""
+    in_fence = False
+    at = 0
+    for line in message[:MOST_CHARACTERS].split("\n"):
+        start, at = at, at + len(line) + 1
+        if line.lstrip().startswith(("```", "~~~")):
+            in_fence = not in_fence
+        elif not in_fence and not line.lstrip().startswith(">"):
+            yield start, line
 
 
 def questions_in(conversation: Conversation) -> list[Question]:
@@ -93,31 +127,31 @@ def questions_in(conversation: Conversation) -> list[Question]:
         ways.setdefault((message.sender, message.recipient), []).append(_Reply(place, message))
     found = []
     for place, message in enumerate(messages):
-        asking = [one for one in sentences_of(message.text) if _asks(one.text)]
+        asking = list(_asking_sentences(message.text))
         if not asking:
             continue
-        shown = moment(message.delivered_at)
+        shown = timestamp_of(message.delivered_at)
         back = []
         if shown is not None or not shown_is_known:
             later = _later(ways.get((message.recipient, message.sender), []), place)
-            back = [one for one in later if not shown_is_known or one.sent >= (shown or 0.0)][
-                :ANSWERS_LOOKED_AT
-            ]
-        for sentence in asking:
-            asked = _content_words(sentence.text)
+            back = [one for one in later if not shown_is_known or one.sent >= (shown or 0.0)]
+            back = back[:ANSWERS_LOOKED_AT]
+        for start, sentence in asking:
+            asked = _content_words(sentence)
             answer = next((one.message for one in back if one.begins_as_answer or asked & one.words), None)
+            sent, answered = (timestamp_of(one.timestamp) if one else None for one in (message, answer))
             found.append(
                 Question(
                     message.sender,
                     message.recipient,
                     message.sequence,
-                    sentence.start,
-                    sentence.end,
-                    sentence.text,
+                    start,
+                    start + len(sentence),
+                    sentence,
                     message.delivered_at is not None if shown_is_known else None,
                     back[0].message.sequence if back else None,
                     answer.sequence if answer else None,
-                    seconds_between(moment(message.timestamp), moment(answer.timestamp)) if answer else None,
+                    seconds_between(sent, answered),
                     _steps_between(message, answer),
                 )
             )
@@ -137,7 +171,7 @@ def repetitions_in(messages: Sequence[SentMessage]) -> list[Repetition]:
         shingles = frozenset(" ".join(spoken[at : at + 3]) for at in range(max(1, len(spoken) - 2)))
         earlier, similarity = exactly.get((*way, whole)), 1.0
         if earlier is None:
-            recent = said.get(way, [])[-EARLIER_MESSAGES:]
+            recent = said.get(way, [])
             similarity, earlier = max(
                 ((_jaccard(shingles, other), number) for number, other in recent), default=(0.0, None)
             )
@@ -149,31 +183,50 @@ def repetitions_in(messages: Sequence[SentMessage]) -> list[Repetition]:
     return found
 
 
-def never_shown(conversation: Conversation, last_acts: Mapping[str, float | None]) -> list[Late]:
+def never_shown(conversation: Conversation, last_acts: Mapping[str, float | None]) -> list[UnreadMessage]:
     """Messages without a delivery; none where the record does not tell of deliveries."""
     if not conversation.complete or not any(
         one.delivered_by or one.sender_step is not None for one in conversation.messages
     ):
         return []
     return [
-        Late(
-            message.sender,
-            message.recipient,
-            message.sequence,
-            _after(message, last_acts.get(message.recipient)),
-        )
-        for message in conversation.messages
-        if message.delivered_at is None
+        UnreadMessage(one.sender, one.recipient, one.sequence, _is_after(one, last_acts.get(one.recipient)))
+        for one in conversation.messages
+        if one.delivered_at is None
     ]
 
 
-def _after(message: SentMessage, last_act: float | None) -> bool:
-    sent = moment(message.timestamp)
+def _is_after(message: SentMessage, last_act: float | None) -> bool:
+    sent = timestamp_of(message.timestamp)
     return sent is not None and last_act is not None and sent >= last_act
 
 
-def _asks(sentence: str) -> bool:
-    return sentence.rstrip("\"')]*_ ").endswith("?") and len(_WORD.findall(sentence)) > 1
+def _asking_sentences(message: str) -> Iterator[tuple[int, str]]:
+    """Sentences that end with a question mark, with their places."""
+    for start, line in prose_lines(message):
+        if "?" not in line and "？" not in line:
+            continue
+        bullet = _BULLET.match(line)
+        at = bullet.end() if bullet else 0
+        for end in _sentence_ends(line, at):
+            sentence = line[at:end].strip()
+            begin = line.find(sentence, at)
+            at = end
+            asks = sentence.rstrip("\"')]*_ ").endswith(("?", "？"))
+            # One word and a question mark asks nothing, except where words are not separated.
+            if asks and len(sentence) <= LONGEST_SENTENCE and _has_two_words(sentence):
+                yield start + begin, sentence
+
+
+def _has_two_words(sentence: str) -> bool:
+    return len(_WORD.findall(sentence)) > 1 or (not sentence.isascii() and len(sentence) > 4)
+
+
+def _sentence_ends(line: str, start: int) -> Iterator[int]:
+    for mark in _SENTENCE_END.finditer(line, start):
+        if not line[max(0, mark.start() - 7) : mark.start() + 1].lower().endswith(_ABBREVIATIONS):
+            yield mark.end()
+    yield len(line)
 
 
 class _Reply:
@@ -185,7 +238,7 @@ class _Reply:
 
     @cached_property
     def sent(self) -> float:
-        return moment(self.message.timestamp) or 0.0
+        return timestamp_of(self.message.timestamp) or 0.0
 
     @cached_property
     def words(self) -> set[str]:
