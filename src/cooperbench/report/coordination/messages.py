@@ -27,7 +27,7 @@ ANSWERS_LOOKED_AT = 50
 EARLIER_MESSAGES = 100
 """So many of the same sender to the same recipient are compared; word-for-word repetition is found at any distance."""
 _MOST_WORDS = 4_000
-_SENTENCE_END = re.compile(r"[.!?;？！。](?=[\s\"')\]*]|$)[\"')\]*]{0,8}|[？！。]")
+_SENTENCE_END = re.compile(r"[.!?;](?=[\s\"')\]*]|$)[\"')\]*]{0,8}")
 _ABBREVIATIONS = ("e.g.", "i.e.", "etc.", "vs.", "cf.", "approx.", "incl.")
 _BULLET = re.compile(r"[ \t]{0,40}(?:[-*+•]|\d{1,3}[.)])[ \t]+(?:\[[ xX]\][ \t]+)?")
 _WORD = re.compile(r"[^\W_]+(?:_[^\W_]+)*")
@@ -36,14 +36,15 @@ _ANSWERS = re.compile(
     r"good question|great|fine|ack|will do|answer|to answer|re:|regarding)\b",
     re.IGNORECASE,
 )
-_COMMON_WORDS = frozenset(
+_COMMON = (
     "about after again also another anything before being between both change changes changing code could "
     "does doing done each else even every feature file files from function have here into just know like "
     "make mine more most much need only other over please same should some something such sure than that "
     "their them then there these they thing this those touch touching under using very want well were "
     "what when where which while will with working would your you agent agent1 agent2 plan planning going "
-    "anyone think method class".split()
+    "anyone think method class"
 )
+_COMMON_WORDS = frozenset(_COMMON.split())
 
 
 @dataclass(frozen=True)
@@ -204,7 +205,7 @@ def _is_after(message: SentMessage, last_act: float | None) -> bool:
 def _asking_sentences(message: str) -> Iterator[tuple[int, str]]:
     """Sentences that end with a question mark, with their places."""
     for start, line in prose_lines(message):
-        if "?" not in line and "？" not in line:
+        if "?" not in line:
             continue
         bullet = _BULLET.match(line)
         at = bullet.end() if bullet else 0
@@ -212,14 +213,9 @@ def _asking_sentences(message: str) -> Iterator[tuple[int, str]]:
             sentence = line[at:end].strip()
             begin = line.find(sentence, at)
             at = end
-            asks = sentence.rstrip("\"')]*_ ").endswith(("?", "？"))
-            # One word and a question mark asks nothing, except where words are not separated.
-            if asks and len(sentence) <= LONGEST_SENTENCE and _has_two_words(sentence):
+            asks = sentence.rstrip("\"')]*_ ").endswith("?") and len(sentence) <= LONGEST_SENTENCE
+            if asks and len(_WORD.findall(sentence)) > 1:
                 yield start + begin, sentence
-
-
-def _has_two_words(sentence: str) -> bool:
-    return len(_WORD.findall(sentence)) > 1 or (not sentence.isascii() and len(sentence) > 4)
 
 
 def _sentence_ends(line: str, start: int) -> Iterator[int]:

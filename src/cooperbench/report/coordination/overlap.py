@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from cooperbench.report.coordination.symbols import touched_symbols
+from cooperbench.report.coordination.changes import touched_symbols
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -57,11 +57,9 @@ class SharedFile:
 
 @dataclass(frozen=True)
 class SharedSymbol:
-    """A function, class or type that both touch; `added` where both define it anew."""
+    """A function, class or type that both touch."""
 
     path: str
-    other_path: str
-    """Another file than `path` only where both add the same name in different files."""
     name: str
     added_by_both: bool
     first_patch_line: int
@@ -86,8 +84,6 @@ class Overlap:
     identical_lines: int
     symbols: tuple[SharedSymbol, ...]
     """Touched by both in the same file."""
-    twins: tuple[SharedSymbol, ...]
-    """Added by both under the same name, in different files."""
 
 
 def overlap_of(first: Work, second: Work, conflicting: frozenset[str] | None) -> Overlap:
@@ -98,7 +94,6 @@ def overlap_of(first: Work, second: Work, conflicting: frozenset[str] | None) ->
         for theirs in _same_file(ours, second.files)
     )
     union = first.paths | second.paths
-    symbols, twins = _symbols(first, second)
     return Overlap(
         first.agent_id,
         second.agent_id,
@@ -111,8 +106,7 @@ def overlap_of(first: Work, second: Work, conflicting: frozenset[str] | None) ->
         sum(file.identical for file in files),
         sum(file.base_lines for file in files),
         sum(file.identical_lines for file in files),
-        symbols,
-        twins,
+        tuple(_shared_symbols(first, second)),
     )
 
 
@@ -173,20 +167,10 @@ def _added(file: ChangedFile) -> Counter[str]:
     return Counter(line for change in file.changes for line in change.added if line.strip())
 
 
-def _symbols(first: Work, second: Work) -> tuple[tuple[SharedSymbol, ...], tuple[SharedSymbol, ...]]:
+def _shared_symbols(first: Work, second: Work) -> Iterator[SharedSymbol]:
     theirs = {(symbol.path, symbol.name): symbol for symbol in touched_symbols(second.files)}
-    added = {symbol.name: symbol for symbol in theirs.values() if symbol.is_added}
-    shared, twins = [], []
     for ours in touched_symbols(first.files):
         same = theirs.get((ours.path, ours.name))
-        twin = added.get(ours.name) if ours.is_added else None
         if same is not None:
             both = ours.is_added and same.is_added
-            shared.append(
-                SharedSymbol(ours.path, same.path, ours.name, both, ours.patch_line, same.patch_line)
-            )
-        elif twin is not None:
-            twins.append(
-                SharedSymbol(ours.path, twin.path, ours.name, True, ours.patch_line, twin.patch_line)
-            )
-    return tuple(shared), tuple(twins)
+            yield SharedSymbol(ours.path, ours.name, both, ours.patch_line, same.patch_line)
