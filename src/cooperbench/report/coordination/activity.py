@@ -141,31 +141,25 @@ def _tokens(entries: Sequence[Mapping[str, Any]], messaging: set[int]) -> Tokens
             replies.append((entry, []))
         elif _step(entry) is not None:
             replies[-1][1].append(entry)
-    reported = sum(_reported(reply) for reply, _ in replies)
+    is_reported = any(_reported(reply) for reply, _ in replies)
     on_messages = total = 0.0
     for reply, steps in replies:
-        if reported:
-            written = float(_reported(reply))
+        if is_reported:
+            parts = [(_reported(reply), steps)]
         elif reply is not None:
-            written = _estimated([mapping(reply, "args").get("content")])
+            parts = [(_estimated([mapping(reply, "args").get("content")]), steps)]
         else:
-            written = 0.0
-        total += written
-        if reply is not None and steps:
-            on_messages += written * sum(_step(step) in messaging for step in steps) / len(steps)
-        elif reply is None and not reported:
-            for step in steps:
-                written = _estimated(mapping(step, "args").values())
-                total += written
-                on_messages += written * (_step(step) in messaging)
-    basis: Literal["reported", "estimated", "none"] = (
-        "reported" if reported else "estimated" if total else "none"
-    )
+            parts = [(_estimated(mapping(step, "args").values()), [step]) for step in steps]
+        for written, led_to in parts:
+            total += written
+            on_messages += written * sum(_step(step) in messaging for step in led_to) / max(1, len(led_to))
+    basis: Literal["reported", "estimated", "none"]
+    basis = "reported" if is_reported else "estimated" if total else "none"
     return Tokens(round(on_messages, 2), round(total, 2), basis)
 
 
-def _reported(reply: Mapping[str, Any] | None) -> int:
-    return int(max(0.0, number(mapping(reply, "tokens"), "completion_tokens")))
+def _reported(reply: Mapping[str, Any] | None) -> float:
+    return max(0.0, number(mapping(reply, "tokens"), "completion_tokens"))
 
 
 def _estimated(texts: Iterable[object]) -> float:

@@ -121,7 +121,7 @@ def judge_run(run: Run, model: str, tell: Callable[[str], object] = lambda _: No
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
     ordered = tuple(records[pair.key] for pair in failed if pair.key in records)
-    unusable = sum(record["label"] is None for record in ordered)
+    unusable = sum(record.get("label") is None for record in ordered)
     return JudgeReport(run.name, model, len(ordered) - kept, kept, unusable, tuple(errors), usage, ordered)
 
 

@@ -7,10 +7,9 @@ hostile the text.
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cached_property
+from itertools import islice
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -123,23 +122,22 @@ def prose_lines(message: str) -> Iterator[tuple[int, str]]:
 def questions_in(conversation: Conversation) -> list[Question]:
     messages = conversation.messages
     shown_is_known = any(message.delivered_at for message in messages)
-    ways: dict[tuple[str, str], list[_Reply]] = {}
-    for place, message in enumerate(messages):
-        ways.setdefault((message.sender, message.recipient), []).append(_Reply(place, message))
+    words: dict[int, set[str]] = {}
+    """Of messages that may be answers, by their place: each is read once."""
+
+    def answers(place: int, asked: set[str]) -> bool:
+        text = messages[place].text[:MOST_CHARACTERS]
+        if place not in words:
+            words[place] = _content_words(text)
+        return _ANSWERS.match(text) is not None or bool(asked & words[place])
+
     found = []
     for place, message in enumerate(messages):
         asking = list(_asking_sentences(message.text))
-        if not asking:
-            continue
-        shown = timestamp_of(message.delivered_at)
-        back = []
-        if shown is not None or not shown_is_known:
-            later = _later(ways.get((message.recipient, message.sender), []), place)
-            back = [one for one in later if not shown_is_known or one.sent >= (shown or 0.0)]
-            back = back[:ANSWERS_LOOKED_AT]
+        back = _replies(messages, place, shown_is_known) if asking else []
         for start, sentence in asking:
             asked = _content_words(sentence)
-            answer = next((one.message for one in back if one.begins_as_answer or asked & one.words), None)
+            answer = next((messages[reply] for reply in back if answers(reply, asked)), None)
             sent, answered = (timestamp_of(one.timestamp) if one else None for one in (message, answer))
             found.append(
                 Question(
@@ -150,7 +148,7 @@ def questions_in(conversation: Conversation) -> list[Question]:
                     start + len(sentence),
                     sentence,
                     message.delivered_at is not None if shown_is_known else None,
-                    back[0].message.sequence if back else None,
+                    messages[back[0]].sequence if back else None,
                     answer.sequence if answer else None,
                     seconds_between(sent, answered),
                     _steps_between(message, answer),
@@ -225,30 +223,19 @@ def _sentence_ends(line: str, start: int) -> Iterator[int]:
     yield len(line)
 
 
-class _Reply:
-    """A message that may be an answer; read once, and only if a question comes before it."""
-
-    def __init__(self, place: int, message: SentMessage) -> None:
-        self.place = place
-        self.message = message
-
-    @cached_property
-    def sent(self) -> float:
-        return timestamp_of(self.message.timestamp) or 0.0
-
-    @cached_property
-    def words(self) -> set[str]:
-        return _content_words(self.message.text[:MOST_CHARACTERS])
-
-    @cached_property
-    def begins_as_answer(self) -> bool:
-        return _ANSWERS.match(self.message.text) is not None
-
-
-def _later(replies: Sequence[_Reply], place: int) -> Sequence[_Reply]:
-    """Those after a place in the conversation, as far as answers are looked for."""
-    first = bisect_right(replies, place, key=lambda reply: reply.place)
-    return replies[first : first + 10 * ANSWERS_LOOKED_AT]
+def _replies(messages: Sequence[SentMessage], place: int, shown_is_known: bool) -> list[int]:
+    """The places of messages back after the one at `place` was shown, as far as answers are looked for."""
+    question = messages[place]
+    shown = timestamp_of(question.delivered_at)
+    if shown is None and shown_is_known:
+        return []
+    back = (
+        later
+        for later in range(place + 1, min(len(messages), place + 20 * ANSWERS_LOOKED_AT))
+        if (messages[later].sender, messages[later].recipient) == (question.recipient, question.sender)
+        if shown is None or (timestamp_of(messages[later].timestamp) or 0.0) >= shown
+    )
+    return list(islice(back, ANSWERS_LOOKED_AT))
 
 
 def _content_words(text: str) -> set[str]:

@@ -88,11 +88,10 @@ class Overlap:
 
 def overlap_of(first: Work, second: Work, conflicting: frozenset[str] | None) -> Overlap:
     """`conflicting`: the files in which the plain merge failed, None where that is not known."""
-    files = tuple(
-        _shared_file(ours, theirs, conflicting)
-        for ours in first.files
-        for theirs in _same_file(ours, second.files)
-    )
+    by_path = {path: file for file in second.files for path in file.paths}
+    # A renamed file is compared under both of its names.
+    sides = [(ours, next(filter(None, map(by_path.get, ours.paths)), None)) for ours in first.files]
+    files = tuple(_shared_file(ours, theirs, conflicting) for ours, theirs in sides if theirs)
     union = first.paths | second.paths
     return Overlap(
         first.agent_id,
@@ -108,15 +107,6 @@ def overlap_of(first: Work, second: Work, conflicting: frozenset[str] | None) ->
         sum(file.identical_lines for file in files),
         tuple(_shared_symbols(first, second)),
     )
-
-
-def _same_file(ours: ChangedFile, others: Sequence[ChangedFile]) -> Iterator[ChangedFile]:
-    """The other side's file of the same name: of old names first, for a rename is a change of the old file."""
-    mine = set(ours.paths)
-    for theirs in others:
-        if mine & set(theirs.paths):
-            yield theirs
-            return
 
 
 def _shared_file(ours: ChangedFile, theirs: ChangedFile, conflicting: frozenset[str] | None) -> SharedFile:

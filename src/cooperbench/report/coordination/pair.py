@@ -70,13 +70,9 @@ class Coordination:
 
     def names_own_work_first(self, agent: Activity) -> bool:
         """Does its first message name something that its own patch touches?"""
-        return any(
-            mention.sender == agent.agent_id
-            and mention.touched_by_sender
-            and agent.first.sequence in mention.messages
-            for mention in self.mentions
-            if agent.first
-        )
+        first = agent.first.sequence if agent.first else None
+        own = (one for one in self.mentions if one.sender == agent.agent_id and one.touched_by_sender)
+        return any(first in one.messages for one in own)
 
     def to_json(self) -> dict[str, Any]:
         """For files and pages; holds nothing but JSON."""
