@@ -186,6 +186,14 @@ def test_the_case_is_bounded_and_its_parts_cannot_be_forged(tmp_path: Path) -> N
     assert mark not in "".join(case.sources.values())
 
 
+def test_many_long_messages_are_bounded_together(tmp_path: Path) -> None:
+    write_run(tmp_path, "r", {"alpha_task": {3: [(1, 2)]}}, "conflict")
+    (pair,) = load_run(tmp_path, "r").pairs
+    message = {"from": "agent1", "to": "agent2", "message": "x" * 50_000}
+    pair.paths.conversation.write_text(json.dumps({"messages": [message] * 30}))
+    assert len(judge_prompt(pair).text) < 100_000
+
+
 @pytest.mark.parametrize(
     ("answer", "problem"),
     [

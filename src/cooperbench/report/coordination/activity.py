@@ -71,8 +71,6 @@ class Activity:
     sent: int
     received: int
     """Messages that were shown to it."""
-    characters: int
-    """Of what it sent."""
     first: FirstMessage | None
 
 
@@ -100,7 +98,6 @@ def activity_of(pair: PairData, trajectory: Trajectory, messages: Sequence[SentM
         tokens.share,
         len(mine),
         sum(message.recipient == agent_id and message.delivered_at is not None for message in messages),
-        sum(len(message.text) for message in mine),
         _first(mine, steps, timestamp_of(start) or timestamp_of(record.get("started_at"))),
     )
 

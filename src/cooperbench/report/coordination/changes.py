@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from cooperbench.eval.diff import PatchError, parse_diff
@@ -129,6 +130,10 @@ class Work:
     @property
     def paths(self) -> frozenset[str]:
         return frozenset(path for file in self.files for path in file.paths)
+
+    @cached_property
+    def symbols(self) -> tuple[TouchedSymbol, ...]:
+        return touched_symbols(self.files)
 
 
 def read_work(agent_id: str, patch: bytes | None) -> Work:

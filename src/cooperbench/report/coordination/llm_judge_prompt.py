@@ -129,7 +129,7 @@ def judge_prompt(pair: PairData) -> JudgePrompt:
     for name, text in sources.items():
         kind = name.partition(":")[0]
         if kind == "message":
-            shown = _cut(text, min(_MESSAGE_CHARACTERS, left))
+            shown = _cut(text, min(_MESSAGE_CHARACTERS, max(0, left)))
             left -= len(shown)
         elif kind == "patch":
             shown = _cut(text, _PATCH_CHARACTERS)

@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
-from cooperbench.report.coordination.changes import touched_symbols
 from cooperbench.report.coordination.messages import prose_lines
 
 if TYPE_CHECKING:
@@ -207,7 +206,7 @@ class _Patch:
         self._files = {path: file for file in work.files for path in file.paths}
         self._paths = _paths_by_ending(self._files)
         self._symbols: dict[str, list[TouchedSymbol]] = {}
-        for symbol in touched_symbols(work.files) if wanted else ():
+        for symbol in work.symbols if wanted else ():
             for part in wanted.intersection(symbol.name.split(".")):
                 self._symbols.setdefault(part, []).append(symbol)
 

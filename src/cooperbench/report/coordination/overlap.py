@@ -12,8 +12,6 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from cooperbench.report.coordination.changes import touched_symbols
-
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -72,8 +70,6 @@ class Overlap:
 
     first: str
     second: str
-    first_files: int
-    second_files: int
     files: tuple[SharedFile, ...]
     file_share: float | None
     """Shared files over all files of the two (Jaccard); None where there are none."""
@@ -96,8 +92,6 @@ def overlap_of(first: Work, second: Work, conflicting: frozenset[str] | None) ->
     return Overlap(
         first.agent_id,
         second.agent_id,
-        len(first.files),
-        len(second.files),
         files,
         len(first.paths & second.paths) / len(union) if union else None,
         sum(file.overlapping for file in files),
@@ -158,8 +152,8 @@ def _added(file: ChangedFile) -> Counter[str]:
 
 
 def _shared_symbols(first: Work, second: Work) -> Iterator[SharedSymbol]:
-    theirs = {(symbol.path, symbol.name): symbol for symbol in touched_symbols(second.files)}
-    for ours in touched_symbols(first.files):
+    theirs = {(symbol.path, symbol.name): symbol for symbol in second.symbols}
+    for ours in first.symbols:
         same = theirs.get((ours.path, ours.name))
         if same is not None:
             both = ours.is_added and same.is_added
