@@ -22,7 +22,6 @@ from cooperbench.redaction import redact
 from cooperbench.sandbox.contract import SandboxOptions
 from cooperbench.sandbox.scrub import scrub_script
 from cooperbench.storage import utc_now, write_json
-from cooperbench.team.contribution import contributions
 from cooperbench.team.gitremote import make_remote
 from cooperbench.team.mailbox import MemoryMailbox
 from cooperbench.team.team import Team
@@ -144,7 +143,7 @@ class PairRun:
                 finally:
                     # On failure whoever still works is torn out of it, so that the pool can end.
                     self._end(sandboxes)
-            shared = self._shared_work(agents)
+            shared = self._shared_work()
         finally:
             # One may have been opened while the others were being ended.
             self._end(sandboxes)
@@ -266,15 +265,9 @@ class PairRun:
             self._guard.end(sandbox)
         self._team.close()
 
-    def _shared_work(self, agents: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """What was shared over git, and in each agent's record what it contributed."""
+    def _shared_work(self) -> dict[str, Any]:
+        """What was shared over git."""
         remote = self._team.remote
-        if len(agents) > 1:
-            patches = {
-                seat.agent_id: self._paths.agent(seat.agent_id).patch.read_bytes() for seat in self._seats
-            }
-            for agent, contribution in zip(agents, contributions(patches, remote).values(), strict=True):
-                agent["contribution"] = contribution
         if remote is None:
             return {}
         try:

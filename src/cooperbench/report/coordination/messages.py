@@ -1,22 +1,24 @@
-"""What was said: questions and their answers, repetition, and words to those who were gone."""
+"""What messages say by their form: questions and their answers, repetition, and messages that nobody read.
+
+Of a message the first `MOST_CHARACTERS` are read, without fenced code and quoted lines. Every scan is linear, however
+hostile the text.
+"""
 
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from dataclasses import dataclass
-from functools import cached_property
+from datetime import UTC, datetime
+from itertools import islice
 from typing import TYPE_CHECKING
 
-from cooperbench.report.coordination.moments import moment, seconds_between
-from cooperbench.report.coordination.phrases import words
-from cooperbench.report.coordination.sentences import MOST_CHARACTERS, sentences_of
-
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from cooperbench.report.records import Conversation, SentMessage
 
+MOST_CHARACTERS = 64_000
+LONGEST_SENTENCE = 800
 SIMILAR = 0.7
 """Jaccard similarity of three-word sequences from which on a message repeats an earlier one."""
 ANSWERS_LOOKED_AT = 50
@@ -24,13 +26,16 @@ ANSWERS_LOOKED_AT = 50
 EARLIER_MESSAGES = 100
 """So many of the same sender to the same recipient are compared; word-for-word repetition is found at any distance."""
 _MOST_WORDS = 4_000
+_SENTENCE_END = re.compile(r"[.!?;](?=[\s\"')\]*]|$)[\"')\]*]{0,8}")
+_ABBREVIATIONS = ("e.g.", "i.e.", "etc.", "vs.", "cf.", "approx.", "incl.")
+_BULLET = re.compile(r"[ \t]{0,40}(?:[-*+•]|\d{1,3}[.)])[ \t]+(?:\[[ xX]\][ \t]+)?")
 _WORD = re.compile(r"[^\W_]+(?:_[^\W_]+)*")
 _ANSWERS = re.compile(
     r"\W{0,8}(?:yes|yep|yeah|no|nope|sure|ok|okay|agreed|correct|right|exactly|confirmed|understood|got it|sounds good|"
     r"good question|great|fine|ack|will do|answer|to answer|re:|regarding)\b",
     re.IGNORECASE,
 )
-_COMMON_WORDS = words(
+_COMMON = (
     "about after again also another anything before being between both change changes changing code could "
     "does doing done each else even every feature file files from function have here into just know like "
     "make mine more most much need only other over please same should some something such sure than that "
@@ -38,11 +43,12 @@ _COMMON_WORDS = words(
     "what when where which while will with working would your you agent agent1 agent2 plan planning going "
     "anyone think method class"
 )
+_COMMON_WORDS = frozenset(_COMMON.split())
 
 
 @dataclass(frozen=True)
 class Question:
-    """A sentence that asks, and what came of it."""
+    """A sentence that asks, and whether it was answered."""
 
     asker: str
     asked: str
@@ -66,7 +72,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Repetition:
-    """A message that says again what its sender has told the same colleague."""
+    """A message that says again what its sender has told the same recipient."""
 
     sender: str
     message: int
@@ -75,49 +81,76 @@ class Repetition:
 
 
 @dataclass(frozen=True)
-class Late:
+class UnreadMessage:
     """A message that its recipient never saw."""
 
     sender: str
     recipient: str
     message: int
     after_end: bool
-    """It was sent after the recipient's last act: to somebody who had finished."""
+    """It was sent after the recipient's last action."""
+
+
+def timestamp_of(text: object) -> float | None:
+    """Seconds since 1970 of an ISO 8601 time; None for anything else. Without a zone it is UTC."""
+    if not isinstance(text, str) or not 10 <= len(text) <= 40:
+        return None
+    try:
+        time = datetime.fromisoformat(text)
+        return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
+def seconds_between(start: float | None, end: float | None) -> float | None:
+    """Never below zero: clocks of two processes may differ a little."""
+    return None if start is None or end is None else round(max(0.0, end - start), 3)
+
+
+def prose_lines(message: str) -> Iterator[tuple[int, str]]:
+    """The lines outside of fenced code and quotations, each with its place in the message."""
+    in_fence = False
+    at = 0
+    for line in message[:MOST_CHARACTERS].split("\n"):
+        start, at = at, at + len(line) + 1
+        if line.lstrip().startswith(("```", "~~~")):
+            in_fence = not in_fence
+        elif not in_fence and not line.lstrip().startswith(">"):
+            yield start, line
 
 
 def questions_in(conversation: Conversation) -> list[Question]:
     messages = conversation.messages
     shown_is_known = any(message.delivered_at for message in messages)
-    ways: dict[tuple[str, str], list[_Reply]] = {}
-    for place, message in enumerate(messages):
-        ways.setdefault((message.sender, message.recipient), []).append(_Reply(place, message))
+    words: dict[int, set[str]] = {}
+    """Of messages that may be answers, by their place: each is read once."""
+
+    def answers(place: int, asked: set[str]) -> bool:
+        text = messages[place].text[:MOST_CHARACTERS]
+        if place not in words:
+            words[place] = _content_words(text)
+        return _ANSWERS.match(text) is not None or bool(asked & words[place])
+
     found = []
     for place, message in enumerate(messages):
-        asking = [one for one in sentences_of(message.text) if _asks(one.text)]
-        if not asking:
-            continue
-        shown = moment(message.delivered_at)
-        back = []
-        if shown is not None or not shown_is_known:
-            later = _later(ways.get((message.recipient, message.sender), []), place)
-            back = [one for one in later if not shown_is_known or one.sent >= (shown or 0.0)][
-                :ANSWERS_LOOKED_AT
-            ]
-        for sentence in asking:
-            asked = _content_words(sentence.text)
-            answer = next((one.message for one in back if one.begins_as_answer or asked & one.words), None)
+        asking = list(_asking_sentences(message.text))
+        back = _replies(messages, place, shown_is_known) if asking else []
+        for start, sentence in asking:
+            asked = _content_words(sentence)
+            answer = next((messages[reply] for reply in back if answers(reply, asked)), None)
+            sent, answered = (timestamp_of(one.timestamp) if one else None for one in (message, answer))
             found.append(
                 Question(
                     message.sender,
                     message.recipient,
                     message.sequence,
-                    sentence.start,
-                    sentence.end,
-                    sentence.text,
+                    start,
+                    start + len(sentence),
+                    sentence,
                     message.delivered_at is not None if shown_is_known else None,
-                    back[0].message.sequence if back else None,
+                    messages[back[0]].sequence if back else None,
                     answer.sequence if answer else None,
-                    seconds_between(moment(message.timestamp), moment(answer.timestamp)) if answer else None,
+                    seconds_between(sent, answered),
                     _steps_between(message, answer),
                 )
             )
@@ -137,7 +170,7 @@ def repetitions_in(messages: Sequence[SentMessage]) -> list[Repetition]:
         shingles = frozenset(" ".join(spoken[at : at + 3]) for at in range(max(1, len(spoken) - 2)))
         earlier, similarity = exactly.get((*way, whole)), 1.0
         if earlier is None:
-            recent = said.get(way, [])[-EARLIER_MESSAGES:]
+            recent = said.get(way, [])
             similarity, earlier = max(
                 ((_jaccard(shingles, other), number) for number, other in recent), default=(0.0, None)
             )
@@ -149,57 +182,60 @@ def repetitions_in(messages: Sequence[SentMessage]) -> list[Repetition]:
     return found
 
 
-def never_shown(conversation: Conversation, last_acts: Mapping[str, float | None]) -> list[Late]:
+def never_shown(conversation: Conversation, last_acts: Mapping[str, float | None]) -> list[UnreadMessage]:
     """Messages without a delivery; none where the record does not tell of deliveries."""
     if not conversation.complete or not any(
         one.delivered_by or one.sender_step is not None for one in conversation.messages
     ):
         return []
     return [
-        Late(
-            message.sender,
-            message.recipient,
-            message.sequence,
-            _after(message, last_acts.get(message.recipient)),
-        )
-        for message in conversation.messages
-        if message.delivered_at is None
+        UnreadMessage(one.sender, one.recipient, one.sequence, _is_after(one, last_acts.get(one.recipient)))
+        for one in conversation.messages
+        if one.delivered_at is None
     ]
 
 
-def _after(message: SentMessage, last_act: float | None) -> bool:
-    sent = moment(message.timestamp)
+def _is_after(message: SentMessage, last_act: float | None) -> bool:
+    sent = timestamp_of(message.timestamp)
     return sent is not None and last_act is not None and sent >= last_act
 
 
-def _asks(sentence: str) -> bool:
-    return sentence.rstrip("\"')]*_ ").endswith("?") and len(_WORD.findall(sentence)) > 1
+def _asking_sentences(message: str) -> Iterator[tuple[int, str]]:
+    """Sentences that end with a question mark, with their places."""
+    for start, line in prose_lines(message):
+        if "?" not in line:
+            continue
+        bullet = _BULLET.match(line)
+        at = bullet.end() if bullet else 0
+        for end in _sentence_ends(line, at):
+            sentence = line[at:end].strip()
+            begin = line.find(sentence, at)
+            at = end
+            asks = sentence.rstrip("\"')]*_ ").endswith("?") and len(sentence) <= LONGEST_SENTENCE
+            if asks and len(_WORD.findall(sentence)) > 1:
+                yield start + begin, sentence
 
 
-class _Reply:
-    """A message that may be an answer; read once, and only if a question comes before it."""
-
-    def __init__(self, place: int, message: SentMessage) -> None:
-        self.place = place
-        self.message = message
-
-    @cached_property
-    def sent(self) -> float:
-        return moment(self.message.timestamp) or 0.0
-
-    @cached_property
-    def words(self) -> set[str]:
-        return _content_words(self.message.text[:MOST_CHARACTERS])
-
-    @cached_property
-    def begins_as_answer(self) -> bool:
-        return _ANSWERS.match(self.message.text) is not None
+def _sentence_ends(line: str, start: int) -> Iterator[int]:
+    for mark in _SENTENCE_END.finditer(line, start):
+        if not line[max(0, mark.start() - 7) : mark.start() + 1].lower().endswith(_ABBREVIATIONS):
+            yield mark.end()
+    yield len(line)
 
 
-def _later(replies: Sequence[_Reply], place: int) -> Sequence[_Reply]:
-    """Those after a place in the conversation, as far as answers are looked for."""
-    first = bisect_right(replies, place, key=lambda reply: reply.place)
-    return replies[first : first + 10 * ANSWERS_LOOKED_AT]
+def _replies(messages: Sequence[SentMessage], place: int, shown_is_known: bool) -> list[int]:
+    """The places of messages back after the one at `place` was shown, as far as answers are looked for."""
+    question = messages[place]
+    shown = timestamp_of(question.delivered_at)
+    if shown is None and shown_is_known:
+        return []
+    back = (
+        later
+        for later in range(place + 1, min(len(messages), place + 20 * ANSWERS_LOOKED_AT))
+        if (messages[later].sender, messages[later].recipient) == (question.recipient, question.sender)
+        if shown is None or (timestamp_of(messages[later].timestamp) or 0.0) >= shown
+    )
+    return list(islice(back, ANSWERS_LOOKED_AT))
 
 
 def _content_words(text: str) -> set[str]:

@@ -7,8 +7,13 @@ from typing import TYPE_CHECKING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cooperbench.report.coordination.moments import moment
-from cooperbench.report.coordination.talk import SIMILAR, never_shown, questions_in, repetitions_in
+from cooperbench.report.coordination.messages import (
+    SIMILAR,
+    never_shown,
+    questions_in,
+    repetitions_in,
+    timestamp_of,
+)
 from cooperbench.report.records import Conversation, SentMessage
 
 if TYPE_CHECKING:
@@ -95,7 +100,7 @@ def test_words_to_somebody_who_has_finished_are_told_from_words_that_were_just_n
     talk = Conversation(
         (message(1, 1, "a", 10, 11), message(2, 1, "b", 20), message(3, 1, "c", 30), message(4, 2, "d", 30))
     )
-    late = never_shown(talk, {"agent1": None, "agent2": moment(at(25))})
+    late = never_shown(talk, {"agent1": None, "agent2": timestamp_of(at(25))})
     assert [(one.message, one.after_end) for one in late] == [(2, False), (3, True), (4, False)]
     old = Conversation((SentMessage(1, "agent1", "agent2", "hello", at(10)),))
     assert never_shown(old, {"agent2": 0.0}) == []

@@ -9,10 +9,10 @@ import pytest
 
 from cooperbench.cli import main
 from cooperbench.errors import UserError
-from cooperbench.report.coordination.casefile import case_file
-from cooperbench.report.coordination.judge import judge_pairs, read_judgement
-from cooperbench.report.coordination.labels import check_answer
-from cooperbench.report.loading import load_run
+from cooperbench.report.coordination.llm_judge import judge_run, read_judgement
+from cooperbench.report.coordination.llm_judge_prompt import check_answer, judge_prompt
+from cooperbench.report.loading import Run, load_run
+from cooperbench.storage import read_json
 from tests.modelserver import ModelServer, Tokens, error, say
 from tests.report.factory import Style, Talk, write_run
 
@@ -45,10 +45,17 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelServer]:
         yield server
 
 
-def failed_pairs(tmp_path: Path, count: int = 1) -> tuple[PairData, ...]:
+def failed_run(tmp_path: Path, count: int = 1) -> Run:
     pairs = [(1, number + 2) for number in range(count)]
     write_run(tmp_path, "r", {"alpha_task": {3: pairs}}, "conflict", style=Style(talk=TALK))
-    return load_run(tmp_path, "r").pairs
+    return load_run(tmp_path, "r")
+
+
+def judgement(pair: PairData) -> dict[str, Any]:
+    """judge.json, whatever it was made of."""
+    record = read_json(pair.paths.judgement)
+    assert record is not None
+    return record
 
 
 def verdict(quote: str, source: str = "message:1", **more: Any) -> str:
@@ -60,8 +67,9 @@ def test_a_label_is_kept_with_its_proof_and_its_price(tmp_path: Path, server: Mo
     quote = "I will change part_3"
     answer = f"Here it is:\n```json\n{verdict(quote)}\n```"
     server.script("", [say(answer, tokens=Tokens(prompt=1000, completion=100))])
-    (pair,) = failed_pairs(tmp_path)
-    report = judge_pairs([pair], MODEL)
+    run = failed_run(tmp_path)
+    (pair,) = run.pairs
+    report = judge_run(run, MODEL)
     assert (report.judged, report.kept, report.unusable, report.errors) == (1, 0, 0, ())
     record = read_judgement(pair, MODEL)
     assert record is not None
@@ -83,10 +91,10 @@ def test_a_label_is_kept_with_its_proof_and_its_price(tmp_path: Path, server: Mo
     assert "give you no instructions" in request.messages[0]["content"]
     assert "Me too." in request.messages[1]["content"]
     # The same question is not asked twice; other patches are another question.
-    assert judge_pairs([pair], MODEL).kept == 1
+    assert judge_run(run, MODEL).kept == 1
     pair.paths.agent("agent1").patch.write_bytes(b"")
     assert read_judgement(pair, MODEL) is None
-    assert read_judgement(pair) == record
+    assert judgement(pair) == record
 
 
 def test_an_answer_that_does_not_hold_is_asked_for_again_and_never_believed(
@@ -100,18 +108,18 @@ def test_an_answer_that_does_not_hold_is_asked_for_again_and_never_believed(
             say(verdict("change part_3")),
         ],
     )
-    (pair,) = failed_pairs(tmp_path)
-    judge_pairs([pair], MODEL)
-    record = read_judgement(pair)
-    assert record is not None
+    run = failed_run(tmp_path)
+    (pair,) = run.pairs
+    judge_run(run, MODEL)
+    record = judgement(pair)
     assert (record["answers"], record["problems"]) == (3, [])
     told = [request.last for request in server.requests]
     assert "no JSON object" in told[1]
     assert "does not occur in message:1: 'they never said this'" in told[2]
     server.script("", [say(verdict("they never said this"))] * 3)
-    assert judge_pairs([pair], MODEL, force=True).unusable == 1
-    record = read_judgement(pair)
-    assert record is not None
+    pair.paths.judgement.unlink()
+    assert judge_run(run, MODEL).unusable == 1
+    record = judgement(pair)
     assert record["label"] is None
     assert record["problems"]
 
@@ -121,20 +129,20 @@ def test_outages_leave_nothing_behind_and_others_go_on(
 ) -> None:
     server.script("f1_f2", [error(500)] * 5)
     server.script("f1_f3", [error(429, retry_after="0"), say(verdict("change part_3"))])
-    pairs = failed_pairs(tmp_path, 3)
+    run = failed_run(tmp_path, 3)
     server.script("f1_f4", [say(json.dumps({"cause": "none", "summary": "", "symptoms": []}))])
     monkeypatch.setenv("COOPERBENCH_MODEL_PATIENCE", "1")
-    report = judge_pairs(pairs, MODEL)
+    report = judge_run(run, MODEL)
     assert (report.judged, len(report.errors)) == (2, 1)
     assert report.errors[0].startswith("alpha_task/task3 f1_f2: model 'openai/gpt-4o-mini' did not answer")
-    assert [read_judgement(pair) is not None for pair in pairs] == [False, True, True]
+    assert [pair.paths.judgement.exists() for pair in run.pairs] == [False, True, True]
 
 
 def test_the_command_judges_and_shows_opinions_apart(
     tmp_path: Path, server: ModelServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server.script("", [say(verdict("change part_3"))])
-    failed_pairs(tmp_path)
+    failed_run(tmp_path)
     command = ["report", "r", "--judge", MODEL, "--log-dir", str(tmp_path)]
     assert main(command) == 0
     shown = capsys.readouterr()
@@ -149,14 +157,14 @@ def test_the_command_judges_and_shows_opinions_apart(
 def test_a_key_that_is_refused_is_one_line_for_the_user(tmp_path: Path, server: ModelServer) -> None:
     server.script("", [error(401)] * 5)
     with pytest.raises(UserError, match="does not accept the key") as caught:
-        judge_pairs(failed_pairs(tmp_path, 3), MODEL)
+        judge_run(failed_run(tmp_path, 3), MODEL)
     assert "judge-test-key" not in str(caught.value)
 
 
 def test_passed_pairs_and_solo_are_not_judged(tmp_path: Path) -> None:
     write_run(tmp_path, "r", {"alpha_task": {3: [(1, 2)]}}, "passed")
     write_run(tmp_path, "r", {"alpha_task": {3: [(1, 2)]}}, "conflict", setting="solo")
-    report = judge_pairs(load_run(tmp_path, "r").pairs, "nobody/knows-this")
+    report = judge_run(load_run(tmp_path, "r"), "nobody/knows-this")
     assert (report.judged, report.kept) == (0, 0)
 
 
@@ -169,13 +177,21 @@ def test_the_case_is_bounded_and_its_parts_cannot_be_forged(tmp_path: Path) -> N
         for number, one in enumerate(talk, 1)
     ]
     pair.paths.conversation.write_text(json.dumps({"messages": messages}))
-    case = case_file(pair)
+    case = judge_prompt(pair)
     assert len(case.text) < 200_000
     assert "characters left out]" in case.text
     case.text.encode()
     mark = case.text.partition("=== message:1 from agent1 to agent2 ")[2].partition(" ")[0]
     assert len(mark) == 12
     assert mark not in "".join(case.sources.values())
+
+
+def test_many_long_messages_are_bounded_together(tmp_path: Path) -> None:
+    write_run(tmp_path, "r", {"alpha_task": {3: [(1, 2)]}}, "conflict")
+    (pair,) = load_run(tmp_path, "r").pairs
+    message = {"from": "agent1", "to": "agent2", "message": "x" * 50_000}
+    pair.paths.conversation.write_text(json.dumps({"messages": [message] * 30}))
+    assert len(judge_prompt(pair).text) < 100_000
 
 
 @pytest.mark.parametrize(

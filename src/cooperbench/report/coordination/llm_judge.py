@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -21,26 +22,32 @@ from cooperbench.agents.models.usage import usage_of
 from cooperbench.errors import AgentFailure, InfraError, Interrupted
 from cooperbench.models import Usage
 from cooperbench.redaction import redact
-from cooperbench.report.coordination.casefile import PROMPT_VERSION, case_file
-from cooperbench.report.coordination.labels import check_answer
+from cooperbench.report.coordination.llm_judge_prompt import PROMPT_VERSION, check_answer, judge_prompt
+from cooperbench.report.records import is_list, is_object
+from cooperbench.report.tables import Table
 from cooperbench.storage import read_json, utc_now, write_json
+from cooperbench.text import plural, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
-    from cooperbench.report.coordination.casefile import CaseFile
+    from cooperbench.report.coordination.llm_judge_prompt import JudgePrompt
+    from cooperbench.report.loading import Run
     from cooperbench.report.records import PairData
 
 SCHEMA = "cooperbench.judge/1"
 ANSWERS = 3
 """So often a judge is asked for an answer that holds."""
 _ANSWER_TOKENS = 2_000
+_CONCURRENCY = 4
 
 
 @dataclass(frozen=True)
 class JudgeReport:
-    """What came of judging the failed pairs of a run."""
+    """One model's labels of the failed pairs of a run: opinions, in tables and keys of their own."""
 
+    run: str
+    model: str
     judged: int
     """Asked just now."""
     kept: int
@@ -48,76 +55,95 @@ class JudgeReport:
     unusable: int
     """Of both: no answer held."""
     errors: tuple[str, ...]
-    """Pairs that could not be judged through nobody's fault, a line each; the same command asks again."""
+    """Pairs that could not be judged because of an outage, a line each; the same command asks again."""
     usage: Usage
     """Of this call."""
+    records: tuple[dict[str, Any], ...]
+    """judge.json of each pair that has one."""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def table(self) -> Table:
+        labels = [label for record in self.records if is_object(label := record.get("label"))]
+        causes = Counter(str(label.get("cause")) for label in labels)
+        listed = [one for label in labels if is_list(found := label.get("symptoms")) for one in found]
+        symptoms = Counter(str(one.get("symptom")) for one in listed if is_object(one))
+        rows = [["cause", name, str(count)] for name, count in causes.most_common()]
+        rows += [["symptom", name, str(count)] for name, count in symptoms.most_common()]
+        title = (
+            f"Why pairs of {self.run} failed, in the opinion of {self.model} ({plural(len(labels), 'pair')})"
+        )
+        price = f"${self.usage.cost:.2f}"
+        if self.usage.unpriced_calls:
+            price += f" and {plural(self.usage.unpriced_calls, 'call')} of unknown price"
+        notes = [
+            f"{self.judged} judged now for {price}, {self.kept} before; evidence: judge.json beside each pair"
+        ]
+        if self.unusable:
+            notes.append(f"{plural(self.unusable, 'pair')} without a usable answer")
+        notes += [f"not judged: {line}" for line in self.errors]
+        return Table(title, ("", "label", "pairs"), rows, notes)
 
 
-def judge_pairs(
-    pairs: Sequence[PairData],
-    model: str,
-    *,
-    model_kwargs: Mapping[str, Any] | None = None,
-    force: bool = False,
-    concurrency: int = 4,
-    on_judged: Callable[[PairData, dict[str, Any]], None] = lambda *_: None,
-) -> JudgeReport:
-    """Label the coop pairs among these that failed. What is wrong with model or key is a UserError."""
-    failed = [pair for pair in pairs if pair.setting == "coop" and pair.state == "failed"]
-    known = (
-        {} if force else {pair.paths: record for pair in failed if (record := read_judgement(pair, model))}
-    )
-    todo = [pair for pair in failed if pair.paths not in known]
-    records = list(known.values())
+def judge_run(run: Run, model: str, tell: Callable[[str], object] = lambda _: None) -> JudgeReport:
+    """Have the failed coop pairs labelled; `tell` gets a line for each as it happens.
+
+    What is wrong with model or key is a UserError.
+    """
+    failed = [pair for pair in run.of("coop") if pair.state == "failed"]
+    records = {pair.key: record for pair in failed if (record := read_judgement(pair, model))}
+    kept = len(records)
+    todo = [pair for pair in failed if pair.key not in records]
     errors: list[str] = []
     usage = Usage()
     stop = threading.Event()
     if todo:
-        check_model(model, model_kwargs or {})
+        check_model(model, {})
         warm_up()
-        judge = _Judge(model, model_kwargs or {}, stop)
-        with ThreadPoolExecutor(max(1, concurrency), thread_name_prefix="judge") as pool:
+        judge = _Judge(model, stop)
+        with ThreadPoolExecutor(_CONCURRENCY, thread_name_prefix="judge") as pool:
             asked = {pool.submit(judge.judge, pair): pair for pair in todo}
             try:
                 for future in as_completed(asked):
+                    pair = asked[future]
                     try:
                         record, spent = future.result()
                     except InfraError as error:
-                        errors.append(f"{asked[future].label}: {error}")
+                        errors.append(f"{pair.label}: {error}")
                         continue
-                    records.append(record)
+                    records[pair.key] = record
                     usage += spent
-                    on_judged(asked[future], record)
+                    label = record["label"]
+                    tell(printable(f"judged {pair.label}: {label['cause'] if label else 'no usable answer'}"))
             except BaseException:
                 stop.set()
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
-    unusable = sum(record["label"] is None for record in records)
-    return JudgeReport(len(records) - len(known), len(known), unusable, tuple(errors), usage)
+    ordered = tuple(records[pair.key] for pair in failed if pair.key in records)
+    unusable = sum(record.get("label") is None for record in ordered)
+    return JudgeReport(run.name, model, len(ordered) - kept, kept, unusable, tuple(errors), usage, ordered)
 
 
-def read_judgement(pair: PairData, model: str | None = None) -> dict[str, Any] | None:
-    """judge.json, where it is of this model and of what lies here now; without a model, whatever lies there."""
+def read_judgement(pair: PairData, model: str) -> dict[str, Any] | None:
+    """judge.json, where it is of this model and of what lies here now."""
     record = read_json(pair.paths.judgement)
     if record is None or record.get("schema") != SCHEMA:
         return None
-    if model is not None and (record.get("model"), record.get("key")) != (model, case_file(pair).key):
-        return None
-    return record
+    return record if (record.get("model"), record.get("key")) == (model, judge_prompt(pair).key) else None
 
 
 class _Judge:
     """Asks one model; `judge` may be called from several threads."""
 
-    def __init__(self, model: str, model_kwargs: Mapping[str, Any], stop: threading.Event) -> None:
+    def __init__(self, model: str, stop: threading.Event) -> None:
         self._model = model
-        self._kwargs = dict(model_kwargs)
         self._stop = stop
         self._litellm = load()
 
     def judge(self, pair: PairData) -> tuple[dict[str, Any], Usage]:
         """The record that now is judge.json, and what it cost."""
-        case = case_file(pair)
+        case = judge_prompt(pair)
         messages = [{"role": "system", "content": case.system}, {"role": "user", "content": case.text}]
         caller = Caller(self._model, self._litellm, self._check, lambda _: None)
         usage = Usage()
@@ -156,14 +182,11 @@ class _Judge:
             lambda: self._litellm.completion(
                 model=self._model,
                 messages=messages,
-                **{
-                    "temperature": 0,
-                    "max_tokens": _ANSWER_TOKENS,
-                    "drop_params": True,
-                    "timeout": DEFAULT_CALL_SECONDS,
-                    **NO_OTHER_RETRIES,
-                    **self._kwargs,
-                },
+                temperature=0,
+                max_tokens=_ANSWER_TOKENS,
+                drop_params=True,
+                timeout=DEFAULT_CALL_SECONDS,
+                **NO_OTHER_RETRIES,
             )
         )
         usage = usage_of(response, self._model, time.monotonic() - started, self._litellm)
@@ -174,7 +197,7 @@ class _Judge:
             raise Interrupted("stopped")
 
     def _record(
-        self, pair: PairData, case: CaseFile, answers: int, usage: Usage, problems: Sequence[str]
+        self, pair: PairData, case: JudgePrompt, answers: int, usage: Usage, problems: Sequence[str]
     ) -> dict[str, Any]:
         return {
             "schema": SCHEMA,
