@@ -36,8 +36,7 @@ from cooperbench.team.carriedremote import CarriedRemote
 from cooperbench.team.link import TeamLink
 from cooperbench.team.mailbox import MemoryMailbox
 from cooperbench.team.postbox import PostBox
-from cooperbench.team.redis_link import RedisLink
-from cooperbench.team.redis_mailbox import RedisMailbox, unique_run_id
+from cooperbench.team.redis_mailbox import RedisClient, RedisMailbox, unique_run_id
 from cooperbench.team.redis_server import ensure_redis
 from cooperbench.team.team import Team
 
@@ -238,8 +237,8 @@ def spread(values: Sequence[float]) -> str:
 @contextmanager
 def kinds(url: str) -> Iterator[dict[str, Callable[[], Mailbox]]]:
     with ensure_redis(url) as redis:
-        link = RedisLink(redis.url)
-        print(f"Redis: {redis.kind}\n")
+        link = RedisClient(redis.url)
+        print(f"Redis: {redis.description}\n")
         try:
             yield {
                 "memory": lambda: MemoryMailbox(AGENTS),

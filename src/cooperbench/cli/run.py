@@ -33,7 +33,7 @@ from cooperbench.runner.lineup import Lineup
 from cooperbench.runner.live import make_display
 from cooperbench.settings import default_backend, default_eval_network
 from cooperbench.storage import checked_run_name
-from cooperbench.team.office import DEFAULT_REDIS_URL
+from cooperbench.team.mailbox import DEFAULT_REDIS_URL
 
 if TYPE_CHECKING:
     import argparse

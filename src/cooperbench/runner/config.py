@@ -13,7 +13,7 @@ from cooperbench.models import SETTINGS, Setting, seats_of
 from cooperbench.runner.lineup import Lineup
 from cooperbench.settings import checked_eval_network
 from cooperbench.storage import ExperimentPaths, read_json, utc_now, write_json
-from cooperbench.team.office import DEFAULT_REDIS_URL
+from cooperbench.team.mailbox import DEFAULT_REDIS_URL
 
 if TYPE_CHECKING:
     from pathlib import Path
