@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cooperbench.team.redis_mailbox import RedisClient, RedisMailbox, unique_run_id
+from tests.team.agent_sandboxes import AgentSandboxes
 from tests.team.redis_fixtures import AGENTS, Server, socket_server
-from tests.team.rooms import Rooms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -47,6 +47,6 @@ def fragile_redis() -> Iterator[Server]:
 
 
 @pytest.fixture
-def rooms() -> Iterator[Rooms]:
+def agent_sandboxes() -> Iterator[AgentSandboxes]:
     with ExitStack() as stack:
-        yield Rooms(stack)
+        yield AgentSandboxes(stack)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from cooperbench.sandbox.contract import RichSandbox
     from cooperbench.team.ledger import Place
-    from cooperbench.team.link import Receipt
+    from cooperbench.team.sandbox_rpc import Response
 
 OLD = ["a\n", "b\n"]
 
@@ -50,7 +50,7 @@ class Pushed:
     ) -> None:
         raise NotImplementedError
 
-    def push(self, agent_id: str, commit: str) -> Receipt:
+    def push(self, agent_id: str, commit: str) -> Response:
         raise NotImplementedError
 
     def detach(self, agent_id: str) -> None: ...

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cooperbench.agents.recorder import Recorder
     from cooperbench.models import Message, Pair, Seat, Setting
     from cooperbench.sandbox.contract import CommandResult, RichSandbox
-    from cooperbench.team.postbox import PostBox
+    from cooperbench.team.inbox import Inbox
 
 DEFAULT_COMMAND_SECONDS = 600.0
 
@@ -39,7 +39,7 @@ class Session:
         sandbox: RichSandbox,
         recorder: Recorder,
         limits: Limits,
-        postbox: PostBox | None,
+        postbox: Inbox | None,
         stop: threading.Event,
         git_shared: bool = False,
         on_spend: Callable[[Usage], None] = lambda _: None,

@@ -185,7 +185,7 @@ class PairRun:
             sandbox=desk.sandbox,
             recorder=recorder,
             limits=self._config.limits,
-            postbox=self._team.postboxes.get(desk.seat.agent_id),
+            postbox=self._team.inboxes.get(desk.seat.agent_id),
             stop=self._guard.stop,
             git_shared=self._team.remote is not None,
             on_spend=self._on_spend,

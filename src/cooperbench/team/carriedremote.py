@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from cooperbench.errors import SandboxError
 from cooperbench.gitcall import GitError
-from cooperbench.team.courier import script_text
 from cooperbench.team.ledger import Ledger
-from cooperbench.team.link import Receipt
 from cooperbench.team.packs import LARGEST_BASE_BYTES, Unpackable, in_repository, join_team, read_pack
+from cooperbench.team.sandbox_rpc import Response, script_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -81,16 +80,16 @@ class CarriedRemote:
             for other in dict.fromkeys(push.agent_id for push in self._ledger.pushes):
                 self._deliver(agent_id, other)
 
-    def push(self, agent_id: str, commit: str) -> Receipt:
+    def push(self, agent_id: str, commit: str) -> Response:
         with self._lock:
             try:
                 self._take(agent_id, commit)
             except (Unpackable, GitError) as problem:
                 self._ledger.accounts[agent_id].refused += 1
                 why = problem.reason if isinstance(problem, GitError) else problem
-                return Receipt(1, f"refused: {why}\n")
+                return Response(1, f"refused: {why}\n")
             notes = [self._deliver(other, agent_id) for other in self._members if other != agent_id]
-        return Receipt(0, "".join(f"{note}\n" for note in notes if note))
+        return Response(0, "".join(f"{note}\n" for note in notes if note))
 
     def detach(self, agent_id: str) -> None:
         # Not under the lock: a push on its way into this sandbox is no reason to keep the agent.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from cooperbench.sandbox.contract import RichSandbox
     from cooperbench.team.ledger import FileThere, Place, Push
-    from cooperbench.team.link import Receipt
+    from cooperbench.team.sandbox_rpc import Response
 
 
 class GitRemote(Protocol):
@@ -35,7 +35,7 @@ class GitRemote(Protocol):
         """Give the repository in a sandbox the remote `team`."""
         ...
 
-    def push(self, agent_id: str, commit: str) -> Receipt:
+    def push(self, agent_id: str, commit: str) -> Response:
         """An agent's branch is to move: carry it to its colleagues, or say why not."""
         ...
 

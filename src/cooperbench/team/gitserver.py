@@ -13,8 +13,8 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Literal
 
 from cooperbench.errors import InfraError, SandboxError
-from cooperbench.team.courier import script_text
 from cooperbench.team.packs import LARGEST_BASE_BYTES, read_pack, run_git_script
+from cooperbench.team.sandbox_rpc import script_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

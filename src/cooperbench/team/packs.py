@@ -6,7 +6,7 @@ import secrets
 from typing import TYPE_CHECKING
 
 from cooperbench.errors import SandboxError
-from cooperbench.team.courier import script_text
+from cooperbench.team.sandbox_rpc import script_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

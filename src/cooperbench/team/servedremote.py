@@ -15,8 +15,8 @@ from cooperbench.errors import SandboxError
 from cooperbench.gitcall import GitError
 from cooperbench.team.carriedremote import MOST_PUSHES, QUOTA_BYTES, CarriedRemote
 from cooperbench.team.ledger import Ledger
-from cooperbench.team.link import Receipt
 from cooperbench.team.packs import LARGEST_BASE_BYTES, Unpackable, join_team, read_pack
+from cooperbench.team.sandbox_rpc import Response
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -74,9 +74,9 @@ class ServedRemote:
         join_team(sandbox, repo_dir, url, base_commit, agent_id, self._tokens)
         _probe(sandbox, repo_dir)
 
-    def push(self, agent_id: str, commit: str) -> Receipt:
+    def push(self, agent_id: str, commit: str) -> Response:
         """Pushes go to the server; nobody has reason to ask us."""
-        return Receipt(1, f"push {commit[:12]} to the remote team yourself, {agent_id}\n")
+        return Response(1, f"push {commit[:12]} to the remote team yourself, {agent_id}\n")
 
     def detach(self, agent_id: str) -> None:
         """Its branch stays."""
