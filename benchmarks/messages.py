@@ -32,7 +32,7 @@ from cooperbench.errors import CooperBenchError
 from cooperbench.eval.backends import get_backend
 from cooperbench.sandbox.access import open_sandbox
 from cooperbench.sandbox.contract import SandboxOptions, capabilities_of
-from cooperbench.team.carriedremote import CarriedRemote
+from cooperbench.team.git_remote import CarriedRemote
 from cooperbench.team.inbox import Inbox
 from cooperbench.team.mailbox import MemoryMailbox
 from cooperbench.team.redis_mailbox import RedisClient, RedisMailbox, unique_run_id

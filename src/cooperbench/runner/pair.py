@@ -21,8 +21,7 @@ from cooperbench.redaction import redact
 from cooperbench.runner.workspace import SNAPSHOT_SECONDS, prepare_repository, take_patch
 from cooperbench.sandbox.contract import SandboxOptions
 from cooperbench.storage import utc_now, write_json
-from cooperbench.team.contribution import contributions
-from cooperbench.team.gitremote import make_remote
+from cooperbench.team.git_remote import make_remote
 from cooperbench.team.mailbox import MemoryMailbox
 from cooperbench.team.team import Team
 
@@ -83,7 +82,7 @@ class PairRun:
         self._team = Team(
             agent_ids,
             make_mailbox(agent_ids) if together and config.messaging_enabled else None,
-            make_remote(guard.backend, paths.team_hub, agent_ids)
+            make_remote(guard.backend, paths.team_repository, agent_ids)
             if together and config.git_enabled
             else None,
             on_message,
@@ -102,7 +101,7 @@ class PairRun:
                 finally:
                     # On failure whoever still works is torn out of it, so that the pool can end.
                     self._end(sandboxes)
-            shared = self._shared_work(agents)
+            shared = self._shared_work()
         finally:
             # One may have been opened while the others were being ended.
             self._end(sandboxes)
@@ -224,15 +223,9 @@ class PairRun:
             self._guard.end(sandbox)
         self._team.close()
 
-    def _shared_work(self, agents: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """What was shared over git, and in each agent's record what it contributed."""
+    def _shared_work(self) -> dict[str, Any]:
+        """What was shared over git."""
         remote = self._team.remote
-        if len(agents) > 1:
-            patches = {
-                seat.agent_id: self._paths.agent(seat.agent_id).patch.read_bytes() for seat in self._seats
-            }
-            for agent, contribution in zip(agents, contributions(patches, remote).values(), strict=True):
-                agent["contribution"] = contribution
         if remote is None:
             return {}
         try:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from cooperbench.models import Message
     from cooperbench.sandbox.contract import RichSandbox
-    from cooperbench.team.gitremote import GitRemote
+    from cooperbench.team.git_remote import GitRemote
     from cooperbench.team.mailbox import Mailbox
     from cooperbench.team.sandbox_rpc import Response
 

@@ -17,7 +17,7 @@ from cooperbench.errors import UserError
 from cooperbench.settings import config_file, load_settings
 
 if TYPE_CHECKING:
-    from cooperbench.team.gitserver import GitSharing
+    from cooperbench.sandbox.git_server import GitSharing
 
 T = TypeVar("T", bound=str)
 ImageSource = Literal["auto", "registry", "build"]
