@@ -36,7 +36,7 @@ class GitServer:
     def __init__(
         self, sandbox: RichSandbox, url: str, *, host: str, port: int, reaches: Sequence[str] = ()
     ) -> None:
-        """Listens at `host` and `port`. Agents' sandboxes use `url`; `reaches`: each `host:port` that they must reach."""
+        """Listens at `host` and `port`. Agents' sandboxes use `url`, and must reach every `host:port` in `reaches`."""
         self.url = url.rstrip("/")
         self.reaches = tuple(reaches)
         self._sandbox = sandbox
