@@ -184,7 +184,7 @@ class PairRun:
             sandbox=desk.sandbox,
             recorder=recorder,
             limits=self._config.limits,
-            postbox=self._team.inboxes.get(desk.seat.agent_id),
+            inbox=self._team.inboxes.get(desk.seat.agent_id),
             stop=self._guard.stop,
             git_shared=self._team.remote is not None,
             on_spend=self._on_spend,
