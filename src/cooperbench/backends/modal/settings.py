@@ -78,7 +78,7 @@ class ModalSettings:
     git: GitSharing = "server"
     """What `--git` means: a git server in a sandbox of its own, or commits that the harness carries."""
     git_image: str = ""
-    """Of the git server: has git and python3. Empty: `DEFAULT_IMAGE` of `cooperbench/team/gitserver.py`."""
+    """Of the git server: has git and python3. Empty: `DEFAULT_IMAGE` of `cooperbench/sandbox/git_server.py`."""
     build_args: Mapping[str, str] = field(default_factory=dict)
     image_template: str | None = None
 
