@@ -145,7 +145,7 @@ def test_a_push_beyond_the_quota_is_refused_with_a_word(tmp_path: Path) -> None:
         ["head -c 40000 /dev/urandom >a.bin", COMMIT, PUSH.format("agent1"), "git rev-parse HEAD",
          "head -c 40000 /dev/urandom >b.bin", COMMIT, PUSH.format("agent1"), "git fetch -q team; git rev-parse team/agent1"],
         [WAIT_END.format("agent1"), "git fetch -q team; git rev-parse team/agent1"],
-        backend="tests.team.test_gitremote:StingyBackend",
+        backend="tests.team.test_git_remote:StingyBackend",
     )  # fmt: skip
     seen = left.observations("agent1")
     assert "code 0" in seen[2]
@@ -187,7 +187,7 @@ def test_nothing_that_an_agent_plants_runs_on_the_host(tmp_path: Path) -> None:
 def test_rubbish_instead_of_a_push_breaks_nothing(tmp_path: Path) -> None:
     rubbish = """cd /cooperbench/team; for text in '' '--all' 'HEAD' $(printf '0%.0s' $(seq 40)) $(printf 'a%.0s' $(seq 40)); do
         name=r$RANDOM; printf '%s' "$text" >push/$name; echo "push $name" 1<>bell
-        until [ -e receipts/$name ]; do sleep 0.02; done; head -n 1 receipts/$name; done"""
+        until [ -e responses/$name ]; do sleep 0.02; done; head -n 1 responses/$name; done"""
     blob = "echo text | git hash-object -w --stdin >/tmp/blob; git push team $(cat /tmp/blob):refs/heads/agent1 2>&1; echo code $?"
     broken = "rm -rf /cooperbench/team.git/objects; " + PUSH.format("agent1")
     left = share(tmp_path, [rubbish, change(1), COMMIT, blob, PUSH.format("agent1"), broken], [])

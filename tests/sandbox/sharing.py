@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cooperbench.sandbox.contract import RichSandbox
-    from cooperbench.team.gitremote import GitRemote
+    from cooperbench.team.git_remote import GitRemote
     from tests.runner.helpers import Left
 
 COMMIT = "git add -A && git commit -qm done"

@@ -31,7 +31,7 @@ from cooperbench.runner.config import Lineup, RunConfig
 from cooperbench.runner.display import PlainDisplay, make_display
 from cooperbench.settings import default_backend, default_eval_network
 from cooperbench.storage import checked_run_name
-from cooperbench.team.office import DEFAULT_REDIS_URL
+from cooperbench.team.mailbox import DEFAULT_REDIS_URL
 
 if TYPE_CHECKING:
     import argparse

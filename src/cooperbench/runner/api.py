@@ -16,7 +16,7 @@ from cooperbench.runner.config import RunConfig
 from cooperbench.runner.display import header_lines
 from cooperbench.runner.plan import make_plan, something_to_run
 from cooperbench.storage import DEFAULT_LOGS_DIR, checked_run_name
-from cooperbench.team.office import DEFAULT_REDIS_URL, open_post_office
+from cooperbench.team.mailbox import DEFAULT_REDIS_URL, open_mailboxes
 from cooperbench.text import plural
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ def run_experiment(config: RunConfig, display: Display) -> dict[str, Any]:
         if plan.to_run:
             warm_up(config)
         talks = plan.to_run and config.setting == "coop" and config.messaging_enabled
-        with open_post_office(config.redis_url, config.run_name) if talks else nullcontext() as post_office:
+        with open_mailboxes(config.redis_url, config.run_name) if talks else nullcontext() as mailboxes:
             config.save()
             judged_later = len(plan.to_run) if config.auto_eval else 0
             display.begin(
@@ -199,8 +199,8 @@ def run_experiment(config: RunConfig, display: Display) -> dict[str, Any]:
             try:
                 for note in notes:
                     display.note(note)
-                if post_office is not None:
-                    display.note(f"Messages: {post_office.kind}")
-                return carry_out(config, plan, backend, display, post_office)
+                if mailboxes is not None:
+                    display.note(f"Messages: {mailboxes.description}")
+                return carry_out(config, plan, backend, display, mailboxes)
             finally:
                 display.end()

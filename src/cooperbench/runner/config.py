@@ -14,7 +14,7 @@ from cooperbench.errors import UserError
 from cooperbench.models import SETTINGS, Setting, seats_of
 from cooperbench.settings import checked_eval_network
 from cooperbench.storage import ExperimentPaths, read_json, utc_now, write_json
-from cooperbench.team.office import DEFAULT_REDIS_URL
+from cooperbench.team.mailbox import DEFAULT_REDIS_URL
 from cooperbench.text import plural
 
 if TYPE_CHECKING:

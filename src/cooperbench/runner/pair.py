@@ -22,7 +22,7 @@ from cooperbench.redaction import redact
 from cooperbench.sandbox.contract import SandboxOptions
 from cooperbench.sandbox.scrub import scrub_script
 from cooperbench.storage import utc_now, write_json
-from cooperbench.team.gitremote import make_remote
+from cooperbench.team.git_remote import make_remote
 from cooperbench.team.mailbox import MemoryMailbox
 from cooperbench.team.team import Team
 
@@ -124,7 +124,7 @@ class PairRun:
         self._team = Team(
             agent_ids,
             make_mailbox(agent_ids) if together and config.messaging_enabled else None,
-            make_remote(guard.backend, paths.team_hub, agent_ids)
+            make_remote(guard.backend, paths.team_repository, agent_ids)
             if together and config.git_enabled
             else None,
             on_message,
@@ -226,7 +226,7 @@ class PairRun:
             sandbox=desk.sandbox,
             recorder=recorder,
             limits=self._config.limits,
-            postbox=self._team.postboxes.get(desk.seat.agent_id),
+            inbox=self._team.inboxes.get(desk.seat.agent_id),
             stop=self._guard.stop,
             git_shared=self._team.remote is not None,
             on_spend=self._on_spend,

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from cooperbench.errors import UserError
+from cooperbench.sandbox.git_server import DEFAULT_IMAGE, GitSharing
 from cooperbench.settings import config_file, load_settings
-from cooperbench.team.gitserver import DEFAULT_IMAGE, GitSharing
 
 Reach = Literal["address", "iap"]
 

@@ -1,4 +1,4 @@
-"""One agent's letterbox: how much is put before an agent, how much it may send, and what happens at its end."""
+"""One agent's inbox: how much is put before an agent, how much it may send, and what happens at its end."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cooperbench.errors import SandboxDead
-from cooperbench.team import link as link_module
-from cooperbench.team import postbox as postbox_module
-from cooperbench.team.link import TeamLink
+from cooperbench.team import inbox as inbox_module
+from cooperbench.team import sandbox_rpc
+from cooperbench.team.inbox import LONGEST_SHOWN, MOST_SHOWN, Inbox
 from cooperbench.team.mailbox import MemoryMailbox
-from cooperbench.team.postbox import LONGEST_SHOWN, MOST_SHOWN, PostBox
-from tests.team.rooms import BOTH_WAYS
+from cooperbench.team.sandbox_rpc import SandboxRpc
+from tests.team.agent_sandboxes import BOTH_WAYS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cooperbench.models import Message
-    from tests.team.rooms import Rooms
+    from tests.team.agent_sandboxes import AgentSandboxes
 
 
 class WatchedMailbox(MemoryMailbox):
@@ -38,22 +38,22 @@ class WatchedMailbox(MemoryMailbox):
         return super().receive(agent_id, after, timeout_seconds)
 
 
-def box_with(texts: Sequence[str]) -> PostBox:
+def inbox_with(texts: Sequence[str]) -> Inbox:
     """Without a sandbox: what has come to agent1."""
     mailbox = WatchedMailbox(["agent1", "agent2"])
     for text in texts:
         mailbox.post("agent2", "agent1", text)
-    box = PostBox(TeamLink("agent1", ["agent2"]), mailbox)
-    box.start()
+    inbox = Inbox(SandboxRpc("agent1", ["agent2"]), mailbox)
+    inbox.start()
     assert mailbox.emptied.wait(60)
-    box.close()
+    inbox.close()
     mailbox.close()
-    box.join()
-    return box
+    inbox.join()
+    return inbox
 
 
 def test_of_a_long_text_both_ends_are_shown_and_where_the_whole_is() -> None:
-    (message,) = box_with(["begin" + "x" * 1_000_000 + "end"]).incoming()
+    (message,) = inbox_with(["begin" + "x" * 1_000_000 + "end"]).incoming()
     assert len(message.text) < LONGEST_SHOWN + 300
     assert message.text.startswith("beginx")
     assert message.text.endswith("xend")
@@ -64,76 +64,78 @@ def test_of_a_long_text_both_ends_are_shown_and_where_the_whole_is() -> None:
 @settings(max_examples=30)
 @given(st.lists(st.integers(1, 3 * LONGEST_SHOWN), max_size=30))
 def test_whatever_comes_is_shown_once_in_order_and_never_too_much_at_a_time(lengths: list[int]) -> None:
-    box = box_with([f"{number} ".ljust(length, "x") for number, length in enumerate(lengths)])
+    inbox = inbox_with([f"{number} ".ljust(length, "x") for number, length in enumerate(lengths)])
     shown: list[int] = []
-    while batch := box.incoming():
+    while batch := inbox.incoming():
         assert sum(len(message.text) for message in batch) <= MOST_SHOWN + 300
         shown += [int(message.text.partition(" ")[0]) for message in batch]
         left = len(lengths) - len(shown)
         assert (f"[{left} more message" in batch[-1].text) is (left > 0)
     assert shown == list(range(len(lengths)))
-    assert box.wait(0) is False
+    assert inbox.wait(0) is False
 
 
 def test_thousand_short_ones_are_not_shown_at_once() -> None:
-    box = box_with(["hi"] * 1_000)
-    first = box.incoming()
+    inbox = inbox_with(["hi"] * 1_000)
+    first = inbox.incoming()
     assert 100 < len(first) < 500
-    delivered = box.delivery(first[-1].sequence)
+    delivered = inbox.delivery(first[-1].sequence)
     assert delivered is not None
     assert delivered.how == "context"
-    assert box.delivery(first[-1].sequence + 1) is None
-    assert box.incoming()[0].sequence == first[-1].sequence + 1
+    assert inbox.delivery(first[-1].sequence + 1) is None
+    assert inbox.incoming()[0].sequence == first[-1].sequence + 1
 
 
 @BOTH_WAYS
 def test_whoever_sends_too_many_is_told_so(
-    rooms: Rooms, streams: bool, monkeypatch: pytest.MonkeyPatch
+    agent_sandboxes: AgentSandboxes, streams: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postbox_module, "MOST_SENT", 3)
-    room = rooms.open(streams=streams)
-    done = room.run("for n in 1 2 3 4; do send_message agent2 text $n; echo code $?; done")
+    monkeypatch.setattr(inbox_module, "MOST_SENT", 3)
+    agent = agent_sandboxes.open(streams=streams)
+    done = agent.run("for n in 1 2 3 4; do send_message agent2 text $n; echo code $?; done")
     assert done.stdout_read().split("code ")[1:] == ["0\nMessage sent.\n", "0\nMessage sent.\n", "0\n", "2\n"]
     assert "you have sent enough: at most 3 messages" in done.stderr_read()
-    assert [message.text for message in room.mailbox.messages()] == ["text 1", "text 2", "text 3"]
+    assert [message.text for message in agent.mailbox.messages()] == ["text 1", "text 2", "text 3"]
 
 
 @BOTH_WAYS
-def test_what_an_agent_sends_in_the_background_is_taken_when_it_leaves(rooms: Rooms, streams: bool) -> None:
-    room = rooms.open(streams=streams)
+def test_what_an_agent_sends_in_the_background_is_taken_when_it_leaves(
+    agent_sandboxes: AgentSandboxes, streams: bool
+) -> None:
+    agent = agent_sandboxes.open(streams=streams)
     dropped = "printf 'agent2\\ndropped' >/cooperbench/team/send/dropped"
-    room.run(f"{dropped}; for n in 1 2 3; do send_message agent2 bye $n >/dev/null 2>&1 & done; wait $!")
-    room.link.last_call("read", "send")
-    room.leave()
+    agent.run(f"{dropped}; for n in 1 2 3; do send_message agent2 bye $n >/dev/null 2>&1 & done; wait $!")
+    agent.rpc.last_call("read", "send")
+    agent.leave()
     expected = ["bye 1", "bye 2", "bye 3", "dropped"]
-    assert sorted(message.text for message in room.mailbox.messages()) == expected
+    assert sorted(message.text for message in agent.mailbox.messages()) == expected
 
 
 def test_an_agent_that_never_stops_sending_is_left_all_the_same(
-    rooms: Rooms, monkeypatch: pytest.MonkeyPatch
+    agent_sandboxes: AgentSandboxes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(link_module, "LAST_CALL_SECONDS", 0.5)
-    room = rooms.open()
-    room.run("while :; do send_message agent2 again; done >/dev/null 2>&1 &")
-    room.link.last_call("send")
-    room.leave()
-    sent = len(room.mailbox.messages())
+    monkeypatch.setattr(sandbox_rpc, "LAST_CALL_SECONDS", 0.5)
+    agent = agent_sandboxes.open()
+    agent.run("while :; do send_message agent2 again; done >/dev/null 2>&1 &")
+    agent.rpc.last_call("send")
+    agent.leave()
+    sent = len(agent.mailbox.messages())
     assert sent > 0
-    room.run("sleep 0.2")
-    assert len(room.mailbox.messages()) == sent
+    agent.run("sleep 0.2")
+    assert len(agent.mailbox.messages()) == sent
 
 
-def test_an_agent_whose_sandbox_ends_does_not_wait_on(rooms: Rooms) -> None:
-    room = rooms.open()
+def test_an_agent_whose_sandbox_ends_does_not_wait_on(agent_sandboxes: AgentSandboxes) -> None:
+    agent = agent_sandboxes.open()
     waiting = threading.Event()
 
     def wait() -> None:
         waiting.set()
-        room.box.wait(600)
+        agent.inbox.wait(600)
 
     with ThreadPoolExecutor() as pool:
         waits = pool.submit(wait)
         assert waiting.wait(30)
-        room.sandbox.terminate()
+        agent.sandbox.terminate()
         with pytest.raises(SandboxDead):
             waits.result(60)

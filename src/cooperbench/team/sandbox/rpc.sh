@@ -1,5 +1,5 @@
 # The harness's end inside the sandbox: what the commands ask for goes up to the harness on stdout, what comes from the
-# harness on stdin becomes files. Run by bash, for as long as the agent works: courier.sh TEAM_DIR LARGEST_REQUEST
+# harness on stdin becomes files. Run by bash, for as long as the agent works: rpc.sh TEAM_DIR LARGEST_REQUEST
 cd "$1" || exit 1
 # Byte by byte: in other locales half a character before a line feed takes the line feed with it.
 export LC_ALL=C
@@ -19,7 +19,7 @@ up() {
     [[ $2 == *[!A-Za-z0-9]* || -z $2 ]] && return
     case $1 in
         send | push)
-            [[ -f $1/$2 && ! -e receipts/$2 ]] || return
+            [[ -f $1/$2 && ! -e responses/$2 ]] || return
             echo "$1 $2"
             head -c "$largest" "$1/$2" | base64 -w0
             echo
@@ -28,9 +28,9 @@ up() {
     esac
 }
 {
-    echo "$BASHPID" >courier.pid
+    echo "$BASHPID" >rpc.pid
     echo ready
-    # What was asked for while no courier was there.
+    # What was asked for while this was not running.
     for file in send/* push/* sync/*; do up "${file%%/*}" "${file##*/}"; done
     while read -r verb name <&3; do up "$verb" "$name"; done
 } </dev/null &

@@ -1,9 +1,10 @@
-"""The git server: the same rules, records and verdicts as when the harness carries commits, behind a real HTTP server."""
+"""The remote of a pair: which one a backend gets, and the same rules and records behind a real git server as carried."""
 
 from __future__ import annotations
 
 import base64
 import socket
+import subprocess
 import urllib.error
 import urllib.request
 from contextlib import ExitStack
@@ -16,8 +17,8 @@ from cooperbench.errors import SandboxError
 from cooperbench.eval import backends
 from cooperbench.sandbox.access import open_sandbox
 from cooperbench.sandbox.contract import SandboxOptions
-from cooperbench.team.gitserver import GitServer, SharedServer
-from cooperbench.team.servedremote import ServedRemote
+from cooperbench.sandbox.git_server import GitServer, SharedServer
+from cooperbench.team.git_remote import CarriedRemote, ServedRemote
 from tests.runner.helpers import run_tiny
 from tests.sandbox.sharing import (
     AGENTS,
@@ -31,11 +32,11 @@ from tests.sandbox.sharing import (
 from tests.tiny import write_script
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from cooperbench.sandbox.contract import RichSandbox
-    from cooperbench.team.gitremote import GitRemote
+    from cooperbench.team.git_remote import GitRemote
 
 
 def free_port() -> int:
@@ -55,14 +56,22 @@ class ServingBackend(LocalBackend):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.git_server = SharedServer(lambda _: start_server(self))
+        self._shared_server = SharedServer(lambda _: start_server(self))
 
-    def make_git_remote(self, folder: Path, agent_ids: Sequence[str]) -> GitRemote:
-        return ServedRemote(folder, agent_ids, self.git_server.get)
+    @property
+    def git_server(self) -> Callable[[str], GitServer]:
+        return self._shared_server.get
 
     def close(self) -> None:
-        self.git_server.close()
+        self._shared_server.close()
         super().close()
+
+
+class StingyBackend(LocalBackend):
+    """Its own remote takes little."""
+
+    def make_git_remote(self, folder: Path, agent_ids: Sequence[str]) -> GitRemote:
+        return CarriedRemote(folder, agent_ids, quota_bytes=50_000)
 
 
 class Pair:
@@ -147,10 +156,10 @@ def test_an_agent_moves_its_own_branch_and_nothing_else(pairs: Pairs) -> None:
         "agent2", "git clone -q -b agent1 $(git remote get-url team) /tmp/clone && test -e /tmp/clone/more"
     )
     assert pair.remote.record()["refused"] == {"agent1": 0, "agent2": 0}
-    assert [push.agent_id for push in pair.remote.pushes()] == ["agent1", "agent1"]
+    assert pair.remote.record()["pushes"] == {"agent1": 2, "agent2": 0}
 
 
-def test_a_large_push_comes_whole_and_the_quota_holds(pairs: Pairs) -> None:
+def test_a_large_push_comes_whole_and_the_quota_holds(pairs: Pairs, tmp_path: Path) -> None:
     pair = pairs(quota_bytes=3_000_000)
     # Above a megabyte git sends in chunks.
     big = f"head -c 2000000 /dev/urandom >big; {COMMIT}; git push -q team HEAD:agent1"
@@ -164,11 +173,14 @@ def test_a_large_push_comes_whole_and_the_quota_holds(pairs: Pairs) -> None:
     assert "code 0" in pair.says(
         "agent2", "git fetch -q team && git show team/agent1:big | wc -c | grep -x 2000000"
     )
-    first, second = pair.remote.pushes()
     assert pair.remote.record()["refused"] == {"agent1": 1, "agent2": 0}
-    there = pair.remote.files_at([(first.commit, "big"), (second.commit, "small")])
-    assert there[second.commit, "small"].content == b"small\n"
-    assert there[first.commit, "big"].blob
+    assert pair.remote.record()["pushes"] == {"agent1": 1, "agent2": 1}
+    assert pair.remote.write_bundle(tmp_path / "team.bundle")
+    clone = ["git", "clone", "-q", "--bare", str(tmp_path / "team.bundle"), str(tmp_path / "clone")]
+    subprocess.run(clone, check=True)
+    show = ["git", "-C", str(tmp_path / "clone"), "show"]
+    assert subprocess.run([*show, "agent2:small"], check=True, capture_output=True).stdout == b"small\n"
+    assert len(subprocess.run([*show, "agent1:big"], check=True, capture_output=True).stdout) == 2_000_000
 
 
 def test_nobody_gets_in_without_a_credential_of_the_pair(pairs: Pairs) -> None:
@@ -215,7 +227,7 @@ def test_what_is_over_is_gone_and_a_dead_server_is_replaced(pairs: Pairs, tmp_pa
 def test_a_sandbox_without_a_way_to_the_server_is_told_what_to_set(
     pairs: Pairs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cooperbench.team.servedremote._PROBE_SECONDS", 1.5)
+    monkeypatch.setattr("cooperbench.team.git_remote._PROBE_SECONDS", 1.5)
     with ExitStack() as stack:
         server = pairs.server
         blocked = open_sandbox(LocalBackend(), "host", timeout_seconds=60, options=SandboxOptions("agent"))
@@ -225,3 +237,18 @@ def test_a_sandbox_without_a_way_to_the_server_is_told_what_to_set(
         remote.open()
         with pytest.raises(SandboxError, match="setting git=carried"):
             attach(remote, "agent1", blocked)
+
+
+def test_a_backend_can_bring_a_remote_of_its_own(tmp_path: Path) -> None:
+    backends.register("stingy", StingyBackend)
+    push = "head -c 60000 /dev/urandom >new; git add new; git commit -qm new; git push team HEAD:agent1 2>&1; echo code $?"
+    script = write_script(tmp_path / "script.yaml", {1: [{"run": push}], 2: []})
+    seen = {
+        backend: run_tiny(
+            tmp_path, "scripted", agent_config=str(script), backend=backend, run_name=backend,
+            git_enabled=True, auto_eval=False,
+        ).observations()[0]
+        for backend in ("local", "stingy")
+    }  # fmt: skip
+    assert "code 0" in seen["local"]
+    assert "only 50000 more bytes" in seen["stingy"]

@@ -1,4 +1,4 @@
-"""Sandboxes of one agent with its link and its letterbox, without a run around them."""
+"""Sandboxes of one agent with its RPC and its inbox, without a run around them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 from cooperbench.eval.backends import get_backend
 from cooperbench.sandbox.access import open_sandbox
 from cooperbench.sandbox.contract import SandboxOptions
-from cooperbench.team.link import TeamLink
+from cooperbench.team.inbox import Inbox
 from cooperbench.team.mailbox import MemoryMailbox
-from cooperbench.team.postbox import PostBox
+from cooperbench.team.sandbox_rpc import SandboxRpc
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
@@ -23,35 +23,35 @@ AGENTS = ("agent1", "agent2")
 BOTH_WAYS = pytest.mark.parametrize("streams", [True, False], ids=["streams", "polled"])
 
 
-class Room:
-    """One agent's sandbox, with its link and its box."""
+class AgentSandbox:
+    """One agent's sandbox, with its RPC and its inbox."""
 
     def __init__(self, sandbox: RichSandbox, mailbox: Mailbox, *, streams: bool = True) -> None:
         self.sandbox = sandbox
         self.mailbox = mailbox
-        self.link = TeamLink("agent1", ["agent2"])
-        self.box = PostBox(self.link, mailbox)
-        self.link.start(sandbox, streams=streams)
-        self.box.start()
+        self.rpc = SandboxRpc("agent1", ["agent2"])
+        self.inbox = Inbox(self.rpc, mailbox)
+        self.rpc.start(sandbox, streams=streams)
+        self.inbox.start()
 
     def run(self, command: str) -> CommandResult:
         return self.sandbox.run(["bash", "-c", command], timeout_seconds=120)
 
     def leave(self) -> None:
-        self.box.close()
-        self.link.close()
+        self.inbox.close()
+        self.rpc.close()
         self.mailbox.close()
-        self.box.join()
+        self.inbox.join()
 
 
-class Rooms:
+class AgentSandboxes:
     def __init__(self, stack: ExitStack) -> None:
         self._stack = stack
         self._backend = get_backend("local")
 
-    def open(self, mailbox: Mailbox | None = None, *, streams: bool = True) -> Room:
+    def open(self, mailbox: Mailbox | None = None, *, streams: bool = True) -> AgentSandbox:
         sandbox = open_sandbox(self._backend, "host", timeout_seconds=600, options=SandboxOptions("agent"))
         self._stack.callback(sandbox.terminate)
-        room = Room(sandbox, mailbox or MemoryMailbox(AGENTS), streams=streams)
-        self._stack.callback(room.leave)
-        return room
+        agent = AgentSandbox(sandbox, mailbox or MemoryMailbox(AGENTS), streams=streams)
+        self._stack.callback(agent.leave)
+        return agent
