@@ -13,9 +13,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cooperbench import evaluate
-from cooperbench.eval.batch.bundle import make_bundle
-from cooperbench.eval.batch.entry import Entry, make_entry, pack_task, read_entry, unpack_task
-from cooperbench.eval.batch.result import BadResult, Result, pack_result
+from cooperbench.eval.batch.entry import (
+    BadResult,
+    Entry,
+    Result,
+    make_bundle,
+    make_entry,
+    pack_result,
+    pack_task,
+    read_entry,
+    unpack_task,
+)
 from cooperbench.eval.batch.store import sha256
 from cooperbench.eval.record import is_evaluated, read_evaluation
 from cooperbench.eval.reference import exported

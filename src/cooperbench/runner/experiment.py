@@ -15,7 +15,7 @@ from cooperbench.report.summary import save_summary
 from cooperbench.retry import with_retries
 from cooperbench.runner.budget import Budget, spent_on_disk
 from cooperbench.runner.pair import RESULT_SCHEMA, PairRun
-from cooperbench.sandbox.contract import estimate_of
+from cooperbench.sandbox.contract import resource_use_of
 from cooperbench.sandbox.workshop import Workshop
 from cooperbench.storage import error_record, write_json
 from cooperbench.team.mailbox import MemoryMailbox
@@ -41,7 +41,7 @@ def carry_out(
             _Experiment(config, plan, workshop, display, post_office, budget).run()
     finally:
         summary = save_summary(
-            config.paths, {config.setting: plan.pairs}, budget.record(), estimate_of(backend)
+            config.paths, {config.setting: plan.pairs}, budget.record(), resource_use_of(backend)
         )
     return summary
 
