@@ -143,7 +143,7 @@ def test_a_machine_that_is_not_ours_is_not_talked_to(
         (Refused(403, "Billing is not enabled for project some-project."), "gcloud billing projects link"),
     ],
 )
-def test_what_google_refuses_is_said_with_the_mending_command(
+def test_what_google_refuses_is_said_with_the_command_that_fixes_it(
     compute: ComputeServer, gcp: GCPBatchBackend, refusal: Refused, line: str
 ) -> None:
     compute.refusal = refusal

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from cooperbench.backends.gcp.batch import remove_leftover_jobs
 from cooperbench.backends.gcp.compute import Compute
 from cooperbench.backends.gcp.engine import TaskImages
-from cooperbench.backends.gcp.faults import NOT_INSTALLED, MayNot
+from cooperbench.backends.gcp.faults import NOT_INSTALLED, PermissionDenied
 from cooperbench.backends.gcp.git_server import Firewall, GitMachines, session_tag
 from cooperbench.backends.gcp.machines import SPARE_SECONDS, Fleet, Session
 from cooperbench.backends.gcp.settings import LONGEST_LIFETIME_HOURS, GcpSettings, read_settings
@@ -211,7 +211,7 @@ def clean() -> list[str]:
     removed = [f"machine {name}" for name in Compute(settings).remove_leftovers()]
     try:
         removed += [f"firewall rule {name}" for name in Firewall(settings).remove_leftovers()]
-    except MayNot as error:
+    except PermissionDenied as error:
         _log.warning("%s", error)
     return removed + [f"job {name}" for name in remove_leftover_jobs(settings)]
 

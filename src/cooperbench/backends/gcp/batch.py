@@ -1,8 +1,8 @@
 """Batch and Cloud Storage, as the harness uses them: one job and its folder in a bucket, made, looked at and deleted.
 
-What a job has used is reckoned from what Batch tells of its tasks. A machine counts from the moment when a task is
+What a job has used is derived from what Batch tells of its tasks. A machine counts from the moment when a task is
 first given to it until its last one has ended; that it boots before and is deleted afterwards is not told.
-Where Batch does not name machines, as many are reckoned as the tasks of each moment need.
+Where Batch does not name machines, as many are counted as the tasks of each moment need.
 """
 
 from __future__ import annotations

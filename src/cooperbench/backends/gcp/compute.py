@@ -10,7 +10,6 @@ import logging
 import os
 import re
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from importlib import resources
 from typing import TYPE_CHECKING, Any
@@ -42,14 +41,13 @@ ABANDONED_MINUTES = 15
 """A machine that nobody is connected to for this long shuts itself down."""
 CALL_SECONDS = 60.0
 _OPERATION_SECONDS = 300.0
-_DELETIONS_AT_ONCE = 16
 _LONGEST_LABEL = 63
 _STOPPING, _SHUT_DOWN = "STOPPING", "TERMINATED"
 _log = logging.getLogger("cooperbench")
 
 
 @dataclass(frozen=True)
-class Listed:
+class ListedMachine:
     """A machine that is there."""
 
     name: str
@@ -99,10 +97,7 @@ class Compute:
         doing = f"making the machine {spec.name} ({spec.machine_type} in {settings.zone})"
         with faults(doing):
             operation = self._instances.insert_unary(
-                project=settings.project,
-                zone=settings.zone,
-                instance_resource=instance,
-                timeout=CALL_SECONDS,
+                project=settings.project, zone=settings.zone, instance_resource=instance, timeout=CALL_SECONDS
             )
             self._wait(operation, doing)
 
@@ -144,7 +139,7 @@ class Compute:
             return {}
         return {str(item.key): str(item.value) for item in found.query_value.items}
 
-    def listed(self, wanted: str) -> list[Listed]:
+    def listed(self, wanted: str) -> list[ListedMachine]:
         """The machines of all zones that pass a filter, as the API takes it."""
         from google.cloud import compute_v1
 
@@ -153,7 +148,9 @@ class Compute:
         with faults("listing the machines"):
             for place, part in self._instances.aggregated_list(request, timeout=CALL_SECONDS):
                 zone = place.rpartition("/")[2]
-                found += [Listed(item.name, zone, item.status, dict(item.labels)) for item in part.instances]
+                found += [
+                    ListedMachine(item.name, zone, item.status, dict(item.labels)) for item in part.instances
+                ]
         return found
 
     def delete(self, name: str, zone: str = "") -> bool:
@@ -170,29 +167,21 @@ class Compute:
             return False
         return True
 
-    def delete_all(self, machines: Iterable[Listed]) -> list[str]:
-        """All at once; the names of those that were there."""
-        machines = list(machines)
-        if not machines:
-            return []
-        with ThreadPoolExecutor(
-            min(len(machines), _DELETIONS_AT_ONCE), thread_name_prefix="deletion"
-        ) as pool:
-            done = list(pool.map(self._try_deletion, machines))
-        return [machine.name for machine, was_there in zip(machines, done, strict=True) if was_there]
-
-    def _try_deletion(self, machine: Listed) -> bool:
-        """One that cannot be deleted does not keep the others from it."""
-        try:
-            return self.delete(machine.name, machine.zone)
-        except CooperBenchError as error:
-            _log.warning("%s", error)
-            return False
+    def _delete_all(self, machines: Iterable[ListedMachine]) -> list[str]:
+        """The names of those that were there. One that cannot be deleted does not keep the others from it."""
+        removed = []
+        for machine in machines:
+            try:
+                if self.delete(machine.name, machine.zone):
+                    removed.append(machine.name)
+            except CooperBenchError as error:
+                _log.warning("%s", error)
+        return removed
 
     def remove_leftovers(self) -> list[str]:
         """Delete the machines of processes of this user and machine that are gone; their disks go with them."""
         remove_abandoned()
-        return self.delete_all(
+        return self._delete_all(
             machine
             for machine in self.listed(host_filter())
             # One that is being deleted or shuts down is left to the next start.
@@ -202,7 +191,7 @@ class Compute:
 
     def remove_session(self, session: str) -> list[str]:
         """Delete whatever one backend object has made and not deleted itself."""
-        return self.delete_all(
+        return self._delete_all(
             machine
             for machine in self.listed(f'labels.{SESSION}="{session}"')
             if machine.status != _STOPPING and machine.labels.get(SESSION) == session

@@ -63,7 +63,7 @@ class MachineEngine(DockerBackend):
         self._placed: set[DockerSandbox] = set()
         self._placing = threading.Lock()
         self._on_release = on_release
-        self._open: _Told = _Told(self._release)
+        self._open: _OpenOnMachine = _OpenOnMachine(self._release)
 
     @property
     def engine(self) -> Engine:
@@ -116,7 +116,7 @@ class MachineEngine(DockerBackend):
         """Whoever deletes the machine calls `abandon`."""
 
 
-class _Told(OpenSandboxes["DockerSandbox"]):
+class _OpenOnMachine(OpenSandboxes["DockerSandbox"]):
     """Tells when one has ended."""
 
     def __init__(self, on_end: Callable[[DockerSandbox], None]) -> None:

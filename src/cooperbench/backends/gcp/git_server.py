@@ -26,7 +26,7 @@ from cooperbench.backends.gcp.compute import (
     wait_for_operation,
 )
 from cooperbench.backends.gcp.engine import GIT_PORT
-from cooperbench.backends.gcp.faults import MayNot, NotFound, faults
+from cooperbench.backends.gcp.faults import NotFound, PermissionDenied, faults
 from cooperbench.backends.gcp.machines import SPARE_SECONDS
 from cooperbench.backends.gcp.settings import LONGEST_LIFETIME_HOURS
 from cooperbench.errors import CooperBenchError, UserError
@@ -153,12 +153,10 @@ class Firewall:
     def protect(self, session: str) -> None:
         """Set both rules; UserError where we may not."""
         try:
-            network = self._network()
-            # The one that keeps out comes first: there is no moment without it.
-            self._insert(_keep_out(session, network))
-            self._insert(_admit(session, network))
-        except MayNot as error:
-            raise MayNot(
+            for rule in _rules(session, self._network()):
+                self._insert(rule)
+        except PermissionDenied as error:
+            raise PermissionDenied(
                 f"{error}; the git server of --git needs {ROLE}, or set GCP_GIT=carried, which needs no server"
             ) from error
 
@@ -233,35 +231,32 @@ class Firewall:
         return found.network
 
 
-def _admit(session: str, network: str) -> compute_v1.Firewall:
+def _rules(session: str, network: str) -> list[compute_v1.Firewall]:
+    """The one that keeps out comes first: there is no moment without it."""
     from google.cloud import compute_v1
 
-    rule = _rule(session, network, "admit", ADMIT_PRIORITY)
-    rule.source_tags = [session_tag(session)]
-    rule.allowed = [compute_v1.Allowed(I_p_protocol="tcp", ports=[str(GIT_PORT)])]
-    return rule
-
-
-def _keep_out(session: str, network: str) -> compute_v1.Firewall:
-    from google.cloud import compute_v1
-
-    rule = _rule(session, network, "keep-out", KEEP_OUT_PRIORITY)
-    rule.source_ranges = ["0.0.0.0/0"]
-    rule.denied = [compute_v1.Denied(I_p_protocol="tcp", ports=[str(GIT_PORT)])]
-    return rule
-
-
-def _rule(session: str, network: str, name: str, priority: int) -> compute_v1.Firewall:
-    from google.cloud import compute_v1
-
-    return compute_v1.Firewall(
-        name=f"{_OURS}{session}-{name}",
-        description=json.dumps(resource_labels("", "git", **{SESSION: session})),
-        network=network,
-        direction="INGRESS",
-        priority=priority,
-        target_tags=[git_tag(session)],
+    ports = [str(GIT_PORT)]
+    common = {
+        "description": json.dumps(resource_labels("", "git", **{SESSION: session})),
+        "network": network,
+        "direction": "INGRESS",
+        "target_tags": [git_tag(session)],
+    }
+    keep_out = compute_v1.Firewall(
+        name=f"{_OURS}{session}-keep-out",
+        priority=KEEP_OUT_PRIORITY,
+        source_ranges=["0.0.0.0/0"],
+        denied=[compute_v1.Denied(I_p_protocol="tcp", ports=ports)],
+        **common,
     )
+    admit = compute_v1.Firewall(
+        name=f"{_OURS}{session}-admit",
+        priority=ADMIT_PRIORITY,
+        source_tags=[session_tag(session)],
+        allowed=[compute_v1.Allowed(I_p_protocol="tcp", ports=ports)],
+        **common,
+    )
+    return [keep_out, admit]
 
 
 def session_tag(session: str) -> str:

@@ -18,13 +18,7 @@ from cooperbench.backends.gcp.batch import BatchJobs, open_bucket, storage_clien
 from cooperbench.backends.gcp.compute import Compute
 from cooperbench.backends.gcp.faults import faults
 from cooperbench.backends.gcp.git_server import ROLE, Firewall
-from cooperbench.backends.gcp.settings import (
-    DEFAULT_REGION,
-    KEYS,
-    VARIABLES,
-    default_zone,
-    read_settings,
-)
+from cooperbench.backends.gcp.settings import DEFAULT_REGION, KEYS, VARIABLES, default_zone, read_settings
 from cooperbench.errors import CooperBenchError, InfraError, UserError
 from cooperbench.settings import config_file, load_settings, save_setting
 from cooperbench.text import printable
@@ -108,7 +102,7 @@ class _Wizard:
                 failed += 1
                 self._say(f"  ✗ {probe.service}: {printable(str(error))}")
         self._say(
-            "\nMend this, and then again: cooperbench config gcp"
+            "\nFix this, then run it again: cooperbench config gcp"
             if failed
             else "\nReady: cooperbench run --backend gcp"
         )
@@ -239,7 +233,7 @@ class _Wizard:
         sys.stdout.flush()
 
 
-class Said(NamedTuple):
+class GcloudResult(NamedTuple):
     succeeded: bool
     text: str
     """Its stdout, or the last line of its stderr where it failed."""
@@ -253,7 +247,7 @@ def require_gcloud() -> str:
     return said.text if said.succeeded else ""
 
 
-def ask(*words: str) -> Said:
+def ask(*words: str) -> GcloudResult:
     """Run gcloud without a terminal."""
     command = ["gcloud", *words, "--quiet"]
     try:
@@ -268,10 +262,10 @@ def ask(*words: str) -> Said:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise InfraError(f"gcloud {' '.join(words[:2])}: {error}") from error
     if done.returncode == 0:
-        return Said(True, done.stdout.strip())
+        return GcloudResult(True, done.stdout.strip())
     lines = [line for line in done.stderr.strip().splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("ERROR")]
-    return Said(False, printable((errors or lines or [f"exit code {done.returncode}"])[0])[:300])
+    return GcloudResult(False, printable((errors or lines or [f"exit code {done.returncode}"])[0])[:300])
 
 
 def ask_lines(*words: str) -> list[str]:

@@ -73,7 +73,7 @@ class BatchSettings:
     image: str = "python:3.12-bookworm"
     """In which our package runs on each machine: any image with Python 3.11 or later and git."""
     cpus: float = 2.0
-    """What one evaluation is reckoned with: it decides how many share a machine."""
+    """What one evaluation needs: it decides how many share a machine."""
     memory_gb: float = 6.0
     backend: str = "docker"
     """Which backend evaluates there."""

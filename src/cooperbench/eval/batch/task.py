@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from cooperbench.backends.docker import DockerBackend
 from cooperbench.backends.docker.images import say_nothing
+from cooperbench.backends.gcp.engine import google_hosts
 from cooperbench.dataset.images import image_name
 from cooperbench.eval.batch.entry import pack_result, read_entry, unpack_task
 from cooperbench.eval.batch.store import REFERENCES, Store, access_token
@@ -41,7 +42,6 @@ ENTRY_VARIABLE = "COOPERBENCH_ENTRY"
 RETRIES_VARIABLE = "COOPERBENCH_RETRIES"
 ATTEMPT_VARIABLE = "BATCH_TASK_RETRY_ATTEMPT"
 """Set by Batch: how often this task has been tried before."""
-_REGISTRIES = ("-docker.pkg.dev", "gcr.io")
 
 
 def main() -> int:
@@ -88,13 +88,11 @@ def _backend(name: str) -> EvalBackend:
 
 def _sign_in_to_registry(image: str) -> None:
     """Images in the project's own registry are pulled as the machine's service account."""
-    host = image.partition("/")[0]
-    if not host.endswith(_REGISTRIES):
-        return
-    word = base64.b64encode(f"oauth2accesstoken:{access_token()}".encode()).decode("ascii")
-    config = Path("~/.docker/config.json").expanduser()
-    config.parent.mkdir(parents=True, exist_ok=True)
-    config.write_text(json.dumps({"auths": {host: {"auth": word}}}), "utf-8")
+    for host in google_hosts([image]):
+        word = base64.b64encode(f"oauth2accesstoken:{access_token()}".encode()).decode("ascii")
+        config = Path("~/.docker/config.json").expanduser()
+        config.parent.mkdir(parents=True, exist_ok=True)
+        config.write_text(json.dumps({"auths": {host: {"auth": word}}}), "utf-8")
 
 
 class JudgingDockerBackend(DockerBackend):
