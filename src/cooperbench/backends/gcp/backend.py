@@ -15,7 +15,7 @@ from cooperbench.backends.gcp.compute import Compute
 from cooperbench.backends.gcp.engine import TaskImages
 from cooperbench.backends.gcp.faults import NOT_INSTALLED, PermissionDenied
 from cooperbench.backends.gcp.git_server import Firewall, GitMachines, session_tag
-from cooperbench.backends.gcp.machines import SPARE_SECONDS, Fleet, Session
+from cooperbench.backends.gcp.machines import SPARE_SECONDS, CloudSession, Fleet
 from cooperbench.backends.gcp.settings import LONGEST_LIFETIME_HOURS, GcpSettings, read_settings
 from cooperbench.errors import CooperBenchError, UserError
 from cooperbench.sandbox.contract import Capabilities, ResourceUse, SandboxOptions, check_network
@@ -149,6 +149,11 @@ class GCPBatchBackend:
         if machines is not None:
             machines.session.closed = True
 
+    @staticmethod
+    def clean() -> list[str]:
+        """For `cooperbench clean`."""
+        return clean()
+
     def close(self) -> None:
         """Delete all machines and rules. Google is connected to again when it is used again."""
         with self._lock:
@@ -167,7 +172,7 @@ class GCPBatchBackend:
         compute = self.compute
         with self._lock:
             if self._machines is None:
-                self._machines = _Machines(Session(self.settings, compute))
+                self._machines = _Machines(CloudSession(self.settings, compute))
                 _with_machines.add(self)
             return self._machines
 
@@ -175,7 +180,7 @@ class GCPBatchBackend:
 class _Machines:
     """Those for agents, and the one of their git server."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: CloudSession) -> None:
         self.session = session
         self.fleet = Fleet(session, session_tag(session.name))
         self._git_machines = GitMachines(session)
@@ -206,7 +211,7 @@ def require_clients() -> None:
 
 
 def clean() -> list[str]:
-    """For `cooperbench clean --backend gcp`: connect, remove leftovers, tell their names."""
+    """Remove what killed processes left; a line for each thing that was there."""
     settings = read_settings()
     removed = [f"machine {name}" for name in Compute(settings).remove_leftovers()]
     try:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from google.cloud import compute_v1
 
-    from cooperbench.backends.gcp.machines import Machine, Session
+    from cooperbench.backends.gcp.machines import CloudSession, Machine
     from cooperbench.backends.gcp.settings import GcpSettings
 
 ADMIT_PRIORITY = 1
@@ -53,7 +53,7 @@ _log = logging.getLogger("cooperbench")
 class GitMachines:
     """Of one backend object: one at a time, another one where it was lost."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: CloudSession) -> None:
         self._session = session
         self._settings = session.settings
         self._lock = threading.Lock()

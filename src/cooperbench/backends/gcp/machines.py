@@ -43,7 +43,7 @@ _GONE = ("", "STOPPING", "STOPPED", "TERMINATED", "SUSPENDED")
 _log = logging.getLogger("cooperbench")
 
 
-class Session:
+class CloudSession:
     """What the machines of one backend object share, from when it first needs one until it is closed."""
 
     def __init__(self, settings: GcpSettings, compute: Compute) -> None:
@@ -103,7 +103,9 @@ class Session:
 class Machine:
     """Made by `start`; nothing else of it may be used before."""
 
-    def __init__(self, session: Session, spec: MachineSpec, on_release: Callable[[Machine], None]) -> None:
+    def __init__(
+        self, session: CloudSession, spec: MachineSpec, on_release: Callable[[Machine], None]
+    ) -> None:
         self.name = spec.name
         self._session = session
         self._spec = spec
@@ -210,7 +212,7 @@ class Machine:
 class Fleet:
     """The machines for the agents of one backend object."""
 
-    def __init__(self, session: Session, tag: str) -> None:
+    def __init__(self, session: CloudSession, tag: str) -> None:
         self._session = session
         self._settings = session.settings
         self._tag = tag
