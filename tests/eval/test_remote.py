@@ -13,16 +13,30 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cooperbench import evaluate
-from cooperbench.eval.batch.bundle import make_bundle
-from cooperbench.eval.batch.entry import Entry, make_entry, pack_task, read_entry, unpack_task
-from cooperbench.eval.batch.result import BadResult, Result, pack_result
+from cooperbench.backends.local import LocalBackend
+from cooperbench.eval.batch.entry import (
+    BadResult,
+    Entry,
+    Result,
+    make_bundle,
+    make_entry,
+    pack_result,
+    pack_task,
+    read_entry,
+    unpack_task,
+)
+from cooperbench.eval.batch.remote import remote_evaluation_of
 from cooperbench.eval.batch.store import sha256
 from cooperbench.eval.record import is_evaluated, read_evaluation
 from cooperbench.eval.reference import exported
+from cooperbench.storage import write_json
 from tests.backends.gcp.batch_cloud import Experiment
 from tests.tiny import golden, write_tiny
 
 if TYPE_CHECKING:
+    import threading
+
+    from cooperbench.eval.batch.remote import Listener, Order
     from cooperbench.models import Pair
 
 TIMEOUT_SECONDS = 600
@@ -81,6 +95,24 @@ def test_a_result_is_taken_in_for_its_own_pair_and_patches_only(
     with pytest.raises(BadResult, match="other patches or tests"):
         Result(entry, result).take_in(experiment.paths, TIMEOUT_SECONDS, "auto")
     assert not place.evaluation.exists()
+
+
+class JudgesElsewhere(LocalBackend):
+    """Somebody else's, with a way of its own."""
+
+    def evaluate_remotely(self, order: Order, listener: Listener, stop: threading.Event) -> None:
+        for pair, setting in order.work:
+            record = {"status": "error", "error": "judged elsewhere"}
+            write_json(order.paths.pair(pair, setting).evaluation, record)
+            listener.evaluated(pair, record)
+
+
+def test_a_backend_may_evaluate_by_itself(experiment: Experiment) -> None:
+    name = f"{__name__}:{JudgesElsewhere.__name__}"
+    evaluate("r", backend=name, dataset_dir=experiment.dataset, logs_dir=experiment.paths.logs_dir)
+    assert len(experiment.evaluations()) == len(experiment.pairs)
+    assert {record["error"] for record in experiment.evaluations().values()} == {"judged elsewhere"}
+    assert remote_evaluation_of(LocalBackend()) is None
 
 
 def test_an_entry_is_named_by_everything_that_it_holds(tmp_path: Path, experiment: Experiment) -> None:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from cooperbench.models import Pair, Task
 from cooperbench.report.loading import load_run
 from cooperbench.report.summary import save_summary
-from cooperbench.report.table import deficit_text, summary_text
-from cooperbench.sandbox.contract import Estimate
+from cooperbench.report.table import deficit_text, sandboxes_text, summary_text
+from cooperbench.sandbox.contract import ResourceUse
 from cooperbench.storage import ExperimentPaths, write_json
 
 if TYPE_CHECKING:
@@ -166,14 +166,29 @@ def test_nothing_evaluated_is_no_rate(tmp_path: Path) -> None:
     assert deficit_text(part, part) == "Coordination deficit: nothing to compare yet"
 
 
-def test_what_sandboxes_cost_adds_up_over_calls(tmp_path: Path) -> None:
+def test_what_sandboxes_use_adds_up_over_calls(tmp_path: Path) -> None:
     paths = ExperimentPaths(tmp_path, "r")
-    save_summary(paths, {"coop": []}, estimate=Estimate(4, "sandbox", 3600.0, 1.5, 0.0, "2026-06-27"))
+    save_summary(paths, {"coop": []}, used=ResourceUse(4, "machine", 3600.0, 28800.0, 115200.0))
     save_summary(paths, {"coop": []})
-    summary = save_summary(
-        paths, {"coop": []}, estimate=Estimate(1, "sandbox", 7200.0, 0.25, 360.0, "2026-06-28")
-    )
+    summary = save_summary(paths, {"coop": []}, used=ResourceUse(1, "machine", 7200.0, 14400.0, 0.0))
+    assert summary["sandboxes"] == {
+        "count": 5,
+        "what": "machine",
+        "seconds": 10800,
+        "vcpu_seconds": 43200,
+        "gib_seconds": 115200,
+    }
     assert summary_text(summary, "logs").splitlines()[-3] == (
-        "5 sandboxes, 3.0 hours: about $1.75 (list prices of 2026-06-28), "
-        "without 0.1 hours of resources without a known price"
+        "5 machines, 3.0 machine hours, 12 vCPU hours, 32 GiB hours"
     )
+
+
+def test_hours_of_resources_of_unknown_size_are_left_out_and_older_summaries_can_be_read(
+    tmp_path: Path,
+) -> None:
+    paths = ExperimentPaths(tmp_path, "r")
+    older = {"count": 1, "what": "sandbox", "seconds": 1800.0, "dollars": 0.5, "unpriced_seconds": 0.0}
+    write_json(paths.summary, {"sandboxes": older})
+    assert sandboxes_text(older) == "1 sandbox, 0.5 sandbox hours"
+    summary = save_summary(paths, {"coop": []}, used=ResourceUse(1, "sandbox", 1800.0))
+    assert sandboxes_text(summary["sandboxes"]) == "2 sandboxes, 1.0 sandbox hours"

@@ -16,7 +16,7 @@ CLEANERS = {
     "local": "cooperbench.backends.local.leftovers:clean",
     "docker": "cooperbench.backends.docker.leftovers:clean",
     "modal": "cooperbench.backends.modal.leftovers:clean",
-    "gcp": "cooperbench.backends.gcp.leftovers:clean",
+    "gcp": "cooperbench.backends.gcp.backend:clean",
 }
 """Where things can be left over: functions that remove it and return what it was, one line each."""
 NEARBY = ("local", "docker")

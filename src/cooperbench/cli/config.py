@@ -44,11 +44,11 @@ def _add_gcp_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _set_up_gcp(args: argparse.Namespace) -> int:
     from cooperbench.backends.gcp.backend import require_clients
-    from cooperbench.backends.gcp.wizard import Wanted, set_up
+    from cooperbench.backends.gcp.wizard import SetupOptions, set_up
 
     if not args.skip_tests:
         require_clients()
-    wanted = Wanted(
+    options = SetupOptions(
         args.project,
         args.region,
         args.zone,
@@ -57,7 +57,7 @@ def _set_up_gcp(args: argparse.Namespace) -> int:
         yes=args.yes,
         skip_tests=args.skip_tests,
     )
-    return 0 if set_up(wanted) else 1
+    return 0 if set_up(options) else 1
 
 
 def execute(args: argparse.Namespace) -> int:

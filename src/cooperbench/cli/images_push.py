@@ -76,7 +76,7 @@ def push_task(
     backend: DockerBackend, task: Task, template: str, say: Callable[[str], None]
 ) -> tuple[str, str]:
     """The image's name over there and its digest."""
-    from cooperbench.backends.gcp.registry import sign_in
+    from cooperbench.backends.gcp.engine import sign_in
 
     found = backend.images.present(task)
     if found is None:

@@ -105,8 +105,8 @@ def _gcp() -> Iterator[Finding]:
 
 
 def _google_services(name: str) -> Iterator[Finding]:
-    from cooperbench.backends.gcp.probes import probes
     from cooperbench.backends.gcp.settings import read_settings
+    from cooperbench.backends.gcp.wizard import probes
 
     settings = read_settings()
     answers = []

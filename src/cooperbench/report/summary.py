@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from cooperbench.models import Pair, Setting
     from cooperbench.report.records import PairData
-    from cooperbench.sandbox.contract import Estimate
+    from cooperbench.sandbox.contract import ResourceUse
     from cooperbench.storage import ExperimentPaths
 
 SCHEMA = "cooperbench.summary/1"
@@ -62,11 +62,11 @@ def save_summary(
     paths: ExperimentPaths,
     expected: Mapping[Setting, Iterable[Pair]],
     budget: Mapping[str, float | int] | None = None,
-    estimate: Estimate | None = None,
+    used: ResourceUse | None = None,
 ) -> dict[str, Any]:
     """The summary of all that is on disk and of what was asked for.
 
-    It also says how a budget stands, if there was one, and what sandboxes have cost, this call's and earlier ones'.
+    It also says how a budget stands, if there was one, and what sandboxes have used, in this call and earlier ones.
     """
     settings = [setting for setting in SETTINGS if setting in expected or setting in paths.settings_on_disk()]
     by_setting = {
@@ -81,20 +81,20 @@ def save_summary(
         "errors": sum(part["errors"] for part in by_setting.values()),
         **summed_accounts(by_setting.values()),
         "budget": None if budget is None else dict(budget),
-        "sandboxes": _sandboxes(paths, estimate),
+        "sandboxes": _sandboxes(paths, used),
     }
     write_json(paths.summary, summary)
     return summary
 
 
-def _sandboxes(paths: ExperimentPaths, estimate: Estimate | None) -> dict[str, Any] | None:
-    """Nothing on disk tells what sandboxes cost, so each call adds to what the last summary said."""
+def _sandboxes(paths: ExperimentPaths, used: ResourceUse | None) -> dict[str, Any] | None:
+    """Nothing else on disk tells what sandboxes used, so each call adds to what the last summary said."""
     before: dict[str, Any] | None = (read_json(paths.summary) or {}).get("sandboxes")
-    if estimate is None or not estimate.count:
+    if used is None or not used.count:
         return before
-    now = asdict(estimate)
-    added = ("count", "seconds", "dollars", "unpriced_seconds")
-    return now | {name: round(now[name] + (before or {}).get(name, 0), 6) for name in added}
+    now = asdict(used)
+    added = ("count", "seconds", "vcpu_seconds", "gib_seconds")
+    return now | {name: round(now[name] + (before or {}).get(name, 0), 3) for name in added}
 
 
 def _summarize(pairs: Sequence[PairData]) -> dict[str, Any]:

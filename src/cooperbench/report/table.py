@@ -91,14 +91,19 @@ def budget_text(budget: dict[str, Any]) -> str:
 
 
 def sandboxes_text(sandboxes: dict[str, Any]) -> str:
-    """What the cloud will ask for, beside what models cost."""
-    hours = sandboxes["seconds"] / 3600
+    """What was used of a cloud, beside the models."""
     what = sandboxes["what"]
     count = plural(sandboxes["count"], what, f"{what}es" if what.endswith("x") else f"{what}s")
-    text = f"{count}, {hours:.1f} hours: about ${sandboxes['dollars']:.2f}"
-    unpriced = sandboxes["unpriced_seconds"] / 3600
-    without = f", without {unpriced:.1f} hours of resources without a known price" if unpriced else ""
-    return f"{text} (list prices of {sandboxes['prices_date']}){without}"
+    hours = {
+        what: sandboxes["seconds"] / 3600,
+        "vCPU": sandboxes.get("vcpu_seconds", 0) / 3600,
+        "GiB": sandboxes.get("gib_seconds", 0) / 3600,
+    }
+    return ", ".join([count, *(_hours_text(number, of) for of, number in hours.items() if number)])
+
+
+def _hours_text(hours: float, of: str) -> str:
+    return f"{hours:.{1 if hours < 10 else 0}f} {of} hours"
 
 
 def _applies(name: str, setting: str) -> bool:

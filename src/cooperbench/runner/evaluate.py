@@ -140,7 +140,7 @@ def evaluate_experiment(
     from cooperbench.eval.record import is_evaluated
     from cooperbench.eval.reference import ReferenceStore
     from cooperbench.report.summary import save_summary
-    from cooperbench.sandbox.contract import estimate_of
+    from cooperbench.sandbox.contract import resource_use_of
     from cooperbench.sandbox.workshop import Workshop
     from cooperbench.signals import finished
     from cooperbench.text import plural
@@ -169,7 +169,7 @@ def evaluate_experiment(
                 else:
                     _judge_here(order, workshop, display)
         finally:
-            summary = finished(lambda: save_summary(paths, {}, estimate=estimate_of(chosen)))
+            summary = finished(lambda: save_summary(paths, {}, used=resource_use_of(chosen)))
             display.end()
     return summary
 

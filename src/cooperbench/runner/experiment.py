@@ -15,7 +15,7 @@ from cooperbench.report.summary import save_summary
 from cooperbench.retry import with_retries
 from cooperbench.runner.pair import RESULT_SCHEMA, PairRun
 from cooperbench.runner.plan import Budget, spent_on_disk
-from cooperbench.sandbox.contract import estimate_of
+from cooperbench.sandbox.contract import resource_use_of
 from cooperbench.sandbox.workshop import Workshop
 from cooperbench.signals import finished
 from cooperbench.storage import error_record, write_json
@@ -42,7 +42,9 @@ def carry_out(
             _Experiment(config, plan, workshop, display, mailboxes, budget).run()
     finally:
         pairs = {config.setting: plan.pairs}
-        summary = finished(lambda: save_summary(config.paths, pairs, budget.record(), estimate_of(backend)))
+        summary = finished(
+            lambda: save_summary(config.paths, pairs, budget.record(), resource_use_of(backend))
+        )
     return summary
 
 

@@ -173,8 +173,8 @@ class Capabilities:
     """It has `interrupt()`: whoever waits for a sandbox to be made waits no longer, since the run is being stopped."""
     snapshots: bool = False
     """It has `making_snapshot` and `take_snapshot`: what changed in a sandbox can become a layer of its image."""
-    estimates: bool = False
-    """It has `estimate() -> Estimate`: what it has cost so far, also after `close`."""
+    measures: bool = False
+    """It has `resource_use() -> ResourceUse`: what it has used so far, also after `close`."""
 
 
 def check_network(can: Capabilities, options: SandboxOptions) -> None:
@@ -217,23 +217,31 @@ class InterruptibleBackend(EvalBackend, Protocol):
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """What the cloud's sandboxes or machines cost, roughly, by list prices."""
+class ResourceUse:
+    """What sandboxes or machines of a cloud have reserved, and for how long in all. Prices are the cloud's business."""
 
     count: int = 0
     what: str = "sandbox"
     """Of what: `sandbox`, `machine`."""
     seconds: float = 0.0
-    dollars: float = 0.0
-    unpriced_seconds: float = 0.0
-    """Of resources whose price is not known: `dollars` is without them."""
-    prices_date: str = ""
+    vcpu_seconds: float = 0.0
+    """Without those whose size is not known; `gib_seconds` likewise."""
+    gib_seconds: float = 0.0
+
+    def __add__(self, other: ResourceUse) -> ResourceUse:
+        return ResourceUse(
+            self.count + other.count,
+            self.what if self.count else other.what,
+            self.seconds + other.seconds,
+            self.vcpu_seconds + other.vcpu_seconds,
+            self.gib_seconds + other.gib_seconds,
+        )
 
 
-class EstimatingBackend(EvalBackend, Protocol):
-    """A backend with the capability `estimates`."""
+class MeasuringBackend(EvalBackend, Protocol):
+    """A backend with the capability `measures`."""
 
-    def estimate(self) -> Estimate: ...
+    def resource_use(self) -> ResourceUse: ...
 
 
 def capabilities_of(backend: EvalBackend) -> Capabilities:
@@ -241,6 +249,6 @@ def capabilities_of(backend: EvalBackend) -> Capabilities:
     return found if isinstance(found, Capabilities) else Capabilities()
 
 
-def estimate_of(backend: EvalBackend) -> Estimate | None:
-    """None from a backend that costs nothing, or does not say."""
-    return cast("EstimatingBackend", backend).estimate() if capabilities_of(backend).estimates else None
+def resource_use_of(backend: EvalBackend) -> ResourceUse | None:
+    """None from a backend that does not measure it."""
+    return cast("MeasuringBackend", backend).resource_use() if capabilities_of(backend).measures else None

@@ -11,25 +11,22 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cooperbench.backends.gcp.prices import summed
 from cooperbench.backends.gcp.settings import read_settings
 from cooperbench.backends.local import LocalBackend
 from cooperbench.dataset.discovery import discover
-from cooperbench.eval.batch.evaluation import evaluate_on_batch
 from cooperbench.eval.record import read_evaluation
 from cooperbench.models import seats_of
+from cooperbench.sandbox.contract import ResourceUse
 from cooperbench.storage import ExperimentPaths, write_json
 from tests.backends.gcp.batch_server import BatchServer
 from tests.tiny import golden
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from cooperbench.eval.batch.remote import Listener, Order
+    from cooperbench.backends.gcp.settings import GcpSettings
     from cooperbench.models import Pair
-    from cooperbench.sandbox.contract import Estimate
 
 WITH_AGENTS = "tests.backends.gcp.batch_cloud:LocalAgents"
 BUCKET = "cooperbench-tests"
@@ -39,17 +36,21 @@ _TIMES = ("started_at", "ended_at", "duration_seconds", "run_name")
 class LocalAgents(LocalBackend):
     """A backend whose agents work on this machine, and whose evaluations go to Batch."""
 
-    capabilities = replace(LocalBackend.capabilities, estimates=True)
+    capabilities = replace(LocalBackend.capabilities, measures=True)
 
     def __init__(self) -> None:
         super().__init__()
-        self._costs: list[Estimate] = []
+        self._used = ResourceUse()
 
-    def evaluate_remotely(self, order: Order, listener: Listener, stop: threading.Event) -> None:
-        evaluate_on_batch(read_settings(), order, listener, stop, self._costs.append)
+    @property
+    def batch_settings(self) -> GcpSettings:
+        return read_settings()
 
-    def estimate(self) -> Estimate:
-        return summed(self._costs)
+    def add_use(self, used: ResourceUse) -> None:
+        self._used += used
+
+    def resource_use(self) -> ResourceUse:
+        return self._used
 
 
 class Cloud:

@@ -16,7 +16,7 @@ import pytest
 
 from cooperbench.backends.docker.leftovers import remove_leftovers as remove_containers
 from cooperbench.backends.gcp import GCPBatchBackend
-from cooperbench.backends.gcp.labels import PROCESS, PURPOSE, resource_labels
+from cooperbench.backends.gcp.compute import PROCESS, PURPOSE, resource_labels
 from cooperbench.cli import main
 from cooperbench.errors import InfraError, SandboxDead, UserError
 from cooperbench.sandbox.contract import SandboxOptions
@@ -73,9 +73,9 @@ def test_sandboxes_share_a_machine_until_it_is_full(compute: ComputeServer, gcp_
     again = backend.create_sandbox(gcp_base, 60)
     assert len(compute.vms) == 2
     backend.close()
-    estimate = backend.estimate()
-    assert (estimate.count, estimate.what) == (2, "machine")
-    assert estimate.dollars > 0
+    used = backend.resource_use()
+    assert (used.count, used.what) == (2, "machine")
+    assert used.vcpu_seconds > 0
     assert not compute.vms
     with pytest.raises(SandboxDead):
         again.run(["true"])
@@ -143,7 +143,7 @@ def test_a_machine_that_is_not_ours_is_not_talked_to(
         (Refused(403, "Billing is not enabled for project some-project."), "gcloud billing projects link"),
     ],
 )
-def test_what_google_refuses_is_said_with_the_mending_command(
+def test_what_google_refuses_is_said_with_the_command_that_fixes_it(
     compute: ComputeServer, gcp: GCPBatchBackend, refusal: Refused, line: str
 ) -> None:
     compute.refusal = refusal

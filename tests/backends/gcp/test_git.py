@@ -16,8 +16,8 @@ import yaml
 
 from cooperbench import run
 from cooperbench.backends.gcp import GCPBatchBackend
-from cooperbench.backends.gcp.firewall import Firewall, remove_session_rules
-from cooperbench.backends.gcp.labels import PURPOSE, RUN, SESSION
+from cooperbench.backends.gcp.compute import PURPOSE, RUN, SESSION
+from cooperbench.backends.gcp.git_server import Firewall
 from cooperbench.backends.gcp.settings import read_settings
 from cooperbench.errors import InfraError, Interrupted, UserError
 from cooperbench.sandbox.contract import SandboxOptions
@@ -157,7 +157,7 @@ def test_nobody_else_gets_in_and_nobody_gets_out(
     gcp.close()
     assert (compute.vms, compute.rules) == ({}, {})
     assert not {server.internal_address, machine.internal_address} & set(own_addresses())
-    assert gcp.estimate().count == 2
+    assert gcp.resource_use().count == 2
 
 
 def test_a_pair_that_lost_the_machine_is_run_again(
@@ -274,5 +274,5 @@ def test_rules_are_those_of_the_network_that_machines_are_in(compute: ComputeSer
     assert {rule["network"] for rule in compute.rules.values()} == {
         "projects/host-project/global/networks/of-inner"
     }
-    assert remove_session_rules(shared, "one") == ["cooperbench-one-keep-out", "cooperbench-one-admit"]
+    assert shared.remove_session("one") == ["cooperbench-one-keep-out", "cooperbench-one-admit"]
     assert list(compute.rules) == ["cooperbench-other-keep-out", "cooperbench-other-admit"]

@@ -1,4 +1,4 @@
-"""What is set is what is used, and what cannot be is said; labels find their owner again; prices are added up."""
+"""What is set is what is used, and what cannot be is said; labels find their owner again."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cooperbench.backends.gcp.compute import Wanted, instance_of
-from cooperbench.backends.gcp.labels import is_leftover, owner_of, resource_labels
-from cooperbench.backends.gcp.prices import dollars_per_hour, estimate, kind_of, summed
-from cooperbench.backends.gcp.registry import google_hosts
-from cooperbench.backends.gcp.settings import KEYS, VARIABLES, GcpSettings, read_settings, room_on
-from cooperbench.backends.gcp.tunnel import ssh_command
+from cooperbench.backends.gcp.compute import (
+    MachineSpec,
+    instance_of,
+    is_leftover,
+    owner_of,
+    resource_labels,
+)
+from cooperbench.backends.gcp.engine import google_hosts
+from cooperbench.backends.gcp.settings import KEYS, VARIABLES, read_settings, room_on, size_of
+from cooperbench.backends.gcp.ssh import ssh_command
 from cooperbench.errors import UserError
 from cooperbench.sandbox.owner import this_owner
 from cooperbench.settings import config_file
@@ -68,7 +72,7 @@ def test_every_key_of_the_file_is_used_and_overridden(monkeypatch: pytest.Monkey
     monkeypatch.setenv("GCP_MACHINE_TYPE", "e2-standard-2")
     assert (read_settings().project, read_settings().machine_type) == ("variable-project", "e2-standard-2")
     assert read_settings(machine_type="e2-highmem-8").machine_type == "e2-highmem-8"
-    made = instance_of(found, Wanted("name", kind_of(found), 60), "key")
+    made = instance_of(found, MachineSpec("name", found.machine_type, found.spot, 60), "key")
     assert not made.network_interfaces[0].access_configs
     assert made.disks[0].initialize_params.disk_type == "zones/us-east1-c/diskTypes/pd-ssd"
     command = " ".join(ssh_command(found, config_file(), config_file(), "vm", "vm", config_file(), "me"))
@@ -132,21 +136,20 @@ def test_labels_are_such_that_google_takes_them(run_name: str, purpose: str) -> 
     assert not is_leftover(labels)
 
 
-def test_prices() -> None:
-    kind = kind_of(GcpSettings("p", "r", "z", "b", machine_type="e2-standard-8"))
-    usual = dollars_per_hour(kind)
-    assert usual is not None
-    assert 0.2 < usual < 0.4
-    spot = dollars_per_hour(kind._replace(spot=True))
-    small = dollars_per_hour(kind._replace(machine_type="e2-medium"))
-    assert spot is not None
-    assert small is not None
-    assert small < spot < usual
-    assert dollars_per_hour(kind._replace(machine_type="a9-mega-8")) is None
-    known, unknown = estimate(kind, 2, 7200), estimate(kind._replace(machine_type="a9-mega-8"), 1, 60)
-    total = summed([known, unknown])
-    assert (total.count, total.seconds, total.unpriced_seconds) == (3, 7260, 60)
-    assert total.dollars == pytest.approx(2 * usual, abs=1e-3)
+@pytest.mark.parametrize(
+    ("machine_type", "vcpus", "gib"),
+    [
+        ("e2-standard-8", 8, 32),
+        ("n2-highmem-4", 4, 32),
+        ("e2-medium", 2, 4),
+        ("n2-custom-6-8192", 6, 8),
+        ("c3-standard-22-lssd", 22, 0),
+        ("mystery", 0, 0),
+    ],
+)
+def test_how_large_a_machine_is(machine_type: str, vcpus: int, gib: float) -> None:
+    """As far as its name tells."""
+    assert size_of(machine_type) == (vcpus, gib)
 
 
 def test_whose_registries_are_signed_in_to() -> None:

@@ -185,11 +185,11 @@ def test_one_server_until_it_is_lost(plane: Plane, modal: ModalBackend, tmp_path
     second = make_remote(modal, tmp_path / "3", ["a", "b"]).open()
     assert second != first
     assert len(plane.running()) == 1
-    # It costs what it reserves.
-    estimate = modal.estimate()
-    assert estimate.count == 2
-    per_second = 0.25 * 0.00003942 + 0.5 * 0.00000672
-    assert estimate.dollars == pytest.approx(estimate.seconds * per_second, abs=1e-6)
+    # It counts with what it reserves.
+    used = modal.resource_use()
+    assert used.count == 2
+    assert used.vcpu_seconds == pytest.approx(used.seconds * 0.5)
+    assert used.gib_seconds == pytest.approx(used.seconds * 0.5)
     modal.close()
     assert plane.running() == []
     # A backend that was closed can be used again.

@@ -4,40 +4,42 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import logging
 import os
 import threading
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from cooperbench.backends.gcp import prices
+from cooperbench.backends.gcp.batch import remove_leftover_jobs
 from cooperbench.backends.gcp.compute import Compute
-from cooperbench.backends.gcp.faults import NOT_INSTALLED
-from cooperbench.backends.gcp.firewall import Firewall, remove_leftover_rules
-from cooperbench.backends.gcp.fleet import SPARE_SECONDS
-from cooperbench.backends.gcp.holdings import Holdings
-from cooperbench.backends.gcp.images import TaskImages
-from cooperbench.backends.gcp.leftovers import remove_leftovers
+from cooperbench.backends.gcp.engine import TaskImages
+from cooperbench.backends.gcp.faults import NOT_INSTALLED, PermissionDenied
+from cooperbench.backends.gcp.git_server import Firewall, GitMachines, session_tag
+from cooperbench.backends.gcp.machines import SPARE_SECONDS, CloudSession, Fleet
 from cooperbench.backends.gcp.settings import LONGEST_LIFETIME_HOURS, GcpSettings, read_settings
 from cooperbench.errors import CooperBenchError, UserError
-from cooperbench.sandbox.contract import Capabilities, SandboxOptions, check_network
+from cooperbench.sandbox.contract import Capabilities, ResourceUse, SandboxOptions, check_network
+from cooperbench.sandbox.git_server import SharedServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cooperbench.backends.docker.sandbox import DockerSandbox
-    from cooperbench.eval.batch.remote import Listener, Order
     from cooperbench.models import Image, Task
-    from cooperbench.sandbox.contract import Estimate
     from cooperbench.sandbox.git_server import GitServer
 
 _LONGEST_SECONDS = LONGEST_LIFETIME_HOURS * 3600 - SPARE_SECONDS
 _CLIENTS = ("docker", "google.cloud.compute_v1", "google.cloud.batch_v1", "google.cloud.storage")
-_holding: set[GCPBatchBackend] = set()
+_log = logging.getLogger("cooperbench")
+_with_machines: set[GCPBatchBackend] = set()
 """Those that have something at Google. One that nobody else knows any more has to delete it too."""
 
 
 class GCPBatchBackend:
-    """What can be set is said in `settings.py`, how machines are shared in `fleet.py`."""
+    """What can be set is said in `settings.py`, how machines are shared in `machines.py`.
+
+    Its evaluations go to Batch, which `cooperbench.eval.batch` sees by `batch_settings`.
+    """
 
     capabilities = Capabilities(
         rich=True,
@@ -48,7 +50,7 @@ class GCPBatchBackend:
         closes=True,
         checks=True,
         interrupts=True,
-        estimates=True,
+        measures=True,
     )
 
     def __init__(
@@ -67,10 +69,13 @@ class GCPBatchBackend:
         self._lock = threading.Lock()
         self._process = 0
         self._compute: Compute | None = None
-        self._holdings: Holdings | None = None
-        self._ended: list[Holdings] = []
-        self._jobs: list[Estimate] = []
-        """Both for the account of what they cost."""
+        self._machines: _Machines | None = None
+        self._used = ResourceUse(what="machine")
+        """By machines and Batch jobs that are gone."""
+
+    @property
+    def batch_settings(self) -> GcpSettings:
+        return self.settings
 
     @property
     def compute(self) -> Compute:
@@ -79,17 +84,17 @@ class GCPBatchBackend:
             if self._compute is None or self._process != os.getpid():
                 compute = Compute(self.settings)
                 compute.check_zone()
-                remove_leftovers(compute)
+                compute.remove_leftovers()
                 with contextlib.suppress(CooperBenchError):
                     # Whoever may not look at firewall rules has set none.
-                    remove_leftover_rules(Firewall(self.settings))
+                    Firewall(self.settings).remove_leftovers()
                 self._compute, self._process = compute, os.getpid()
-                self._holdings = None
+                self._machines = None
             return self._compute
 
     def check(self) -> None:
         """Does Compute Engine answer, and may we use it?"""
-        assert self.compute
+        _ = self.compute
 
     def prepare(self, task: Task) -> Image:
         """What the task's image is; each machine that needs it pulls or builds it then."""
@@ -108,7 +113,7 @@ class GCPBatchBackend:
         check_network(self.capabilities, options)
         lifetime_seconds = min(max(1, timeout), _LONGEST_SECONDS)
         task = self._images.task_of(image)
-        fleet = self._holdings_now().fleet
+        fleet = self._opened().fleet
         machine = fleet.place(str(options.labels.get("run", "")), task, lifetime_seconds)
         try:
             name = self._images.name_on(machine, image)
@@ -118,52 +123,79 @@ class GCPBatchBackend:
             fleet.free(machine)
             raise
 
-    def evaluate_remotely(self, order: Order, listener: Listener, stop: threading.Event) -> None:
-        """All of an experiment's evaluations as one Batch job."""
-        from cooperbench.eval.batch.evaluation import evaluate_on_batch
-
-        evaluate_on_batch(self.settings, order, listener, stop, self._jobs.append)
-
     @property
     def git_server(self) -> Callable[[str], GitServer] | None:
         """See `GitServingBackend`."""
         if self.settings.git != "server":
             return None
-        return lambda run_name: self._holdings_now().git_server.get(run_name)
+        return lambda run_name: self._opened().git_server.get(run_name)
 
-    def estimate(self) -> Estimate:
-        """What the machines of this object and of the Batch jobs that it has ended have cost so far, roughly."""
+    def resource_use(self) -> ResourceUse:
+        """What the machines of this object, and the Batch jobs that it has ended, have used so far."""
         with self._lock:
-            held = [*self._ended, *([self._holdings] if self._holdings is not None else [])]
-        return prices.summed([*(each.estimate() for each in held), *self._jobs])
+            machines = self._machines
+            return self._used + machines.session.resource_use() if machines else self._used
+
+    def add_use(self, used: ResourceUse) -> None:
+        """For Batch jobs, which others make for this object."""
+        with self._lock:
+            self._used += used
 
     def interrupt(self) -> None:
         with self._lock:
-            holdings = self._holdings
-        if holdings is not None:
-            holdings.interrupt()
+            machines = self._machines
+        if machines is not None:
+            machines.session.closed = True
+
+    @staticmethod
+    def clean() -> list[str]:
+        """For `cooperbench clean`."""
+        return clean()
 
     def close(self) -> None:
         """Delete all machines and rules. Google is connected to again when it is used again."""
         with self._lock:
-            holdings, process = self._holdings, self._process
-        if holdings is not None and process == os.getpid():
+            machines, process = self._machines, self._process
+        if machines is not None and process == os.getpid():
             # Whoever is interrupted here calls again.
-            holdings.close()
+            machines.close()
         with self._lock:
             self._compute = None
-            if holdings is not None and self._holdings is holdings:
-                self._holdings = None
-                self._ended.append(holdings)
-        _holding.discard(self)
+            if machines is not None and self._machines is machines:
+                self._machines = None
+                self._used += machines.session.resource_use()
+        _with_machines.discard(self)
 
-    def _holdings_now(self) -> Holdings:
+    def _opened(self) -> _Machines:
         compute = self.compute
         with self._lock:
-            if self._holdings is None:
-                self._holdings = Holdings(self.settings, compute)
-                _holding.add(self)
-            return self._holdings
+            if self._machines is None:
+                self._machines = _Machines(CloudSession(self.settings, compute))
+                _with_machines.add(self)
+            return self._machines
+
+
+class _Machines:
+    """Those for agents, and the one of their git server."""
+
+    def __init__(self, session: CloudSession) -> None:
+        self.session = session
+        self.fleet = Fleet(session, session_tag(session.name))
+        self._git_machines = GitMachines(session)
+        self.git_server = SharedServer(self._git_machines.start)
+
+    def close(self) -> None:
+        """Delete everything."""
+        session = self.session
+        session.closed = True
+        try:
+            self.git_server.close()
+        finally:
+            self._git_machines.close()
+            self.fleet.close()
+            with contextlib.suppress(CooperBenchError):
+                session.compute.remove_session(session.name)
+            session.keys.remove()
 
 
 def require_clients() -> None:
@@ -176,8 +208,19 @@ def require_clients() -> None:
             raise UserError(NOT_INSTALLED)
 
 
+def clean() -> list[str]:
+    """Remove what killed processes left; a line for each thing that was there."""
+    settings = read_settings()
+    removed = [f"machine {name}" for name in Compute(settings).remove_leftovers()]
+    try:
+        removed += [f"firewall rule {name}" for name in Firewall(settings).remove_leftovers()]
+    except PermissionDenied as error:
+        _log.warning("%s", error)
+    return removed + [f"job {name}" for name in remove_leftover_jobs(settings)]
+
+
 @atexit.register
 def _close_all() -> None:
-    for backend in list(_holding):
+    for backend in list(_with_machines):
         with contextlib.suppress(CooperBenchError):
             backend.close()

@@ -1,6 +1,6 @@
-"""What goes wrong at Google Cloud, said in one line: what happened, and the command that mends it.
+"""What goes wrong at Google Cloud, said in one line: what happened, and the command that fixes it.
 
-`UserError` for what the user must mend, `InfraError` and its children for what may be gone when tried again. Exceptions
+`UserError` for what the user must fix, `InfraError` and its children for what may be gone when tried again. Exceptions
 of Google's clients are told apart by class where that is enough, by the server's words where it is not.
 """
 
@@ -38,7 +38,7 @@ class QuotaExceeded(UserError):
     """The project may not have more of it."""
 
 
-class MayNot(UserError):
+class PermissionDenied(UserError):
     """The account lacks a permission."""
 
 
@@ -73,14 +73,14 @@ def translated(error: Exception, doing: str) -> CooperBenchError:
     if _is_about_signing_in(error, code, everything):
         return UserError(f"{doing}: Authentication failed ({words}): {SIGN_IN}")
     if re.search(_BILLING, everything, re.IGNORECASE) and code in (400, 403, None):
-        mend = "gcloud billing projects link PROJECT --billing-account ACCOUNT"
-        return UserError(f"{doing}: billing is not enabled ({words}): {mend}")
+        fix = "gcloud billing projects link PROJECT --billing-account ACCOUNT"
+        return UserError(f"{doing}: billing is not enabled ({words}): {fix}")
     if re.search(_DISABLED, everything, re.IGNORECASE) and code in (403, None):
         service = (re.search(_SERVICE, everything) or ["", "compute"])[1]
         name = _SERVICES.get(service, service)
         project = _project_in(everything)
-        mend = f"gcloud services enable {service}.googleapis.com{project}"
-        return UserError(f"{doing}: API not enabled ({name}): {mend}")
+        fix = f"gcloud services enable {service}.googleapis.com{project}"
+        return UserError(f"{doing}: API not enabled ({name}): {fix}")
     if re.search(_STOCKOUT, everything, re.IGNORECASE):
         return OutOfMachines(
             f"{doing}: the zone has no such machines just now ({words}); set GCP_ZONE or GCP_MACHINE_TYPE"
@@ -92,7 +92,9 @@ def translated(error: Exception, doing: str) -> CooperBenchError:
             f"{doing}: Insufficient quota ({words}): request more at {QUOTAS_PAGE}, or reduce the concurrency with -c"
         )
     if code == 403:
-        return MayNot(f"{doing}: the account may not do that ({words}): gcloud auth list tells whose it is")
+        return PermissionDenied(
+            f"{doing}: the account may not do that ({words}): gcloud auth list tells whose it is"
+        )
     if code == 404:
         return NotFound(f"{doing}: Google does not know it ({words})")
     if code in (400, 412, 501):

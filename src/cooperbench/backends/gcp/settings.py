@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
-from typing import Any, Literal, cast
+from dataclasses import dataclass, fields
+from typing import Any, Literal, NamedTuple
 
 from cooperbench.errors import UserError
 from cooperbench.sandbox.git_server import DEFAULT_IMAGE, GitSharing
@@ -24,34 +24,7 @@ DEFAULT_BOOT_IMAGE = "projects/cos-cloud/global/images/family/cos-stable"
 CPUS_PER_SANDBOX = 2
 LONGEST_LIFETIME_HOURS = 24 * 120
 """Compute Engine's limit of a machine's maximum run duration."""
-COMPUTE_ENDPOINT_VARIABLE = "COOPERBENCH_GCP_COMPUTE_ENDPOINT"
-"""For tests: a server without TLS, which gets no credentials."""
 
-VARIABLES = {
-    "project": "GOOGLE_CLOUD_PROJECT",
-    "region": "GCP_REGION",
-    "zone": "GCP_ZONE",
-    "bucket": "GCP_BUCKET",
-    "machine_type": "GCP_MACHINE_TYPE",
-    "disk_gb": "GCP_DISK_GB",
-    "disk_type": "GCP_DISK_TYPE",
-    "network": "GCP_NETWORK",
-    "subnetwork": "GCP_SUBNETWORK",
-    "public_address": "GCP_PUBLIC_ADDRESS",
-    "service_account": "GCP_SERVICE_ACCOUNT",
-    "spot": "GCP_SPOT",
-    "boot_image": "GCP_BOOT_IMAGE",
-    "reach": "GCP_REACH",
-    "sandboxes_per_machine": "GCP_SANDBOXES_PER_MACHINE",
-    "most_machines": "GCP_MOST_MACHINES",
-    "lifetime_hours": "GCP_LIFETIME_HOURS",
-    "idle_minutes": "GCP_IDLE_MINUTES",
-    "git": "GCP_GIT",
-    "git_machine_type": "GCP_GIT_MACHINE_TYPE",
-    "git_image": "GCP_GIT_IMAGE",
-}
-KEYS = {name: "gcp_project_id" if name == "project" else f"gcp_{name}" for name in VARIABLES}
-"""In config.json."""
 _PATTERNS = {
     "project": (re.compile(r"([a-z0-9.-]+:)?[a-z][a-z0-9-]{4,61}[a-z0-9]"), "like my-project-123"),
     "region": (re.compile(r"[a-z]+-[a-z]+[0-9]+"), "like us-central1"),
@@ -71,6 +44,12 @@ _PATTERNS = {
     "git_machine_type": (re.compile(r"[a-z0-9]+(-[a-z0-9]+)+"), "like e2-medium"),
     "git_image": (re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*"), "an image's name"),
 }
+_LEAST = {"disk_gb": 20}
+_MOST = {"lifetime_hours": LONGEST_LIFETIME_HOURS}
+_GIB_PER_VCPU = {"standard": 4.0, "highmem": 8.0, "highcpu": 1.0}
+_REGULAR_FAMILIES = ("e2", "n2", "n2d", "t2d", "c2")
+"""Those whose memory follows from the name by this table."""
+_SHARED_CORE_GIB = {"e2-micro": 1.0, "e2-small": 2.0, "e2-medium": 4.0}
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
@@ -98,6 +77,7 @@ class GcpSettings:
     reach: Reach = "address"
     """How SSH gets to machines: at their address, or through Identity-Aware Proxy with gcloud."""
     sandboxes_per_machine: int = 4
+    """Unless it is set: as many as the machine type has room for."""
     most_machines: int = 50
     lifetime_hours: float = 12.0
     """After this a machine is deleted by Google, whatever became of us."""
@@ -110,10 +90,6 @@ class GcpSettings:
     """What the git server runs in: any image with git and python3."""
 
     @property
-    def project_path(self) -> str:
-        return f"projects/{self.project}"
-
-    @property
     def network_path(self) -> str:
         """As the APIs take it; empty: the default."""
         return _path(self.network, "global/networks")
@@ -121,6 +97,14 @@ class GcpSettings:
     @property
     def subnetwork_path(self) -> str:
         return _path(self.subnetwork, f"regions/{self.region}/subnetworks")
+
+
+VARIABLES = {
+    field.name: "GOOGLE_CLOUD_PROJECT" if field.name == "project" else f"GCP_{field.name.upper()}"
+    for field in fields(GcpSettings)
+}
+KEYS = {name: "gcp_project_id" if name == "project" else f"gcp_{name}" for name in VARIABLES}
+"""In config.json."""
 
 
 def read_settings(**given: object) -> GcpSettings:
@@ -136,38 +120,39 @@ def read_settings(**given: object) -> GcpSettings:
             " or use --backend local or --backend docker"
         )
     region, zone = _place(source)
-    machine_type = source.text("machine_type", DEFAULT_MACHINE_TYPE)
-    return GcpSettings(
-        project=project,
-        region=region,
-        zone=zone,
-        bucket=source.text("bucket", f"cooperbench-eval-{project.rpartition(':')[2]}"),
-        machine_type=machine_type,
-        disk_gb=source.whole("disk_gb", 100, least=20),
-        disk_type=source.text("disk_type", "pd-balanced"),
-        network=source.text("network", ""),
-        subnetwork=source.text("subnetwork", ""),
-        public_address=source.yes("public_address", True),
-        service_account=source.text("service_account", ""),
-        spot=source.yes("spot", False),
-        boot_image=source.text("boot_image", DEFAULT_BOOT_IMAGE),
-        reach=cast("Reach", source.text("reach", "address")),
-        sandboxes_per_machine=source.whole("sandboxes_per_machine", room_on(machine_type)),
-        most_machines=source.whole("most_machines", 50),
-        lifetime_hours=source.number("lifetime_hours", 12.0, most=LONGEST_LIFETIME_HOURS),
-        idle_minutes=source.number("idle_minutes", 10.0),
-        git=cast("GitSharing", source.text("git", "server")),
-        git_machine_type=source.text("git_machine_type", DEFAULT_GIT_MACHINE_TYPE),
-        git_image=source.text("git_image", DEFAULT_IMAGE),
-    )
+    values: dict[str, Any] = {"project": project, "region": region, "zone": zone}
+    values["bucket"] = source.text("bucket", f"cooperbench-eval-{project.rpartition(':')[2]}")
+    room = room_on(source.text("machine_type", DEFAULT_MACHINE_TYPE))
+    values["sandboxes_per_machine"] = source.whole("sandboxes_per_machine", room)
+    for field in fields(GcpSettings):
+        if field.name not in values:
+            values[field.name] = source.read(field.name, field.default)
+    return GcpSettings(**values)
+
+
+class MachineSize(NamedTuple):
+    vcpus: int
+    gib: float
+    """0 where the name of the type does not tell; the same for `vcpus`."""
+
+
+def size_of(machine_type: str) -> MachineSize:
+    """By the name: `e2-standard-8`, `e2-medium`, `n2-custom-4-8192`, `c3-standard-22-lssd`."""
+    if machine_type in _SHARED_CORE_GIB:
+        return MachineSize(2, _SHARED_CORE_GIB[machine_type])
+    if custom := re.search(r"custom-([0-9]+)-([0-9]+)", machine_type):
+        return MachineSize(int(custom[1]), int(custom[2]) / 1024)
+    family, _, rest = machine_type.partition("-")
+    if not (found := re.search(r"([a-z]+)-([0-9]+)(-lssd)?$", rest)):
+        return MachineSize(0, 0.0)
+    vcpus = int(found[2])
+    gib_per_vcpu = _GIB_PER_VCPU.get(found[1], 0.0) if family in _REGULAR_FAMILIES else 0.0
+    return MachineSize(vcpus, vcpus * gib_per_vcpu)
 
 
 def room_on(machine_type: str) -> int:
-    """How many sandboxes a machine is large enough for, by the number of processors in its type's name."""
-    custom = re.search(r"custom-([0-9]+)-", machine_type)
-    usual = re.search(r"-([0-9]+)(g|-lssd)?$", machine_type)
-    found = custom or usual
-    return max(1, int(found[1]) // CPUS_PER_SANDBOX) if found else 1
+    """How many sandboxes a machine is large enough for."""
+    return max(1, size_of(machine_type).vcpus // CPUS_PER_SANDBOX)
 
 
 class _Source:
@@ -183,6 +168,16 @@ class _Source:
         if text := os.environ.get(VARIABLES[name]):
             return text, 1, VARIABLES[name]
         return self._filed.get(KEYS[name]), 2, f"{config_file()}: {KEYS[name]}"
+
+    def read(self, name: str, default: object) -> object:
+        """Of the kind that the default is."""
+        if isinstance(default, bool):
+            return self.yes(name, default)
+        if isinstance(default, int):
+            return self.whole(name, default)
+        if isinstance(default, float):
+            return self.number(name, default)
+        return self.text(name, str(default))
 
     def text(self, name: str, default: str) -> str:
         value, _, where = self.value(name)
@@ -201,8 +196,9 @@ class _Source:
             raise UserError(f"{where} is {word!r}; it is true or false")
         return word in _TRUE if word else default
 
-    def number(self, name: str, default: float, *, most: float = 100_000) -> float:
+    def number(self, name: str, default: float) -> float:
         value, _, where = self.value(name)
+        most = _MOST.get(name, 100_000)
         if value is None or value == "":
             return default
         try:
@@ -213,8 +209,9 @@ class _Source:
             raise UserError(f"{where} is {str(value)!r}; it is a number above 0 and at most {most:g}")
         return number
 
-    def whole(self, name: str, default: int, *, least: int = 1) -> int:
+    def whole(self, name: str, default: int) -> int:
         value, _, where = self.value(name)
+        least = _LEAST.get(name, 1)
         if value is None or value == "":
             return default
         if not re.fullmatch(r"[0-9]{1,6}", str(value)) or int(value) < least:

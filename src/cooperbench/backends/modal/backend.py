@@ -17,13 +17,12 @@ from cooperbench.backends.modal.images import ImageStore
 from cooperbench.backends.modal.labels import sandbox_tags
 from cooperbench.backends.modal.leftovers import remove_leftovers, remove_session
 from cooperbench.backends.modal.order import Order, create, network_of, resources_of
-from cooperbench.backends.modal.prices import Meter
 from cooperbench.backends.modal.sandbox import ModalSandbox
 from cooperbench.backends.modal.settings import LONGEST_LIFETIME_SECONDS, ModalSettings, read_settings
 from cooperbench.backends.modal.throttle import Throttle
 from cooperbench.errors import CooperBenchError, InfraError, SandboxError, UserError
 from cooperbench.models import Image
-from cooperbench.sandbox.contract import Capabilities, Estimate, SandboxOptions, check_network
+from cooperbench.sandbox.contract import Capabilities, ResourceUse, SandboxOptions, check_network
 from cooperbench.sandbox.git_server import DEFAULT_IMAGE, SharedServer
 
 if TYPE_CHECKING:
@@ -35,6 +34,8 @@ if TYPE_CHECKING:
 
 _CREATE_SECONDS = 25 * 60.0
 """Modal's client itself waits 21 minutes for a machine."""
+_VCPUS_PER_CORE = 2
+"""Modal counts physical cores."""
 _log = logging.getLogger("cooperbench")
 _backends: weakref.WeakSet[ModalBackend] = weakref.WeakSet()
 
@@ -51,7 +52,7 @@ class ModalBackend:
         closes=True,
         checks=True,
         interrupts=True,
-        estimates=True,
+        measures=True,
     )
 
     def __init__(self, **settings: object) -> None:
@@ -64,7 +65,8 @@ class ModalBackend:
         self._session = ""
         self._process = 0
         self._throttle = Throttle(self.settings.most_starting)
-        self._meter = Meter()
+        self._used = ResourceUse()
+        """By sandboxes that have ended."""
         self._open: set[ModalSandbox] = set()
         self._proven: set[str] = set()
         """Images whose tools have passed the channel's self test."""
@@ -128,11 +130,10 @@ class ModalBackend:
     def interrupt(self) -> None:
         self._throttle.stop()
 
-    def estimate(self) -> Estimate:
-        """What the sandboxes of this object have cost so far, roughly; see `prices.py`."""
+    def resource_use(self) -> ResourceUse:
+        """What the sandboxes of this object have reserved so far."""
         with self._lock:
-            still_open = [(sandbox.rate, sandbox.age_seconds) for sandbox in self._open]
-        return self._meter.estimate(still_open)
+            return sum((_used_by(sandbox) for sandbox in self._open), self._used)
 
     def close(self) -> None:
         """End what is still open. Modal is connected to again when it is used again."""
@@ -187,11 +188,10 @@ class ModalBackend:
                 _CREATE_SECONDS,
             )
         )
-        self._meter.started()
         sandbox = ModalSandbox(
             account,
             remote,
-            rate=order.resources.rate,
+            resources=order.resources,
             lifetime_seconds=order.lifetime_seconds,
             workdir=workdir,
             trusted=image in self._proven,
@@ -207,9 +207,17 @@ class ModalBackend:
         return sandbox
 
     def _forget(self, sandbox: ModalSandbox) -> None:
-        self._meter.ended(sandbox.rate, sandbox.seconds)
         with self._lock:
             self._open.discard(sandbox)
+            self._used += _used_by(sandbox)
+
+
+def _used_by(sandbox: ModalSandbox) -> ResourceUse:
+    seconds, resources = sandbox.age_seconds, sandbox.resources
+    gib = resources.memory_mib.reserved / 1024
+    return ResourceUse(
+        1, "sandbox", seconds, seconds * resources.cpu.reserved * _VCPUS_PER_CORE, seconds * gib
+    )
 
 
 def _close_at_exit(backend: ModalBackend) -> None:

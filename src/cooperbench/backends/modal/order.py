@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cooperbench.backends.modal.prices import Rate
 from cooperbench.backends.modal.sandbox import FIRST_COMMAND
 
 if TYPE_CHECKING:
@@ -23,10 +22,6 @@ class Resources:
     cpu: Share
     memory_mib: Share
     gpu: str = ""
-
-    @property
-    def rate(self) -> Rate:
-        return Rate(self.cpu.reserved, self.memory_mib.reserved / 1024, self.gpu)
 
 
 @dataclass(frozen=True)

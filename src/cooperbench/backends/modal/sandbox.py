@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import modal
 
     from cooperbench.backends.modal.account import Account
-    from cooperbench.backends.modal.prices import Rate
+    from cooperbench.backends.modal.order import Resources
     from cooperbench.sandbox.contract import Stream
 
 FIRST_COMMAND = ("sh", "-c", "while :; do sleep 86400 & wait $!; done")
@@ -66,7 +66,7 @@ class ModalSandbox(DistantSandbox):
         account: Account,
         remote: modal.Sandbox,
         *,
-        rate: Rate,
+        resources: Resources,
         lifetime_seconds: float,
         workdir: str,
         trusted: bool,
@@ -75,7 +75,7 @@ class ModalSandbox(DistantSandbox):
         """Takes over a sandbox that has just been made; `trusted`: its image's tools have been tried before."""
         super().__init__(lifetime_seconds=lifetime_seconds, workdir=workdir)
         self.remote = remote
-        self.rate = rate
+        self.resources = resources
         self._account = account
         self._started = time.monotonic()
         self._trusted = trusted

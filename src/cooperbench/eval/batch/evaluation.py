@@ -2,7 +2,7 @@
 
 A harness that is killed leaves its job running, and the same command finds it again. One that is interrupted (Ctrl-C)
 takes in what is there and ends the job. Results are written by the same code as everywhere else, after
-`remote_result` has checked that they are those of what lies here.
+`entry.Result` has checked that they are those of what lies here.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from cooperbench.backends.gcp.batch import BatchJobs, Folder, open_bucket
 from cooperbench.errors import CooperBenchError, InfraError, Interrupted, UserError
-from cooperbench.eval.batch.bucket import Bucket, Folder, open_bucket
-from cooperbench.eval.batch.bundle import make_bundle
-from cooperbench.eval.batch.clients import batch_client, storage_client
-from cooperbench.eval.batch.entry import Entry, make_entry, pack_task
-from cooperbench.eval.batch.job import job_spec
-from cooperbench.eval.batch.job_record import forget_record, load_record, new_record, save_record
-from cooperbench.eval.batch.result import BadResult, Result
-from cooperbench.eval.batch.service import BatchService
-from cooperbench.eval.batch.settings import BatchSettings, read_batch_settings
+from cooperbench.eval.batch.entry import BadResult, Entry, Result, make_bundle, make_entry, pack_task
+from cooperbench.eval.batch.job import (
+    forget_record,
+    job_spec,
+    load_record,
+    new_record,
+    read_batch_settings,
+    save_record,
+)
 from cooperbench.eval.batch.store import REFERENCES, sha256
 from cooperbench.eval.evaluator import write_failure
 from cooperbench.eval.reference import ReferenceStore, exported
@@ -32,12 +33,12 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable
 
+    from cooperbench.backends.gcp.batch import JobView
     from cooperbench.backends.gcp.settings import GcpSettings
-    from cooperbench.eval.batch.job_record import JobRecord
+    from cooperbench.eval.batch.job import JobRecord
     from cooperbench.eval.batch.remote import Listener, Order
-    from cooperbench.eval.batch.service import JobView
     from cooperbench.models import Task
-    from cooperbench.sandbox.contract import Estimate
+    from cooperbench.sandbox.contract import ResourceUse
 
 JOBS = 3
 """A job that ends without having run all of its tasks is followed by another one for these."""
@@ -50,49 +51,40 @@ def evaluate_on_batch(
     order: Order,
     listener: Listener,
     stop: threading.Event,
-    tell_cost: Callable[[Estimate], None],
+    add_use: Callable[[ResourceUse], None],
 ) -> None:
     """Until each pair of the order has an eval.json. Nothing is connected to where there is nothing to do.
 
-    `tell_cost` is called for each job that has come to its end here, also for one that an earlier start has made.
+    `add_use` is called for each job that has come to its end here, also for one that an earlier start has made.
     """
-    if not order.work and load_record(order.paths) is None:
-        return
-    service = BatchService(batch_client())
-    bucket = open_bucket(storage_client(settings), settings.bucket, settings.region)
-    evaluation = _BatchEvaluation(order, listener, stop, settings, read_batch_settings(), service, bucket)
-    try:
-        evaluation.run()
-    finally:
-        for cost in evaluation.costs.values():
-            tell_cost(cost)
+    if order.work or load_record(order.paths) is not None:
+        _BatchEvaluation(settings, order, listener, stop, add_use).run()
 
 
 class _BatchEvaluation:
     def __init__(
         self,
+        settings: GcpSettings,
         order: Order,
         listener: Listener,
         stop: threading.Event,
-        settings: GcpSettings,
-        batch: BatchSettings,
-        service: BatchService,
-        bucket: Bucket,
+        add_use: Callable[[ResourceUse], None],
     ) -> None:
+        self._settings = settings
         self._order = order
         self._listener = listener
         self._stop = stop
-        self._settings = settings
-        self._batch = batch
-        self._service = service
-        self._bucket = bucket
+        self._add_use = add_use
+        self._batch = read_batch_settings()
+        self._jobs = BatchJobs()
+        self._bucket = open_bucket(settings)
         self._archives: dict[Task, bytes] = {}
         self._waiting: dict[str, Entry] = {}
         self._errors: dict[str, CooperBenchError] = {}
         """Of tasks that came to no verdict: it stands if their last attempt does not come to one either."""
         self._seen: dict[str, str] = {}
-        self.costs: dict[str, Estimate] = {}
-        """By job, once it is deleted: one that is still there is found, and reckoned, another time."""
+        self._counted: set[str] = set()
+        """Jobs whose use was told: an interrupted clean-up is done again."""
         self._told_state, self._told_at = "", 0.0
 
     def run(self) -> None:
@@ -158,23 +150,20 @@ class _BatchEvaluation:
         """One job to its end; how it ended, None where it vanished."""
         made = record is None
         if record is None:
-            settings, entries = self._settings, list(self._waiting.values())
-            record = new_record(
-                self._order.paths.run_name, settings.project, settings.region, settings.bucket, entries
-            )
+            entries = list(self._waiting.values())
+            record = new_record(self._order.paths.run_name, self._settings, entries)
         try:
             if made:
                 self._submit(record)
             last = self._follow(record)
-            failures = self._service.failures(record) if self._waiting and last is not None else {}
+            failures = self._jobs.failures(record.name) if self._waiting and last is not None else {}
         except (KeyboardInterrupt, Interrupted):
             self._end(record)
             raise
-        for entry_id, words in failures.items():
+        for index, words in failures.items():
             see = f"gcloud logging read 'labels.job_uid=\"{last.uid}\"'" if last else ""
-            self._errors.setdefault(
-                entry_id, InfraError(f"the Batch task failed: {words} See it with: {see}")
-            )
+            error = InfraError(f"the Batch task failed: {words} See it with: {see}")
+            self._errors.setdefault(record.entry_ids[index], error)
         try:
             self._clean_up(record)
         except InfraError as error:
@@ -194,7 +183,7 @@ class _BatchEvaluation:
         try:
             with_retries(lambda _: self._folder(record).put(objects), self._stop)
             job = job_spec(self._order, record, sha256(bundle), self._settings, self._batch)
-            with_retries(lambda _: self._service.create(record, job), self._stop)
+            with_retries(lambda _: self._jobs.create(record.name, job), self._stop)
         except UserError:
             # Refused, so there is no job.
             with suppress(CooperBenchError):
@@ -212,7 +201,7 @@ class _BatchEvaluation:
         folder, failed = self._folder(record), 0
         while True:
             try:
-                view = self._service.look(record)
+                view = self._jobs.look(record.name)
                 # In this order: what had ended when we looked has left its result.
                 self._take_in(folder)
             except InfraError as error:
@@ -286,28 +275,26 @@ class _BatchEvaluation:
             raise
 
     def _clean_up(self, record: JobRecord) -> None:
-        cost = self._cost(record)
-        self._service.delete(record)
-        if cost is not None:
-            self.costs[record.job] = cost
+        used = self._use_of(record)
+        self._jobs.delete(record.name)
+        if used is not None and record.job not in self._counted:
+            self._counted.add(record.job)
+            # Not before: a job that is still there is found, and counted, another time.
+            self._add_use(used)
+            machines, time_text = plural(used.count, "machine"), duration_text(used.seconds)
             self._listener.note(
-                f"Batch job {record.job}: {plural(cost.count, 'machine')} for {duration_text(cost.seconds)} in all,"
-                f" {_price_text(cost)} (an estimate by list prices, without the time to boot)"
+                f"Batch job {record.job}: {machines} for {time_text} in all, without the time to boot"
             )
         self._folder(record).remove()
         forget_record(self._order.paths)
 
-    def _cost(self, record: JobRecord) -> Estimate | None:
-        """A price that cannot be told is no reason to leave what costs."""
+    def _use_of(self, record: JobRecord) -> ResourceUse | None:
+        """A figure that cannot be told is no reason to leave what costs."""
         try:
-            return self._service.cost(record)
+            return self._jobs.resource_use(record.name)
         except CooperBenchError as error:
-            self._listener.note(f"what the Batch job {record.job} has cost is not known: {error}")
+            self._listener.note(f"what the Batch job {record.job} has used is not known: {error}")
             return None
 
     def _folder(self, record: JobRecord) -> Folder:
         return Folder(self._bucket.client.bucket(record.bucket), record.folder)
-
-
-def _price_text(cost: Estimate) -> str:
-    return "of a type without a known price" if cost.unpriced_seconds else f"about ${cost.dollars:.2f}"

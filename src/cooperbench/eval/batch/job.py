@@ -1,31 +1,47 @@
-"""The Batch job of an evaluation, as Batch wants to have it described.
+"""The Batch job of an evaluation: its settings, the record of it on disk, and the job as Batch wants it described.
 
 A task is one entry. Batch takes one group of tasks a job, so images do not have groups of their own; tasks of one
 image stand side by side, and each gets the name of its entry in its own environment: its index decides about nothing.
 What runs is a container with Python and git that begins with the text of `store` and reaches the machine's
 engine through its socket; the task's image is started from there, without network.
+
+The record is written before the job is made and removed after its end: so a harness that was killed at any moment finds
+the job again by the same command. Nothing here talks to the cloud.
 """
 
 from __future__ import annotations
 
 import base64
+import hashlib
+import os
+import re
+import secrets
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from importlib import resources
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from cooperbench.backends.gcp.labels import OURS, PURPOSE, RUN, resource_labels
+from cooperbench.backends.gcp.batch import TOP_FOLDER, storage_endpoint
+from cooperbench.backends.gcp.compute import OURS, PURPOSE, RUN, resource_labels
+from cooperbench.errors import UserError
 from cooperbench.eval.batch import store, task
-from cooperbench.eval.batch.clients import storage_endpoint
+from cooperbench.eval.batch.entry import identity
 from cooperbench.eval.executor import SPARE_SECONDS
+from cooperbench.storage import read_json, utc_now, write_json
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
     from google.cloud.batch_v1 import AllocationPolicy, Job
 
     from cooperbench.backends.gcp.settings import GcpSettings
-    from cooperbench.eval.batch.job_record import JobRecord
+    from cooperbench.eval.batch.entry import Entry
     from cooperbench.eval.batch.remote import Order
-    from cooperbench.eval.batch.settings import BatchSettings
+    from cooperbench.storage import ExperimentPaths
 
+SCHEMA = "cooperbench.batch/1"
+FILE = "batch.json"
 RETRIES = 3
 SPOT_RETRIES = 8
 """Machines that may be taken away at any time are."""
@@ -38,6 +54,120 @@ RAN_TOO_LONG = 50005
 _SOCKET = "/var/run/docker.sock"
 _SHARED = "/var/tmp/cooperbench"  # noqa: S108  # a folder of the machine's, for its tasks alone
 """What tasks on one machine share: the locks that let one of them prepare an image, and the others wait."""
+_LONGEST_SLUG = 24
+_PASSED_ON = (
+    "COOPERBENCH_IMAGE_TEMPLATE",
+    "COOPERBENCH_BUILD_ARGS",
+    "COOPERBENCH_DOCKER_CPUS",
+    "COOPERBENCH_DOCKER_MEMORY",
+    "COOPERBENCH_DOCKER_PIDS_LIMIT",
+    "COOPERBENCH_DOCKER_PULL",
+)
+"""Settings of the harness that hold for the containers on the machines of a job too."""
+
+
+@dataclass(frozen=True)
+class BatchSettings:
+    """What can be set about evaluations on Batch beyond what all of `gcp` shares, by environment variable."""
+
+    image: str = "python:3.12-bookworm"
+    """In which our package runs on each machine: any image with Python 3.11 or later and git."""
+    cpus: float = 2.0
+    """What one evaluation needs: it decides how many share a machine."""
+    memory_gb: float = 6.0
+    backend: str = "docker"
+    """Which backend evaluates there."""
+    poll_seconds: float = 5.0
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What the tasks find in their environment of that of the harness."""
+        return {name: os.environ[name] for name in _PASSED_ON if os.environ.get(name)}
+
+
+def read_batch_settings() -> BatchSettings:
+    default = BatchSettings()
+    return BatchSettings(
+        image=os.environ.get("COOPERBENCH_GCP_BATCH_IMAGE") or default.image,
+        cpus=_number("COOPERBENCH_GCP_BATCH_CPUS", default.cpus),
+        memory_gb=_number("COOPERBENCH_GCP_BATCH_MEMORY_GB", default.memory_gb),
+        backend=os.environ.get("COOPERBENCH_GCP_BATCH_BACKEND") or default.backend,
+        poll_seconds=_number("COOPERBENCH_GCP_BATCH_POLL_SECONDS", default.poll_seconds),
+    )
+
+
+def _number(name: str, default: float) -> float:
+    text = os.environ.get(name, "")
+    if not text:
+        return default
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0
+    if not 0 < number < 10_000:
+        raise UserError(f"{name} is {text!r}; it is a number above 0")
+    return number
+
+
+@dataclass(frozen=True)
+class JobRecord:
+    """One job, and whose inputs and results are in which folder of the bucket."""
+
+    project: str
+    region: str
+    bucket: str
+    job: str
+    folder: str
+    created_at: str
+    tasks: tuple[dict[str, Any], ...]
+    """By index in the job: the entry, and which pair it is for people who read this."""
+
+    @property
+    def name(self) -> str:
+        """The job's, as Batch knows it."""
+        return f"projects/{self.project}/locations/{self.region}/jobs/{self.job}"
+
+    @property
+    def entry_ids(self) -> tuple[str, ...]:
+        return tuple(task["entry"] for task in self.tasks)
+
+
+def new_record(run_name: str, settings: GcpSettings, entries: Sequence[Entry]) -> JobRecord:
+    """A job's name says which run it is of, and is nobody else's."""
+    content = hashlib.sha256("".join(entry.entry_id for entry in entries).encode()).hexdigest()
+    job = f"cb-{slug(run_name)}-{content[:8]}-{secrets.token_hex(4)}"
+    tasks = tuple({"entry": entry.entry_id, **identity(entry.pair, entry.setting)} for entry in entries)
+    folder = f"{TOP_FOLDER}/{job}"
+    return JobRecord(settings.project, settings.region, settings.bucket, job, folder, utc_now(), tasks)
+
+
+def slug(text: str) -> str:
+    """For names and labels: small letters, digits and hyphens."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower())[:_LONGEST_SLUG].strip("-") or "run"
+
+
+def record_path(paths: ExperimentPaths) -> Path:
+    return paths.root / FILE
+
+
+def save_record(paths: ExperimentPaths, record: JobRecord) -> None:
+    write_json(record_path(paths), {"schema": SCHEMA, **asdict(record)})
+
+
+def load_record(paths: ExperimentPaths) -> JobRecord | None:
+    """None where there is none, or none that this version understands."""
+    content = read_json(record_path(paths))
+    if content is None or content.pop("schema", None) != SCHEMA:
+        return None
+    try:
+        tasks = tuple({**task, "entry": str(task["entry"])} for task in content.pop("tasks"))
+        return JobRecord(tasks=tasks, **{name: str(value) for name, value in content.items()})
+    except (KeyError, TypeError):
+        return None
+
+
+def forget_record(paths: ExperimentPaths) -> None:
+    record_path(paths).unlink(missing_ok=True)
 
 
 def job_spec(

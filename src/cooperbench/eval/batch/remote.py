@@ -1,6 +1,7 @@
 """Evaluations that are not carried out here, pair by pair, but handed over all at once.
 
-A backend with `evaluate_remotely` gets them as one order. What it writes is what an `Evaluator` would have written.
+A backend with `evaluate_remotely` gets them as one order; those of a backend with `batch_settings` go to Google Batch.
+What is then written is what an `Evaluator` would have written.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Sequence
 
+    from cooperbench.backends.gcp.settings import GcpSettings
     from cooperbench.models import EvalNetwork, Pair, Setting
-    from cooperbench.sandbox.contract import EvalBackend
+    from cooperbench.sandbox.contract import EvalBackend, ResourceUse
     from cooperbench.storage import ExperimentPaths
 
 
@@ -49,5 +51,28 @@ class RemoteEvaluation(Protocol):
 def remote_evaluation_of(backend: EvalBackend) -> RemoteEvaluation | None:
     """None for a backend whose evaluations run in sandboxes, one by one."""
     if callable(getattr(backend, "evaluate_remotely", None)):
-        return cast("RemoteEvaluation", backend)
+        return cast(RemoteEvaluation, backend)
+    if hasattr(backend, "batch_settings"):
+        return _OnBatch(cast(BatchBackend, backend))
     return None
+
+
+class BatchBackend(Protocol):
+    """A backend whose evaluations go to Google Batch."""
+
+    @property
+    def batch_settings(self) -> GcpSettings: ...
+
+    def add_use(self, used: ResourceUse) -> None:
+        """Told of each job that has ended."""
+        ...
+
+
+@dataclass(frozen=True)
+class _OnBatch:
+    backend: BatchBackend
+
+    def evaluate_remotely(self, order: Order, listener: Listener, stop: threading.Event) -> None:
+        from cooperbench.eval.batch.evaluation import evaluate_on_batch
+
+        evaluate_on_batch(self.backend.batch_settings, order, listener, stop, self.backend.add_use)

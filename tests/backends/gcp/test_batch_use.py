@@ -1,4 +1,4 @@
-"""What a job has cost is reckoned from what Batch tells of its tasks, however much or little that is."""
+"""What a job has used is reckoned from what Batch tells of its tasks, however much or little that is."""
 
 from __future__ import annotations
 
@@ -10,14 +10,7 @@ from google.cloud import batch_v1
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cooperbench.backends.gcp.prices import Kind, dollars_per_hour
-from cooperbench.eval.batch.costs import (
-    Attempt,
-    attempts_of,
-    cost_of,
-    machine_time,
-    tasks_on_a_machine,
-)
+from cooperbench.backends.gcp.batch import Attempt, attempts_of, machine_time, tasks_on_a_machine, use_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,7 +47,7 @@ def job(**more: Any) -> batch_v1.Job:
     return made
 
 
-def test_machines_are_paid_from_their_first_task_to_their_last() -> None:
+def test_machines_count_from_their_first_task_to_their_last() -> None:
     taken_away = task(
         event(0, f"PENDING to ASSIGNED {ON.format(1)}.", 2),
         event(2, "ASSIGNED to RUNNING.", 3),
@@ -66,21 +59,20 @@ def test_machines_are_paid_from_their_first_task_to_their_last() -> None:
     afterwards = task(event(400, f"PENDING to RUNNING {ON.format(2)}.", 3))
     waiting = task(event(1, "PENDING to PENDING.", 1))
     start = attempts_of(afterwards.status.status_events, 0)[0].began - 400
-    cost = cost_of(job(), [taken_away, afterwards, waiting], now=start + 500)
-    assert (cost.count, cost.seconds) == (2, 60 + 400)
-    price = dollars_per_hour(Kind("n2-standard-4", True, "pd-ssd", 70))
-    assert price is not None
-    assert cost.dollars == pytest.approx(460 / 3600 * price, abs=1e-4)
-    assert cost_of(job(), [waiting], now=start).count == 0
+    used = use_of(job(), [taken_away, afterwards, waiting], now=start + 500)
+    assert (used.count, used.what, used.seconds) == (2, "machine", 60 + 400)
+    assert (used.vcpu_seconds, used.gib_seconds) == (460 * 4, 460 * 16)
+    assert use_of(job(), [waiting], now=start).count == 0
 
 
 def test_what_the_job_got_counts_and_not_what_it_asked_for() -> None:
-    got = {"machineType": "mystery-4", "provisioningModel": "STANDARD", "taskPack": "7"}
+    got = {"machineType": "c3-standard-4", "provisioningModel": "STANDARD", "taskPack": "7"}
     found = job(status={"taskGroups": {"group0": {"instances": [got]}}})
     assert (tasks_on_a_machine(job()), tasks_on_a_machine(found)) == (2, 7)
     ran = task(event(0, f"PENDING to RUNNING {ON.format(1)}.", 3), event(30, "RUNNING to SUCCEEDED.", 5))
-    cost = cost_of(found, [ran], now=0)
-    assert (cost.count, cost.dollars, cost.unpriced_seconds) == (1, 0, 30)
+    used = use_of(found, [ran], now=0)
+    # How much memory a machine of that family has its name does not tell.
+    assert (used.count, used.seconds, used.vcpu_seconds, used.gib_seconds) == (1, 30, 120, 0)
 
 
 @given(

@@ -41,18 +41,8 @@ class Keys:
             )
         self.folder = _short_folder()
         self.private = self.folder / "key"
-        command = [
-            "ssh-keygen",
-            "-q",
-            "-t",
-            "ed25519",
-            "-N",
-            "",
-            "-C",
-            "cooperbench",
-            "-f",
-            str(self.private),
-        ]
+        options = ["-q", "-t", "ed25519", "-N", "", "-C", "cooperbench", "-f", str(self.private)]
+        command = ["ssh-keygen", *options]
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
         if done.returncode:
             raise InfraError(f"ssh-keygen failed: {printable(done.stderr.strip())[:200]}")
