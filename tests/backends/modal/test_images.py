@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cooperbench.backends.image_digest import place_of, resolve_digest
 from cooperbench.backends.modal import ModalBackend
-from cooperbench.backends.modal.registry import place_of, resolve_digest
 from cooperbench.dataset.discovery import load_tasks
 from cooperbench.errors import InfraError, UserError
 from tests.backends.docker.tasks import write_buildable

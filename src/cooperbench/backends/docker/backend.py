@@ -9,7 +9,7 @@ import os
 import secrets
 import threading
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from cooperbench.backends.docker.agentlayer import installs_name, keep_as_image, prepare_agent_image
 from cooperbench.backends.docker.containers import check_mounts, create_container, make_folders
@@ -17,7 +17,7 @@ from cooperbench.backends.docker.engine import Engine, connect
 from cooperbench.backends.docker.faults import NotThere, faults
 from cooperbench.backends.docker.images import ImageStore, say_nothing
 from cooperbench.backends.docker.labels import INSTALLS, container_labels
-from cooperbench.backends.docker.leftovers import remove_leftovers, remove_session
+from cooperbench.backends.docker.leftovers import clean, remove_leftovers, remove_session
 from cooperbench.backends.docker.networks import Networks
 from cooperbench.backends.docker.sandbox import DockerSandbox, first_command, remove_container
 from cooperbench.backends.docker.settings import DockerSettings, read_settings
@@ -46,6 +46,8 @@ _backends: weakref.WeakSet[DockerBackend] = weakref.WeakSet()
 class DockerBackend:
     """Sandboxes in containers. What isolates them is said in `sandbox.py`, what can be set in `settings.py`."""
 
+    flags: ClassVar = {"--mount": "COOPERBENCH_DOCKER_MOUNTS", "--pull": "COOPERBENCH_DOCKER_PULL"}
+    clean = staticmethod(clean)
     capabilities = Capabilities(
         rich=True,
         streams=True,

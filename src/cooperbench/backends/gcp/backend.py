@@ -16,7 +16,7 @@ from cooperbench.backends.gcp.firewall import Firewall, remove_leftover_rules
 from cooperbench.backends.gcp.fleet import SPARE_SECONDS
 from cooperbench.backends.gcp.holdings import Holdings
 from cooperbench.backends.gcp.images import TaskImages
-from cooperbench.backends.gcp.leftovers import remove_leftovers
+from cooperbench.backends.gcp.leftovers import clean, remove_leftovers
 from cooperbench.backends.gcp.settings import LONGEST_LIFETIME_HOURS, GcpSettings, read_settings
 from cooperbench.errors import CooperBenchError, UserError
 from cooperbench.sandbox.contract import Capabilities, SandboxOptions, check_network
@@ -40,6 +40,7 @@ _holding: set[GCPBatchBackend] = set()
 class GCPBatchBackend:
     """What can be set is said in `settings.py`, how machines are shared in `fleet.py`."""
 
+    clean = staticmethod(clean)
     capabilities = Capabilities(
         rich=True,
         streams=True,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cooperbench.backends.local.launcher import means_for
+from cooperbench.backends.local.leftovers import clean
 from cooperbench.backends.local.rundir import forget_run_dirs, run_dir
 from cooperbench.backends.local.sandbox import LocalSandbox
 from cooperbench.backends.local.templates import (
@@ -39,6 +40,7 @@ _backends: weakref.WeakSet[LocalBackend] = weakref.WeakSet()
 class LocalBackend:
     """Sandboxes on this machine. What isolates them, and what does not, is said in `sandbox.py`."""
 
+    clean = staticmethod(clean)
     capabilities = Capabilities(
         rich=True,
         streams=True,
