@@ -47,7 +47,6 @@ class DockerBackend:
     """Sandboxes in containers. What isolates them is said in `sandbox.py`, what can be set in `settings.py`."""
 
     flags: ClassVar = {"--mount": "COOPERBENCH_DOCKER_MOUNTS", "--pull": "COOPERBENCH_DOCKER_PULL"}
-    clean = staticmethod(clean)
     capabilities = Capabilities(
         rich=True,
         streams=True,
@@ -130,6 +129,11 @@ class DockerBackend:
         source = self.images.get(sandbox.image)
         name = installs_name(task, key)
         return keep_as_image(self.engine, self.images, sandbox, name, task, source, INSTALLS).name
+
+    @staticmethod
+    def clean() -> list[str]:
+        """For `cooperbench clean`."""
+        return clean()
 
     def close(self) -> None:
         """End what is still open, and let go of the engine. It is connected to again when used again."""

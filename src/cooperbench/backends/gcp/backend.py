@@ -40,7 +40,6 @@ _holding: set[GCPBatchBackend] = set()
 class GCPBatchBackend:
     """What can be set is said in `settings.py`, how machines are shared in `fleet.py`."""
 
-    clean = staticmethod(clean)
     capabilities = Capabilities(
         rich=True,
         streams=True,
@@ -148,6 +147,11 @@ class GCPBatchBackend:
             holdings = self._holdings
         if holdings is not None:
             holdings.interrupt()
+
+    @staticmethod
+    def clean() -> list[str]:
+        """For `cooperbench clean`."""
+        return clean()
 
     def close(self) -> None:
         """Delete all machines and rules. Google is connected to again when it is used again."""

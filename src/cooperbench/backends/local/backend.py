@@ -40,7 +40,6 @@ _backends: weakref.WeakSet[LocalBackend] = weakref.WeakSet()
 class LocalBackend:
     """Sandboxes on this machine. What isolates them, and what does not, is said in `sandbox.py`."""
 
-    clean = staticmethod(clean)
     capabilities = Capabilities(
         rich=True,
         streams=True,
@@ -79,6 +78,11 @@ class LocalBackend:
     ) -> LocalSandbox:
         """`image`: what `prepare` gave, an image name of a task in the dataset, or `host` for an empty workspace."""
         return self._make(self._content_of(image), options or SandboxOptions(), timeout, workdir)
+
+    @staticmethod
+    def clean() -> list[str]:
+        """For `cooperbench clean`."""
+        return clean()
 
     def close(self) -> None:
         """Terminate what is still open. In a forked child that is the parent's business."""

@@ -113,14 +113,14 @@ class ModalBackend:
         """`image`: what `prepare` gave, an image id of Modal's, or a name that a registry knows."""
         options = options or SandboxOptions()
         check_network(self.capabilities, options)
-        spec = self._spec(
-            options.purpose,
-            options.labels,
+        return self._start(
+            image,
+            workdir,
             min(max(1, timeout), LONGEST_LIFETIME_SECONDS),
             Resources(self.settings.cpu, self.settings.memory_mib, self.settings.gpu),
             _network_for(options, self.settings),
+            {**options.labels, "purpose": options.purpose},
         )
-        return self._start(image, spec, workdir)
 
     def make_git_remote(self, folder: Path, agent_ids: Sequence[str]) -> GitRemote:
         """Behind the git server of this object, or carried by the harness where that is set."""
@@ -182,22 +182,25 @@ class ModalBackend:
                     _log.warning("%s", error)
             return session
 
-    def _spec(
+    def _start(
         self,
-        purpose: str,
-        labels: Mapping[str, str],
+        image: str,
+        workdir: str,
         lifetime_seconds: int,
         resources: Resources,
         network: Network,
-    ) -> SandboxSpec:
-        session = self._connected().name
-        name = f"cooperbench-{session}-{secrets.token_hex(4)}"
-        tags = sandbox_tags(session, purpose, labels)
-        return SandboxSpec(name, tags, lifetime_seconds, resources, network, self.settings.regions)
-
-    def _start(self, image: str, spec: SandboxSpec, workdir: str) -> ModalSandbox:
+        labels: Mapping[str, str],
+    ) -> ModalSandbox:
         session = self._connected()
         connection, public = session.connection, image == DEFAULT_IMAGE
+        spec = SandboxSpec(
+            f"cooperbench-{session.name}-{secrets.token_hex(4)}",
+            sandbox_tags(session.name, labels),
+            lifetime_seconds,
+            resources,
+            network,
+            self.settings.regions,
+        )
         content = self._creation_limit.call(lambda: session.images.get(image, public=public))
         remote = self._creation_limit.call(
             lambda: connection.call(
@@ -228,9 +231,9 @@ class ModalBackend:
             self._open.discard(sandbox)
 
     def _start_git_server(self, run_name: str) -> GitServer:
-        spec = self._spec("git", {"run": run_name}, LONGEST_LIFETIME_SECONDS, _GIT_RESOURCES, _GIT_NETWORK)
+        image, labels = self.settings.git_image or DEFAULT_IMAGE, {"run": run_name, "purpose": "git"}
         try:
-            sandbox = self._start(self.settings.git_image or DEFAULT_IMAGE, spec, "/")
+            sandbox = self._start(image, "/", LONGEST_LIFETIME_SECONDS, _GIT_RESOURCES, _GIT_NETWORK, labels)
         except UserError as error:
             remedy = f"COOPERBENCH_MODAL_GIT_IMAGE sets another image; {_GIT_WITHOUT_SERVER}"
             raise UserError(f"the git server for --git: {error}; {remedy}") from error

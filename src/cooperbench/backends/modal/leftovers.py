@@ -22,15 +22,14 @@ HOST = "cooperbench-host"
 BOOT = "cooperbench-boot"
 PROCESS = "cooperbench-process"
 SESSION = "cooperbench-session"
-PURPOSE = "cooperbench-purpose"
 _LONGEST_TAG = 63
 _SWEEP_SECONDS = 300.0
 _AT_ONCE = 20
 
 
-def sandbox_tags(session: str, purpose: str, labels: Mapping[str, str]) -> dict[str, str]:
+def sandbox_tags(session: str, labels: Mapping[str, str]) -> dict[str, str]:
     others = {f"cooperbench-{name}": value for name, value in labels.items()}
-    tags = {**others, **owner_tags(this_owner()), SESSION: session, PURPOSE: purpose}
+    tags = {**others, **owner_tags(this_owner()), SESSION: session}
     return {_tag_text(name): _tag_text(value) for name, value in tags.items()}
 
 

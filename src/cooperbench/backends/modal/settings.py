@@ -7,17 +7,16 @@ MODAL_ENVIRONMENT, ~/.modal.toml.
 
 from __future__ import annotations
 
-import os
 import re
-import shlex
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from cooperbench.errors import UserError
-from cooperbench.settings import config_file, load_settings
+from cooperbench.settings import matching, name_value_pairs, one_of, read_section, whole_number, word_list
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from cooperbench.settings import Parser
     from cooperbench.team.gitserver import GitSharing
 
 LONGEST_LIFETIME_SECONDS = 24 * 3600
@@ -61,44 +60,8 @@ class ModalSettings:
 
 def read_settings(**given: object) -> ModalSettings:
     """The settings in force; UserError for one that is unknown or has no valid value."""
-    known = ", ".join(_PARSERS)
-    if unknown := sorted(set(given) - set(_PARSERS)):
-        raise UserError(f"the modal backend has no setting {unknown[0]!r}; there are: {known}")
-    filed = load_settings().get("modal", {})
-    if not isinstance(filed, dict):
-        raise UserError(f"{config_file()}: `modal` must be an object; there are: {known}")
-    if unknown := sorted(set(filed) - set(_PARSERS)):
-        raise UserError(f"{config_file()}: `modal` has no {unknown[0]!r}; there are: {known}")
-    values: dict[str, Any] = {}
-    for name, parse in _PARSERS.items():
-        variable = os.environ.get(_VARIABLES.get(name, f"COOPERBENCH_MODAL_{name.upper()}"))
-        found = given[name] if given.get(name) is not None else variable or filed.get(name)
-        if found is None or found == "":
-            continue
-        try:
-            values[_FIELDS.get(name, name)] = parse(found)
-        except ValueError as error:
-            raise UserError(f"modal setting {name}: {error}") from None
-    return ModalSettings(**values)
-
-
-def _matching(pattern: str, shape: str) -> Callable[[object], str]:
-    def parse(value: object) -> str:
-        text = str(value).strip()
-        if not re.fullmatch(pattern, text):
-            raise ValueError(f"{text!r} is not valid; it is {shape}")
-        return text
-
-    return parse
-
-
-def _one_of(*choices: str) -> Callable[[object], str]:
-    def parse(value: object) -> str:
-        if value not in choices:
-            raise ValueError(f"{value!r} is unknown; there are: {', '.join(choices)}")
-        return str(value)
-
-    return parse
+    values = read_section("modal", _PARSERS, given, _VARIABLES)
+    return ModalSettings(**{_FIELDS.get(name, name): value for name, value in values.items()})
 
 
 def _share(parse_amount: Callable[[str], float], default: Share, example: str) -> Callable[[object], Share]:
@@ -131,45 +94,24 @@ def _mebibytes(text: str) -> float:
     return amount
 
 
-def _count(value: object) -> int:
-    if not re.fullmatch(r"[0-9]{1,6}", str(value)) or int(str(value)) == 0:
-        raise ValueError(f"{str(value)!r} is not a whole number above 0")
-    return int(str(value))
-
-
-def _words(value: Any) -> tuple[str, ...]:
-    found = re.split(r"[\s,]+", value) if isinstance(value, str) else value
-    return tuple(str(word) for word in found if word)
-
-
 def _domains(value: Any) -> tuple[str, ...]:
-    parse = _matching(r"\*|(\*\.)?[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+", "e.g. pypi.org or *.debian.org")
-    return tuple(parse(word) for word in _words(value))
+    parse = matching(r"\*|(\*\.)?[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+", "e.g. pypi.org or *.debian.org")
+    return tuple(parse(word) for word in word_list(value))
 
 
-def _build_args(value: object) -> dict[str, str]:
-    if isinstance(value, Mapping):
-        return {str(name): str(text) for name, text in value.items()}
-    words = shlex.split(str(value))
-    for word in words:
-        if "=" not in word:
-            raise ValueError(f"{word!r} is not NAME=VALUE")
-    return {name: text for name, _, text in (word.partition("=") for word in words)}
-
-
-_PARSERS: dict[str, Callable[[Any], object]] = {
-    "app": _matching(r"[A-Za-z0-9._-]{1,64}", "letters, digits, ._- and at most 64"),
+_PARSERS: dict[str, Parser] = {
+    "app": matching(r"[A-Za-z0-9._-]{1,64}", "letters, digits, ._- and at most 64"),
     "cpu": _share(_cores, ModalSettings.cpu, "1 or 1:4"),
     "memory": _share(_mebibytes, ModalSettings.memory_mib, "2g or 2g:8g"),
-    "gpu": _matching(r"[A-Za-z0-9-]+!?(:[1-8])?", "e.g. T4 or A100-80GB:2"),
-    "region": _words,
-    "images": _one_of("auto", "registry", "build"),
+    "gpu": matching(r"[A-Za-z0-9-]+!?(:[1-8])?", "e.g. T4 or A100-80GB:2"),
+    "region": word_list,
+    "images": one_of("auto", "registry", "build"),
     "allow_domains": _domains,
     "registry_secret": str,
-    "most_starting": _count,
-    "git": _one_of("server", "carried"),
-    "git_image": _matching(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*", "e.g. python:3.12-bookworm or im-…"),
-    "build_args": _build_args,
+    "most_starting": whole_number,
+    "git": one_of("server", "carried"),
+    "git_image": matching(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*", "e.g. python:3.12-bookworm or im-…"),
+    "build_args": name_value_pairs,
     "image_template": str,
 }
 _VARIABLES = {"build_args": "COOPERBENCH_BUILD_ARGS", "image_template": ""}
