@@ -37,7 +37,7 @@ _NO_ENTRYPOINT = "ENTRYPOINT []"
 
 
 class ImageStore:
-    """The images of one account; each is made once, whoever asks for it."""
+    """The images of one account; each is made once."""
 
     def __init__(self, connection: Connection, settings: ModalSettings) -> None:
         self._connection = connection
@@ -154,7 +154,7 @@ def _is_about_the_image(error: UserError) -> bool:
 
 
 def _is_ours(task: Task) -> bool:
-    """The demo's tasks are in no registry; whoever took their names there is not us."""
+    """The demo's tasks: they are in no registry, and an image with their name there is not ours."""
     try:
         return task.path.resolve().is_relative_to(demo_dir().resolve())
     except UserError:

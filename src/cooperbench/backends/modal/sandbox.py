@@ -193,7 +193,7 @@ class ModalSandbox(DistantSandbox):
         return stream_over(transport, lambda: self._end_stream(mark))
 
     def end(self, reason: str, *, already: bool = False) -> None:
-        """End everything in it, unless somebody has `already`. Calling it again does nothing."""
+        """End everything in it, unless that was done `already`. Calling it again does nothing."""
         with self._end_lock:
             self._end_reason = self._end_reason or reason
             if self._ended:
