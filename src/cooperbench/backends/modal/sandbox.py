@@ -234,7 +234,7 @@ class ModalSandbox(DistantSandbox):
                 return False
             raise
         command = ["sh", "-c", _MOVE_INTO_PLACE, "move", temporary, path, f"{mode:o}"]
-        done = self._commands.run(command, timeout_seconds=60, cwd="/")
+        done = self.run(command, timeout_seconds=60, cwd="/")
         if done.returncode:
             raise SandboxError(f"cannot write {path} in the sandbox: {done.stderr_read().strip()[-200:]}")
         return True
