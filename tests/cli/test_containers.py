@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 from typing import TYPE_CHECKING
 
 import pytest
 
 from cooperbench.backends.docker.settings import Mount, read_settings
+from cooperbench.backends.registry import OUR_BACKENDS, find_factory
 from cooperbench.cli import clean, main
 from cooperbench.cli.containers import add_container_arguments, use_container_arguments
 from cooperbench.dataset.images import image_template
@@ -19,8 +21,8 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def _put_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("COOPERBENCH_DOCKER_MOUNTS", "COOPERBENCH_DOCKER_PULL", "COOPERBENCH_IMAGE_TEMPLATE"):
-        monkeypatch.setenv(name, "")
+    for name in ("DOCKER_MOUNTS", "DOCKER_PULL", "MODAL_GPU", "IMAGE_TEMPLATE"):
+        monkeypatch.setenv(f"COOPERBENCH_{name}", "")
 
 
 def use(backend: str, *words: str) -> None:
@@ -34,7 +36,8 @@ def test_what_is_given_reaches_the_backend() -> None:
     settings = read_settings()
     assert settings.mounts == (Mount("/a b", "/mnt/a"), Mount("/c", "/mnt/c", writable=True))
     assert settings.pull == "never"
-    use("modal", "--image-template", "my/{short}:{task_id}")
+    use("modal", "--image-template", "my/{short}:{task_id}", "--gpu", "T4")
+    assert os.environ["COOPERBENCH_MODAL_GPU"] == "T4"
     assert image_template() == "my/{short}:{task_id}"
 
 
@@ -43,6 +46,7 @@ def test_what_is_given_reaches_the_backend() -> None:
     [
         ("local", ["--mount", "/a:/b"], "--mount is for --backend docker, not local"),
         ("modal", ["--pull", "never"], "--pull is for --backend docker, not modal"),
+        ("gcp", ["--gpu", "T4"], "--gpu is for --backend modal, not gcp"),
         ("local", ["--image-template", "published"], "not for --backend local"),
         ("docker", ["--mount", "/a"], "SOURCE:TARGET"),
         ("docker", ["--image-template", "{colour}"], "unknown placeholder"),
@@ -51,6 +55,10 @@ def test_what_is_given_reaches_the_backend() -> None:
 def test_what_would_be_ignored_or_is_wrong_is_refused(backend: str, words: list[str], message: str) -> None:
     with pytest.raises(UserError, match=message):
         use(backend, *words)
+
+
+def test_every_backend_of_ours_cleans_up() -> None:
+    assert all(callable(getattr(find_factory(name), "clean", None)) for name in OUR_BACKENDS)
 
 
 @pytest.mark.parametrize("command", [["run", "-a", "oracle"], ["eval", "-n", "any"]])
@@ -75,4 +83,4 @@ def test_clean_goes_on_where_there_is_no_engine(
     assert f"removed {left}\n" in said.out
     assert said.err.startswith("docker: not looked at: cannot connect to the Docker daemon")
     assert main(["clean", "--backend", "docker"]) == 2
-    assert set(clean.NEARBY) <= set(clean.CLEANERS)
+    assert set(clean.NEARBY) <= set(OUR_BACKENDS)

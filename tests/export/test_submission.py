@@ -11,8 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cooperbench.cli import main
-from cooperbench.export.submission import canonical, checksum_of, submission_of, totals_of
-from cooperbench.export.verify import verify_submission
+from cooperbench.export.submission import canonical, checksum_of, submission_of, totals_of, verify_submission
 from cooperbench.report.loading import load_run
 from tests.report.factory import Kind, keys_of, layout, write_run
 

@@ -1,4 +1,10 @@
-"""Finding a backend by its name: ours, those that were registered, entry points, and `module:Class`."""
+"""Finding a backend by its name: ours, those that were registered, entry points, and `module:Class`.
+
+What the command line offers of a backend it finds in attributes of its class, all optional: `flags`, the flags of
+`cooperbench run` and `eval` that it takes, each with the environment variable that it is read from; `clean`, a static
+method that removes what killed processes left and returns a line for each; `about`, a few words for
+`cooperbench doctor` after a successful `check`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +15,7 @@ from cooperbench.errors import UserError
 from cooperbench.importing import import_named
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from cooperbench.sandbox.contract import EvalBackend
 
@@ -21,11 +27,7 @@ _OURS = {
     "modal": "cooperbench.backends.modal:ModalBackend",
     "gcp": "cooperbench.backends.gcp:GCPBatchBackend",
 }
-_SDKS = {
-    "modal": "pip install 'cooperbench[modal]' and modal token new",
-    "gcp": "pip install 'cooperbench[gcp]'",
-}
-"""What makes the modules that a backend imports appear."""
+OUR_BACKENDS = tuple(_OURS)
 
 _registered: dict[str, Callable[[], EvalBackend]] = {}
 _lock = threading.Lock()
@@ -48,36 +50,44 @@ def backend_names() -> tuple[str, ...]:
 
 def get_backend(name: str) -> EvalBackend:
     """A backend by its name, or by `module:Class`; UserError where there is none or it cannot work here."""
+    return find_factory(name)()
+
+
+def find_factory(name: str) -> Callable[[], EvalBackend]:
+    """What makes a backend, in general its class; UserError where there is none or it cannot be imported."""
     from importlib.metadata import entry_points
 
     if factory := _registered.get(name):
-        return factory()
+        return factory
     if dotted := _OURS.get(name):
-        return _ours(name, dotted)
+        return _load_ours(name, dotted)
     for point in entry_points(group=ENTRY_POINT_GROUP, name=name):
-        return _made(name, point.value, point.load)
+        return _load(name, point.value, point.load)
     if ":" in name:
-        return _made(name, name, lambda: _resolve(name))
+        return _load(name, name, lambda: _resolve(name))
     raise UserError(f"unknown backend {name!r}; there are: {', '.join(backend_names())}, or module:Class")
 
 
-def _ours(name: str, dotted: str) -> EvalBackend:
+def flags_of(name: str) -> Mapping[str, str]:
+    """The flags that a backend takes, each with its environment variable."""
+    return cast("Mapping[str, str]", getattr(find_factory(name), "flags", {}))
+
+
+def _load_ours(name: str, dotted: str) -> Callable[[], EvalBackend]:
     try:
-        factory = _resolve(dotted)
+        return _resolve(dotted)
     except ModuleNotFoundError as error:
         if error.name == dotted.partition(":")[0]:
             raise UserError(f"the {name} backend is not part of this version; use --backend local") from error
-        hint = _SDKS.get(name, f"install {error.name}")
-        raise UserError(f"the {name} backend needs {error.name}: {hint}; or use --backend local") from error
-    return factory()
+        hint = f"pip install 'cooperbench[{name}]'; or use --backend local"
+        raise UserError(f"the {name} backend needs {error.name}: {hint}") from error
 
 
-def _made(name: str, dotted: str, load: Callable[[], Callable[[], EvalBackend]]) -> EvalBackend:
+def _load(name: str, dotted: str, load: Callable[[], Callable[[], EvalBackend]]) -> Callable[[], EvalBackend]:
     try:
-        factory = load()
+        return load()
     except (ImportError, AttributeError, ValueError) as error:
         raise UserError(f"backend {name!r} cannot be loaded from {dotted}: {error}") from error
-    return factory()
 
 
 def _resolve(dotted: str) -> Callable[[], EvalBackend]:

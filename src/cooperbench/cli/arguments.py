@@ -7,7 +7,10 @@ import math
 import re
 
 from cooperbench.models import EVAL_NETWORKS
+from cooperbench.settings import BACKEND_VARIABLE, DOCUMENTED_BACKEND
 
+BACKEND_DEFAULT = f"${BACKEND_VARIABLE}, your config, {DOCUMENTED_BACKEND}"
+"""Of `--backend`, for its help."""
 _NUMBER = re.compile(r"[0-9]{1,9}")
 
 

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import sys
-from importlib import import_module
 from typing import TYPE_CHECKING
 
+from cooperbench.backends.registry import OUR_BACKENDS, find_factory
 from cooperbench.errors import CooperBenchError, UserError
 from cooperbench.text import printable
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable
 
-CLEANERS = {
-    "local": "cooperbench.backends.local.leftovers:clean",
-    "docker": "cooperbench.backends.docker.leftovers:clean",
-    "modal": "cooperbench.backends.modal.leftovers:clean",
-    "gcp": "cooperbench.backends.gcp.backend:clean",
-}
-"""Where things can be left over: functions that remove it and return what it was, one line each."""
 NEARBY = ("local", "docker")
 """Looked at unless somewhere is named; the others cost time, or need credentials."""
 
@@ -26,7 +20,7 @@ NEARBY = ("local", "docker")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--backend",
-        choices=tuple(CLEANERS),
+        choices=OUR_BACKENDS,
         help=f"where to look (default: {' and '.join(NEARBY)}, if it answers)",
     )
     parser.add_argument(
@@ -50,8 +44,8 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _clean(backend: str) -> list[str]:
-    module, _, function = CLEANERS[backend].partition(":")
-    return list(getattr(import_module(module), function)())
+    clean: Callable[[], list[str]] = getattr(find_factory(backend), "clean", list)
+    return clean()
 
 
 def _clean_if_there(backend: str) -> list[str]:

@@ -10,6 +10,7 @@ import os
 import shlex
 from typing import TYPE_CHECKING
 
+from cooperbench.backends.registry import OUR_BACKENDS, flags_of
 from cooperbench.dataset.images import ENVIRONMENT_VARIABLE, image_template
 from cooperbench.errors import UserError
 
@@ -34,7 +35,9 @@ def add_container_arguments(group: argparse.ArgumentParser | _ArgumentGroup) -> 
         help="a folder of this machine in every container, for debugging (docker only; repeatable)",
     )
     group.add_argument(
-        "--gpu", metavar="TYPE", help="a GPU for every sandbox, e.g. T4 or A100-80GB:2 (modal only)"
+        "--gpu",
+        metavar="TYPE",
+        help="a GPU for every sandbox, e.g. T4 or A100-80GB:2 (if the backend has GPUs)",
     )
 
 
@@ -48,27 +51,22 @@ def add_template_argument(group: argparse.ArgumentParser | _ArgumentGroup) -> No
 
 def use_container_arguments(args: argparse.Namespace, backend: str) -> None:
     """Check them against the backend and put them in force for this process."""
-    mounts, pull = args.mount, args.pull
-    for flag, value, its_backend in (
-        ("--mount", mounts, "docker"),
-        ("--pull", pull, "docker"),
-        ("--gpu", args.gpu, "modal"),
-    ):
-        if value and backend != its_backend:
-            raise UserError(f"{flag} is for --backend {its_backend}, not {backend}")
+    given = {"--mount": shlex.join(args.mount or ()), "--pull": args.pull, "--gpu": args.gpu}
+    given = {flag: value for flag, value in given.items() if value}
+    for flag in given:
+        if flag not in flags_of(backend):
+            others = " or ".join(name for name in OUR_BACKENDS if flag in flags_of(name))
+            raise UserError(f"{flag} is for --backend {others}, not {backend}")
     if args.image_template and backend == "local":
         raise UserError("--image-template is not for --backend local, which prepares tasks by their setup.sh")
     use_template_argument(args)
-    if mounts:
+    if args.mount:
         from cooperbench.backends.docker.settings import read_mount
 
-        for mount in mounts:
+        for mount in args.mount:
             read_mount(mount)
-        os.environ["COOPERBENCH_DOCKER_MOUNTS"] = shlex.join(mounts)
-    if args.gpu:
-        os.environ["COOPERBENCH_MODAL_GPU"] = args.gpu
-    if pull:
-        os.environ["COOPERBENCH_DOCKER_PULL"] = pull
+    for flag, value in given.items():
+        os.environ[flags_of(backend)[flag]] = value
 
 
 def use_template_argument(args: argparse.Namespace) -> None:

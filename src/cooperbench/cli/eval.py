@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cooperbench.cli.arguments import (
+    BACKEND_DEFAULT,
     add_eval_network_argument,
     add_logs_argument,
     add_selection_arguments,
@@ -33,9 +34,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-n", "--name", required=True, help="the experiment's name")
     add_selection_arguments(parser)
-    parser.add_argument(
-        "--backend", help="where tests run (default: $COOPERBENCH_BACKEND, your config, modal)"
-    )
+    parser.add_argument("--backend", help=f"where tests run (default: {BACKEND_DEFAULT})")
     parser.add_argument(
         "-c",
         "--concurrency",

@@ -74,7 +74,7 @@ def _without_verdict(run: Run) -> list[str]:
 
 
 def _verify(path: Path, logs_dir: Path, run: Run | None) -> int:
-    from cooperbench.export.verify import verify_submission
+    from cooperbench.export.submission import verify_submission
 
     found = verify_submission(path, logs_dir, run)
     for line in found.mismatches:

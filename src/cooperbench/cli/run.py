@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from cooperbench.agents.base import Limits
 from cooperbench.agents.registry import short_name, uses_model
+from cooperbench.backends.registry import OUR_BACKENDS
 from cooperbench.cli import EXIT_ERRORS, EXIT_OVER_BUDGET
 from cooperbench.cli.arguments import (
+    BACKEND_DEFAULT,
     above_zero,
     add_eval_network_argument,
     add_logs_argument,
@@ -75,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     where = parser.add_argument_group("where, and how much")
     where.add_argument(
         "--backend",
-        help="local, docker, modal, gcp or module:Class (default: $COOPERBENCH_BACKEND, your config, modal)",
+        help=f"{', '.join(OUR_BACKENDS)} or module:Class (default: {BACKEND_DEFAULT})",
     )
     where.add_argument(
         "-c",

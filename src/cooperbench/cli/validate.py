@@ -7,7 +7,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cooperbench.cli.arguments import add_eval_network_argument, add_selection_arguments, whole_above_zero
+from cooperbench.cli.arguments import (
+    BACKEND_DEFAULT,
+    add_eval_network_argument,
+    add_selection_arguments,
+    whole_above_zero,
+)
 from cooperbench.dataset.discovery import discover, resolve_dataset_dir
 from cooperbench.errors import UserError
 from cooperbench.eval.conflicts import golden_conflicts, to_json
@@ -34,9 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--report", type=Path, metavar="FILE", help="write the conflicts to this file as well"
     )
-    parser.add_argument(
-        "--backend", help="where tests run (default: $COOPERBENCH_BACKEND, your config, modal)"
-    )
+    parser.add_argument("--backend", help=f"where tests run (default: {BACKEND_DEFAULT})")
     parser.add_argument(
         "-c", "--concurrency", type=whole_above_zero, default=4, help="tasks at once (default: %(default)s)"
     )

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from cooperbench.doctor.findings import Asked, Finding, Status, from_error
 from cooperbench.errors import CooperBenchError, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from typing import Any
+
+    from cooperbench.sandbox.contract import CheckingBackend, EvalBackend
 
 LOCAL_BACKEND = "backend local"
 _LIMITS = {"memory": "MemoryLimit", "processes": "PidsLimit", "cpu": "CpuCfsQuota"}
@@ -23,7 +26,7 @@ def backends(asked: Asked) -> Iterator[Finding]:
 
     first = [name for name in ("local", "docker") if name in backend_names()]
     for name in dict.fromkeys((*first, *backend_names())):
-        yield from OWN_CHECKS[name]() if name in OWN_CHECKS else _loads(name)
+        yield from OWN_CHECKS[name]() if name in OWN_CHECKS else _loads(name, _check)
 
 
 def _local() -> Iterator[Finding]:
@@ -78,18 +81,6 @@ def _engine(client: str) -> Finding:
         engine.close()
 
 
-def _modal() -> Iterator[Finding]:
-    """By asking Modal: only it knows whether a token is valid."""
-    from cooperbench.backends.modal.account import check
-
-    try:
-        yield Finding("backend modal", Status.OK, check())
-    except UserError as error:
-        yield from_error("backend modal", Status.MISSING, error)
-    except CooperBenchError as error:
-        yield Finding("backend modal", Status.BROKEN, str(error), "try again later")
-
-
 def _gcp() -> Iterator[Finding]:
     """By asking each service once, if there is a project and credentials where Google's libraries look for them."""
     own = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
@@ -119,23 +110,38 @@ def _google_services(name: str) -> Iterator[Finding]:
     yield Finding(name, Status.OK, f"project {settings.project}; {'; '.join(answers)}")
 
 
-def _loads(name: str) -> Iterator[Finding]:
+def _loads(name: str, use: Callable[[EvalBackend], str] = lambda _: "can be loaded") -> Iterator[Finding]:
     from cooperbench.eval.backends import get_backend
 
     try:
-        get_backend(name)
-    except CooperBenchError as error:
+        about = use(get_backend(name))
+    except UserError as error:
         yield from_error(f"backend {name}", Status.MISSING, error)
+    except CooperBenchError as error:
+        yield Finding(f"backend {name}", Status.BROKEN, str(error), "try again later")
     except Exception as error:  # somebody else's code: it must not hide the others
         detail = f"cannot be loaded: {type(error).__name__}: {error}"
         yield Finding(f"backend {name}", Status.BROKEN, detail, "see where it comes from: pip list")
     else:
-        yield Finding(f"backend {name}", Status.OK, "can be loaded")
+        yield Finding(f"backend {name}", Status.OK, about)
+
+
+def _check(backend: EvalBackend) -> str:
+    """By its own `check` where it has one, which may ask a service: only that knows whether a token is valid."""
+    from cooperbench.sandbox.contract import capabilities_of
+
+    if not capabilities_of(backend).checks:
+        return "can be loaded"
+    try:
+        cast("CheckingBackend", backend).check()
+        return str(getattr(backend, "about", "its check passes"))
+    finally:
+        if capabilities_of(backend).closes:
+            cast("Any", backend).close()
 
 
 OWN_CHECKS: dict[str, Callable[[], Iterator[Finding]]] = {
     "local": _local,
     "docker": _engines,
-    "modal": _modal,
     "gcp": _gcp,
 }

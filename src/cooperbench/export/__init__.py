@@ -1,26 +1,28 @@
-"""A run's results in the formats of other tools: a function a format, named in a table.
+"""A run's results in the formats of other tools: a function for each format, named in a table.
 
-Such a function, `write(run, target)`, puts files there and says which, and which pairs it had to leave out. It reads
-what is on disk through `report.loading`, so that half-finished and older runs are exported as far as they go.
+Such a function, `write(run, target)`, writes files there and returns which, and which pairs it had to leave out. It
+reads what is on disk through `report.loading`, so that half-finished and older runs are exported as far as they go.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, NamedTuple
 
 from cooperbench.errors import UserError
+from cooperbench.storage import write_bytes
 from cooperbench.text import names_for_error
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from cooperbench.report.loading import Run
 
 
 class Format(NamedTuple):
-    module: str
-    function: str
+    writer: str
+    """`module:function`, imported when it is used."""
     meaning: str
     """For the help."""
     file_name: str | None = None
@@ -28,14 +30,17 @@ class Format(NamedTuple):
 
 
 FORMATS = {
-    "csv": Format("tables", "write_csv", "a row for each pair", "pairs.csv"),
-    "parquet": Format("tables", "write_parquet", "the same, with types", "pairs.parquet"),
-    "junit": Format("junit", "write", "JUnit XML, pairs as tests, for CI", "junit.xml"),
+    "csv": Format("cooperbench.export:write_csv", "a row for each pair", "pairs.csv"),
+    "parquet": Format("cooperbench.export:write_parquet", "the same, with types", "pairs.parquet"),
+    "junit": Format("cooperbench.export.junit:write", "JUnit XML, pairs as tests, for CI", "junit.xml"),
     "leaderboard": Format(
-        "submission", "write", "verdicts with checksums of what they rest on, to hand in", "submission.json"
+        "cooperbench.export.submission:write",
+        "verdicts with checksums of what they rest on, to hand in",
+        "submission.json",
     ),
     "atif": Format(
-        "atif", "write", "Agent Trajectory Interchange Format, a document a pair, and one an agent"
+        "cooperbench.export.atif:write",
+        "Agent Trajectory Interchange Format, a document a pair, and one an agent",
     ),
 }
 
@@ -44,10 +49,6 @@ class Exported(NamedTuple):
     files: list[Path]
     left_out: list[str]
     """A line for each pair that has nothing to export."""
-
-
-class _Write(Protocol):
-    def __call__(self, run: Run, target: Path) -> Exported: ...
 
 
 def default_target(run: Run, format_name: str) -> Path:
@@ -63,7 +64,8 @@ def export_run(run: Run, format_name: str, target: Path) -> Exported:
     chosen = _format(format_name)
     if chosen.file_name is not None and target.is_dir():
         target /= chosen.file_name
-    write = cast("_Write", getattr(import_module(f"cooperbench.export.{chosen.module}"), chosen.function))
+    module, _, function = chosen.writer.partition(":")
+    write: Callable[[Run, Path], Exported] = getattr(import_module(module), function)
     try:
         done = write(run, target) if run.pairs else Exported([], [])
     except OSError as error:
@@ -72,6 +74,21 @@ def export_run(run: Run, format_name: str, target: Path) -> Exported:
         reason = done.left_out[0] if done.left_out else "there are no pairs in it"
         raise UserError(f"nothing of run {run.name!r} can be exported: {reason}")
     return done
+
+
+def write_csv(run: Run, target: Path) -> Exported:
+    """The same rows as `cooperbench report --csv`."""
+    from cooperbench.report.rows import csv_bytes, pair_rows
+
+    write_bytes(target, csv_bytes(pair_rows([run])))
+    return Exported([target], [])
+
+
+def write_parquet(run: Run, target: Path) -> Exported:
+    from cooperbench.report.rows import pair_rows, parquet_bytes
+
+    write_bytes(target, parquet_bytes(pair_rows([run])))
+    return Exported([target], [])
 
 
 def _format(name: str) -> Format:

@@ -1,6 +1,6 @@
 """JUnit XML, as CI systems read it: a suite for each setting, a test for each pair.
 
-A pair that failed is a failure with what failed and the ends of the test outputs. What nobody judged is no failure of
+A pair that failed is a failure with what failed and the ends of the test outputs. What was not judged is no failure of
 the agents: our errors and files that cannot be read are errors; what was not run or judged yet, or cannot be judged
 because a golden patch does not pass, is skipped. A pair with unsound tests says so in its output.
 """

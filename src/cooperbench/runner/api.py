@@ -15,6 +15,7 @@ from cooperbench.eval.reference import sound_pairs
 from cooperbench.runner.config import RunConfig
 from cooperbench.runner.display import header_lines
 from cooperbench.runner.plan import make_plan, something_to_run
+from cooperbench.settings import DOCUMENTED_BACKEND
 from cooperbench.storage import DEFAULT_LOGS_DIR, checked_run_name
 from cooperbench.team.mailbox import DEFAULT_REDIS_URL, open_mailboxes
 from cooperbench.text import plural
@@ -47,7 +48,7 @@ def run(
     messaging_enabled: bool = True,
     auto_eval: bool = True,
     eval_concurrency: int = 10,
-    backend: str = "modal",
+    backend: str = DOCUMENTED_BACKEND,
     agent_config: str | None = None,
     *,
     dataset_dir: str | Path | None = None,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from cooperbench.dataset.discovery import discover, load_tasks, resolve_dataset_dir
 from cooperbench.errors import UserError
 from cooperbench.models import Pair
-from cooperbench.settings import checked_eval_network
+from cooperbench.settings import DOCUMENTED_BACKEND, checked_eval_network
 from cooperbench.storage import DEFAULT_LOGS_DIR, ExperimentPaths, is_finished, read_json
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def evaluate(
     features: list[int] | None = None,
     concurrency: int = 10,
     force: bool = False,
-    backend: str = "modal",
+    backend: str = DOCUMENTED_BACKEND,
     *,
     dataset_dir: str | Path | None = None,
     logs_dir: str | Path = DEFAULT_LOGS_DIR,
@@ -203,7 +203,7 @@ def run_patch_test(
     feature_id: int,
     agent_patch: str | Path | None = None,
     timeout: int = DEFAULT_TEST_SECONDS,
-    backend: str = "modal",
+    backend: str = DOCUMENTED_BACKEND,
     *,
     dataset_dir: str | Path | None = None,
     eval_network: EvalNetwork = "auto",

@@ -26,7 +26,7 @@ dir=$1 errors=$2
 # As an image that trusts it would have it in its environment.
 [ -e /opt/tunnels.pem ] && export GIT_SSL_CAINFO=/opt/tunnels.pem GIT_SSL_CAPATH=/opt
 mkdir -p "$dir"
-[ -d /tmp/bare ] && PATH=/tmp/bare:$PATH
+[ -d /tmp/bare ] && PATH=/tmp/bare
 exec 2>/dev/null # what this shell says of the command's end is not the command's
 [ "$errors" = pipe ] && err=$dir/err || err=/dev/null
 [ "$3" ] && cd "$3"

@@ -1,4 +1,4 @@
-"""The conformance suite against Modal's client and a control plane of ours, with a channel and without one."""
+"""The conformance suite against Modal's client and a control plane of ours."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cooperbench.sandbox.conformance import SandboxConformance
-from tests.backends.modal.plane import BARE_IMAGE, HOST_IMAGE
+from tests.backends.modal.plane import HOST_IMAGE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,12 +23,3 @@ class TestChannel(SandboxConformance):
     @pytest.fixture
     def make_sandbox(self, modal_of_class: ModalBackend) -> Callable[[], RichSandbox]:
         return lambda: modal_of_class.create_sandbox(HOST_IMAGE, timeout=300)
-
-
-class TestWithoutChannel(SandboxConformance):
-    isolated = True
-    shared = True
-
-    @pytest.fixture
-    def make_sandbox(self, modal_of_class: ModalBackend) -> Callable[[], RichSandbox]:
-        return lambda: modal_of_class.create_sandbox(BARE_IMAGE, timeout=300)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
-from grpclib import Status
+from grpclib import Status as Reply
 
-from cooperbench.backends.modal import ModalBackend, account, throttle
-from cooperbench.backends.modal.account import check
+from cooperbench.backends.modal import ModalBackend, connection
+from cooperbench.doctor.backends import backends
+from cooperbench.doctor.findings import Asked, Finding, Status
 from cooperbench.errors import InfraError, SandboxDead, UserError
 from tests.backends.modal.plane import HOST_IMAGE
 
@@ -31,7 +33,7 @@ def _fresh_client(plane: Plane) -> Iterator[None]:
 
 
 def test_an_outage_while_a_sandbox_is_made_passes(plane: Plane, modal: ModalBackend) -> None:
-    plane.faults.add("SandboxCreateV2", Status.UNAVAILABLE, times=6)
+    plane.faults.add("SandboxCreateV2", Reply.UNAVAILABLE, times=6)
     sandbox = modal.create_sandbox(HOST_IMAGE)
     assert sandbox.run(["echo", "ok"]).stdout == b"ok\n"
     assert plane.faults.requests["SandboxCreateV2"] > 6
@@ -39,7 +41,7 @@ def test_an_outage_while_a_sandbox_is_made_passes(plane: Plane, modal: ModalBack
 
 
 def test_an_answer_that_was_lost_does_not_leave_a_second_sandbox(plane: Plane, modal: ModalBackend) -> None:
-    plane.faults.add("SandboxCreateV2", Status.UNAVAILABLE, times=1, after=True)
+    plane.faults.add("SandboxCreateV2", Reply.UNAVAILABLE, times=1, after=True)
     sandbox = modal.create_sandbox(HOST_IMAGE)
     assert [guest.sandbox_id for guest in plane.running()] == [sandbox.name]
     assert sandbox.run(["echo", "ok"]).stdout == b"ok\n"
@@ -52,12 +54,12 @@ def test_rate_limits_mean_fewer_at_once_and_then_more_again(plane: Plane, modal:
         made = list(threads.map(lambda _: modal.create_sandbox(HOST_IMAGE), range(24)))
     assert len(plane.running()) == len(made) == 24
     assert plane.faults.refused > 0
-    slow = modal._throttle.places
+    slow = modal._creation_limit.slots
     assert slow < 24
     plane.faults.most_creating = 10**9
     for _ in range(slow):
         modal.create_sandbox(HOST_IMAGE).terminate()
-    assert modal._throttle.places > slow
+    assert modal._creation_limit.slots > slow
 
 
 def test_a_slow_start_is_waited_for(plane: Plane, modal: ModalBackend) -> None:
@@ -76,9 +78,9 @@ def test_streams_that_are_cut_are_read_on_from_where_they_were(plane: Plane, mod
 
 def test_requests_that_fail_now_and_then_are_made_again(plane: Plane, modal: ModalBackend) -> None:
     sandbox = modal.create_sandbox(HOST_IMAGE)
-    plane.faults.add("TaskExecStdinWrite", Status.UNAVAILABLE, times=3, after=True)
+    plane.faults.add("TaskExecStdinWrite", Reply.UNAVAILABLE, times=3, after=True)
     assert sandbox.run(["bash", "-c", "echo once >>file; cat file"]).stdout == b"once\n"
-    plane.faults.add("TaskExecStart", Status.INTERNAL, times=3)
+    plane.faults.add("TaskExecStart", Reply.INTERNAL, times=3)
     stream = sandbox.open_stream(["echo", "ok"])
     assert stream.stdout.read() == b"ok\n"
     stream.close()
@@ -88,10 +90,10 @@ def test_what_modal_does_not_want_just_now_is_asked_for_again(
     plane: Plane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From the first request of a run to its last: else a run does not begin, or a sandbox goes on."""
-    monkeypatch.setattr(account, "_FIRST_PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(connection, "_FIRST_PAUSE_SECONDS", 0.05)
     requests = ("AppGetOrCreate", "SandboxListV2", "TaskExecStart", "SandboxTerminateV2")
     for name in requests:
-        plane.faults.add(name, Status.RESOURCE_EXHAUSTED, times=2)
+        plane.faults.add(name, Reply.RESOURCE_EXHAUSTED, times=2)
     backend = ModalBackend()
     sandbox = backend.create_sandbox(HOST_IMAGE)
     assert sandbox.run(["echo", "ok"]).stdout == b"ok\n"
@@ -99,7 +101,7 @@ def test_what_modal_does_not_want_just_now_is_asked_for_again(
     assert plane.running() == []
     assert all(plane.faults.requests[name] == 3 for name in requests)
     backend.create_sandbox(HOST_IMAGE)
-    plane.faults.add("SandboxTerminateV2", Status.UNAVAILABLE, times=10)
+    plane.faults.add("SandboxTerminateV2", Reply.UNAVAILABLE, times=10)
     backend.close()
     assert plane.running() == []
 
@@ -108,8 +110,8 @@ def test_modal_out_of_reach_is_waited_for_once_and_not_for_each_sandbox(
     plane: Plane, modal: ModalBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sandboxes = [modal.create_sandbox(HOST_IMAGE) for _ in range(3)]
-    monkeypatch.setattr(account, "PATIENCE_SECONDS", 2.0)
-    plane.faults.add("SandboxTerminateV2", Status.RESOURCE_EXHAUSTED, times=10**6)
+    monkeypatch.setattr(connection, "RETRY_SECONDS", 2.0)
+    plane.faults.add("SandboxTerminateV2", Reply.RESOURCE_EXHAUSTED, times=10**6)
     asked: list[int] = []
     for sandbox in sandboxes:
         sandbox.terminate()
@@ -124,8 +126,8 @@ def test_modal_out_of_reach_is_waited_for_once_and_not_for_each_sandbox(
 def test_leftovers_that_cannot_be_looked_for_do_not_keep_a_run_from_beginning(
     plane: Plane, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(account, "PATIENCE_SECONDS", 0.0)
-    plane.faults.add("SandboxListV2", Status.UNAVAILABLE, times=10**6, message="no lists today")
+    monkeypatch.setattr(connection, "RETRY_SECONDS", 0.0)
+    plane.faults.add("SandboxListV2", Reply.UNAVAILABLE, times=10**6, message="no lists today")
     backend = ModalBackend()
     sandbox = backend.create_sandbox(HOST_IMAGE)
     assert "no lists today" in caplog.text
@@ -137,7 +139,7 @@ def test_leftovers_that_cannot_be_looked_for_do_not_keep_a_run_from_beginning(
 def test_output_that_is_lost_for_good_is_nobodys_result(plane: Plane, modal: ModalBackend) -> None:
     """Not an exit code either: the command may have done its work."""
     sandbox = modal.create_sandbox(HOST_IMAGE)
-    plane.faults.add("TaskExecStdinWrite", Status.DATA_LOSS, times=1000)
+    plane.faults.add("TaskExecStdinWrite", Reply.DATA_LOSS, times=1000)
     with pytest.raises(InfraError) as error:
         sandbox.run(["true"])
     assert not isinstance(error.value, SandboxDead)
@@ -167,8 +169,8 @@ def test_a_command_that_kills_its_own_shell_is_a_result(plane: Plane, modal: Mod
 def test_modal_that_stays_away_is_an_infrastructure_error(
     plane: Plane, modal: ModalBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(throttle, "ATTEMPTS", 2)
-    plane.faults.add("SandboxCreateV2", Status.UNAVAILABLE, times=10**6, message="nobody home")
+    monkeypatch.setattr(connection, "CREATE_ATTEMPTS", 2)
+    plane.faults.add("SandboxCreateV2", Reply.UNAVAILABLE, times=10**6, message="nobody home")
     with pytest.raises(InfraError, match="nobody home"):
         modal.create_sandbox(HOST_IMAGE)
 
@@ -176,13 +178,13 @@ def test_modal_that_stays_away_is_an_infrastructure_error(
 @pytest.mark.parametrize(
     ("status", "message", "words"),
     [
-        (Status.RESOURCE_EXHAUSTED, "Workspace spend limit reached", "quota.*modal.com/settings/usage"),
-        (Status.PERMISSION_DENIED, "read-only token", "modal profile current"),
-        (Status.INVALID_ARGUMENT, "no such region", "Modal refuses it: no such region"),
+        (Reply.RESOURCE_EXHAUSTED, "Workspace spend limit reached", "quota.*modal.com/settings/usage"),
+        (Reply.PERMISSION_DENIED, "read-only token", "modal profile current"),
+        (Reply.INVALID_ARGUMENT, "no such region", "Modal refuses it: no such region"),
     ],
 )
 def test_what_the_user_must_mend_is_said_in_one_line(
-    plane: Plane, modal: ModalBackend, status: Status, message: str, words: str
+    plane: Plane, modal: ModalBackend, status: Reply, message: str, words: str
 ) -> None:
     plane.faults.add("SandboxCreateV2", status, times=1, message=message)
     with pytest.raises(UserError, match=words) as error:
@@ -205,10 +207,24 @@ def test_the_wrong_environment(plane: Plane, monkeypatch: pytest.MonkeyPatch) ->
         ModalBackend().check()
 
 
-@pytest.mark.usefixtures("_fresh_client")
-def test_the_check_asks_modal(plane: Plane) -> None:
-    assert "the token is good" in check()
+def test_the_check_asks_modal_also_without_asserts(plane: Plane) -> None:
+    """In a process of its own: `python -O` leaves out asserts."""
+    script = "from cooperbench.backends.modal import ModalBackend; ModalBackend().check()"
+    subprocess.run([sys.executable, "-O", "-c", script], check=True, timeout=60)
     assert plane.faults.requests["AppGetOrCreate"] == 1
+
+
+@pytest.mark.usefixtures("_fresh_client")
+def test_the_doctor_asks_modal(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
+    def finding() -> Finding:
+        return next(found for found in backends(Asked()) if found.name == "backend modal")
+
+    found = finding()
+    assert found.status is Status.OK
+    assert "the token is good, app cooperbench" in found.detail
+    monkeypatch.setenv("MODAL_ENVIRONMENT", "nowhere")
+    found = finding()
+    assert (found.status, "modal environment list" in found.mend) == (Status.MISSING, True)
 
 
 def test_no_token(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,7 +242,7 @@ def test_not_installed(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_waiting_in_a_rate_limit_ends(
     plane: Plane, modal: ModalBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(throttle, "PATIENCE_SECONDS", 1.0)
+    monkeypatch.setattr(connection, "CREATE_RETRY_SECONDS", 1.0)
     plane.faults.most_creating = 0
     with pytest.raises(InfraError, match=r"rate limited by Modal.*-c"):
         modal.create_sandbox(HOST_IMAGE)

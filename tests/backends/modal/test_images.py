@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cooperbench.backends.image_digest import parse_image_name, resolve_digest
 from cooperbench.backends.modal import ModalBackend
-from cooperbench.backends.modal.registry import place_of, resolve_digest
 from cooperbench.dataset.discovery import load_tasks
 from cooperbench.errors import InfraError, UserError
 from tests.backends.docker.tasks import write_buildable
@@ -127,7 +127,7 @@ def test_what_cannot_be_pulled_is_built(plane: Plane, task: Task) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "place"),
+    ("name", "parsed"),
     [
         ("python:3.11", ("registry-1.docker.io", "library/python", "3.11")),
         ("akhatua/cooperbench-x:task1", ("registry-1.docker.io", "akhatua/cooperbench-x", "task1")),
@@ -136,8 +136,8 @@ def test_what_cannot_be_pulled_is_built(plane: Plane, task: Task) -> None:
         ("localhost:5000/a:b", ("localhost:5000", "a", "b")),
     ],
 )
-def test_where_a_name_leads(name: str, place: tuple[str, str, str]) -> None:
-    assert place_of(name) == place
+def test_parts_of_an_image_name(name: str, parsed: tuple[str, str, str]) -> None:
+    assert parse_image_name(name) == parsed
 
 
 def test_a_registry_that_does_not_know_the_name() -> None:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from modal_proto import api_pb2
 
 from cooperbench.backends.modal import ModalBackend
-from cooperbench.backends.modal.labels import owner_of, owner_tags
-from cooperbench.backends.modal.leftovers import clean
+from cooperbench.backends.modal.leftovers import owner_of, owner_tags
 from cooperbench.cli import main
 from cooperbench.sandbox.owner import this_owner
 from tests.backends.modal.plane import HOST_IMAGE
@@ -90,10 +89,10 @@ def test_only_dead_owners_of_this_machine_lose_their_sandboxes(plane: Plane) -> 
     }
     made = {name: foreign(plane, **owner_tags(owner)) for name, owner in owners.items()}
     made["nonsense"] = foreign(plane, **{**owner_tags(gone), "cooperbench-process": "x"})
-    assert set(clean()) == {made["dead"], made["same pid, other process"]}
+    assert set(ModalBackend.clean()) == {made["dead"], made["same pid, other process"]}
     assert ids(plane) == set(made.values()) - {made["dead"], made["same pid, other process"]}
     assert owner_of(owner_tags(me)) == me
-    assert clean() == []
+    assert ModalBackend.clean() == []
 
 
 def test_what_a_backend_lost_sight_of_ends_when_it_is_closed(plane: Plane, modal: ModalBackend) -> None:

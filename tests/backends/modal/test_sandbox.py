@@ -15,7 +15,7 @@ from cooperbench.backends.modal import ModalBackend
 from cooperbench.errors import SandboxDead, UserError
 from cooperbench.sandbox.access import open_sandbox
 from cooperbench.sandbox.contract import SandboxOptions
-from tests.backends.modal.plane import HOST_IMAGE
+from tests.backends.modal.plane import BARE_IMAGE, HOST_IMAGE
 
 if TYPE_CHECKING:
     from cooperbench.sandbox.contract import NetworkPolicy
@@ -113,6 +113,13 @@ def test_a_setting_that_cannot_be(plane: Plane, name: str, value: str, words: st
     with pytest.raises(UserError, match=words) as error:
         ModalBackend(**{name: value})
     assert "\n" not in str(error.value)
+
+
+def test_an_image_without_bash_is_refused_in_one_line(plane: Plane, modal: ModalBackend) -> None:
+    with pytest.raises(UserError, match=r"^im-bare: .*bash is missing; images need sh, bash") as error:
+        modal.create_sandbox(BARE_IMAGE)
+    assert "\n" not in str(error.value)
+    assert plane.running() == []
 
 
 def test_the_end_of_a_lifetime_is_told_as_such(plane: Plane, modal: ModalBackend) -> None:

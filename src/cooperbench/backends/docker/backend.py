@@ -9,7 +9,7 @@ import os
 import secrets
 import threading
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from cooperbench.backends.docker.agentlayer import installs_name, keep_as_image, prepare_agent_image
 from cooperbench.backends.docker.containers import check_mounts, create_container, make_folders
@@ -17,7 +17,7 @@ from cooperbench.backends.docker.engine import Engine, connect
 from cooperbench.backends.docker.faults import NotThere, faults
 from cooperbench.backends.docker.images import ImageStore, say_nothing
 from cooperbench.backends.docker.labels import INSTALLS, container_labels
-from cooperbench.backends.docker.leftovers import remove_leftovers, remove_session
+from cooperbench.backends.docker.leftovers import clean, remove_leftovers, remove_session
 from cooperbench.backends.docker.networks import Networks
 from cooperbench.backends.docker.sandbox import DockerSandbox, first_command, remove_container
 from cooperbench.backends.docker.settings import DockerSettings, read_settings
@@ -46,6 +46,7 @@ _backends: weakref.WeakSet[DockerBackend] = weakref.WeakSet()
 class DockerBackend:
     """Sandboxes in containers. What isolates them is said in `sandbox.py`, what can be set in `settings.py`."""
 
+    flags: ClassVar = {"--mount": "COOPERBENCH_DOCKER_MOUNTS", "--pull": "COOPERBENCH_DOCKER_PULL"}
     capabilities = Capabilities(
         rich=True,
         streams=True,
@@ -128,6 +129,11 @@ class DockerBackend:
         source = self.images.get(sandbox.image)
         name = installs_name(task, key)
         return keep_as_image(self.engine, self.images, sandbox, name, task, source, INSTALLS).name
+
+    @staticmethod
+    def clean() -> list[str]:
+        """For `cooperbench clean`."""
+        return clean()
 
     def close(self) -> None:
         """End what is still open, and let go of the engine. It is connected to again when used again."""

@@ -22,7 +22,7 @@ from cooperbench.backends.docker.images import ImageStore
 from cooperbench.backends.docker.networks import NO_TALK, Attachment, Networks
 from cooperbench.backends.docker.settings import read_settings
 from cooperbench.backends.gcp.faults import faults
-from cooperbench.backends.modal.registry import resolve_digest
+from cooperbench.backends.image_digest import resolve_digest
 from cooperbench.dataset.demo_data import demo_dir
 from cooperbench.dataset.images import ENVIRONMENT_VARIABLE, PUBLISHED_TEMPLATE, image_name, image_template
 from cooperbench.errors import InfraError, SandboxError

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cooperbench.backends.local.launcher import means_for
+from cooperbench.backends.local.leftovers import clean
 from cooperbench.backends.local.rundir import forget_run_dirs, run_dir
 from cooperbench.backends.local.sandbox import LocalSandbox
 from cooperbench.backends.local.templates import (
@@ -77,6 +78,11 @@ class LocalBackend:
     ) -> LocalSandbox:
         """`image`: what `prepare` gave, an image name of a task in the dataset, or `host` for an empty workspace."""
         return self._make(self._content_of(image), options or SandboxOptions(), timeout, workdir)
+
+    @staticmethod
+    def clean() -> list[str]:
+        """For `cooperbench clean`."""
+        return clean()
 
     def close(self) -> None:
         """Terminate what is still open. In a forked child that is the parent's business."""

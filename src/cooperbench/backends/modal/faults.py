@@ -1,7 +1,7 @@
-"""What goes wrong at Modal, said in one line: what happened, and the command that mends it.
+"""Errors of Modal's client as errors of ours, in one line: what happened, and the command that fixes it.
 
-`UserError` for what the user must mend, `InfraError` and its children for what may be gone when tried again. Exceptions
-of the client are told apart by class where that is enough, by the server's words where it is not.
+`UserError` for what the user must fix, `InfraError` and its children for what may be gone when tried again. Exceptions
+of the client are told apart by class where that is enough, by the server's message where it is not.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NOT_INSTALLED = (
     f"Modal's client is not installed: pip install 'cooperbench[modal]' and modal token new; {OTHERWISE}"
 )
 NO_TOKEN = f"there is no token for Modal: modal token new; {OTHERWISE}"
-_LONGEST_WORDS = 300
+_LONGEST_MESSAGE = 300
 _QUOTA = r"\b(billing|budget|spend|spending|payment|credits?|plan limit|usage limit|suspended)\b"
 _LIBRARIES = ("modal", "grpclib", "h2", "aiohttp", "synchronicity")
 
@@ -31,7 +31,7 @@ class Unavailable(InfraError):
 
 
 class RateLimited(InfraError):
-    """Modal was asked too often."""
+    """Modal refused since there were too many requests."""
 
 
 class Gone(SandboxError):
@@ -42,54 +42,54 @@ class Lost(SandboxError):
     """A command's input or output cannot be followed any more, whatever became of the command."""
 
 
-def words_of(error: BaseException) -> str:
-    """Modal's own words, on one line."""
-    return printable(re.sub(r"\s+", " ", str(error) or type(error).__name__))[:_LONGEST_WORDS].strip()
+def message_of(error: BaseException) -> str:
+    """Modal's own message, on one line."""
+    return printable(re.sub(r"\s+", " ", str(error) or type(error).__name__))[:_LONGEST_MESSAGE].strip()
 
 
-def translated(error: Exception, doing: str, environment: str = "") -> CooperBenchError:
+def translate(error: Exception, doing: str, environment: str = "") -> CooperBenchError:
     """The error of ours for one of the client, its transport or the operating system."""
     from modal import exception as modal
 
-    words = words_of(error)
+    message = message_of(error)
     if isinstance(error, modal.AuthError):
-        if "missing" in words.lower():
+        if "missing" in message.lower():
             return UserError(NO_TOKEN)
-        mend = "modal token new, or check MODAL_TOKEN_ID and MODAL_TOKEN_SECRET"
-        return UserError(f"Modal refuses the token ({words}): {mend}; {OTHERWISE}")
+        remedy = "modal token new, or check MODAL_TOKEN_ID and MODAL_TOKEN_SECRET"
+        return UserError(f"Modal refuses the token ({message}): {remedy}; {OTHERWISE}")
     if isinstance(error, modal.ImageBuildError):
-        image = re.search(r"\bim-\w+", words)
+        image = re.search(r"\bim-\w+", message)
         see = f" (see it with: modal image logs {image[0]})" if image else ""
-        return UserError(f"{doing}: the image cannot be built: {words}{see}")
+        return UserError(f"{doing}: the image cannot be built: {message}{see}")
     if isinstance(error, modal.PermissionDeniedError):
         return UserError(
-            f"{doing}: the token may not do that ({words}): modal profile current tells whose it is"
+            f"{doing}: the token may not do that ({message}): modal profile current tells whose it is"
         )
     if isinstance(error, modal.VersionError):
-        return UserError(f"{doing}: {words}: pip install --upgrade 'cooperbench[modal]'")
+        return UserError(f"{doing}: {message}: pip install --upgrade 'cooperbench[modal]'")
     if isinstance(error, modal.ResourceExhaustedError):
-        if re.search(_QUOTA, words, re.IGNORECASE):
+        if re.search(_QUOTA, message, re.IGNORECASE):
             return UserError(
-                f"{doing}: the workspace's quota is used up ({words}): see https://modal.com/settings/usage"
+                f"{doing}: the workspace's quota is used up ({message}): see https://modal.com/settings/usage"
             )
-        return RateLimited(f"{doing}: rate limited by Modal ({words}); reduce the concurrency with -c")
-    if isinstance(error, modal.NotFoundError) and "environment" in words.lower():
+        return RateLimited(f"{doing}: rate limited by Modal ({message}); reduce the concurrency with -c")
+    if isinstance(error, modal.NotFoundError) and "environment" in message.lower():
         named = f" {environment!r}" if environment else ""
         return UserError(
-            f"Modal has no environment{named} ({words}): modal environment list, then set MODAL_ENVIRONMENT"
+            f"Modal has no environment{named} ({message}): modal environment list, then set MODAL_ENVIRONMENT"
         )
     if isinstance(error, modal.NotFoundError | modal.ConflictError | modal.ClientClosed):
-        return Gone(f"{doing}: {words}")
+        return Gone(f"{doing}: {message}")
     if isinstance(error, modal.InvalidError | modal.UnimplementedError):
-        return UserError(f"{doing}: Modal refuses it: {words}")
+        return UserError(f"{doing}: Modal refuses it: {message}")
     if isinstance(error, TimeoutError):
         return SandboxTimeout(f"{doing}: Modal did not answer in time")
-    if _is_passing(error):
-        return Unavailable(f"{doing}: {words}")
-    return SandboxError(f"{doing}: {words}")
+    if _is_temporary(error):
+        return Unavailable(f"{doing}: {message}")
+    return SandboxError(f"{doing}: {message}")
 
 
-def _is_passing(error: Exception) -> bool:
+def _is_temporary(error: Exception) -> bool:
     from modal import exception as modal
 
     known = (modal.ServiceError, modal.InternalError, modal.InternalFailure, modal.ConnectionError, OSError)
@@ -98,7 +98,7 @@ def _is_passing(error: Exception) -> bool:
 
 @contextmanager
 def faults(doing: str, environment: str = "") -> Iterator[None]:
-    """Everything that the client throws inside leaves as an error of ours."""
+    """Whatever the client raises inside leaves as an error of ours."""
     try:
         yield
     except CooperBenchError:
@@ -106,4 +106,4 @@ def faults(doing: str, environment: str = "") -> Iterator[None]:
     except Exception as error:
         if not isinstance(error, OSError) and type(error).__module__.split(".")[0] not in _LIBRARIES:
             raise
-        raise translated(error, doing, environment) from error
+        raise translate(error, doing, environment) from error

@@ -1,8 +1,8 @@
 """A task's image at Modal: pulled by digest or built from the task's Dockerfile, and the one for agents.
 
 Modal builds images from definitions and keeps what it built, so that asking for the same again costs next to nothing.
-The agents' image is one more layer that replaces the repository's history by one commit: what lies below cannot be seen
-from inside a sandbox.
+The agents' image is one more layer that replaces the repository's history by one commit: a sandbox cannot see the
+layers below.
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ import base64
 import os
 import re
 import threading
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cooperbench.backends.modal.registry import resolve_digest
+from cooperbench.backends.image_digest import resolve_digest
 from cooperbench.dataset.demo_data import demo_dir
 from cooperbench.dataset.images import ENVIRONMENT_VARIABLE, PUBLISHED_TEMPLATE, image_name, image_template
 from cooperbench.errors import CooperBenchError, UserError
-from cooperbench.models import REPO_DIR
+from cooperbench.models import REPO_DIR, Image
 from cooperbench.sandbox.scrub import scrub_script
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
     import modal
 
-    from cooperbench.backends.modal.account import Account
+    from cooperbench.backends.modal.connection import Connection
     from cooperbench.backends.modal.settings import ModalSettings
     from cooperbench.models import Task
 
@@ -37,22 +36,11 @@ _BUILD_SECONDS = 2 * 3600.0
 _NO_ENTRYPOINT = "ENTRYPOINT []"
 
 
-@dataclass(frozen=True)
-class Made:
-    """A task's image that Modal has."""
-
-    source: modal.Image
-    agents: modal.Image
-    digest: str
-    """Of the registry, else Modal's id of the image, which stands for its definition."""
-    note: str
-
-
 class ImageStore:
-    """The images of one account; each is made once, whoever asks for it."""
+    """The images of one account; each is made once."""
 
-    def __init__(self, account: Account, settings: ModalSettings) -> None:
-        self._account = account
+    def __init__(self, connection: Connection, settings: ModalSettings) -> None:
+        self._connection = connection
         self._settings = settings
         self._lock = threading.Lock()
         self._known: dict[str, modal.Image] = {}
@@ -69,30 +57,32 @@ class ImageStore:
         if known is not None:
             return known
         if re.fullmatch(r"im-\w+", reference):
-            image = modal.Image.from_id(reference, client=self._account.client)
+            image = modal.Image.from_id(reference, client=self._connection.client)
         else:
             pulled = self._pulled(pinned(reference)[0], public=public)
             image = self._built(pulled, f"pulling {reference}")
         self._remember(reference, image)
         return image
 
-    def provide(self, task: Task) -> Made:
-        """The task's image, and the one without history that is made from it."""
+    def provide(self, task: Task) -> Image:
+        """The task's image, and the one without history that is made from it.
+
+        Its digest is the registry's, else Modal's id of the image, which stands for its definition.
+        """
         source, digest, note = self._source(task)
         agents = self._built(
             source.dockerfile_commands(scrub_command()), f"{task.label}: removing the history"
         )
         for image in (source, agents):
             self._remember(image.object_id, image)
-        return Made(source, agents, digest or source.object_id, note)
-
-    def name_of(self, task: Task) -> str:
-        """By the template that was set, else the published name: that is the one that registries have."""
-        template = self._settings.image_template or os.environ.get(ENVIRONMENT_VARIABLE)
-        return image_name(task, image_template(template or PUBLISHED_TEMPLATE))
+        notes = (note,) if note else ()
+        return Image(source.object_id, agents.object_id, digest or source.object_id, notes)
 
     def _source(self, task: Task) -> tuple[modal.Image, str, str]:
-        name, reason = self.name_of(task), ""
+        """The image as published or built, its digest if it has one, and a note for the user."""
+        # Without a template of the user's it is the published name, since that is the one that registries have.
+        template = self._settings.image_template or os.environ.get(ENVIRONMENT_VARIABLE)
+        name, reason = image_name(task, image_template(template or PUBLISHED_TEMPLATE)), ""
         if self._settings.images != "build" and not _is_ours(task):
             reference, digest = pinned(name)
             try:
@@ -128,7 +118,7 @@ class ImageStore:
         return image.dockerfile_commands(_NO_ENTRYPOINT)
 
     def _built(self, image: modal.Image, doing: str) -> modal.Image:
-        return self._account.call(doing, image.build.aio(self._account.app), _BUILD_SECONDS)
+        return self._connection.call(doing, image.build.aio(self._connection.app), _BUILD_SECONDS)
 
     def _remember(self, reference: str, image: modal.Image) -> None:
         with self._lock:
@@ -164,7 +154,7 @@ def _is_about_the_image(error: UserError) -> bool:
 
 
 def _is_ours(task: Task) -> bool:
-    """The demo's tasks are in no registry; whoever took their names there is not us."""
+    """The demo's tasks: they are in no registry, and an image with their name there is not ours."""
     try:
         return task.path.resolve().is_relative_to(demo_dir().resolve())
     except UserError:

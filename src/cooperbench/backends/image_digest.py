@@ -1,7 +1,7 @@
-"""What a name in a registry of images stands for today: its digest, asked for without credentials.
+"""The digest that a name in a container registry stands for today, asked for without credentials.
 
-Modal keeps for good what it once pulled by a name. With the digest a newer image under the old name is seen, and
-results tell exactly what they were made with.
+Clouds keep what they once pulled by a name. With the digest a newer image under the old name is noticed, and results
+say exactly what they were made with.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _ACCEPT = ", ".join(
 _LOCAL = re.compile(r"(localhost|127\.0\.0\.1)(:\d+)?")
 
 
-class Place(NamedTuple):
+class ImageName(NamedTuple):
     server: str
     repository: str
     tag: str
 
 
-def place_of(name: str) -> Place:
+def parse_image_name(name: str) -> ImageName:
     """`python:3.11` is library/python at Docker Hub, as everywhere."""
     first, slash, rest = name.partition("/")
     if slash and ("." in first or ":" in first or first == "localhost"):
@@ -49,24 +49,24 @@ def place_of(name: str) -> Place:
     if server == "docker.io":
         server = "registry-1.docker.io"
     repository, _, tag = path.partition(":")
-    return Place(server, repository, tag or "latest")
+    return ImageName(server, repository, tag or "latest")
 
 
 def resolve_digest(name: str) -> str:
     """InfraError where the registry cannot be reached, wants credentials, or does not know the name."""
-    place = place_of(name)
-    scheme = "http" if _LOCAL.fullmatch(place.server) else "https"
-    url = f"{scheme}://{place.server}/v2/{place.repository}/manifests/{urllib.parse.quote(place.tag)}"
+    image = parse_image_name(name)
+    scheme = "http" if _LOCAL.fullmatch(image.server) else "https"
+    url = f"{scheme}://{image.server}/v2/{image.repository}/manifests/{urllib.parse.quote(image.tag)}"
     headers = {"Accept": _ACCEPT}
     try:
         status, answer = _head(url, headers)
         if status == 401 and (token := _token(answer.get("www-authenticate", ""))):
             status, answer = _head(url, {**headers, "Authorization": f"Bearer {token}"})
     except (OSError, ValueError) as error:
-        raise InfraError(f"asking {place.server} for {name}: {error}") from error
+        raise InfraError(f"asking {image.server} for {name}: {error}") from error
     digest = answer.get("docker-content-digest", "")
     if status != 200 or not _DIGEST.fullmatch(digest):
-        raise InfraError(f"{place.server} does not tell what {name} is (status {status})")
+        raise InfraError(f"{image.server} does not tell what {name} is (status {status})")
     return digest
 
 

@@ -1,8 +1,9 @@
-"""One command in a sandbox at Modal, and the bytes to and from it with deadlines: a `Transport`."""
+"""A `Transport` over one exec in a sandbox at Modal: bytes to and from a command, with deadlines."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import queue
 import threading
 import time
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from modal.container_process import ContainerProcess
 
-    from cooperbench.backends.modal.loop import Loop
+    from cooperbench.backends.modal.connection import EventLoop
 
 _PIECE_BYTES = 1 << 20
 """Of one request; servers refuse messages of a few megabytes."""
@@ -25,23 +26,26 @@ _MOST_WAITING_BYTES = 64 * 1024 * 1024
 _END_OF_INPUT_SECONDS = 600.0
 
 
-class Line:
-    """Where the command has ended, reading gives b"". Where Modal cannot be reached it is a SandboxError.
+class ExecTransport:
+    """When the command has ended, `receive` gives b"". Where Modal cannot be reached it raises SandboxError.
 
-    The client reads on by itself, from the right place, when its connection breaks.
+    When its connection breaks, Modal's client by itself reads on from the right place.
     """
 
     def __init__(
-        self, loop: Loop, process: ContainerProcess[bytes], on_close: Callable[[Line], None]
+        self,
+        event_loop: EventLoop,
+        process: ContainerProcess[bytes],
+        on_close: Callable[[ExecTransport], None],
     ) -> None:
-        self._loop = loop
+        self._event_loop = event_loop
         self._process = process
         self._on_close = on_close
         self._chunks: queue.SimpleQueue[bytes | CooperBenchError] = queue.SimpleQueue()
         self._waiting_bytes = 0
         self._count_lock = threading.Lock()
         self._closed = False
-        self._reading: Future[None] = loop.spawn(self._read())
+        self._reading: Future[None] = event_loop.spawn(self._read())
 
     def send(self, data: bytes, deadline: float) -> None:
         for start in range(0, len(data), _PIECE_BYTES):
@@ -67,13 +71,13 @@ class Line:
         return found
 
     def close(self) -> None:
-        """From any thread; one that is receiving is told that the other end is gone."""
+        """From any thread; a thread that is receiving gets b""."""
         if self._closed:
             return
         self._closed = True
         self._reading.cancel()
         self._chunks.put(b"")
-        self._loop.soon(self._finish())
+        self._event_loop.spawn(self._finish())
         self._on_close(self)
 
     def _write(self, piece: bytes, deadline: float, *, last: bool = False) -> None:
@@ -85,10 +89,10 @@ class Line:
             await self._process.stdin.drain.aio()
 
         if self._closed:
-            raise BrokenPipeError("the line is closed")
+            raise BrokenPipeError("the connection to the command is closed")
         try:
             with faults("writing to a command"):
-                self._loop.call(write(), deadline - time.monotonic())
+                self._event_loop.call(write(), deadline - time.monotonic())
         except (Gone, ValueError) as error:
             raise BrokenPipeError(f"the command has ended ({error})") from error
         except Unavailable as error:
@@ -109,5 +113,7 @@ class Line:
             self._chunks.put(b"")
 
     async def _finish(self) -> None:
-        self._process.stdin.write_eof()
-        await self._process.stdin.drain.aio()
+        # Nobody waits for this, and the command may have ended.
+        with contextlib.suppress(Exception):
+            self._process.stdin.write_eof()
+            await self._process.stdin.drain.aio()
