@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import argparse
 
 CLEANERS = {
-    "local": "cooperbench.backends.local.leftovers:clean",
+    "local": "cooperbench.backends.local.run_folder:clean",
     "docker": "cooperbench.backends.docker.leftovers:clean",
     "modal": "cooperbench.backends.modal.leftovers:clean",
     "gcp": "cooperbench.backends.gcp.leftovers:clean",

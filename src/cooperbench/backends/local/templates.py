@@ -17,13 +17,13 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cooperbench.backends.local.mounts import Bind
-from cooperbench.backends.local.rundir import make_cache_folder
-from cooperbench.backends.local.view import Content, copy_tree
+from cooperbench.backends.local.mounts import Content, copy_tree
+from cooperbench.backends.local.run_folder import make_cache_folder
 from cooperbench.errors import SandboxError, UserError
 from cooperbench.sandbox.cachelock import locked
 from cooperbench.sandbox.contract import SandboxOptions
 from cooperbench.temporary import remove_tree
+from cooperbench.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -165,7 +165,7 @@ def _run_setup(task: Task, staging: Path, log: Path, make_sandbox: MakeSandbox) 
         home=staging / "home",
         in_place=True,
         # A copy of the task: a setup.sh that clones beside itself must be able to, and the dataset stays as it is.
-        extra=(Bind(staging / "task", "/task", writable=True),),
+        writable=((staging / "task", "/task"),),
     )
     options = SandboxOptions(purpose="setup", network="public", labels={"task": task.label})
     sandbox = make_sandbox(content, options, _SETUP_SECONDS + 60)
@@ -187,7 +187,7 @@ def _scrub(task: Task, staging: Path, log: Path, make_sandbox: MakeSandbox) -> s
         workspace=staging / "agent-workspace",
         home=None,
         in_place=True,
-        extra=(Bind(staging / "base", "/cooperbench/base", writable=True),),
+        writable=((staging / "base", "/cooperbench/base"),),
     )
     sandbox = make_sandbox(
         content, SandboxOptions(purpose="setup", labels={"task": task.label}), _SCRUB_SECONDS + 60
@@ -214,7 +214,7 @@ def _check(task: Task, what: str, result: CommandResult, log: Path) -> None:
         else f"failed with exit code {result.returncode}"
     )
     lines = (result.stderr_read().strip() or result.stdout_read().strip()).splitlines()[-3:]
-    shown = " / ".join("".join(char if char.isprintable() else "?" for char in line[:200]) for line in lines)
+    shown = " / ".join(printable(line[:200]) for line in lines)
     raise SandboxError(f"preparing {task.label}: {what} {ending}: {shown or 'no output'} (log: {log})")
 
 
