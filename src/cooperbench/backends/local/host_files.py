@@ -168,13 +168,13 @@ def write_etc(folder: Path, *, network: bool) -> None:
     host = Path("/etc")
     for name, text in _GENERATED_ETC.items():
         (folder / name).write_text(text, "utf-8")
-    for path in (found for pattern in _COPIED_ETC for found in host.glob(pattern)):
-        _copy(path, folder / path.relative_to(host))
-    for path in mounted_etc():
-        (folder / path.relative_to(host)).mkdir(parents=True, exist_ok=True)
-    for name in _MOUNTED_ETC:
-        if (host / name).is_symlink():
-            _copy(host / name, folder / name)
+    mounted = mounted_etc()
+    for path in (found for pattern in (*_COPIED_ETC, *_MOUNTED_ETC) for found in host.glob(pattern)):
+        target = folder / path.relative_to(host)
+        if path in mounted:
+            target.mkdir(parents=True, exist_ok=True)
+        else:
+            _copy(path, target)
     if network:
         for name in ("resolv.conf", "hosts"):
             _copy((host / name).resolve(), folder / name)

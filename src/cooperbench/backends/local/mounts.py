@@ -14,7 +14,7 @@ import threading
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import cooperbench
 from cooperbench.backends.local.host_files import (
@@ -43,21 +43,24 @@ _LOCAL_BIN = Path("/usr/local/bin")
 _HOST_LOCAL_BIN = "/cooperbench/host-bin"
 
 
+class Layer(NamedTuple):
+    """A folder of a template, to be seen as /`name` and changed without changing the template."""
+
+    source: Path
+    name: str
+    small: bool
+    """Copying it costs no more than a few milliseconds."""
+
+
 @dataclass(frozen=True)
 class Content:
-    """What a sandbox is filled with. Folders are seen through a copy-on-write layer, or are the ones to be changed."""
+    """What a sandbox is filled with."""
 
-    workspace: Path | None = None
-    home: Path | None = None
-    in_place: bool = False
-    """Changes go to `workspace` and `home` themselves: for making a template."""
-    small: bool = False
-    """Copying `workspace` costs no more than a few milliseconds."""
-    small_home: bool = False
+    layers: tuple[Layer, ...] = ()
+    writable: tuple[tuple[Path, str], ...] = ()
+    """Folders that are changed in place, and where they are seen: for making a template."""
     runner: Path | None = None
     base_git: Path | None = None
-    writable: tuple[tuple[Path, str], ...] = ()
-    """More folders that are changed in place, and where they are seen."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +130,7 @@ class RootFsBuilder:
     """Makes file systems of sandboxes. Holds what all sandboxes of a process share, in the process's run folder."""
 
     def __init__(self, run_folder: RunFolder, private: tuple[Path, ...]) -> None:
+        self.run_folder = run_folder
         self._folder = run_folder.new_folder()
         self._private = (run_folder.path, *private)
         self._tools = find_host_tools(self._private)
@@ -173,9 +177,10 @@ class RootFsBuilder:
         words = [*system_mounts(root), *self._guards, *read_only(self._etc(network), "/etc")]
         for path in mounted_etc():
             words += read_only(path)
-        in_place = content.in_place
-        words += _layer(folder, "workspace", content.workspace, in_place, overlays and not content.small)
-        words += _layer(folder, "root", content.home, in_place, overlays and not content.small_home)
+        for layer in content.layers:
+            words += _layer(folder, layer, use_overlay=overlays and not layer.small)
+        for source, target in content.writable:
+            words += writable(source, target)
         for prefix in self._tools.prefixes:
             words += read_only(prefix)
         for private in self._hidden_folders():
@@ -185,8 +190,6 @@ class RootFsBuilder:
             words += read_only(content.base_git, "/cooperbench/base.git")
         if content.runner is not None:
             words += _with_runner(folder / "local-bin", content.runner)
-        for source, target in content.writable:
-            words += writable(source, target)
         return RootFs(root, tuple(words))
 
     def _etc(self, network: NetworkPolicy) -> Path:
@@ -210,22 +213,17 @@ class RootFsBuilder:
         ]
 
 
-def _layer(folder: Path, name: str, source: Path | None, in_place: bool, use_overlay: bool) -> list[str]:
-    """A writable view of a template's folder as /`name`.
+def _layer(folder: Path, layer: Layer, *, use_overlay: bool) -> list[str]:
+    """Small ones are copied although an overlay would be cheaper still.
 
-    Small ones are copied although an overlay would be cheaper still: in an overlay a folder of the template cannot be
-    renamed (EXDEV), as in a container's image.
+    In an overlay a folder of the template cannot be renamed (EXDEV), as in a container's image.
     """
-    if source is None:
-        return []
-    if in_place:
-        return writable(source, f"/{name}")
     if use_overlay:
-        upper, work = folder / f"{name}-upper", folder / f"{name}-work"
+        upper, work = folder / f"{layer.name}-upper", folder / f"{layer.name}-work"
         upper.mkdir()
         work.mkdir()
-        return overlay(source, upper, work, f"/{name}")
-    copy_tree(source, folder / "root" / name)
+        return overlay(layer.source, upper, work, f"/{layer.name}")
+    copy_tree(layer.source, folder / "root" / layer.name)
     return []
 
 
