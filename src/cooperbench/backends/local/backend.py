@@ -40,6 +40,7 @@ class LocalBackend:
         options=True,
         networks=frozenset({"none", "public"}),
         prepares=True,
+        checks=True,
         closes=True,
     )
 
@@ -52,6 +53,11 @@ class LocalBackend:
         self._builder: RootFsBuilder | None = None
         self._open: OpenSandboxes[LocalSandbox] = OpenSandboxes()
         _backends.add(self)
+
+    def check(self) -> None:
+        """UserError with what to do where no sandbox can be made; found out once, before all pairs."""
+        with self._lock:
+            find_bubblewrap(run_folder(self._cache_dir))
 
     def prepare(self, task: Task) -> Image:
         """Run the task's setup.sh, once for all sandboxes to come."""
