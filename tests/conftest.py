@@ -17,6 +17,10 @@ settings.register_profile("steady", derandomize=True, database=None, deadline=No
 settings.register_profile("explore", deadline=None)
 settings.load_profile("steady")
 
+# In the background of a script (`nohup make test &`) SIGINT is ignored, and all processes of tests would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 @pytest.fixture(autouse=True, scope="session")
 def _own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -14,11 +15,13 @@ from hypothesis import strategies as st
 from cooperbench.errors import UserError
 from cooperbench.models import Pair, Task
 from cooperbench.storage import (
+    LARGEST_FILE_BYTES,
     AgentPaths,
     ExperimentPaths,
     checked_run_name,
     is_finished,
     read_json,
+    read_regular_file,
     write_json,
 )
 
@@ -57,6 +60,24 @@ def test_what_is_no_whole_object_is_not_there(tmp_path: Path, content: bytes) ->
     path = tmp_path / "result.json"
     path.write_bytes(content)
     assert read_json(path) is None
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", ["fifo", "endless device", "terminal", "huge", "folder"])
+def test_only_regular_files_of_a_sensible_size_are_read(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "result.json"
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "huge":
+        with path.open("wb") as file:
+            file.truncate(LARGEST_FILE_BYTES + 1)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to("/dev/zero" if kind == "endless device" else "/dev/ptmx")
+    assert read_json(path) is None
+    with pytest.raises(OSError, match=r"regular file|larger than 256 MiB"):
+        read_regular_file(path)
 
 
 @pytest.mark.parametrize(

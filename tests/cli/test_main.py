@@ -110,6 +110,44 @@ def test_mistakes_get_one_line_exit_2_and_write_nothing(
     assert [entry.name for entry in tmp_path.iterdir()] == ["data"]
 
 
+@pytest.mark.parametrize("place", ["file", "file/below", "/proc", "/proc/below"])
+@pytest.mark.parametrize("command", ["run", "demo", "eval", "report"])
+def test_a_log_dir_that_cannot_be_gets_one_line(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    data: Path,
+    place: str,
+    command: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COOPERBENCH_DATASET_DIR", str(data))
+    (tmp_path / "file").write_text("in the way")
+    words = {
+        "run": ["-n", "x", "-a", "nop", "--backend", "local"],
+        "demo": [],
+        "eval": ["-n", "x", "--backend", "local"],
+        "report": ["x"],
+    }
+    code, _, err = call(capsys, command, *words[command], "--log-dir", place)
+    assert code == 2
+    assert err.count("\n") == 1
+    assert place in err
+
+
+def test_where_no_local_sandbox_can_be_made_a_run_ends_at_once_with_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, data: Path
+) -> None:
+    monkeypatch.setenv("COOPERBENCH_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr("cooperbench.backends.local.bubblewrap.executables", lambda: [Path("/bin/false")])
+    places = ["--dataset-dir", str(data), "--log-dir", str(tmp_path / "logs")]
+    code, _, err = call(capsys, "run", "-n", "x", "-a", "nop", "--backend", "local", *places)
+    assert code == 2
+    assert err.count("\n") == 1
+    assert "no local sandbox can be made on this machine (bubblewrap does not start). " in err
+    assert err.endswith("use --backend docker\n") or "--backend docker outside" in err
+
+
 def test_a_missing_dataset_says_how_to_get_one(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

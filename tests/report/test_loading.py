@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -221,3 +222,21 @@ def test_models_of_agents_are_told_apart(tmp_path: Path) -> None:
     write_run(tmp_path, "r", layout(1, 1, 1), style=Style(agents=("a", "b"), models=("m", None)))
     (pair,) = load_run(tmp_path, "r").pairs
     assert [agent.configuration for agent in pair.agents] == ["m · a", "b"]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "name", ["result.json", "eval.json", "conversation.json", "config.json", "summary.json"]
+)
+def test_a_pipe_in_place_of_a_file_is_a_problem_and_does_not_hang(tmp_path: Path, name: str) -> None:
+    pairs = layout(1, 1, 1)
+    write_run(tmp_path, "r", pairs, lambda _: "passed")
+    (path,) = tmp_path.rglob(name)
+    path.unlink()
+    os.mkfifo(path)
+    (pair,) = load_run(tmp_path, "r").pairs
+    problems = pair.conversation().problems
+    problem = f"{name} cannot be read: it is not a regular file"
+    if name in ("result.json", "eval.json"):
+        assert pair.error == problem
+    assert problems == ((problem,) if name == "conversation.json" else ())

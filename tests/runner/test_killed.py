@@ -153,6 +153,17 @@ def test_an_interrupted_run_ends_everything_and_continues(
     assert summary["settings"]["coop"]["missing"] == 6
 
 
+def test_a_run_whose_parent_ignores_sigint_is_interrupted_by_it(tmp_path: Path) -> None:
+    """As `cooperbench run … &` in a script."""
+    harness = Harness(tmp_path, step="sleep 300")
+    harness.words = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *harness.words]
+    process = harness.start()
+    harness.wait_for_sandboxes(process)
+    output = harness.interrupt(process)
+    assert process.returncode == 130, output
+    assert harness.survivors() == []
+
+
 @pytest.mark.usefixtures("hangup")
 def test_a_closed_terminal_ends_the_run_and_everything_of_it(tmp_path: Path) -> None:
     harness = Harness(tmp_path, step="sleep 300")

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cooperbench.doctor.findings import Asked, Finding, Status, from_error
+from cooperbench.doctor.findings import Asked, Finding, Status, from_error, missing_extra
 from cooperbench.errors import CooperBenchError
 
 if TYPE_CHECKING:
@@ -60,7 +60,18 @@ def _framework(name: str) -> Iterator[Finding]:
         yield Finding(f"agent {name}", Status.OK, f"{framework.distribution} {environment.version}")
 
 
+def _mini_swe(name: str) -> Iterator[Finding]:
+    """Its class can be loaded without the packages that it runs on."""
+    missing = missing_extra(f"agent {name}", "agents", "litellm", "minisweagent")
+    if missing:
+        yield missing
+    else:
+        yield from _loads(name)
+
+
 OWN_CHECKS: dict[str, Callable[[], Iterator[Finding]]] = {
+    "mini_swe_agent": lambda: _mini_swe("mini_swe_agent"),
+    "mini_swe_agent_v2": lambda: _mini_swe("mini_swe_agent_v2"),
     "openhands": lambda: _framework("openhands"),
     "swe_agent": lambda: _framework("swe_agent"),
 }

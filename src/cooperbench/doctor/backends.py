@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from cooperbench.doctor.findings import Asked, Finding, Status, from_error
+from cooperbench.doctor.findings import Asked, Finding, Status, from_error, missing_extra
 from cooperbench.errors import CooperBenchError, UserError
 
 if TYPE_CHECKING:
@@ -39,7 +39,8 @@ def _local() -> Iterator[Finding]:
         code = sandbox.run(["true"], timeout_seconds=30).returncode
         sandbox.terminate()
     except CooperBenchError as error:
-        yield Finding(LOCAL_BACKEND, Status.BROKEN, str(error), "sudo apt-get install bubblewrap util-linux")
+        what, _, mend = str(error).partition(". ")
+        yield Finding(LOCAL_BACKEND, Status.BROKEN, what, mend or "use --backend docker")
         return
     finally:
         backend.close()
@@ -51,6 +52,9 @@ def _local() -> Iterator[Finding]:
 
 
 def _engines() -> Iterator[Finding]:
+    if missing := missing_extra("backend docker", "docker", "docker"):
+        yield missing
+        return
     yield _engine("docker")
     yield _engine("podman")
 
@@ -63,7 +67,7 @@ def _engine(client: str) -> Finding:
         engine = connect(client)
     except UserError as error:
         what, _, mend = str(error).partition(": ")
-        if shutil.which(client) is not None or "pip install" in mend:
+        if shutil.which(client) is not None:
             return Finding(name, Status.BROKEN, what, mend)
         where = "Docker: https://docs.docker.com/engine/install" if client == "docker" else "Podman"
         return Finding(name, Status.MISSING, what, f"install {where}")

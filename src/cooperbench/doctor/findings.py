@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 from enum import Enum
+from importlib.util import find_spec
 
 
 class Status(Enum):
@@ -42,6 +43,15 @@ def from_error(name: str, status: Status, error: Exception, *, mend_is_last: boo
     separator = "[:;] (?=[^:;]*$)" if mend_is_last else "[:;] "
     what, *mend = re.split(separator, str(error), maxsplit=1)
     return Finding(name, status, what, "".join(mend))
+
+
+def missing_extra(name: str, extra: str, *modules: str) -> Finding | None:
+    """A finding where packages of an extra are not installed."""
+    absent = [module for module in modules if find_spec(module) is None]
+    if not absent:
+        return None
+    detail = f"{' and '.join(absent)} {'is' if len(absent) == 1 else 'are'} not installed"
+    return Finding(name, Status.MISSING, detail, f"pip install 'cooperbench[{extra}]'")
 
 
 def version_of(*command: str) -> str | None:

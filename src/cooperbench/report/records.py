@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 from cooperbench.report.states import JUDGED, is_completed, state_of
+from cooperbench.storage import read_regular_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -313,7 +314,7 @@ def read_verdicts(evaluation: Mapping[str, Any], setting: Setting) -> Verdicts |
 def read_object(path: Path) -> tuple[dict[str, Any] | None, str | None]:
     """The JSON object in a file, or why there is none; two times None where there is no file."""
     try:
-        content = json.loads(path.read_bytes())
+        content = json.loads(read_regular_file(path))
     except FileNotFoundError:
         return None, None
     except OSError as error:
@@ -325,7 +326,7 @@ def read_object(path: Path) -> tuple[dict[str, Any] | None, str | None]:
 
 def read_bytes(path: Path) -> bytes | None:
     try:
-        return path.read_bytes()
+        return read_regular_file(path)
     except OSError:
         return None
 

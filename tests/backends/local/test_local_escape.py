@@ -14,16 +14,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cooperbench.backends.local import LocalBackend
-from cooperbench.backends.local.launcher import Means
-from cooperbench.backends.local.rundir import run_dir
-from cooperbench.backends.local.sandbox import LocalSandbox
-from cooperbench.backends.local.unshare import Unshare
-from cooperbench.backends.local.view import Content, HostView
 from cooperbench.sandbox.contract import SandboxOptions
 from tests.sandbox.escape import ATTEMPTS, REACH_PORT, SECRET, Host
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from cooperbench.backends.local.sandbox import LocalSandbox
 
 SOURCE = Path(__file__).parents[3] / "src"
 NOBODY = 65534
@@ -40,24 +37,9 @@ def host(local: LocalBackend, cache_dir: Path, tmp_path_factory: pytest.TempPath
     secret.unlink()
 
 
-@pytest.fixture(scope="module", params=["bubblewrap", "unshare"])
-def sandbox(
-    request: pytest.FixtureRequest, local: LocalBackend, cache_dir: Path, host: Host
-) -> Iterator[LocalSandbox]:
-    if request.param == "bubblewrap":
-        sandbox = local.create_sandbox("host", options=SandboxOptions())
-    else:
-        own = run_dir(cache_dir)
-        sandbox = LocalSandbox(
-            own.new_folder(),
-            HostView(own, ()),
-            Means(Unshare(), overlays=True),
-            Content(),
-            lifetime_seconds=300,
-            workdir="/workspace",
-            options=SandboxOptions(),
-            on_end=lambda _: None,
-        )
+@pytest.fixture(scope="module")
+def sandbox(local: LocalBackend, host: Host) -> Iterator[LocalSandbox]:
+    sandbox = local.create_sandbox("host", options=SandboxOptions())
     yield sandbox
     sandbox.terminate()
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cooperbench.backends.local import LocalBackend, remove_leftovers
-from cooperbench.backends.local.rundir import run_dir
+from cooperbench.backends.local.run_folder import run_folder
 from cooperbench.errors import SandboxDead, SandboxError, UserError
 from cooperbench.sandbox.conformance import unique_duration
 from tests.tiny import write_tiny
@@ -57,7 +57,7 @@ def eventually(condition: Callable[[], bool]) -> bool:
 
 
 def folders(cache_dir: Path) -> set[str]:
-    return {path.name for path in run_dir(cache_dir).path.iterdir()}
+    return {path.name for path in run_folder(cache_dir).path.iterdir()}
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def test_a_reused_pid_is_not_taken_for_the_owner(tmp_path: Path) -> None:
     parent = tmp_path / "sandboxes"
     for name in (f"{os.getpid()}-1", "999999999-5", "something else"):
         (parent / name / "1" / "root").mkdir(parents=True)
-    mine = run_dir(tmp_path).path
+    mine = run_folder(tmp_path).path
     assert list(parent.iterdir()) == [mine]
 
 

@@ -7,16 +7,17 @@ import sys
 import textwrap
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from cooperbench.backends.local import LocalBackend
-from cooperbench.backends.local.launcher import Means, means_for
-from cooperbench.backends.local.rundir import run_dir
+from cooperbench.backends.local.bubblewrap import find_bubblewrap
+from cooperbench.backends.local.mounts import RootFsBuilder
+from cooperbench.backends.local.run_folder import run_folder
 from cooperbench.backends.local.sandbox import LocalSandbox
 from cooperbench.backends.local.templates import load_template
-from cooperbench.backends.local.view import HostView
 from cooperbench.dataset.discovery import load_tasks
 from cooperbench.errors import InfraError, UserError
 from cooperbench.sandbox.contract import SandboxOptions
@@ -132,14 +133,14 @@ def test_large_templates(tmp_path: Path, overlays: bool) -> None:
     template = load_template(tmp_path / "cache", image.reference.partition("@")[2])
     assert template is not None
     assert not template.small
-    if overlays and not means_for(run_dir(tmp_path / "cache")).overlays:
+    own = run_folder(tmp_path / "cache")
+    bubblewrap = find_bubblewrap(own)
+    if overlays and not bubblewrap.overlays:
         pytest.skip("no overlays on this file system")
-    own = run_dir(tmp_path / "cache")
-    means = Means(means_for(own).launcher, overlays)
     sandbox = LocalSandbox(
         own.new_folder(),
-        HostView(own, ()),
-        means,
+        RootFsBuilder(own, ()),
+        replace(bubblewrap, overlays=overlays),
         template.content(agent=False),
         lifetime_seconds=60,
         workdir="/workspace/repo",

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from cooperbench.backends.local.backend import LocalBackend
-from cooperbench.backends.local.rundir import remove_leftovers
+from cooperbench.backends.local.run_folder import remove_leftovers
 
 __all__ = ["LocalBackend", "remove_leftovers"]

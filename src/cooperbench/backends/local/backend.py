@@ -10,17 +10,11 @@ import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cooperbench.backends.local.launcher import means_for
-from cooperbench.backends.local.leftovers import clean
-from cooperbench.backends.local.rundir import forget_run_dirs, run_dir
+from cooperbench.backends.local.bubblewrap import find_bubblewrap
+from cooperbench.backends.local.mounts import Content, RootFsBuilder
+from cooperbench.backends.local.run_folder import clean, remove_run_folders, run_folder
 from cooperbench.backends.local.sandbox import LocalSandbox
-from cooperbench.backends.local.templates import (
-    Template,
-    load_template,
-    make_template,
-    template_key,
-)
-from cooperbench.backends.local.view import Content, HostView
+from cooperbench.backends.local.templates import Template, load_template, make_template, template_key
 from cooperbench.errors import SandboxError, UserError
 from cooperbench.models import Image
 from cooperbench.sandbox.channeled import OpenSandboxes
@@ -46,6 +40,7 @@ class LocalBackend:
         options=True,
         networks=frozenset({"none", "public"}),
         prepares=True,
+        checks=True,
         closes=True,
     )
 
@@ -55,9 +50,14 @@ class LocalBackend:
         self._cache_dir = Path(cache_dir).absolute() if cache_dir else default_cache_dir()
         self._owner_pid = os.getpid()
         self._lock = threading.Lock()
-        self._host: tuple[int, HostView] | None = None
+        self._builder: RootFsBuilder | None = None
         self._open: OpenSandboxes[LocalSandbox] = OpenSandboxes()
         _backends.add(self)
+
+    def check(self) -> None:
+        """UserError with what to do where no sandbox can be made; found out once, before all pairs."""
+        with self._lock:
+            find_bubblewrap(run_folder(self._cache_dir))
 
     def prepare(self, task: Task) -> Image:
         """Run the task's setup.sh, once for all sandboxes to come."""
@@ -93,17 +93,17 @@ class LocalBackend:
     def _make(
         self, content: Content, options: SandboxOptions, lifetime_seconds: int, workdir: str = "/workspace"
     ) -> LocalSandbox:
-        own_dir = run_dir(self._cache_dir)
-        means = means_for(own_dir)
+        own = run_folder(self._cache_dir)
         with self._lock:
-            if self._host is None or self._host[0] != os.getpid():
+            bubblewrap = find_bubblewrap(own)
+            if self._builder is None or self._builder.run_folder is not own:  # a forked child has another one
                 private = [self._cache_dir, *([Path(self._dataset_dir)] if self._dataset_dir else [])]
-                self._host = (os.getpid(), HostView(own_dir, tuple(private)))
-            host = self._host[1]
+                self._builder = RootFsBuilder(own, tuple(private))
+            builder = self._builder
         sandbox = LocalSandbox(
-            own_dir.new_folder(),
-            host,
-            means,
+            own.new_folder(),
+            builder,
+            bubblewrap,
             content,
             lifetime_seconds=lifetime_seconds,
             workdir=workdir,
@@ -149,4 +149,4 @@ class LocalBackend:
 def _close_all() -> None:
     for backend in list(_backends):
         backend.close()
-    forget_run_dirs()
+    remove_run_folders()

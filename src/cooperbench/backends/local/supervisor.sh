@@ -1,5 +1,5 @@
 # The first process of a local sandbox: opens channels and streams for the harness, which talks to it over its stdin
-# and stdout. When the harness goes away, its stdin ends, it ends, and with it everything in the sandbox.
+# and stdout.
 # Usage: supervisor.sh IO_DIR SCRATCH_DIR WORKDIR [trusted]
 #
 # channel N            a new channel on the named pipes IO_DIR/N.in and IO_DIR/N.out

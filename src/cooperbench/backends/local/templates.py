@@ -17,13 +17,13 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cooperbench.backends.local.mounts import Bind
-from cooperbench.backends.local.rundir import make_cache_folder
-from cooperbench.backends.local.view import Content, copy_tree
+from cooperbench.backends.local.mounts import Content, Layer, copy_tree
+from cooperbench.backends.local.run_folder import make_cache_folder
 from cooperbench.errors import SandboxError, UserError
 from cooperbench.sandbox.cachelock import locked
 from cooperbench.sandbox.contract import SandboxOptions
 from cooperbench.temporary import remove_tree
+from cooperbench.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,14 +64,11 @@ class Template:
     small_home: bool
 
     def content(self, *, agent: bool) -> Content:
-        return Content(
-            workspace=self.path / ("agent-workspace" if agent else "workspace"),
-            home=self.path / "home" if self.has_home else None,
-            small=self.small,
-            small_home=self.small_home,
-            runner=self.path / "runner.sh",
-            base_git=self.path / "base.git",
-        )
+        workspace = self.path / ("agent-workspace" if agent else "workspace")
+        layers = [Layer(workspace, "workspace", self.small)]
+        if self.has_home:
+            layers.append(Layer(self.path / "home", "root", self.small_home))
+        return Content(tuple(layers), runner=self.path / "runner.sh", base_git=self.path / "base.git")
 
 
 def task_digest(task: Task) -> str:
@@ -160,13 +157,9 @@ def _build(task: Task, digest: str, staging: Path, log: Path, make_sandbox: Make
 
 
 def _run_setup(task: Task, staging: Path, log: Path, make_sandbox: MakeSandbox) -> None:
-    content = Content(
-        workspace=staging / "workspace",
-        home=staging / "home",
-        in_place=True,
-        # A copy of the task: a setup.sh that clones beside itself must be able to, and the dataset stays as it is.
-        extra=(Bind(staging / "task", "/task", writable=True),),
-    )
+    # A copy of the task: a setup.sh that clones beside itself must be able to, and the dataset stays as it is.
+    places = (("workspace", "/workspace"), ("home", "/root"), ("task", "/task"))
+    content = Content(writable=tuple((staging / name, place) for name, place in places))
     options = SandboxOptions(purpose="setup", network="public", labels={"task": task.label})
     sandbox = make_sandbox(content, options, _SETUP_SECONDS + 60)
     try:
@@ -183,15 +176,10 @@ def _scrub(task: Task, staging: Path, log: Path, make_sandbox: MakeSandbox) -> s
     from cooperbench.sandbox.scrub import scrub_script
 
     (staging / "base").mkdir()
-    content = Content(
-        workspace=staging / "agent-workspace",
-        home=None,
-        in_place=True,
-        extra=(Bind(staging / "base", "/cooperbench/base", writable=True),),
-    )
-    sandbox = make_sandbox(
-        content, SandboxOptions(purpose="setup", labels={"task": task.label}), _SCRUB_SECONDS + 60
-    )
+    places = (("agent-workspace", "/workspace"), ("base", "/cooperbench/base"))
+    content = Content(writable=tuple((staging / name, place) for name, place in places))
+    options = SandboxOptions(purpose="setup", labels={"task": task.label})
+    sandbox = make_sandbox(content, options, _SCRUB_SECONDS + 60)
     try:
         sandbox.write_file("/cooperbench/scrub.sh", scrub_script())
         command = ["bash", "/cooperbench/scrub.sh", "/workspace/repo", "/cooperbench/base/base.git"]
@@ -214,7 +202,7 @@ def _check(task: Task, what: str, result: CommandResult, log: Path) -> None:
         else f"failed with exit code {result.returncode}"
     )
     lines = (result.stderr_read().strip() or result.stdout_read().strip()).splitlines()[-3:]
-    shown = " / ".join("".join(char if char.isprintable() else "?" for char in line[:200]) for line in lines)
+    shown = " / ".join(printable(line[:200]) for line in lines)
     raise SandboxError(f"preparing {task.label}: {what} {ending}: {shown or 'no output'} (log: {log})")
 
 

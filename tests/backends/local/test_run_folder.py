@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cooperbench.backends.local.launcher import _candidates
-from cooperbench.backends.local.orphans import end_orphans
-from cooperbench.backends.local.view import SHELL
+from cooperbench.backends.local.bubblewrap import executables
+from cooperbench.backends.local.mounts import SHELL
+from cooperbench.backends.local.run_folder import end_orphans
 
 if TYPE_CHECKING:
     from cooperbench.backends.local import LocalBackend
@@ -42,7 +42,7 @@ def is_alive(pid: int) -> bool:
 
 
 def test_an_orphan_is_ended_and_a_sandbox_is_not(local: LocalBackend) -> None:
-    bwrap = next((str(found._executable) for found in _candidates() if hasattr(found, "_executable")), None)
+    bwrap = next(map(str, executables()), None)
     if bwrap is None:
         pytest.skip("there is no bubblewrap here")
     sandbox = local.create_sandbox("host", timeout=300)

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from cooperbench.backends.local import LocalBackend
-from cooperbench.backends.local.hosttools import find_host_tools
-from cooperbench.backends.local.mounts import is_open_to_us, is_system_path
+from cooperbench.backends.local.host_files import find_host_tools, is_open_to_us, is_system_path
 from cooperbench.errors import UserError
 
 
@@ -37,7 +36,8 @@ def use(monkeypatch: pytest.MonkeyPatch, *prefixes: Path) -> None:
 
 def test_the_python_that_runs_us_is_found() -> None:
     tools = find_host_tools(())
-    executable = dict(tools.links)["python3"]
+    executable = tools.python
+    assert executable is not None
     assert executable.exists()
     assert is_system_path(executable.resolve()) or any(
         executable.is_relative_to(prefix) for prefix in tools.prefixes
