@@ -11,9 +11,9 @@ from cooperbench.backends.local.rundir import run_dir
 from cooperbench.backends.local.sandbox import LocalSandbox
 from cooperbench.backends.local.unshare import Unshare
 from cooperbench.backends.local.view import Content, HostView
-from cooperbench.sandbox.access import PlainSandbox
 from cooperbench.sandbox.conformance import SandboxConformance
 from cooperbench.sandbox.contract import SandboxOptions
+from cooperbench.sandbox.plain import PlainSandbox
 from tests.sandbox.plain import PlainBackend
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ import pytest
 from cooperbench.backends.local import LocalBackend
 from cooperbench.errors import SandboxError
 from cooperbench.eval import backends
-from cooperbench.sandbox.access import open_sandbox
 from cooperbench.sandbox.contract import SandboxOptions
+from cooperbench.sandbox.session import open_sandbox
 from cooperbench.team.gitserver import GitServer, SharedServer
 from cooperbench.team.servedremote import ServedRemote
 from tests.runner.helpers import run_tiny

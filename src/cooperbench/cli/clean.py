@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 CLEANERS = {
     "local": "cooperbench.backends.local.leftovers:clean",
-    "docker": "cooperbench.backends.docker.leftovers:clean",
+    "docker": "cooperbench.backends.docker.containers:clean",
     "modal": "cooperbench.backends.modal.leftovers:clean",
     "gcp": "cooperbench.backends.gcp.leftovers:clean",
 }

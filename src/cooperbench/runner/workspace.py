@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cooperbench.agents.base import REPO_DIR
 from cooperbench.errors import SandboxError
-from cooperbench.sandbox.scrub import scrub_script
+from cooperbench.sandbox import scrub_script
 
 if TYPE_CHECKING:
     from cooperbench.sandbox.contract import RichSandbox

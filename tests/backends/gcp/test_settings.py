@@ -17,7 +17,7 @@ from cooperbench.backends.gcp.registry import google_hosts
 from cooperbench.backends.gcp.settings import KEYS, VARIABLES, GcpSettings, read_settings, room_on
 from cooperbench.backends.gcp.tunnel import ssh_command
 from cooperbench.errors import UserError
-from cooperbench.sandbox.owner import this_owner
+from cooperbench.sandbox.ownership import this_owner
 from cooperbench.settings import config_file
 
 

@@ -9,7 +9,7 @@ import re
 from typing import TYPE_CHECKING
 
 from cooperbench.processes import start_of
-from cooperbench.sandbox.owner import Owner, is_dead, this_owner
+from cooperbench.sandbox.ownership import Owner, is_dead, this_owner
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,10 +13,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from cooperbench.backends.docker.backend import DockerBackend
+from cooperbench.backends.docker.containers import Attachment
 from cooperbench.backends.docker.engine import ANSWER_SECONDS, Engine
 from cooperbench.backends.docker.faults import faults as engine_faults
 from cooperbench.backends.docker.images import ImageStore
-from cooperbench.backends.docker.networks import Attachment
 from cooperbench.backends.gcp import prices
 from cooperbench.backends.gcp.compute import SSH_USER
 from cooperbench.backends.gcp.faults import Unavailable
@@ -24,7 +24,7 @@ from cooperbench.backends.gcp.networks import MachineNetworks, team_bridge
 from cooperbench.backends.gcp.registry import sign_in
 from cooperbench.backends.gcp.tunnel import Keys, Tunnel
 from cooperbench.errors import InfraError, Interrupted, SandboxError, SandboxTimeout
-from cooperbench.sandbox.channeled import OpenSandboxes
+from cooperbench.sandbox.base_sandbox import OpenSandboxes
 from cooperbench.sandbox.contract import SandboxOptions
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cooperbench.backends.docker.networks import NO_TALK, Attachment, Networks
+from cooperbench.backends.docker.containers import NO_TALK, Attachment, Networks
 
 if TYPE_CHECKING:
     from cooperbench.backends.docker.engine import Engine

@@ -22,7 +22,7 @@ from cooperbench.backends.local.templates import (
 from cooperbench.backends.local.view import Content, HostView
 from cooperbench.errors import SandboxError, UserError
 from cooperbench.models import Image
-from cooperbench.sandbox.channeled import OpenSandboxes
+from cooperbench.sandbox.base_sandbox import OpenSandboxes
 from cooperbench.sandbox.contract import Capabilities, SandboxOptions
 from cooperbench.settings import default_cache_dir
 

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 
 from cooperbench.errors import SandboxDead, SandboxError
 from cooperbench.sandbox.channel import Channel, as_bytes, quote
-from cooperbench.sandbox.commandstream import CommandStream
-from cooperbench.sandbox.transport import PipeTransport
+from cooperbench.sandbox.transport import CommandStream, PipeTransport
 
 if TYPE_CHECKING:
     import subprocess

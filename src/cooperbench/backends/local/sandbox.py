@@ -19,8 +19,8 @@ from cooperbench.backends.local.keeper import keeper
 from cooperbench.backends.local.launcher import last_line
 from cooperbench.backends.local.view import IO_DIR, LIB_DIR, SCRATCH_DIR, SHELL
 from cooperbench.errors import SandboxDead, SandboxError
-from cooperbench.sandbox.channeled import ChanneledSandbox
-from cooperbench.sandbox.pool import ChannelPool
+from cooperbench.sandbox.base_sandbox import BaseSandbox
+from cooperbench.sandbox.channel import ChannelPool
 from cooperbench.temporary import remove_tree
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from cooperbench.sandbox.contract import SandboxOptions, Stream
 
 
-class LocalSandbox(ChanneledSandbox):
+class LocalSandbox(BaseSandbox):
     """A sandbox of namespaces, and the folder that holds its files."""
 
     def __init__(

@@ -21,8 +21,8 @@ from cooperbench.backends.local.mounts import Bind
 from cooperbench.backends.local.rundir import make_cache_folder
 from cooperbench.backends.local.view import Content, copy_tree
 from cooperbench.errors import SandboxError, UserError
-from cooperbench.sandbox.cachelock import locked
 from cooperbench.sandbox.contract import SandboxOptions
+from cooperbench.sandbox.ownership import locked
 from cooperbench.temporary import remove_tree
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ def _run_setup(task: Task, staging: Path, log: Path, make_sandbox: MakeSandbox) 
 
 
 def _scrub(task: Task, staging: Path, log: Path, make_sandbox: MakeSandbox) -> str:
-    from cooperbench.sandbox.scrub import scrub_script
+    from cooperbench.sandbox import scrub_script
 
     (staging / "base").mkdir()
     content = Content(

@@ -25,7 +25,7 @@ from cooperbench.backends.local.mounts import (
     system_mounts,
 )
 from cooperbench.errors import SandboxError
-from cooperbench.sandbox.channel import channel_script
+from cooperbench.sandbox import channel_script
 
 if TYPE_CHECKING:
     from cooperbench.backends.local.rundir import RunDir

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from cooperbench.sandbox.owner import Owner, read_owner, this_owner
+from cooperbench.sandbox.ownership import Owner, read_owner, this_owner
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

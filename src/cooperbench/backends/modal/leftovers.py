@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from cooperbench.backends.modal.labels import SESSION, host_tags, owner_of
-from cooperbench.sandbox.owner import is_dead, this_owner
+from cooperbench.sandbox.ownership import is_dead, this_owner
 
 if TYPE_CHECKING:
     import modal

@@ -16,10 +16,10 @@ from cooperbench.backends.modal.files import FileProblem, place, upload
 from cooperbench.backends.modal.line import Line
 from cooperbench.backends.modal.plainexec import PlainExec
 from cooperbench.errors import InfraError, SandboxDead, SandboxError
-from cooperbench.sandbox.channel import Channel, ChannelUnavailable, channel_script
-from cooperbench.sandbox.commandstream import stream_over
-from cooperbench.sandbox.distant import DistantSandbox
-from cooperbench.sandbox.pool import ChannelPool
+from cooperbench.sandbox import channel_script
+from cooperbench.sandbox.base_sandbox import BaseSandbox
+from cooperbench.sandbox.channel import Channel, ChannelPool, ChannelUnavailable
+from cooperbench.sandbox.transport import stream_over
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -56,7 +56,7 @@ _KILLED = 137
 _log = logging.getLogger("cooperbench")
 
 
-class ModalSandbox(DistantSandbox):
+class ModalSandbox(BaseSandbox):
     """A sandbox of Modal's."""
 
     _losses = (Gone, Lost, Unavailable)

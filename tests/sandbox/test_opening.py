@@ -8,8 +8,9 @@ import pytest
 
 from cooperbench.backends.local.sandbox import LocalSandbox
 from cooperbench.errors import SandboxDead, SandboxError, UserError
-from cooperbench.sandbox.access import PlainSandbox, open_sandbox
 from cooperbench.sandbox.contract import Capabilities, SandboxOptions
+from cooperbench.sandbox.plain import PlainSandbox
+from cooperbench.sandbox.session import open_sandbox
 from tests.sandbox.plain import PlainBackend, PlainOwnSandbox, PlainResult
 
 if TYPE_CHECKING:
