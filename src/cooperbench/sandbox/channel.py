@@ -19,7 +19,7 @@ import threading
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, TypeVar
 
 from cooperbench.errors import SandboxDead, SandboxError, SandboxTimeout
 from cooperbench.sandbox.contract import DEFAULT_OUTPUT_LIMIT, TIMEOUT_EXIT_CODE, CommandResult
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from cooperbench.sandbox.transport import Transport
+
+T = TypeVar("T")
 
 READY = b"cooperbench-channel 1 ready"
 UNAVAILABLE = b"cooperbench-channel unavailable "
@@ -87,11 +89,6 @@ class ChannelBroken(SandboxDead):
     """The channel ended or lost its place. Whether the sandbox lives, whoever opened the channel must find out."""
 
 
-class _Refusal(NamedTuple):
-    kind: bytes
-    message: str
-
-
 def quote(word: bytes) -> bytes:
     """One word for bash, in printable ASCII on one line, whatever bytes it has."""
     if b"\0" in word:
@@ -127,11 +124,10 @@ def _content_words(data: bytes) -> tuple[list[bytes], bytes]:
 
 
 class Channel:
-    """One conversation with a `channel.sh`. Safe to share between threads, which then take turns."""
+    """One conversation with a `channel.sh`, for one thread at a time."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
-        self._lock = threading.Lock()
         self._buffer = bytearray()
         self._last_id = 0
         self._mark = secrets.token_hex(8)
@@ -139,8 +135,7 @@ class Channel:
 
     def handshake(self, timeout_seconds: float = 30.0) -> None:
         """Wait until the other end is ready; ChannelUnavailable where it says that it cannot work."""
-        with self._lock:
-            line = self._line(time.monotonic() + timeout_seconds)
+        line = self._line(time.monotonic() + timeout_seconds)
         if line.startswith(UNAVAILABLE):
             raise ChannelUnavailable(_show(line[len(UNAVAILABLE) :]))
         if line != READY:
@@ -153,30 +148,22 @@ class Channel:
         timeout_seconds = min(max(command.timeout_seconds, 0.001), _LONGEST_TIMEOUT_SECONDS)
         chunk = max(command.output_limit // 2, _SMALLEST_CHUNK)
         content, payload = _content_words(command.stdin)
-        with self._lock:
-            words = [
-                as_bytes(self._next_mark()),
-                b"%d" % max(1, round(timeout_seconds * 1000)),
-                b"%d" % chunk,
-                *content,
-                as_bytes(command.cwd),
-                *_env_words(command.env),
-                *map(as_bytes, command.argv),
-            ]
-            limit_seconds = timeout_seconds + BACKSTOP_SECONDS + len(payload) / _BYTES_PER_SECOND
-            deadline = time.monotonic() + limit_seconds
-            header = self._ask(b"run", words, payload, deadline)
-            if isinstance(header, _Refusal):
-                raise SandboxError(f"the sandbox could not run a command: {header.message}")
-            match = _RESULT.fullmatch(header)
-            if not match:
-                raise self._break(f"it answered {_show(header)!r}")
-            _, code, timed_out, micros, out_kind, out_size, out_cut, err_kind, err_size, err_cut = (
-                match.groups()
-            )
-            stdout = self._body(out_kind, int(out_size), 2 * chunk, deadline)
-            stderr = self._body(err_kind, int(err_size), 2 * chunk, deadline)
-            self._close_answer(deadline)
+        words = [
+            as_bytes(self._next_mark()),
+            b"%d" % max(1, round(timeout_seconds * 1000)),
+            b"%d" % chunk,
+            *content,
+            as_bytes(command.cwd),
+            *_env_words(command.env),
+            *map(as_bytes, command.argv),
+        ]
+        limit_seconds = timeout_seconds + BACKSTOP_SECONDS + len(payload) / _BYTES_PER_SECOND
+        deadline = time.monotonic() + limit_seconds
+        match = self._ask("the sandbox could not run a command", _RESULT, b"run", words, payload, deadline)
+        _, code, timed_out, micros, out_kind, out_size, out_cut, err_kind, err_size, err_cut = match.groups()
+        stdout = self._body(out_kind, int(out_size), 2 * chunk, deadline)
+        stderr = self._body(err_kind, int(err_size), 2 * chunk, deadline)
+        self._close_answer(deadline)
         kept_out, lost_out = trim(stdout, command.output_limit)
         kept_err, lost_err = trim(stderr, command.output_limit)
         return CommandResult(
@@ -193,32 +180,20 @@ class Channel:
         """Write a file whole or not at all, making its folders."""
         content, payload = _content_words(data)
         deadline = time.monotonic() + 2 * BACKSTOP_SECONDS + len(data) / _BYTES_PER_SECOND
-        with self._lock:
-            words = [as_bytes(self._next_mark()), b"%o" % mode, *content, as_bytes(path)]
-            header = self._ask(b"write", words, payload, deadline)
-            if isinstance(header, _Refusal):
-                raise SandboxError(f"cannot write {path} in the sandbox: {header.message}")
-            if not _DONE.fullmatch(header):
-                raise self._break(f"it answered {_show(header)!r}")
-            self._broken = ""
+        words = [as_bytes(self._next_mark()), b"%o" % mode, *content, as_bytes(path)]
+        self._ask(f"cannot write {path} in the sandbox", _DONE, b"write", words, payload, deadline)
+        self._broken = ""
 
     def read_file(self, path: str) -> bytes:
         """Read a file whole; FileNotFoundError where there is none."""
         deadline = time.monotonic() + _READ_SECONDS
-        with self._lock:
-            header = self._ask(b"read", [b"%d" % (READ_FILE_LIMIT + 1), as_bytes(path)], b"", deadline)
-            if isinstance(header, _Refusal):
-                if header.kind == b"missing":
-                    raise FileNotFoundError(f"{path}: no such file in the sandbox")
-                raise SandboxError(f"cannot read {path} in the sandbox: {header.message}")
-            if not _DONE.fullmatch(header):
-                raise self._break(f"it answered {_show(header)!r}")
-            data = self._body(b"b", 0, READ_FILE_LIMIT + 1, deadline)
-            self._close_answer(deadline)
+        problem = f"cannot read {path} in the sandbox"
+        words = [b"%d" % (READ_FILE_LIMIT + 1), as_bytes(path)]
+        self._ask(problem, _DONE, b"read", words, b"", deadline)
+        data = self._body(b"b", 0, READ_FILE_LIMIT + 1, deadline)
+        self._close_answer(deadline)
         if len(data) > READ_FILE_LIMIT:
-            raise SandboxError(
-                f"cannot read {path} in the sandbox: it is larger than {READ_FILE_LIMIT} bytes"
-            )
+            raise SandboxError(f"{problem}: it is larger than {READ_FILE_LIMIT} bytes")
         return data
 
     @property
@@ -233,8 +208,16 @@ class Channel:
     def _next_mark(self) -> str:
         return f"{self._mark}.{self._last_id + 1}"
 
-    def _ask(self, kind: bytes, words: Iterable[bytes], payload: bytes, deadline: float) -> bytes | _Refusal:
-        """Send a request; returns the answer's first line."""
+    def _ask(
+        self,
+        problem: str,
+        expected: re.Pattern[bytes],
+        kind: bytes,
+        words: Iterable[bytes],
+        payload: bytes,
+        deadline: float,
+    ) -> re.Match[bytes]:
+        """Send a request; returns the answer's first line as `expected`. A refusal is an error about the `problem`."""
         if self._broken:
             raise ChannelBroken(f"the channel into the sandbox is gone: {self._broken}")
         line = b" ".join([kind, b"%d" % (self._last_id + 1), *map(quote, words)])
@@ -250,16 +233,17 @@ class Channel:
             raise self._break(str(error)) from error
         header = self._line(deadline)
         refused = _REFUSED.fullmatch(header)
-        fields = header.split(b" ", 2)
         if refused and refused[2] == b"broken":
             raise self._break(_show(self._exactly(min(int(refused[3]), _LONGEST_LINE), deadline)))
-        if len(fields) < 2 or fields[1] != b"%d" % self._last_id:
+        match = refused or expected.fullmatch(header)
+        if match is None or int(match[1]) != self._last_id:
             raise self._break(f"it answered {_show(header)!r}")
-        if refused:
-            message = self._exactly(min(int(refused[3]), 1 << 20), deadline)
-            self._broken = ""
-            return _Refusal(refused[2], _show(message))
-        return header
+        if refused is None:
+            return match
+        message = self._exactly(min(int(refused[3]), 1 << 20), deadline)
+        self._broken = ""
+        error_class = FileNotFoundError if refused[2] == b"missing" else SandboxError
+        raise error_class(f"{problem}: {_show(message)}")
 
     def _body(self, kind: bytes, size: int, most_bytes: int, deadline: float) -> bytes:
         if size > _LONGEST_LINE * 100:
@@ -347,21 +331,11 @@ class ChannelPool:
 
     def write_file(self, path: str, data: bytes, mode: int = 0o644) -> None:
         """See `Channel.write_file`."""
-        try:
-            with self._lend() as channel:
-                channel.write_file(path, data, mode)
-        except ChannelBroken:
-            with self._lend(fresh=True) as channel:
-                channel.write_file(path, data, mode)
+        self._twice(lambda channel: channel.write_file(path, data, mode))
 
     def read_file(self, path: str) -> bytes:
         """See `Channel.read_file`."""
-        try:
-            with self._lend() as channel:
-                return channel.read_file(path)
-        except ChannelBroken:
-            with self._lend(fresh=True) as channel:
-                return channel.read_file(path)
+        return self._twice(lambda channel: channel.read_file(path))
 
     def open_one(self) -> None:
         """Have a channel at hand before the first command."""
@@ -375,6 +349,14 @@ class ChannelPool:
             idle, self._idle = self._idle, []
         for channel in idle:
             channel.close()
+
+    def _twice(self, action: Callable[[Channel], T]) -> T:
+        try:
+            with self._lend() as channel:
+                return action(channel)
+        except ChannelBroken:
+            with self._lend(fresh=True) as channel:
+                return action(channel)
 
     @contextmanager
     def _lend(self, *, fresh: bool = False) -> Iterator[Channel]:

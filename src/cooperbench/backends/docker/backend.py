@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from cooperbench.backends.docker.containers import Attachment
-    from cooperbench.backends.docker.images import Found, Say
+    from cooperbench.backends.docker.images import Say
     from cooperbench.backends.docker.stream import ContainerStream
     from cooperbench.models import Task
     from cooperbench.sandbox.contract import RichSandbox
@@ -158,27 +158,7 @@ class DockerBackend:
     ) -> DockerSandbox:
         """`network`: another one than that of the sandbox's network policy."""
         check_network(self.capabilities, options)
-        engine = self.engine
-        found = self.images.get(image)
-        try:
-            sandbox = self._start(engine, found, timeout, workdir, options, network)
-        except NotThere as error:
-            self.images.forget(image)
-            raise UserError(
-                f"the image {image} is no longer there ({error}); prepare the task again"
-            ) from error
-        self._proven.add(found.image_id)
-        return sandbox
-
-    def _start(
-        self,
-        engine: Engine,
-        found: Found,
-        timeout: int,
-        workdir: str,
-        options: SandboxOptions,
-        network: Attachment | None,
-    ) -> DockerSandbox:
+        engine, found = self.engine, self.images.get(image)
         assert self._networks is not None
         name = f"cooperbench-{self._session}-{secrets.token_hex(4)}"
         stream: ContainerStream | None = None
@@ -208,13 +188,19 @@ class DockerBackend:
                 memory_bytes=self.settings.memory_bytes,
                 on_end=self._open.discard,
             )
-        except BaseException:
+        except BaseException as error:
             # By its name: when a request was interrupted, nobody knows what has become of it.
             with contextlib.suppress(CooperBenchError):
                 engine.remove_container(name)
             if stream is not None:
                 stream.close()
-            raise
+            if not isinstance(error, NotThere):
+                raise
+            self.images.forget(image)
+            raise UserError(
+                f"the image {image} is no longer there ({error}); prepare the task again"
+            ) from error
+        self._proven.add(found.image_id)
         self._open.add(sandbox)
         return sandbox
 

@@ -7,7 +7,6 @@ engine, and removed by `cooperbench images clean`, as are those with what a task
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import io
 import json
@@ -15,6 +14,7 @@ import os
 import re
 import tarfile
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -294,22 +294,23 @@ class ImageStore:
     def remove_made(self, tasks: set[str] | None, *, built: bool) -> list[str]:
         """Remove the images that we made, of some tasks or of all: layers on top of theirs, if asked those we built."""
         removed: list[str] = []
-        self._engine.changing_images(lambda: self._remove_made(tasks, removed, built=built))
-        return removed
 
-    def _remove_made(self, tasks: set[str] | None, removed: list[str], *, built: bool) -> None:
-        everything = self._everything()
-        # Layers first: the others are below them.
-        for kind in (PREPARED, INSTALLS, CONTEXT) if built else (PREPARED, INSTALLS):
-            for image in everything:
-                labels = image.get("Labels") or {}
-                if labels.get(kind) and (tasks is None or labels.get(TASK) in tasks):
-                    self._remove(image, removed)
+        def remove() -> None:
+            everything = self._everything()
+            # Layers first: the others are below them.
+            for kind in (PREPARED, INSTALLS, CONTEXT) if built else (PREPARED, INSTALLS):
+                for image in everything:
+                    labels = image.get("Labels") or {}
+                    if labels.get(kind) and (tasks is None or labels.get(TASK) in tasks):
+                        self._remove(image, removed)
+
+        self._engine.changing_images(remove)
+        return removed
 
     def _remove(self, image: dict[str, Any], removed: list[str]) -> None:
         names = [name for name in image.get("RepoTags") or [] if name != "<none>:<none>"] or [image["Id"]]
         for name in names:
-            with contextlib.suppress(NotThere), self._engine.faults(f"removing {name}"):
+            with suppress(NotThere), self._engine.faults(f"removing {name}"):
                 self._engine.api.remove_image(name, force=True)
                 removed.append(name)
 
