@@ -33,6 +33,6 @@ class TestContainers(SandboxConformance):
         if self.has_init:
             super().test_a_sandbox_whose_processes_were_all_killed(sandbox)
         else:
-            # The guardian is process 1, which cannot be killed from inside: it goes on.
+            # The supervisor is process 1, which cannot be killed from inside: it goes on.
             assert sandbox.run(["bash", "-c", "kill -9 -1"]).returncode == 137
             assert sandbox.run(["echo", "alive"]).stdout == b"alive\n"

@@ -97,7 +97,7 @@ def test_a_container_of_the_users_from_an_agents_image_is_not_ours(
     image = docker.prepare(write_buildable(tmp_path))
     config = docker.engine.api.inspect_image(image.agent_reference)["Config"]
     assert config["Labels"][OWNER] == ""
-    assert "guardian" not in str(config["Cmd"])
+    assert "supervisor" not in str(config["Cmd"])
     assert "/cooperbench" not in str(config["Env"])
 
 

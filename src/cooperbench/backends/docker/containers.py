@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from cooperbench.backends.docker.engine import Engine
-    from cooperbench.backends.docker.images import Found
+    from cooperbench.backends.docker.images import EngineImage
     from cooperbench.backends.docker.settings import DockerSettings
     from cooperbench.sandbox.contract import SandboxOptions
 
@@ -65,7 +65,7 @@ def container_labels(session: str, options: SandboxOptions, lifetime_seconds: fl
 def create_container(
     engine: Engine,
     settings: DockerSettings,
-    image: Found,
+    image: EngineImage,
     *,
     name: str,
     command: list[str],
@@ -111,7 +111,7 @@ def create_container(
         "AttachStdout": True,
         "AttachStderr": True,
         "Tty": False,
-        # The same as NetworkMode none, with a loopback from the runtime, but 100 ms sooner. The guardian sees to
+        # The same as NetworkMode none, with a loopback from the runtime, but 100 ms sooner. The supervisor sees to
         # /etc/hosts, which the engine then leaves alone.
         "NetworkDisabled": network.mode == "none" and not engine.podman,
         "Healthcheck": {"Test": ["NONE"]},
@@ -124,14 +124,14 @@ def create_container(
     except SandboxError as error:
         if not host_config["Init"] or not re.search(_NO_INIT, str(error)):
             raise
-        # The guardian then is process 1 itself, which it can be; it is only slower to end.
+        # The supervisor then is process 1 itself, which it can be; it is only slower to end.
         engine.has_init = host_config["Init"] = False
         with engine.faults(doing):
             engine.api.create_container_from_config(config, name)
 
 
-def make_folders(engine: Engine, container: str, image: Found) -> None:
-    """Where the image's user is not root, the guardian could not make the folders that it needs."""
+def make_folders(engine: Engine, container: str, image: EngineImage) -> None:
+    """Where the image's user is not root, the supervisor could not make the folders that it needs."""
     if image.user.partition(":")[0] in ("", "0", "root"):
         return
     packed = io.BytesIO()

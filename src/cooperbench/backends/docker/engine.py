@@ -37,8 +37,8 @@ T = TypeVar("T")
 ANSWER_SECONDS = 120
 _PAUSES_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0)
 _LOST_ITS_PLACE = "(layer|image|container) not known|identifier is not an? (layer|image|container)"
-CHANNEL_ENDED = b"cooperbench-guardian: the channel has ended"
-"""What `guardian.sh` says on stderr."""
+CHANNEL_ENDED = b"cooperbench-supervisor: the channel has ended"
+"""What `supervisor.sh` says on stderr."""
 _PODMAN_START_SECONDS = 30.0
 _ENDS_WITH_US = """
 "$@" </dev/null &
@@ -283,8 +283,6 @@ def _connect_to(
             asking.close()
         parts = {str(part.get("Name")) for part in about.get("Components") or []}
         return Engine(make(str(about["ApiVersion"])), where, podman="Podman Engine" in parts, service=service)
-    except ImportError as error:
-        raise UserError(f"{where} needs another package ({error}): pip install 'docker[ssh]'") from error
     except Exception as error:
         raise cannot_connect(error, where, podman=podman) from error
 

@@ -142,7 +142,7 @@ def _cause(words: str) -> str:
 def cannot_connect(error: Exception, where: str, *, podman: bool) -> UserError:
     """The line for an engine that never answered."""
     words = _cause(words_of(error))
-    if "paramiko" in words:
+    if isinstance(error, ImportError) or "paramiko" in words:
         return UserError(f"{where} needs another package: pip install 'docker[ssh]'; or use --backend local")
     if "Permission denied" in words or "PermissionError" in words:
         advice = (

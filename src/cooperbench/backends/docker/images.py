@@ -65,7 +65,7 @@ _BUILD_SECONDS = 2 * 3600
 
 
 @dataclass(frozen=True)
-class Found:
+class EngineImage:
     """An image that the engine has."""
 
     name: str
@@ -92,10 +92,10 @@ class ImageStore:
         self._engine = engine
         self._settings = settings
         self._lock = threading.Lock()
-        self._known: dict[str, Found] = {}
+        self._known: dict[str, EngineImage] = {}
         self._unreachable = ""
 
-    def find(self, name: str) -> Found | None:
+    def find(self, name: str) -> EngineImage | None:
         """What the engine has under a name or id, now."""
         try:
             with self._engine.faults(f"looking for the image {name}"):
@@ -107,7 +107,7 @@ class ImageStore:
         digests = [digest.partition("@")[2] for digest in data.get("RepoDigests") or []]
         image_id = str(data["Id"])
         image_id = image_id if image_id.startswith("sha256:") else f"sha256:{image_id}"
-        return Found(
+        return EngineImage(
             name=name,
             image_id=image_id,
             # Podman makes up a digest for local images too: that of the manifest, as good as any.
@@ -120,7 +120,13 @@ class ImageStore:
             labels=dict(config.get("Labels") or {}),
         )
 
-    def get(self, name: str) -> Found:
+    def _find_made(self, name: str) -> EngineImage:
+        found = self.find(name)
+        if found is None:
+            raise InfraError(f"the image {name} is not there, although it was just pulled or made")
+        return found
+
+    def get(self, name: str) -> EngineImage:
         """An image for a sandbox: the same for the whole session, pulled if it is not there."""
         with self._lock:
             known = self._known.get(name)
@@ -137,13 +143,11 @@ class ImageStore:
                     f"there is no image {name} and it cannot be pulled ({error});"
                     f" get it: {self._engine.client} pull {name}, or cooperbench images build"
                 ) from error
-            found = self.find(name)
-        if found is None:
-            raise UserError(f"there is no image {name}, although it was pulled")
+            found = self._find_made(name)
         self.remember(found)
         return found
 
-    def remember(self, found: Found) -> None:
+    def remember(self, found: EngineImage) -> None:
         """Stick to this content under this name, whatever the name comes to mean."""
         with self._lock:
             self._known[found.name] = found
@@ -159,7 +163,7 @@ class ImageStore:
             return [image_name(task, image_template(template))]
         return [image_name(task, known) for known in (DEFAULT_TEMPLATE, PUBLISHED_TEMPLATE)]
 
-    def present(self, task: Task) -> Found | None:
+    def present(self, task: Task) -> EngineImage | None:
         """The task's image if the engine has it and it is not one that we built from other files."""
         for name in self.names_of(task):
             found = self.find(name)
@@ -167,12 +171,12 @@ class ImageStore:
                 return found
         return None
 
-    def provide(self, task: Task, say: Say = say_nothing) -> Found:
+    def provide(self, task: Task, say: Say = say_nothing) -> EngineImage:
         """The task's image: present, else pulled, else built. `pull="always"` asks the registry first."""
         if self._settings.pull != "always" and (found := self.present(task)):
             return found
         reason = "pulling is switched off"
-        if self._settings.pull != "never" and not _is_ours(task):
+        if self._settings.pull != "never" and not _is_demo(task):
             try:
                 return self.pull_task(task, say)
             except CooperBenchError as error:
@@ -186,9 +190,9 @@ class ImageStore:
             )
         return self.build(task, say)
 
-    def pull_task(self, task: Task, say: Say = say_nothing) -> Found:
+    def pull_task(self, task: Task, say: Say = say_nothing) -> EngineImage:
         """The first of the task's names that a registry has; the published one is tried first."""
-        if _is_ours(task):
+        if _is_demo(task):
             raise UserError(
                 f"{task.label} belongs to the demo, whose images are in no registry: cooperbench images build"
             )
@@ -220,7 +224,7 @@ class ImageStore:
         if last:
             raise InfraError(f"pulling {name}: {printable(str(last['error']))[:300]}")
 
-    def build(self, task: Task, say: Say = say_nothing) -> Found:
+    def build(self, task: Task, say: Say = say_nothing) -> EngineImage:
         """Build the task's Dockerfile."""
         name = self.names_of(task)[0]
         if not task.dockerfile.is_file():
@@ -228,7 +232,7 @@ class ImageStore:
         say(f"building {name}")
         return self._engine.changing_images(lambda: self._build(task, name))
 
-    def _build(self, task: Task, name: str) -> Found:
+    def _build(self, task: Task, name: str) -> EngineImage:
         labels = {CONTEXT: self.context_key(task), TASK: task.label}
         lines: list[str] = []
         problem = ""
@@ -251,12 +255,11 @@ class ImageStore:
                 lines += str(event.get("stream") or "").splitlines()
         if problem:
             raise build_failed(task, name, problem, lines, self._engine.client, self._settings.build_args)
-        found = self.find(name)
-        if found is None:
-            raise InfraError(f"building {name}: the engine says nothing of what it built")
-        return found
+        return self._find_made(name)
 
-    def without_history(self, task: Task, source: Found, make_sandbox: MakeSandbox, say: Say) -> Found:
+    def without_history(
+        self, task: Task, source: EngineImage, make_sandbox: MakeSandbox, say: Say
+    ) -> EngineImage:
         """The image for agents, made now if it is not there yet."""
         name = prepared_name(task, source)
         if found := self.find(name):
@@ -276,7 +279,9 @@ class ImageStore:
         finally:
             sandbox.terminate()
 
-    def commit(self, sandbox: DockerSandbox, name: str, task: Task, source: Found, kind: str) -> Found:
+    def commit(
+        self, sandbox: DockerSandbox, name: str, task: Task, source: EngineImage, kind: str
+    ) -> EngineImage:
         """A sandbox's files as an image of a `kind` (a label), otherwise configured like its `source`."""
         repository, _, tag = name.partition(":")
 
@@ -286,10 +291,7 @@ class ImageStore:
                 self._engine.api.commit(sandbox.container, repository, tag, changes=changes)
 
         self._engine.changing_images(commit)
-        found = self.find(name)
-        if found is None:
-            raise SandboxError(f"{name} is not there, although it was just made")
-        return found
+        return self._find_made(name)
 
     def remove_made(self, tasks: set[str] | None, *, built: bool) -> list[str]:
         """Remove the images that we made, of some tasks or of all: layers on top of theirs, if asked those we built."""
@@ -337,7 +339,7 @@ class ImageStore:
         return "bridge" in names
 
 
-def prepared_name(task: Task, source: Found) -> str:
+def prepared_name(task: Task, source: EngineImage) -> str:
     made_of = f"{_FORMAT} {source.image_id}\n".encode() + scrub_script()
     return _name("cooperbench-prepared", task, hashlib.sha256(made_of).hexdigest()[:16])
 
@@ -351,7 +353,7 @@ def _name(prefix: str, task: Task, key: str) -> str:
     return f"{prefix}/{task.repo.lower()}:task{task.task_id}-{key}"
 
 
-def _changes(task: Task, source: Found, kind: str) -> list[str]:
+def _changes(task: Task, source: EngineImage, kind: str) -> list[str]:
     """The task image's own configuration again: the sandbox's must not come with the files.
 
     Above all not its owner, or the containers that users make of the image would pass for leftovers.
@@ -372,7 +374,7 @@ def _is_id(name: str) -> bool:
     return name.startswith("sha256:")
 
 
-def _is_ours(task: Task) -> bool:
+def _is_demo(task: Task) -> bool:
     """The demo's tasks are in no registry; whoever took their names there is not us."""
     try:
         return task.path.resolve().is_relative_to(demo_dir().resolve())

@@ -43,9 +43,9 @@ _log = logging.getLogger("cooperbench")
 
 def first_command(lifetime_seconds: float, *, trusted: bool) -> list[str]:
     """What a container is started with. `trusted`: its image's tools have been tried before."""
-    guardian = resources.files(__package__).joinpath("guardian.sh").read_text("utf-8")
+    supervisor = resources.files(__package__).joinpath("supervisor.sh").read_text("utf-8")
     seconds = str(max(1, round(lifetime_seconds)))
-    words = ["sh", "-c", guardian, "guardian", channel_script(), f"{SCRATCH_DIR}/1", seconds]
+    words = ["sh", "-c", supervisor, "supervisor", channel_script(), f"{SCRATCH_DIR}/1", seconds]
     return [*words, "trusted" if trusted else ""]
 
 
@@ -66,7 +66,7 @@ class DockerSandbox(BaseSandbox):
         memory_bytes: int | None,
         on_end: Callable[[DockerSandbox], None],
     ) -> None:
-        """Takes over a container that has just been started, and `stream`, the stdin and stdout of its guardian."""
+        """Takes over a container that has just been started, and `stream`, the stdin and stdout of its supervisor."""
         super().__init__(lifetime_seconds=lifetime_seconds, workdir=workdir)
         self.container = container
         self.image = image
@@ -77,7 +77,7 @@ class DockerSandbox(BaseSandbox):
         self._end_lock = threading.Lock()
         self._removed = False
         self._oom_kills = 0
-        next(self._numbers)  # the guardian's channel
+        next(self._numbers)  # the supervisor's channel
         first: list[Channel] = [Channel(_Held(stream))]
         self._commands = ChannelPool(lambda: first.pop() if first else self._open_channel())
         try:
@@ -181,7 +181,7 @@ class DockerSandbox(BaseSandbox):
 
 
 class _Held:
-    """The guardian's stream as a `Transport`: a channel that breaks must not close it, as that ends the container."""
+    """The supervisor's stream as a `Transport`: a channel that breaks must not close it, as that ends the container."""
 
     def __init__(self, stream: ContainerStream) -> None:
         self.send = stream.send
