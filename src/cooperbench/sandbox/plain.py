@@ -78,9 +78,7 @@ class PlainSandbox:
     def _channel(self) -> Channel:
         """A channel for one request."""
         self._check_alive()
-        channel = Channel(_ExecTransport(self._sandbox))
-        channel.handshake()
-        return channel
+        return Channel(_ExecTransport(self._sandbox))
 
     def _check_alive(self) -> None:
         if self._terminated:
@@ -88,7 +86,7 @@ class PlainSandbox:
 
 
 class _ExecTransport:
-    """A `Transport` whose other end lives for one request: what is sent is kept until an answer is asked for.
+    """A `Transport` for one request: what is sent is kept until an answer is asked for, with the greeting left out.
 
     Deadlines are not kept here: `exec` cannot be interrupted. The time limit inside is.
     """
@@ -96,7 +94,6 @@ class _ExecTransport:
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
         self._request = b""
-        self._greeted = False
         self._answered = False
 
     def send(self, data: bytes, deadline: float) -> None:
@@ -105,9 +102,6 @@ class _ExecTransport:
 
     def receive(self, deadline: float) -> bytes:
         del deadline
-        if not self._greeted:
-            self._greeted = True
-            return READY + b"\n"
         if self._answered:
             return b""
         self._answered = True
