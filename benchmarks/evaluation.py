@@ -35,7 +35,7 @@ from cooperbench.eval.executor import TestExecutor
 from cooperbench.eval.reference import References
 from cooperbench.eval.testrun import Conditions
 from cooperbench.models import seats_of
-from cooperbench.sandbox.workshop import Workshop
+from cooperbench.sandbox.session import SandboxSession
 from cooperbench.storage import ExperimentPaths
 
 if TYPE_CHECKING:
@@ -68,11 +68,11 @@ def hand_in(paths: ExperimentPaths, pairs: tuple[Pair, ...]) -> None:
 def evaluate_all(
     backend: EvalBackend, paths: ExperimentPaths, pairs: tuple[Pair, ...]
 ) -> tuple[float, CountingExecutor]:
-    with Workshop(backend) as workshop:
-        workshop.images.prepare([pair.task for pair in pairs], lambda *_: None)
-        executor = CountingExecutor(workshop, 600, paths.run_name)
+    with SandboxSession(backend) as session:
+        session.prepare([pair.task for pair in pairs], lambda *_: None)
+        executor = CountingExecutor(session, 600, paths.run_name)
         evaluator = Evaluator(paths, executor, References(executor, "auto"))
-        pool = workshop.pool(CONCURRENCY, "eval")
+        pool = session.pool(CONCURRENCY, "eval")
         started = time.perf_counter()
         records = list(pool.map(lambda pair: evaluator.evaluate(pair, "coop"), pairs))
         took = time.perf_counter() - started
@@ -100,8 +100,8 @@ def installs(backend: DockerBackend, base: str, folder: Path) -> None:
     repos = ("pip_task", "uv_task", "pnpm_task")
     tasks = write_published(folder / "published", packages, repos)
     print(f"{'one runner call':<44} {'as published':>22} {'installs kept':>22}")
-    with PackageIndex(packages) as index, Workshop(backend) as workshop:
-        executor = TestExecutor(workshop, 600)
+    with PackageIndex(packages) as index, SandboxSession(backend) as session:
+        executor = TestExecutor(session, 600)
         for repo, task in tasks.items():
             load_image(backend.engine, task, image_name(task), base=base, index=index)
             feature = task.features[0]

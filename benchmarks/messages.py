@@ -30,8 +30,8 @@ from tests.backends.docker.engines import NoEngine, docker_host, provide_base
 from cooperbench.backends.docker.engine import connect
 from cooperbench.errors import CooperBenchError
 from cooperbench.eval.backends import get_backend
-from cooperbench.sandbox.access import open_sandbox
 from cooperbench.sandbox.contract import SandboxOptions, capabilities_of
+from cooperbench.sandbox.session import open_sandbox
 from cooperbench.team.git_remote import CarriedRemote
 from cooperbench.team.inbox import Inbox
 from cooperbench.team.mailbox import MemoryMailbox

@@ -11,15 +11,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cooperbench.errors import SandboxDead, SandboxError, SandboxTimeout
+from cooperbench.sandbox import channel_script
 from cooperbench.sandbox.channel import (
     Channel,
     ChannelBroken,
+    ChannelPool,
     ChannelUnavailable,
-    channel_script,
+    Command,
     quote,
     trim,
 )
-from cooperbench.sandbox.pool import ChannelPool
 from cooperbench.sandbox.transport import PipeTransport
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def channel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Channel]:
 
 
 def run(channel: Channel, *argv: str, stdin: bytes = b"", env: dict[str, str] | None = None) -> CommandResult:
-    return channel.run(argv, timeout_seconds=60, cwd="/", stdin=stdin, env=env)
+    return channel.run(Command(argv, timeout_seconds=60, cwd="/", stdin=stdin, env=env or {}))
 
 
 @RELAXED
@@ -240,10 +241,10 @@ def test_a_killed_shell_is_the_commands_result(tmp_path: Path) -> None:
         return channel
 
     pool = ChannelPool(open_channel)
-    result = pool.run(["bash", "-c", f"kill -9 {_pid_of_channel()}"], timeout_seconds=60, cwd="/")
+    result = pool.run(Command(["bash", "-c", f"kill -9 {_pid_of_channel()}"], timeout_seconds=60, cwd="/"))
     assert result.returncode == 137
     assert "the shell that ran the command was killed" in result.stderr_read()
-    assert pool.run(["echo", "next"], timeout_seconds=60, cwd="/").stdout == b"next\n"
+    assert pool.run(Command(["echo", "next"], timeout_seconds=60, cwd="/")).stdout == b"next\n"
     pool.close()
     assert len(processes) == 2
     for process in processes:
@@ -259,13 +260,10 @@ def test_a_chatty_background_process_is_neither_killed_nor_allowed_to_fill_the_d
     channel, process = start(tmp_path / "scratch")
     channel.handshake()
     script = "(yes | head -c 30000000; touch $0) & echo started"
-    first = channel.run(
-        ["bash", "-c", script, str(tmp_path / "done")], timeout_seconds=60, cwd="/", output_limit=200_000
-    )
+    noisy = ["bash", "-c", script, str(tmp_path / "done")]
+    first = channel.run(Command(noisy, timeout_seconds=60, cwd="/", output_limit=200_000))
     assert first.stdout.startswith(b"started\n") or b"started\n" in first.stdout
     wait = 'while [ ! -e "$0" ]; do sleep 0.05; done'
-    assert (
-        channel.run(["bash", "-c", wait, str(tmp_path / "done")], timeout_seconds=60, cwd="/").returncode == 0
-    )
+    assert run(channel, "bash", "-c", wait, str(tmp_path / "done")).returncode == 0
     channel.close()
     process.wait(timeout=30)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cooperbench.sandbox.access import PlainSandbox
 from cooperbench.sandbox.conformance import SandboxConformance
+from cooperbench.sandbox.plain import PlainSandbox
 from tests.sandbox.plain import PlainBackend
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cooperbench.sandbox.scrub import scrub_script
+from cooperbench.sandbox import scrub_script
 
 if TYPE_CHECKING:
     from pathlib import Path

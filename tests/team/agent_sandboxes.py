@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cooperbench.eval.backends import get_backend
-from cooperbench.sandbox.access import open_sandbox
 from cooperbench.sandbox.contract import SandboxOptions
+from cooperbench.sandbox.session import open_sandbox
 from cooperbench.team.inbox import Inbox
 from cooperbench.team.mailbox import MemoryMailbox
 from cooperbench.team.sandbox_rpc import SandboxRpc

@@ -15,9 +15,9 @@ import pytest
 from cooperbench.backends.local import LocalBackend
 from cooperbench.errors import SandboxError
 from cooperbench.eval import backends
-from cooperbench.sandbox.access import open_sandbox
 from cooperbench.sandbox.contract import SandboxOptions
 from cooperbench.sandbox.git_server import GitServer, SharedServer
+from cooperbench.sandbox.session import open_sandbox
 from cooperbench.team.git_remote import CarriedRemote, ServedRemote
 from tests.runner.helpers import run_tiny
 from tests.sandbox.sharing import (

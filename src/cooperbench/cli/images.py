@@ -87,7 +87,7 @@ def select_tasks(args: argparse.Namespace) -> list[Task]:
 
 
 def _list(backend: DockerBackend, tasks: Sequence[Task], *, as_json: bool) -> int:
-    from cooperbench.backends.docker.agentlayer import prepared_name
+    from cooperbench.backends.docker.images import prepared_name
 
     rows: list[dict[str, Any]] = []
     for task in tasks:
@@ -136,7 +136,7 @@ def _make_all(
     as_json: bool,
 ) -> int:
     """Each by itself: one that fails does not keep the others from being made."""
-    assert backend.engine  # one clear line, before the work is dealt out
+    backend.check()  # one clear line, before the work is dealt out
 
     def work(task: Task) -> dict[str, Any]:
         def say(line: str) -> None:

@@ -27,7 +27,7 @@ def push_all(
 ) -> int:
     """Each by itself: one that fails does not keep the others from being sent."""
     template = registry_template(registry)
-    assert backend.engine  # one clear line, before the work is dealt out
+    backend.check()  # one clear line, before the work is dealt out
 
     def work(task: Task) -> dict[str, Any]:
         def say(line: str) -> None:

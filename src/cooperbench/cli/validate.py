@@ -112,15 +112,13 @@ def _in_sandboxes(
     from cooperbench.eval.executor import TestExecutor
     from cooperbench.eval.reference import References
     from cooperbench.eval.validate import validate_features
-    from cooperbench.sandbox.workshop import Workshop
+    from cooperbench.sandbox.session import SandboxSession
 
     reports: list[TaskReport] = []
-    with Workshop(backends.get_backend(args.backend or default_backend())) as workshop:
-        executor = TestExecutor(workshop, args.test_timeout)
+    with SandboxSession(backends.get_backend(args.backend or default_backend())) as session:
+        executor = TestExecutor(session, args.test_timeout)
         references = References(executor, args.eval_network or default_eval_network(), note=_say)
-        workshop.images.prepare(
-            tasks, lambda task, done, total: _say(f"prepared {done}/{total}: {task.label}")
-        )
+        session.prepare(tasks, lambda task, done, total: _say(f"prepared {done}/{total}: {task.label}"))
         if args.repos:
             conflicts = golden_conflicts(tasks, pairs=pairs, repos_dir=args.repos)
         else:
@@ -132,7 +130,7 @@ def _in_sandboxes(
             }
             reports = validate_features(
                 wanted,
-                workshop,
+                session,
                 references,
                 executor,
                 concurrency=args.concurrency,

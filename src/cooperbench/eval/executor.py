@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from cooperbench.eval.trees import BaseFile
     from cooperbench.models import Feature, Image, Task
     from cooperbench.sandbox.contract import Capabilities, NetworkPolicy, RichSandbox
-    from cooperbench.sandbox.workshop import Workshop
+    from cooperbench.sandbox.session import SandboxSession
 
 SPARE_SECONDS = 300
 """How much longer than the tests a sandbox may live."""
@@ -39,23 +39,23 @@ class TestExecutor:
 
     __test__ = False
 
-    def __init__(self, workshop: Workshop, timeout_seconds: int, run_name: str = "") -> None:
+    def __init__(self, session: SandboxSession, timeout_seconds: int, run_name: str = "") -> None:
         self.timeout_seconds = timeout_seconds
-        self.stop = workshop.stop
-        self._workshop = workshop
+        self.stop = session.stop
+        self._session = session
         self._labels = {"run": run_name} if run_name else {}
         self._bases: Once[Task, _CachedBase] = Once()
         self._installed: Once[Task, str] = Once()
         self._answers: Once[tuple[object, ...], TestRun] = Once()
-        # A removal takes a while in some backends, and no test has to wait for it. What is left ends with the workshop.
-        self._removals = workshop.pool(_REMOVERS, "removal")
+        # A removal takes a while in some backends, and no test has to wait for it. What is left ends with the session.
+        self._removals = session.pool(_REMOVERS, "removal")
 
     @property
     def backend_can(self) -> Capabilities:
-        return capabilities_of(self._workshop.guard.backend)
+        return capabilities_of(self._session.backend)
 
     def image(self, task: Task) -> Image:
-        return self._workshop.images.get(task)
+        return self._session.image(task)
 
     def base(self, task: Task) -> _CachedBase:
         """The task's base commit. Files are read when first asked for, and kept."""
@@ -89,10 +89,10 @@ class TestExecutor:
         image = self.image(task).reference
         if installed:
             image = self._installed.get(
-                task, lambda: image_with_installs(self._workshop, task, self.timeout_seconds)
+                task, lambda: image_with_installs(self._session, task, self.timeout_seconds)
             )
         labels = {**self._labels, "pair": label or task.label}
-        sandbox = self._workshop.guard.open(
+        sandbox = self._session.open(
             image,
             timeout_seconds=self.timeout_seconds + SPARE_SECONDS,
             options=SandboxOptions("evaluation", network or "none", labels),
@@ -100,7 +100,7 @@ class TestExecutor:
         try:
             yield sandbox
         finally:
-            self._removals.submit(self._workshop.guard.end, sandbox)
+            self._removals.submit(self._session.end, sandbox)
 
 
 class _CachedBase:

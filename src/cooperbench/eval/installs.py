@@ -20,7 +20,7 @@ from cooperbench.sandbox.contract import SandboxOptions
 if TYPE_CHECKING:
     from cooperbench.models import Task
     from cooperbench.sandbox.contract import SnapshottingBackend
-    from cooperbench.sandbox.workshop import Workshop
+    from cooperbench.sandbox.session import SandboxSession
 
 _FORMAT = 1
 _PIP_LOG = "/cooperbench/pip.log"
@@ -32,10 +32,10 @@ _ENVIRONMENT = {
 }
 
 
-def image_with_installs(workshop: Workshop, task: Task, timeout_seconds: int) -> str:
+def image_with_installs(session: SandboxSession, task: Task, timeout_seconds: int) -> str:
     """The reference of the image, made now if it is not there yet."""
-    backend = cast("SnapshottingBackend", workshop.guard.backend)
-    image = workshop.images.get(task)
+    backend = cast("SnapshottingBackend", session.backend)
+    image = session.image(task)
     tests = task.features[0].tests.read_bytes()
     made_of = hashlib.sha256(f"{_FORMAT} {image.digest}".encode())
     for part in (task.runner_script.read_bytes(), tests, _keep_wheels()):
@@ -45,7 +45,7 @@ def image_with_installs(workshop: Workshop, task: Task, timeout_seconds: int) ->
         if found:
             return found
         options = SandboxOptions("setup", "public", {"task": task.label}, left_out=(REPO_DIR,))
-        with workshop.guard.sandbox(
+        with session.sandbox(
             image.reference, timeout_seconds=3 * timeout_seconds, options=options
         ) as sandbox:
             # Its verdict does not matter: tests of a feature that is not there fail.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cooperbench.eval.handedin import HandedIn
     from cooperbench.eval.reference import Reference, References
     from cooperbench.models import Feature, Task
-    from cooperbench.sandbox.workshop import Workshop
+    from cooperbench.sandbox.session import SandboxSession
 
 SCHEMA = "cooperbench.validation/1"
 
@@ -130,7 +130,7 @@ class TaskValidator:
 
 def validate_features(
     features: Mapping[Task, Sequence[Feature]],
-    workshop: Workshop,
+    session: SandboxSession,
     references: References,
     executor: TestExecutor,
     *,
@@ -139,7 +139,7 @@ def validate_features(
     progress: Callable[[TaskReport], None],
 ) -> list[TaskReport]:
     """All tasks, side by side; reports in their order."""
-    pool = workshop.pool(concurrency, "validate")
+    pool = session.pool(concurrency, "validate")
 
     def validate(task: Task) -> TaskReport:
         report = TaskValidator(task, executor, references, repeat).validate(features[task])
@@ -147,5 +147,5 @@ def validate_features(
         return report
 
     futures = [pool.submit(validate, task) for task in features]
-    workshop.drain(futures, lambda _: None)
+    session.drain(futures, lambda _: None)
     return [future.result() for future in futures]

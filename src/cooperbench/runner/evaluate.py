@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from cooperbench.eval.batch.remote import Order
     from cooperbench.models import EvalNetwork, Setting
     from cooperbench.runner.display import Display
-    from cooperbench.sandbox.workshop import Workshop
+    from cooperbench.sandbox.session import SandboxSession
 
 DEFAULT_TEST_SECONDS = 600
 _PATH_CHARACTERS = 4096
@@ -141,7 +141,7 @@ def evaluate_experiment(
     from cooperbench.eval.reference import ReferenceStore
     from cooperbench.report.summary import save_summary
     from cooperbench.sandbox.contract import resource_use_of
-    from cooperbench.sandbox.workshop import Workshop
+    from cooperbench.sandbox.session import SandboxSession
     from cooperbench.signals import finished
     from cooperbench.text import plural
 
@@ -162,39 +162,39 @@ def evaluate_experiment(
             lines.append(f"{len(found) - len(work)} more are evaluated already (--force judges them again)")
         display.begin(lines, to_run=0, to_judge=len(work))
         try:
-            with Workshop(chosen) as workshop:
+            with SandboxSession(chosen) as session:
                 order = Order(paths, work, concurrency, test_timeout, eval_network)
                 if remote := remote_evaluation_of(chosen):
-                    remote.evaluate_remotely(order, display, workshop.stop)
+                    remote.evaluate_remotely(order, display, session.stop)
                 else:
-                    _judge_here(order, workshop, display)
+                    _judge_here(order, session, display)
         finally:
             summary = finished(lambda: save_summary(paths, {}, used=resource_use_of(chosen)))
             display.end()
     return summary
 
 
-def _judge_here(order: Order, workshop: Workshop, display: Display) -> None:
-    """Pair by pair, in sandboxes of the workshop's backend."""
+def _judge_here(order: Order, session: SandboxSession, display: Display) -> None:
+    """Pair by pair, in sandboxes of the session's backend."""
     from cooperbench.eval.evaluator import Evaluator
     from cooperbench.eval.executor import TestExecutor
     from cooperbench.eval.reference import References
 
-    executor = TestExecutor(workshop, order.test_timeout_seconds, order.paths.run_name)
+    executor = TestExecutor(session, order.test_timeout_seconds, order.paths.run_name)
     references = References(executor, order.eval_network, note=display.note)
     evaluator = Evaluator(order.paths, executor, references)
 
     def judge(pair: Pair, setting: Setting) -> None:
         display.evaluated(pair, evaluator.evaluate(pair, setting))
 
-    workshop.images.prepare(
+    session.prepare(
         [pair.task for pair, _ in order.work],
         lambda task, done, total: display.prepared(task.label, done, total),
     )
-    pool = workshop.pool(order.concurrency, "eval")
+    pool = session.pool(order.concurrency, "eval")
     futures = references.begin((pair for pair, _ in order.work), pool, display.referenced)
     futures += [pool.submit(judge, pair, setting) for pair, setting in order.work]
-    workshop.drain(futures, lambda _: None)
+    session.drain(futures, lambda _: None)
 
 
 def run_patch_test(
@@ -218,7 +218,7 @@ def run_patch_test(
     from cooperbench.eval.handedin import examine, hidden_paths_of
     from cooperbench.eval.reference import References
     from cooperbench.eval.testrun import not_run
-    from cooperbench.sandbox.workshop import Workshop
+    from cooperbench.sandbox.session import SandboxSession
 
     (task,) = load_tasks(resolve_dataset_dir(dataset_dir), repo_name, task_id)
     if feature_id not in task.feature_ids:
@@ -229,8 +229,8 @@ def run_patch_test(
         raise UserError(f"timeout is {timeout}; it is at least 1")
     feature = task.feature(feature_id)
     patch = feature.patch.read_bytes() if agent_patch is None else _read_patch(agent_patch)
-    with Workshop(backends.get_backend(backend)) as workshop:
-        executor = TestExecutor(workshop, timeout)
+    with SandboxSession(backends.get_backend(backend)) as session:
+        executor = TestExecutor(session, timeout)
         reference = References(executor, checked_eval_network(eval_network)).get(task, feature)
         work = examine(patch, hidden_paths_of(Pair(task, (feature_id,))), executor.base(task))
         if work.patch:

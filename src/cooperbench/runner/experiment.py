@@ -16,7 +16,7 @@ from cooperbench.retry import with_retries
 from cooperbench.runner.pair import RESULT_SCHEMA, PairRun
 from cooperbench.runner.plan import Budget, spent_on_disk
 from cooperbench.sandbox.contract import resource_use_of
-from cooperbench.sandbox.workshop import Workshop
+from cooperbench.sandbox.session import SandboxSession
 from cooperbench.signals import finished
 from cooperbench.storage import error_record, write_json
 from cooperbench.team.mailbox import MemoryMailbox
@@ -38,8 +38,8 @@ def carry_out(
     """The summary, also on disk. KeyboardInterrupt passes through once everything has ended and is summed up."""
     budget = Budget(config.max_cost, 0.0 if config.max_cost is None else spent_on_disk(config.paths))
     try:
-        with Workshop(backend) as workshop:
-            _Experiment(config, plan, workshop, display, mailboxes, budget).run()
+        with SandboxSession(backend) as session:
+            _Experiment(config, plan, session, display, mailboxes, budget).run()
     finally:
         pairs = {config.setting: plan.pairs}
         summary = finished(
@@ -53,7 +53,7 @@ class _Experiment:
         self,
         config: RunConfig,
         plan: Plan,
-        workshop: Workshop,
+        session: SandboxSession,
         display: Display,
         mailboxes: MailboxFactory | None,
         budget: Budget,
@@ -61,14 +61,14 @@ class _Experiment:
         self._config = config
         self._plan = plan
         self._display = display
-        self._workshop = workshop
+        self._session = session
         self._mailboxes = mailboxes
         self._budget = budget
         self._stopped_by: RunStopped | None = None
-        executor = TestExecutor(workshop, config.test_timeout_seconds, config.run_name)
+        executor = TestExecutor(session, config.test_timeout_seconds, config.run_name)
         self._references = References(executor, config.eval_network, note=display.note)
         self._evaluator = Evaluator(config.paths, executor, self._references)
-        self._remote = remote_evaluation_of(workshop.guard.backend)
+        self._remote = remote_evaluation_of(session.backend)
         self._for_remote: list[Pair] = list(plan.to_evaluate) if self._remote else []
 
     def run(self) -> None:
@@ -76,9 +76,9 @@ class _Experiment:
         plan, config = self._plan, self._config
         judged_here = () if self._remote else plan.to_evaluate
         tasks = [pair.task for pair in (*plan.to_run, *judged_here)]
-        self._workshop.images.prepare(tasks, self._prepared)
-        pairs = self._workshop.pool(config.concurrency, "pair")
-        evaluations = self._workshop.pool(config.eval_concurrency, "eval")
+        self._session.prepare(tasks, self._prepared)
+        pairs = self._session.pool(config.concurrency, "pair")
+        evaluations = self._session.pool(config.eval_concurrency, "eval")
 
         def evaluate_next(pair: Pair | None) -> Future[Pair | None] | None:
             if pair is None or not config.auto_eval:
@@ -96,7 +96,7 @@ class _Experiment:
         first += [pairs.submit(self._run_pair, pair) for pair in plan.to_run]
         first += [evaluations.submit(self._evaluate, pair) for pair in judged_here]
         try:
-            self._workshop.drain(first, evaluate_next)
+            self._session.drain(first, evaluate_next)
         except Interrupted:
             if self._stopped_by is not None:
                 raise self._stopped_by from None
@@ -106,7 +106,7 @@ class _Experiment:
             order = Order(
                 config.paths, work, config.eval_concurrency, config.test_timeout_seconds, config.eval_network
             )
-            self._remote.evaluate_remotely(order, self._display, self._workshop.stop)
+            self._remote.evaluate_remotely(order, self._display, self._session.stop)
 
     def _prepared(self, task: Task, done: int, total: int) -> None:
         self._display.prepared(task.label, done, total)
@@ -121,7 +121,7 @@ class _Experiment:
         try:
             result = with_retries(
                 lambda attempt: self._attempt(pair, attempt),
-                self._workshop.stop,
+                self._session.stop,
                 lambda attempt, error: self._display.note(
                     redact(f"{pair.label}: attempt {attempt} failed: {error}")
                 ),
@@ -131,7 +131,7 @@ class _Experiment:
         except RunStopped as error:
             # At once: the next pair would begin before anybody looks at this one.
             self._stopped_by = error
-            self._workshop.stop.set()
+            self._session.stop.set()
             raise
         except Exception as error:
             self._check_stop()
@@ -141,7 +141,7 @@ class _Experiment:
         return pair if result["status"] == "completed" else None
 
     def _attempt(self, pair: Pair, attempt: int) -> dict[str, Any]:
-        image = self._workshop.images.get(pair.task)
+        image = self._session.image(pair.task)
         self._config.paths.archive(pair, self._config.setting)
         paths = self._config.paths.pair(pair, self._config.setting)
         paths.folder.mkdir(parents=True)
@@ -150,12 +150,11 @@ class _Experiment:
             self._display.message(pair, message)
 
         make_mailbox = partial(self._mailboxes.make, pair.label) if self._mailboxes else MemoryMailbox
-        guard = self._workshop.guard
         pair_run = PairRun(
             pair,
             self._config,
             image,
-            guard,
+            self._session,
             paths,
             tell,
             make_mailbox,
@@ -168,5 +167,5 @@ class _Experiment:
         self._display.evaluated(pair, self._evaluator.evaluate(pair, self._config.setting))
 
     def _check_stop(self) -> None:
-        if self._workshop.stop.is_set():
+        if self._session.stop.is_set():
             raise Interrupted("stopped")

@@ -19,8 +19,8 @@ from cooperbench.eval.diff import PatchError, paths_of
 from cooperbench.gitcall import GitError
 from cooperbench.models import seats_of, summed_accounts
 from cooperbench.redaction import redact
+from cooperbench.sandbox import scrub_script
 from cooperbench.sandbox.contract import SandboxOptions
-from cooperbench.sandbox.scrub import scrub_script
 from cooperbench.storage import utc_now, write_json
 from cooperbench.team.git_remote import make_remote
 from cooperbench.team.mailbox import MemoryMailbox
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from cooperbench.models import Image, Message, Pair, Seat, Usage
     from cooperbench.runner.config import Player, RunConfig
     from cooperbench.sandbox.contract import RichSandbox
-    from cooperbench.sandbox.guard import SandboxGuard
+    from cooperbench.sandbox.session import SandboxSession
     from cooperbench.storage import PairPaths
     from cooperbench.team.mailbox import Mailbox
 
@@ -105,7 +105,7 @@ class PairRun:
         pair: Pair,
         config: RunConfig,
         image: Image,
-        guard: SandboxGuard,
+        session: SandboxSession,
         paths: PairPaths,
         on_message: Callable[[Message], None],
         make_mailbox: Callable[[Sequence[str]], Mailbox] = MemoryMailbox,
@@ -114,7 +114,7 @@ class PairRun:
         self._pair = pair
         self._config = config
         self._image = image
-        self._guard = guard
+        self._session = session
         self._paths = paths
         self._seats = seats_of(pair, config.setting)
         self._players = dict(zip(self._seats, config.players(pair), strict=True))
@@ -124,7 +124,7 @@ class PairRun:
         self._team = Team(
             agent_ids,
             make_mailbox(agent_ids) if together and config.messaging_enabled else None,
-            make_remote(guard.backend, paths.team_repository, agent_ids)
+            make_remote(session.backend, paths.team_repository, agent_ids)
             if together and config.git_enabled
             else None,
             on_message,
@@ -185,7 +185,7 @@ class PairRun:
         # An outage of the model's provider is not the agent's time, but the sandbox has to outlast it.
         spare = 2 * SNAPSHOT_SECONDS + int(min(patience_seconds(), UNLIMITED_LIFETIME_SECONDS))
         labels = {"run": self._config.run_name, "pair": self._pair.label, "agent": seat.agent_id}
-        sandbox = self._guard.open(
+        sandbox = self._session.open(
             self._image.agent_reference or self._image.reference,
             timeout_seconds=UNLIMITED_LIFETIME_SECONDS if seconds is None else int(seconds) + spare,
             options=SandboxOptions("agent", self._config.network, labels, reaches),
@@ -195,7 +195,7 @@ class PairRun:
         self._team.join(
             seat.agent_id,
             sandbox,
-            streams=self._guard.streams,
+            streams=self._session.streams,
             repo_dir=REPO_DIR,
             base_commit=start.commit,
             base_git_dir=start.git_dir,
@@ -227,7 +227,7 @@ class PairRun:
             recorder=recorder,
             limits=self._config.limits,
             inbox=self._team.inboxes.get(desk.seat.agent_id),
-            stop=self._guard.stop,
+            stop=self._session.stop,
             git_shared=self._team.remote is not None,
             on_spend=self._on_spend,
         )
@@ -239,7 +239,7 @@ class PairRun:
             recorder.note(f"broken off: {type(problem).__name__}: {problem}")
             recorder.abandon()
             raise
-        self._guard.end(desk.sandbox)
+        self._session.end(desk.sandbox)
         files.write_patch(patch)
         recorder.finish(status, session.usage, session.sandbox_seconds, error)
         return {
@@ -262,7 +262,7 @@ class PairRun:
 
     def _end(self, sandboxes: list[RichSandbox]) -> None:
         for sandbox in list(sandboxes):
-            self._guard.end(sandbox)
+            self._session.end(sandbox)
         self._team.close()
 
     def _shared_work(self) -> dict[str, Any]:

@@ -1,11 +1,12 @@
 """The host's end of a channel into a sandbox: one long-lived bash (`channel.sh`) that runs commands and moves files.
 
-Starting a process through a container engine costs 100-250 ms; through a channel it costs a few. One request is
-under way at a time; `pool.py` opens more channels for more threads. How the bytes get there is a `Transport`.
+Starting a process through a container engine costs 100-250 ms; through a channel it costs a few. A channel has one
+request under way at a time; a `ChannelPool` has as many channels as threads use it. How the bytes get there is a
+`Transport`.
 
-What can go wrong: `ChannelUnavailable` when the sandbox lacks what the channel needs (callers fall back to plain
-`exec`), `ChannelBroken` when it ends or says what it should not, `SandboxTimeout` when it does not answer although
-the time limit inside should have made it. After the last two a channel is of no more use.
+What can go wrong: `ChannelUnavailable` when the sandbox lacks what the channel needs, `ChannelBroken` when it ends or
+says what it should not, `SandboxTimeout` when it does not answer although the time limit inside should have made it.
+After the last two a channel is of no more use.
 """
 
 from __future__ import annotations
@@ -16,24 +17,28 @@ import re
 import secrets
 import threading
 import time
-from importlib import resources
-from typing import TYPE_CHECKING, NamedTuple
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
 
 from cooperbench.errors import SandboxDead, SandboxError, SandboxTimeout
 from cooperbench.sandbox.contract import DEFAULT_OUTPUT_LIMIT, TIMEOUT_EXIT_CODE, CommandResult
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from cooperbench.sandbox.transport import Transport
 
+T = TypeVar("T")
+
+READY = b"cooperbench-channel 1 ready"
+UNAVAILABLE = b"cooperbench-channel unavailable "
 BACKSTOP_SECONDS = 15.0
 """How long the host waits beyond the limit that is enforced inside, which kills within about two seconds."""
 READ_FILE_LIMIT = 256 * 1024 * 1024
 """Larger files are refused: they would fill the memory of the harness."""
 
-_READY = b"cooperbench-channel 1 ready"
-_UNAVAILABLE = b"cooperbench-channel unavailable "
+_MOST_CHANNELS = 64
 _INLINE_LIMIT = 8192
 """Larger contents follow the request as raw bytes, for which the other end starts a process."""
 _SMALLEST_CHUNK = 65536
@@ -59,22 +64,29 @@ _REFUSED = re.compile(rb"! (\d+) (missing|failed|broken) (\d+)")
 _CLOSING = re.compile(rb"\.[ 0]*")
 
 
+@dataclass(frozen=True)
+class Command:
+    """What `RichSandbox.run` was asked for, with nothing left open."""
+
+    argv: Sequence[str]
+    timeout_seconds: float
+    cwd: str
+    """Absolute."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    stdin: bytes = b""
+    output_limit: int = DEFAULT_OUTPUT_LIMIT
+
+
 class ChannelUnavailable(SandboxError):
     """This sandbox lacks a tool that the channel needs."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"commands cannot be run in this sandbox: {reason}")
+        self.reason = reason
 
 
 class ChannelBroken(SandboxDead):
     """The channel ended or lost its place. Whether the sandbox lives, whoever opened the channel must find out."""
-
-
-class _Refusal(NamedTuple):
-    kind: bytes
-    message: str
-
-
-def channel_script() -> str:
-    """The inside end, to be run as `bash -c SCRIPT channel SCRATCH_DIR` or from a file."""
-    return resources.files(__package__).joinpath("channel.sh").read_text("utf-8")
 
 
 def quote(word: bytes) -> bytes:
@@ -112,11 +124,10 @@ def _content_words(data: bytes) -> tuple[list[bytes], bytes]:
 
 
 class Channel:
-    """One conversation with a `channel.sh`. Safe to share between threads, which then take turns."""
+    """One conversation with a `channel.sh`, for one thread at a time."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
-        self._lock = threading.Lock()
         self._buffer = bytearray()
         self._last_id = 0
         self._mark = secrets.token_hex(8)
@@ -124,56 +135,37 @@ class Channel:
 
     def handshake(self, timeout_seconds: float = 30.0) -> None:
         """Wait until the other end is ready; ChannelUnavailable where it says that it cannot work."""
-        with self._lock:
-            line = self._line(time.monotonic() + timeout_seconds)
-        if line.startswith(_UNAVAILABLE):
-            raise ChannelUnavailable(f"no channel into this sandbox: {_show(line[len(_UNAVAILABLE) :])}")
-        if line != _READY:
+        line = self._line(time.monotonic() + timeout_seconds)
+        if line.startswith(UNAVAILABLE):
+            raise ChannelUnavailable(_show(line[len(UNAVAILABLE) :]))
+        if line != READY:
             raise self._break(f"it began with {_show(line)!r}")
 
-    def run(
-        self,
-        argv: Sequence[str],
-        *,
-        timeout_seconds: float,
-        cwd: str,
-        env: Mapping[str, str] | None = None,
-        stdin: bytes = b"",
-        output_limit: int = DEFAULT_OUTPUT_LIMIT,
-    ) -> CommandResult:
+    def run(self, command: Command) -> CommandResult:
         """Run one command; see `RichSandbox.run`. A folder that is not there is the result 126."""
-        if not argv:
+        if not command.argv:
             raise ValueError("a command needs at least one word")
-        timeout_seconds = min(max(timeout_seconds, 0.001), _LONGEST_TIMEOUT_SECONDS)
-        chunk = max(output_limit // 2, _SMALLEST_CHUNK)
-        content, payload = _content_words(stdin)
-        with self._lock:
-            words = [
-                as_bytes(self._next_mark()),
-                b"%d" % max(1, round(timeout_seconds * 1000)),
-                b"%d" % chunk,
-                *content,
-                as_bytes(cwd),
-                *_env_words(env or {}),
-                *map(as_bytes, argv),
-            ]
-            deadline = (
-                time.monotonic() + timeout_seconds + BACKSTOP_SECONDS + len(payload) / _BYTES_PER_SECOND
-            )
-            header = self._ask(b"run", words, payload, deadline)
-            if isinstance(header, _Refusal):
-                raise SandboxError(f"the sandbox could not run a command: {header.message}")
-            match = _RESULT.fullmatch(header)
-            if not match:
-                raise self._break(f"it answered {_show(header)!r}")
-            _, code, timed_out, micros, out_kind, out_size, out_cut, err_kind, err_size, err_cut = (
-                match.groups()
-            )
-            stdout = self._body(out_kind, int(out_size), 2 * chunk, deadline)
-            stderr = self._body(err_kind, int(err_size), 2 * chunk, deadline)
-            self._close_answer(deadline)
-        kept_out, lost_out = trim(stdout, output_limit)
-        kept_err, lost_err = trim(stderr, output_limit)
+        timeout_seconds = min(max(command.timeout_seconds, 0.001), _LONGEST_TIMEOUT_SECONDS)
+        chunk = max(command.output_limit // 2, _SMALLEST_CHUNK)
+        content, payload = _content_words(command.stdin)
+        words = [
+            as_bytes(self._next_mark()),
+            b"%d" % max(1, round(timeout_seconds * 1000)),
+            b"%d" % chunk,
+            *content,
+            as_bytes(command.cwd),
+            *_env_words(command.env),
+            *map(as_bytes, command.argv),
+        ]
+        limit_seconds = timeout_seconds + BACKSTOP_SECONDS + len(payload) / _BYTES_PER_SECOND
+        deadline = time.monotonic() + limit_seconds
+        match = self._ask("the sandbox could not run a command", _RESULT, b"run", words, payload, deadline)
+        _, code, timed_out, micros, out_kind, out_size, out_cut, err_kind, err_size, err_cut = match.groups()
+        stdout = self._body(out_kind, int(out_size), 2 * chunk, deadline)
+        stderr = self._body(err_kind, int(err_size), 2 * chunk, deadline)
+        self._close_answer(deadline)
+        kept_out, lost_out = trim(stdout, command.output_limit)
+        kept_err, lost_err = trim(stderr, command.output_limit)
         return CommandResult(
             returncode=TIMEOUT_EXIT_CODE if timed_out == b"1" else int(code),
             stdout=kept_out,
@@ -188,32 +180,20 @@ class Channel:
         """Write a file whole or not at all, making its folders."""
         content, payload = _content_words(data)
         deadline = time.monotonic() + 2 * BACKSTOP_SECONDS + len(data) / _BYTES_PER_SECOND
-        with self._lock:
-            words = [as_bytes(self._next_mark()), b"%o" % mode, *content, as_bytes(path)]
-            header = self._ask(b"write", words, payload, deadline)
-            if isinstance(header, _Refusal):
-                raise SandboxError(f"cannot write {path} in the sandbox: {header.message}")
-            if not _DONE.fullmatch(header):
-                raise self._break(f"it answered {_show(header)!r}")
-            self._broken = ""
+        words = [as_bytes(self._next_mark()), b"%o" % mode, *content, as_bytes(path)]
+        self._ask(f"cannot write {path} in the sandbox", _DONE, b"write", words, payload, deadline)
+        self._broken = ""
 
     def read_file(self, path: str) -> bytes:
         """Read a file whole; FileNotFoundError where there is none."""
         deadline = time.monotonic() + _READ_SECONDS
-        with self._lock:
-            header = self._ask(b"read", [b"%d" % (READ_FILE_LIMIT + 1), as_bytes(path)], b"", deadline)
-            if isinstance(header, _Refusal):
-                if header.kind == b"missing":
-                    raise FileNotFoundError(f"{path}: no such file in the sandbox")
-                raise SandboxError(f"cannot read {path} in the sandbox: {header.message}")
-            if not _DONE.fullmatch(header):
-                raise self._break(f"it answered {_show(header)!r}")
-            data = self._body(b"b", 0, READ_FILE_LIMIT + 1, deadline)
-            self._close_answer(deadline)
+        problem = f"cannot read {path} in the sandbox"
+        words = [b"%d" % (READ_FILE_LIMIT + 1), as_bytes(path)]
+        self._ask(problem, _DONE, b"read", words, b"", deadline)
+        data = self._body(b"b", 0, READ_FILE_LIMIT + 1, deadline)
+        self._close_answer(deadline)
         if len(data) > READ_FILE_LIMIT:
-            raise SandboxError(
-                f"cannot read {path} in the sandbox: it is larger than {READ_FILE_LIMIT} bytes"
-            )
+            raise SandboxError(f"{problem}: it is larger than {READ_FILE_LIMIT} bytes")
         return data
 
     @property
@@ -228,8 +208,16 @@ class Channel:
     def _next_mark(self) -> str:
         return f"{self._mark}.{self._last_id + 1}"
 
-    def _ask(self, kind: bytes, words: Iterable[bytes], payload: bytes, deadline: float) -> bytes | _Refusal:
-        """Send a request; returns the answer's first line."""
+    def _ask(
+        self,
+        problem: str,
+        expected: re.Pattern[bytes],
+        kind: bytes,
+        words: Iterable[bytes],
+        payload: bytes,
+        deadline: float,
+    ) -> re.Match[bytes]:
+        """Send a request; returns the answer's first line as `expected`. A refusal is an error about the `problem`."""
         if self._broken:
             raise ChannelBroken(f"the channel into the sandbox is gone: {self._broken}")
         line = b" ".join([kind, b"%d" % (self._last_id + 1), *map(quote, words)])
@@ -245,16 +233,17 @@ class Channel:
             raise self._break(str(error)) from error
         header = self._line(deadline)
         refused = _REFUSED.fullmatch(header)
-        fields = header.split(b" ", 2)
         if refused and refused[2] == b"broken":
             raise self._break(_show(self._exactly(min(int(refused[3]), _LONGEST_LINE), deadline)))
-        if len(fields) < 2 or fields[1] != b"%d" % self._last_id:
+        match = refused or expected.fullmatch(header)
+        if match is None or int(match[1]) != self._last_id:
             raise self._break(f"it answered {_show(header)!r}")
-        if refused:
-            message = self._exactly(min(int(refused[3]), 1 << 20), deadline)
-            self._broken = ""
-            return _Refusal(refused[2], _show(message))
-        return header
+        if refused is None:
+            return match
+        message = self._exactly(min(int(refused[3]), 1 << 20), deadline)
+        self._broken = ""
+        error_class = FileNotFoundError if refused[2] == b"missing" else SandboxError
+        raise error_class(f"{problem}: {_show(message)}")
 
     def _body(self, kind: bytes, size: int, most_bytes: int, deadline: float) -> bytes:
         if size > _LONGEST_LINE * 100:
@@ -313,6 +302,78 @@ class Channel:
         return SandboxTimeout(
             "the sandbox did not answer, although its own time limit should have made it answer"
         )
+
+
+class ChannelPool:
+    """Lends an idle channel, or opens another one.
+
+    `open_channel` raises SandboxDead where the sandbox has ended. When a channel breaks while the sandbox lives on,
+    the command has killed its own shell (`pkill -9 bash`): that is the command's doing and therefore a result, 137
+    with a note, not an error. Files are moved again, once, through a new channel.
+    """
+
+    def __init__(self, open_channel: Callable[[], Channel]) -> None:
+        self._open_channel = open_channel
+        self._idle: list[Channel] = []
+        self._lock = threading.Lock()
+        self._slots = threading.BoundedSemaphore(_MOST_CHANNELS)
+        self._closed = False
+
+    def run(self, command: Command) -> CommandResult:
+        """See `Channel.run`."""
+        try:
+            with self._lend() as channel:
+                return channel.run(command)
+        except ChannelBroken as error:
+            note = f"[the shell that ran the command was killed, its output is lost: {error}]\n"
+            with self._lend(fresh=True):
+                return CommandResult(137, stderr=note.encode())
+
+    def write_file(self, path: str, data: bytes, mode: int = 0o644) -> None:
+        """See `Channel.write_file`."""
+        self._twice(lambda channel: channel.write_file(path, data, mode))
+
+    def read_file(self, path: str) -> bytes:
+        """See `Channel.read_file`."""
+        return self._twice(lambda channel: channel.read_file(path))
+
+    def open_one(self) -> None:
+        """Have a channel at hand before the first command."""
+        with self._lend():
+            pass
+
+    def close(self) -> None:
+        """Let go of all channels; those in use are let go of by their threads."""
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for channel in idle:
+            channel.close()
+
+    def _twice(self, action: Callable[[Channel], T]) -> T:
+        try:
+            with self._lend() as channel:
+                return action(channel)
+        except ChannelBroken:
+            with self._lend(fresh=True) as channel:
+                return action(channel)
+
+    @contextmanager
+    def _lend(self, *, fresh: bool = False) -> Iterator[Channel]:
+        with self._slots:
+            with self._lock:
+                channel = self._idle.pop() if self._idle and not fresh else None
+            if channel is None:
+                channel = self._open_channel()
+            try:
+                yield channel
+            finally:
+                with self._lock:
+                    keep = channel.usable and not self._closed
+                    if keep:
+                        self._idle.append(channel)
+                if not keep:
+                    channel.close()
 
 
 def trim(data: bytes, limit: int) -> tuple[bytes, int]:

@@ -221,15 +221,8 @@ class SandboxConformance:
         assert sandbox.run(["cat"], stdin=data, timeout_seconds=60).stdout == data
 
     def test_environment(self, sandbox: RichSandbox) -> None:
-        env = {
-            "PLAIN": "1",
-            "ODD": "a\nb'c\"d\\e$f`g",
-            "with-dash": "x",
-            "ÜNÏ": "ö",
-            "EMPTY": "",
-            "LC_ALL": "C",
-            "IFS": "z",
-        }
+        env = {"PLAIN": "1", "ODD": "a\nb'c\"d\\e$f`g", "with-dash": "x", "ÜNÏ": "ö", "EMPTY": ""}
+        env |= {"LC_ALL": "C", "IFS": "z"}
         variables = sandbox.run(["env", "-0"], env=env).stdout.split(b"\0")
         assert {f"{name}={value}".encode() for name, value in env.items()} <= set(variables)
         assert b"PLAIN=1" not in sandbox.run(["env", "-0"]).stdout.split(b"\0")
@@ -241,25 +234,8 @@ class SandboxConformance:
         assert sandbox.run(["pwd"], cwd="not/there").returncode == 126
 
     def test_odd_arguments(self, sandbox: RichSandbox) -> None:
-        words = [
-            "",
-            " ",
-            "-n",
-            "a b",
-            "'",
-            '"',
-            "\\",
-            "$HOME",
-            "`id`",
-            "$(id)",
-            "*",
-            "~",
-            "a\nb",
-            "\t",
-            "é",
-            "\x7f",
-            "-",
-        ]
+        words = ["", " ", "-", "-n", "a b", "'", '"', "\\", "$HOME", "`id`", "$(id)"]
+        words += ["*", "~", "a\nb", "\t", "é", "\x7f", "-"]
         result = sandbox.run(["printf", "%s\\0", *words])
         assert result.stdout.decode().split("\0")[:-1] == words
 

@@ -2,7 +2,7 @@
 
 Three small protocols are all that a backend needs (`EvalBackend`, `Sandbox`, `ExecResult`); agents and evaluation
 run on them alike. What a backend can do beyond them it declares in `Capabilities`, and everything above reaches
-sandboxes through `access.open_sandbox`, which makes up for what is missing with plain `exec`.
+sandboxes through `session.open_sandbox`, which makes up for what is missing with plain `exec`.
 
 What a sandbox may raise: `SandboxDead` once it has ended, for whatever reason; `SandboxTimeout` when it does not
 answer at all; `SandboxError` for anything else that is not the command's own doing. A command that fails is not an

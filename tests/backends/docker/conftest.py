@@ -1,25 +1,13 @@
-"""Images that only the tests of the Docker backend need."""
+"""Making images that only the tests of the Docker backend need."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
 if TYPE_CHECKING:
     from pathlib import Path
 
     from cooperbench.backends.docker import DockerBackend
-
-
-@pytest.fixture(scope="session")
-def image_without_split(
-    docker: DockerBackend, base_image: str, tmp_path_factory: pytest.TempPathFactory
-) -> str:
-    """In which no channel can work."""
-    return build_image(
-        docker, tmp_path_factory.mktemp("image"), "nosplit", f"FROM {base_image}\nRUN rm /usr/bin/split\n"
-    )
 
 
 def build_image(backend: DockerBackend, folder: Path, name: str, dockerfile: str) -> str:

@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cooperbench.backends.docker.engine import Engine, connect
-from cooperbench.backends.docker.podman import PodmanService
+from cooperbench.backends.docker.engine import Engine, PodmanService, connect
 from cooperbench.errors import UserError
 
 if TYPE_CHECKING:

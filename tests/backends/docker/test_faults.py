@@ -60,6 +60,17 @@ def test_a_run_without_an_engine_stops_at_once(
     assert not list((tmp_path / "logs").rglob("result.json"))
 
 
+def test_no_engine_is_said_once_with_asserts_switched_off(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
+    argv = [sys.executable, "-O", "-m", "cooperbench", "images", "build", "--dataset-dir", "demo"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("cooperbench: cannot connect to the Docker daemon")
+    assert done.stderr.count("\n") == 1
+
+
 def test_a_package_for_ssh(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("docker")
     if find_spec("paramiko"):

@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
 
 from cooperbench.backends.docker import DockerBackend
-from cooperbench.backends.docker.labels import OWNER
+from cooperbench.backends.docker.containers import OWNER
 from cooperbench.dataset.discovery import load_tasks, resolve_dataset_dir
 from cooperbench.errors import UserError
 from tests.backends.docker.tasks import DOCKERFILE, write_buildable
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+def test_images_are_found_with_asserts_switched_off(docker: DockerBackend, base_image: str) -> None:
+    """`python -O` removes asserts: none may connect to the engine."""
+    code = (
+        "import sys; from cooperbench.backends.docker import DockerBackend;"
+        "assert False, 'asserts are switched off';"
+        "print(DockerBackend().images.get(sys.argv[1]).name)"
+    )
+    argv = [sys.executable, "-O", "-c", code, base_image]
+    said = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+    assert said.strip() == base_image
 
 
 def test_an_image_is_built_once_and_agents_find_no_history(docker: DockerBackend, tmp_path: Path) -> None:
@@ -83,13 +97,17 @@ def test_a_container_of_the_users_from_an_agents_image_is_not_ours(
     image = docker.prepare(write_buildable(tmp_path))
     config = docker.engine.api.inspect_image(image.agent_reference)["Config"]
     assert config["Labels"][OWNER] == ""
-    assert "guardian" not in str(config["Cmd"])
+    assert "supervisor" not in str(config["Cmd"])
     assert "/cooperbench" not in str(config["Env"])
 
 
-def test_an_image_without_git(docker: DockerBackend, tmp_path: Path) -> None:
-    task = write_buildable(tmp_path, DOCKERFILE + "RUN rm /usr/bin/git\n")
-    with pytest.raises(UserError, match="has no git"):
+@pytest.mark.parametrize(("tool", "path"), [("git", "/usr/bin/git"), ("bash", "/bin/bash")])
+def test_an_image_without_a_tool_that_agents_need(
+    docker: DockerBackend, tmp_path: Path, tool: str, path: str
+) -> None:
+    task = write_buildable(tmp_path, DOCKERFILE + f"RUN rm {path}\n")
+    name = docker.images.names_of(task)[0]
+    with pytest.raises(UserError, match=f"^the image {name} has no {tool}: add it to its Dockerfile"):
         docker.prepare(task)
 
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cooperbench.backends.docker import DockerBackend
-from cooperbench.backends.docker.leftovers import clean, remove_leftovers
-from cooperbench.sandbox.owner import this_owner
+from cooperbench.backends.docker.containers import clean, remove_leftovers
+from cooperbench.sandbox.ownership import this_owner
 from tests.backends.docker.killed_harness import COUNT
 
 if TYPE_CHECKING:

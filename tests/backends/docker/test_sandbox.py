@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 import pytest
@@ -199,17 +198,15 @@ def test_an_image_that_runs_as_another_user(docker: DockerBackend, base_image: s
     sandbox.terminate()
 
 
-def test_an_image_without_the_tools_is_said_once(
-    docker: DockerBackend, image_without_split: str, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(("tool", "path"), [("bash", "/bin/bash"), ("split", "/usr/bin/split")])
+def test_an_image_without_a_tool_is_refused_in_one_line(
+    docker: DockerBackend, base_image: str, tmp_path: Path, tool: str, path: str
 ) -> None:
-    backend = DockerBackend(cache_dir=docker._cache_dir)
-    try:
-        with caplog.at_level(logging.WARNING, "cooperbench"):
-            for _ in range(2):
-                assert backend.create_sandbox(image_without_split).run(["echo", "works"]).stdout == b"works\n"
-    finally:
-        backend.close()
-    assert [record.message.count("split is missing") for record in caplog.records] == [1]
+    image = build_image(docker, tmp_path, f"no-{tool}", f"FROM {base_image}\nRUN rm {path}\n")
+    with pytest.raises(UserError) as caught:
+        docker.create_sandbox(image)
+    assert str(caught.value) == (f"the image {image} has no {tool}: add it to its Dockerfile, tasks need it")
+    assert not docker._open._open
 
 
 def test_closing_the_backend_ends_everything(docker: DockerBackend, base_image: str) -> None:

@@ -20,7 +20,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from cooperbench.backends.docker.leftovers import remove_session
+from cooperbench.backends.docker.containers import remove_session
 
 if TYPE_CHECKING:
     from cooperbench.backends.docker.engine import Engine

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cooperbench.backends.docker.leftovers import remove_leftovers as remove_containers
+from cooperbench.backends.docker.containers import remove_leftovers as remove_containers
 from cooperbench.backends.gcp import GCPBatchBackend
 from cooperbench.backends.gcp.compute import PROCESS, PURPOSE, resource_labels
 from cooperbench.cli import main
 from cooperbench.errors import InfraError, SandboxDead, UserError
 from cooperbench.sandbox.contract import SandboxOptions
-from cooperbench.sandbox.owner import this_owner
+from cooperbench.sandbox.ownership import this_owner
 from tests.backends.gcp.compute_server import ComputeServer, Refused, own_addresses
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from cooperbench.backends.gcp.engine import google_hosts
 from cooperbench.backends.gcp.settings import KEYS, VARIABLES, read_settings, room_on, size_of
 from cooperbench.backends.gcp.ssh import ssh_command
 from cooperbench.errors import UserError
-from cooperbench.sandbox.owner import this_owner
+from cooperbench.sandbox.ownership import this_owner
 from cooperbench.settings import config_file
 
 

@@ -13,8 +13,8 @@ from modal_proto import api_pb2
 
 from cooperbench.backends.modal import ModalBackend
 from cooperbench.errors import SandboxDead, UserError
-from cooperbench.sandbox.access import open_sandbox
 from cooperbench.sandbox.contract import SandboxOptions
+from cooperbench.sandbox.session import open_sandbox
 from tests.backends.modal.plane import BARE_IMAGE, HOST_IMAGE
 
 if TYPE_CHECKING:

@@ -4,28 +4,32 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import logging
 import os
 import secrets
 import threading
 import weakref
 from typing import TYPE_CHECKING, ClassVar
 
-from cooperbench.backends.docker.agentlayer import installs_name, keep_as_image, prepare_agent_image
-from cooperbench.backends.docker.containers import check_mounts, create_container, make_folders
+from cooperbench.backends.docker.containers import (
+    Networks,
+    check_mounts,
+    clean,
+    container_labels,
+    create_container,
+    make_folders,
+    remove_leftovers,
+    remove_session,
+)
 from cooperbench.backends.docker.engine import Engine, connect
-from cooperbench.backends.docker.faults import NotThere, faults
-from cooperbench.backends.docker.images import ImageStore, say_nothing
-from cooperbench.backends.docker.labels import INSTALLS, container_labels
-from cooperbench.backends.docker.leftovers import clean, remove_leftovers, remove_session
-from cooperbench.backends.docker.networks import Networks
-from cooperbench.backends.docker.sandbox import DockerSandbox, first_command, remove_container
+from cooperbench.backends.docker.faults import NotThere
+from cooperbench.backends.docker.images import INSTALLS, ImageStore, installs_name, say_nothing
+from cooperbench.backends.docker.sandbox import DockerSandbox, first_command
 from cooperbench.backends.docker.settings import DockerSettings, read_settings
 from cooperbench.errors import CooperBenchError, UserError
 from cooperbench.models import Image
-from cooperbench.sandbox.cachelock import lock_path, locked
-from cooperbench.sandbox.channeled import OpenSandboxes
+from cooperbench.sandbox.base_sandbox import OpenSandboxes
 from cooperbench.sandbox.contract import Capabilities, SandboxOptions, check_network
+from cooperbench.sandbox.ownership import lock_path, locked
 from cooperbench.settings import default_cache_dir
 from cooperbench.temporary import remove_abandoned
 
@@ -33,13 +37,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
-    from cooperbench.backends.docker.images import Found, Say
-    from cooperbench.backends.docker.networks import Attachment
-    from cooperbench.backends.docker.wire import Wire
+    from cooperbench.backends.docker.containers import Attachment
+    from cooperbench.backends.docker.images import Say
+    from cooperbench.backends.docker.stream import ContainerStream
     from cooperbench.models import Task
     from cooperbench.sandbox.contract import RichSandbox
 
-_log = logging.getLogger("cooperbench")
 _backends: weakref.WeakSet[DockerBackend] = weakref.WeakSet()
 
 
@@ -71,12 +74,20 @@ class DockerBackend:
         self._open: OpenSandboxes[DockerSandbox] = OpenSandboxes()
         self._proven: set[str] = set()
         """Images whose tools have passed the channel's self test."""
-        self._told: set[str] = set()
         _backends.add(self)
 
     @property
     def engine(self) -> Engine:
         """Connected when first asked for; what killed processes left behind is then removed."""
+        return self._connect()
+
+    @property
+    def images(self) -> ImageStore:
+        self._connect()
+        assert self._images is not None
+        return self._images
+
+    def _connect(self) -> Engine:
         with self._lock:
             if self._engine is None or self._process != os.getpid():
                 engine = connect(self.settings.executable)
@@ -88,12 +99,6 @@ class DockerBackend:
                 remove_abandoned()
             return self._engine
 
-    @property
-    def images(self) -> ImageStore:
-        assert self.engine
-        assert self._images is not None
-        return self._images
-
     def check(self) -> None:
         """Is there an engine that answers, and are the folders there that are to be mounted?"""
         check_mounts(self.engine, self.settings)
@@ -102,10 +107,10 @@ class DockerBackend:
         """Find, pull or build the task's image, and make the one without history from it."""
         with self._alone_with(task):
             found = self.images.provide(task, say)
-            agents = prepare_agent_image(self.engine, self.images, task, found, self._make, say)
-        self.images.remember(found)
-        self.images.remember(agents)
-        return Image(found.name, agents.name, found.digest, tuple(self._notes(found, agents)))
+            self.images.remember(found)
+            agents = self.images.without_history(task, found, self._make, say)
+            self.images.remember(agents)
+        return Image(found.name, agents.name, found.digest)
 
     def create_sandbox(
         self,
@@ -128,7 +133,7 @@ class DockerBackend:
         assert isinstance(sandbox, DockerSandbox)
         source = self.images.get(sandbox.image)
         name = installs_name(task, key)
-        return keep_as_image(self.engine, self.images, sandbox, name, task, source, INSTALLS).name
+        return self.images.commit(sandbox, name, task, source, INSTALLS).name
 
     @staticmethod
     def clean() -> list[str]:
@@ -160,38 +165,12 @@ class DockerBackend:
     ) -> DockerSandbox:
         """`network`: another one than that of the sandbox's network policy."""
         check_network(self.capabilities, options)
-        engine = self.engine
-        found = self.images.get(image)
-        try:
-            sandbox = self._start(engine, found, timeout, workdir, options, network)
-        except NotThere as error:
-            self.images.forget(image)
-            raise UserError(
-                f"the image {image} is no longer there ({error}); prepare the task again"
-            ) from error
-        if sandbox.without_channel:
-            if found.image_id not in self._told:
-                self._told.add(found.image_id)
-                _log.warning("%s: %s; each command costs a full exec", found.name, sandbox.without_channel)
-        else:
-            self._proven.add(found.image_id)
-        return sandbox
-
-    def _start(
-        self,
-        engine: Engine,
-        found: Found,
-        timeout: int,
-        workdir: str,
-        options: SandboxOptions,
-        network: Attachment | None,
-    ) -> DockerSandbox:
+        engine, found = self.engine, self.images.get(image)
         assert self._networks is not None
-        doing = f"making a sandbox of {found.name}"
         name = f"cooperbench-{self._session}-{secrets.token_hex(4)}"
-        line: Wire | None = None
+        stream: ContainerStream | None = None
         try:
-            with faults(doing, engine.client):
+            with engine.faults(f"making a sandbox of {found.name}"):
                 create_container(
                     engine,
                     self.settings,
@@ -204,31 +183,33 @@ class DockerBackend:
                     volumes=options.left_out,
                 )
                 make_folders(engine, name, found)
-                line = engine.attach(name)
+                stream = engine.attach(name)
                 engine.api.start(name)
             sandbox = DockerSandbox(
                 engine,
                 name,
-                line,
+                stream,
                 image=found.name,
                 lifetime_seconds=timeout,
                 workdir=workdir,
                 memory_bytes=self.settings.memory_bytes,
                 on_end=self._open.discard,
             )
-        except BaseException:
+        except BaseException as error:
             # By its name: when a request was interrupted, nobody knows what has become of it.
             with contextlib.suppress(CooperBenchError):
-                remove_container(engine, name)
-            if line is not None:
-                line.close()
-            raise
+                engine.remove_container(name)
+            if stream is not None:
+                stream.close()
+            if not isinstance(error, NotThere):
+                raise
+            self.images.forget(image)
+            raise UserError(
+                f"the image {image} is no longer there ({error}); prepare the task again"
+            ) from error
+        self._proven.add(found.image_id)
         self._open.add(sandbox)
         return sandbox
-
-    def _notes(self, *images: Found) -> list[str]:
-        told = [found.name for found in images if found.image_id in self._told]
-        return [f"{name} has no bash or lacks tools: each command costs a full exec" for name in told]
 
 
 @atexit.register

@@ -1,26 +1,38 @@
-"""How a sandbox's container is made: limits, privileges, mounts and network."""
+"""What we make in an engine besides images: containers and networks, how they are labelled, and their removal.
+
+Everything carries labels, by which it is found again, and only by which: nothing that is not ours is touched.
+"""
 
 from __future__ import annotations
 
 import io
 import re
+import secrets
 import tarfile
+import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cooperbench.backends.docker.faults import faults
-from cooperbench.errors import SandboxError, UserError
+from cooperbench.errors import InfraError, SandboxError, UserError
+from cooperbench.sandbox.ownership import is_dead, read_owner, this_owner
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from cooperbench.backends.docker.engine import Engine
-    from cooperbench.backends.docker.images import Found
-    from cooperbench.backends.docker.networks import Attachment
+    from cooperbench.backends.docker.images import EngineImage
     from cooperbench.backends.docker.settings import DockerSettings
+    from cooperbench.sandbox.contract import SandboxOptions
 
-KEPT_CAPABILITIES = (
+OWNER = "cooperbench.owner"
+SESSION = "cooperbench.session"
+PURPOSE = "cooperbench.purpose"
+EXPIRES = "cooperbench.expires"
+CONTAINER_LABELS = (OWNER, SESSION, PURPOSE, EXPIRES)
+_LABEL_NAME = re.compile(r"[a-z0-9_.-]+", re.IGNORECASE)
+
+_KEPT_CAPABILITIES = (
     "CHOWN",
     "DAC_OVERRIDE",
     "FOWNER",
@@ -35,12 +47,25 @@ changing the root, and writing to the audit log, which engines grant by default.
 _NO_INIT = r"(?i)init binary not found|container-init|docker-init.*not found"
 SCRATCH_DIR = "/cooperbench/scratch"
 _BIN_DIR = "/cooperbench/bin"
+NO_TALK = {"com.docker.network.bridge.enable_icc": "false"}
+
+
+def _ownership(session: str) -> dict[str, str]:
+    return {OWNER: str(this_owner()), SESSION: session}
+
+
+def container_labels(session: str, options: SandboxOptions, lifetime_seconds: float) -> dict[str, str]:
+    others = {
+        f"cooperbench.{name}": value for name, value in options.labels.items() if _LABEL_NAME.fullmatch(name)
+    }
+    expires = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + lifetime_seconds))
+    return {**others, **_ownership(session), PURPOSE: options.purpose, EXPIRES: expires}
 
 
 def create_container(
     engine: Engine,
     settings: DockerSettings,
-    image: Found,
+    image: EngineImage,
     *,
     name: str,
     command: list[str],
@@ -60,7 +85,7 @@ def create_container(
         **({"Dns": list(network.name_servers)} if network.name_servers else {}),
         "Init": engine.has_init,
         "CapDrop": ["ALL"],
-        "CapAdd": list(KEPT_CAPABILITIES),
+        "CapAdd": list(_KEPT_CAPABILITIES),
         "SecurityOpt": ["no-new-privileges"],
         # The output of a channel is no log, and would be kept on disk.
         "LogConfig": {"Type": "none"},
@@ -86,7 +111,7 @@ def create_container(
         "AttachStdout": True,
         "AttachStderr": True,
         "Tty": False,
-        # The same as NetworkMode none, with a loopback from the runtime, but 100 ms sooner. The guardian sees to
+        # The same as NetworkMode none, with a loopback from the runtime, but 100 ms sooner. The supervisor sees to
         # /etc/hosts, which the engine then leaves alone.
         "NetworkDisabled": network.mode == "none" and not engine.podman,
         "Healthcheck": {"Test": ["NONE"]},
@@ -94,19 +119,19 @@ def create_container(
     }
     doing = f"making a sandbox of {image.name}"
     try:
-        with faults(doing, engine.client):
+        with engine.faults(doing):
             engine.api.create_container_from_config(config, name)
     except SandboxError as error:
         if not host_config["Init"] or not re.search(_NO_INIT, str(error)):
             raise
-        # The guardian then is process 1 itself, which it can be; it is only slower to end.
+        # The supervisor then is process 1 itself, which it can be; it is only slower to end.
         engine.has_init = host_config["Init"] = False
-        with faults(doing, engine.client):
+        with engine.faults(doing):
             engine.api.create_container_from_config(config, name)
 
 
-def make_folders(engine: Engine, container: str, image: Found) -> None:
-    """Where the image's user is not root, the guardian could not make the folders that it needs."""
+def make_folders(engine: Engine, container: str, image: EngineImage) -> None:
+    """Where the image's user is not root, the supervisor could not make the folders that it needs."""
     if image.user.partition(":")[0] in ("", "0", "root"):
         return
     packed = io.BytesIO()
@@ -137,3 +162,104 @@ def _limits(engine: Engine, settings: DockerSettings) -> dict[str, Any]:
     if settings.pids_limit:
         limits["PidsLimit"] = settings.pids_limit
     return limits
+
+
+class Attachment(NamedTuple):
+    """How a container is on the network."""
+
+    mode: str
+    """Its NetworkMode."""
+    name_servers: tuple[str, ...] = ()
+    """Those of the engine unless there are any here."""
+
+
+class Networks:
+    """Of one session of one engine; what it makes is labelled and goes with the session."""
+
+    def __init__(self, engine: Engine, session: str) -> None:
+        self._engine = engine
+        self._session = session
+        self._lock = threading.Lock()
+        self._public = ""
+
+    def attachment(self, options: SandboxOptions) -> Attachment:
+        """As a sandbox's network policy wants it."""
+        if options.network == "none":
+            return Attachment("none")
+        if self._engine.podman:
+            # Podman cannot forbid neighbours to talk, so nobody has neighbours.
+            return Attachment(self.create({"isolate": "true"}))
+        with self._lock:
+            if not self._public:
+                self._public = self.create(NO_TALK)
+            return Attachment(self._public)
+
+    def create(self, options: dict[str, str]) -> str:
+        """A bridge with options of its driver; its name."""
+        name = f"cooperbench-{self._session}-{secrets.token_hex(4)}"
+        request: dict[str, Any] = {
+            "driver": "bridge",
+            "options": options,
+            "labels": _ownership(self._session),
+        }
+        with self._engine.faults("making a network for sandboxes"):
+            self._engine.api.create_network(name, **request)
+        return name
+
+
+def remove_leftovers(engine: Engine) -> list[str]:
+    """Remove the containers, networks and volumes of processes that are gone; returns their names."""
+    return _remove(engine, OWNER, _is_leftover)
+
+
+def remove_session(engine: Engine, session: str) -> list[str]:
+    """Remove whatever one backend object has made and not removed itself."""
+    return _remove(engine, f"{SESSION}={session}", lambda labels, _: labels.get(SESSION) == session)
+
+
+def clean(executable: str | None = None) -> list[str]:
+    """For `cooperbench clean --backend docker`: connect, remove leftovers, tell their names."""
+    from cooperbench.backends.docker.engine import connect
+    from cooperbench.backends.docker.settings import read_settings
+
+    engine = connect(executable or read_settings().executable)
+    try:
+        return remove_leftovers(engine)
+    finally:
+        engine.close()
+
+
+def _is_leftover(labels: dict[str, str], running: bool) -> bool:
+    owner = read_owner(labels.get(OWNER, ""))
+    return owner is not None and is_dead(owner, running=running)
+
+
+def _remove(engine: Engine, label: str, wanted: Callable[[dict[str, str], bool], bool]) -> list[str]:
+    removed = []
+    filters = {"label": [label]}
+    with engine.faults("listing what is left over"):
+        containers: list[dict[str, Any]] = engine.api.containers(all=True, filters=filters)
+        networks: list[dict[str, Any]] = engine.api.networks(filters=filters)
+        volumes: list[dict[str, Any]] = engine.api.volumes(filters=filters)["Volumes"] or []
+    for found in containers:
+        if wanted(found["Labels"] or {}, found["State"] in ("running", "paused", "restarting")):
+            engine.remove_container(found["Id"])
+            removed.append((found["Names"] or [found["Id"]])[0].lstrip("/"))
+    for found, remove in [
+        *((network, engine.api.remove_network) for network in networks),
+        *((volume, engine.api.remove_volume) for volume in volumes),
+    ]:
+        # The label filter of old Podman matches by prefix, so the label itself is looked at too.
+        labels = found["Labels"] or {}
+        if label.partition("=")[0] in labels and wanted(labels, False):
+            removed += _try_removal(engine, found["Name"], remove)
+    return removed
+
+
+def _try_removal(engine: Engine, name: str, remove: Callable[[str], None]) -> list[str]:
+    try:
+        with engine.faults(f"removing {name}"):
+            remove(name)
+    except InfraError:
+        return []  # gone, or still in use by somebody: the next start tries again
+    return [name]

@@ -1,37 +1,53 @@
 """The engine: found, connected to, and asked over its HTTP API with docker-py, which is imported only here.
 
 Docker's is where DOCKER_HOST or the docker context in use says. Podman's is where CONTAINER_HOST or DOCKER_HOST says,
-else at a socket of its own in the usual places, else a private service that lives as long as this process.
+else at a socket of its own in the usual places, else a private service that lives as long as this process: Podman
+itself needs no daemon, its HTTP API does.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import socket
+import subprocess
+import tempfile
 import threading
 import time
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from cooperbench.backends.docker.faults import cannot_connect, faults
-from cooperbench.backends.docker.podman import PodmanService
-from cooperbench.backends.docker.wire import Wire
-from cooperbench.errors import CooperBenchError, UserError
-from cooperbench.sandbox.cachelock import lock_path, locked
+from cooperbench.backends.docker.faults import NotThere, cannot_connect, faults
+from cooperbench.backends.docker.stream import ContainerStream
+from cooperbench.errors import CooperBenchError, SandboxError, UserError
+from cooperbench.sandbox.ownership import lock_path, locked
 from cooperbench.settings import default_cache_dir
+from cooperbench.temporary import owned_prefix
+from cooperbench.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
 T = TypeVar("T")
 
 ANSWER_SECONDS = 120
 _PAUSES_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0)
 _LOST_ITS_PLACE = "(layer|image|container) not known|identifier is not an? (layer|image|container)"
-CHANNEL_ENDED = b"cooperbench-guardian: the channel has ended"
-"""What `guardian.sh` says on stderr."""
+CHANNEL_ENDED = b"cooperbench-supervisor: the channel has ended"
+"""What `supervisor.sh` says on stderr."""
+_PODMAN_START_SECONDS = 30.0
+_ENDS_WITH_US = """
+"$@" </dev/null &
+service=$!
+while read -r line; do :; done
+kill -KILL "$service"
+wait "$service"
+"""
+"""Ends Podman's service when we do: our end of its stdin closes, whichever way we die."""
 _MOST_IDLE_CONNECTIONS = 64
 _ANY_VERSION = "1.41"
 
@@ -61,7 +77,7 @@ class Engine:
         """What the engine says of itself, asked once."""
         with self._lock:
             if self._info is None:
-                with faults("asking the engine what it can do", self.client):
+                with self.faults("asking the engine what it can do"):
                     self._info = dict(self.api.info())
             return self._info
 
@@ -87,22 +103,30 @@ class Engine:
         storage = f"{self.info.get('Name')} {self.info.get('DockerRootDir')}"
         return lock_path(default_cache_dir() / "podman", storage)
 
-    def attach(self, container: str) -> Wire:
+    def faults(self, doing: str) -> AbstractContextManager[None]:
+        """Everything that the engine throws inside leaves as an error of ours."""
+        return faults(doing, self.client)
+
+    def attach(self, container: str) -> ContainerStream:
         """The stdin and stdout of a container's first process, before it is started."""
         params = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
-        return Wire(self.api.attach_socket(container, params=params), CHANNEL_ENDED)
+        return ContainerStream(self.api.attach_socket(container, params=params), CHANNEL_ENDED)
 
-    def exec(
-        self,
-        container: str,
-        argv: list[str],
-        *,
-        env: dict[str, str] | None = None,
-        cwd: str | None = None,
-    ) -> tuple[str, Wire]:
-        """Start a command in a running container; its id and its wire."""
-        made = self.api.exec_create(container, argv, stdin=True, environment=env, workdir=cwd)
-        return made["Id"], Wire(self.api.exec_start(made["Id"], socket=True))
+    def exec(self, container: str, argv: list[str], cwd: str | None = None) -> ContainerStream:
+        """Start a command in a running container."""
+        made = self.api.exec_create(container, argv, stdin=True, workdir=cwd)
+        return ContainerStream(self.api.exec_start(made["Id"], socket=True))
+
+    def remove_container(self, container: str) -> None:
+        """Kill and remove, at once; one that is gone already is fine."""
+        try:
+            with self.faults("removing a container"):
+                self.api.remove_container(container, force=True, v=True)
+        except NotThere:
+            pass
+        except SandboxError as error:
+            if "already in progress" not in str(error):
+                raise
 
     def close(self) -> None:
         if self.closed:
@@ -111,6 +135,66 @@ class Engine:
         self.api.close()
         if self._service is not None:
             self._service.close()
+
+
+class PodmanService:
+    """Starts in the constructor, ends with `close` or with this process."""
+
+    def __init__(self, executable: str) -> None:
+        found = shutil.which(executable)
+        if found is None:
+            raise UserError(f"there is no {executable!r} to start; install Podman, or use --backend local")
+        self._folder = Path(tempfile.mkdtemp(prefix=owned_prefix("podman")))
+        path = self._folder / "podman.sock"
+        self.url = f"unix://{path}"
+        self._log = self._folder / "log"
+        self._lock = threading.Lock()
+        self._closed = False
+        argv = [found, "system", "service", "--time=0", self.url]
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                ["sh", "-c", _ENDS_WITH_US, "podman", *argv],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                # Podman's helpers leave a file `oom` where they stand.
+                cwd=self._folder,
+            )
+        try:
+            self._wait_for(path)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Calling it again does nothing."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        assert self._process.stdin is not None
+        with suppress(OSError):
+            self._process.stdin.close()
+        self._process.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _wait_for(self, path: Path) -> None:
+        deadline = time.monotonic() + _PODMAN_START_SECONDS
+        while time.monotonic() < deadline and not self._ended():
+            with socket.socket(socket.AF_UNIX) as probe, suppress(OSError):
+                probe.connect(str(path))
+                return
+            time.sleep(0.02)
+        lines = self._log.read_text("utf-8", "replace").strip().splitlines()
+        raise UserError(
+            f"podman system service did not start: {printable(lines[-1]) if lines else 'no word why'};"
+            " try `podman info`, or use --backend local"
+        )
+
+    def _ended(self) -> bool:
+        """The watcher outlives a service that fails at once, so the log is what tells."""
+        return self._process.poll() is not None or "Error:" in self._log.read_text("utf-8", "replace")
 
 
 def is_podman(executable: str) -> bool:
@@ -125,7 +209,7 @@ def connect(executable: str = "docker") -> Engine:
         return _connect_to(docker, where, options, podman=False)
     if named := os.environ.get("CONTAINER_HOST"):
         return _connect_to(docker, named, {}, podman=True)
-    for where in _likely_podmans():
+    for where in _podman_addresses():
         try:
             engine = _connect_to(docker, where, {}, podman=True)
         except UserError:
@@ -190,7 +274,7 @@ def _connect_to(
         return api
 
     try:
-        _knock(where)
+        _check_socket(where)
         # docker-py's own way of asking for the version leaves a socket open where nobody answers.
         asking = make(_ANY_VERSION)
         try:
@@ -199,13 +283,11 @@ def _connect_to(
             asking.close()
         parts = {str(part.get("Name")) for part in about.get("Components") or []}
         return Engine(make(str(about["ApiVersion"])), where, podman="Podman Engine" in parts, service=service)
-    except ImportError as error:
-        raise UserError(f"{where} needs another package ({error}): pip install 'docker[ssh]'") from error
     except Exception as error:
         raise cannot_connect(error, where, podman=podman) from error
 
 
-def _knock(where: str) -> None:
+def _check_socket(where: str) -> None:
     """OSError where nobody is at a socket; docker-py would say so too, but leave its own end open."""
     if where.startswith("unix://"):
         with socket.socket(socket.AF_UNIX) as probe:
@@ -213,7 +295,7 @@ def _knock(where: str) -> None:
             probe.connect(where.removeprefix("unix://"))
 
 
-def _likely_podmans() -> list[str]:
+def _podman_addresses() -> list[str]:
     """DOCKER_HOST may be meant for Podman too; its own sockets; root's is for root: containers are each user's own."""
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     sockets = [Path(runtime) / "podman" / "podman.sock"] if runtime else []

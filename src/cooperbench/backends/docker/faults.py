@@ -1,6 +1,6 @@
-"""What goes wrong with an engine, said in one line: what happened, and the command that mends it.
+"""What goes wrong with an engine, said in one line: what happened, and what to do about it.
 
-`UserError` for what the user must mend, `InfraError` (and its children) for what may be gone when tried again.
+`UserError` for what the user must fix, `InfraError` (and its children) for what may be gone when tried again.
 Exceptions of docker-py and requests are told apart by class where they have one, by the engine's words where not.
 """
 
@@ -14,10 +14,19 @@ from cooperbench.errors import CooperBenchError, InfraError, SandboxError, Sandb
 from cooperbench.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
+    from cooperbench.models import Task
+
+UNREACHABLE = (
+    "no such host|dial tcp|lookup .*|i/o timeout|connection refused|network is unreachable|context deadline"
+)
+_STEP = re.compile(r"step \d+/\d+ ?: *", re.IGNORECASE)
+_FROM = re.compile(r"^[ \t]*FROM[ \t]+(?:--\S+[ \t]+)*(\S+)", re.IGNORECASE | re.MULTILINE)
+_ARG = re.compile(r"^[ \t]*ARG[ \t]+(\w+)(?:=(\S*))?", re.IGNORECASE | re.MULTILINE)
+_ARGUMENT = re.compile(r"\$(?:(\w+)|\{(\w+)(?::-([^}]*))?\})")
 _LONGEST_WORDS = 300
-NEEDED_TOOLS = "sandboxes need sh, bash, coreutils and git in the image"
+_NEEDED_TOOLS = "tasks need sh, bash 4.4 or newer, GNU coreutils and git in the image"
 
 
 class EngineGone(InfraError):
@@ -37,7 +46,7 @@ class _Advice(NamedTuple):
     advice: str
 
 
-_USERS_BUSINESS = (
+_USER_ERRORS = (
     _Advice(
         "no space left on device|disk quota exceeded",
         "the engine's disk is full; free some space: {client} system prune -a",
@@ -47,7 +56,7 @@ _USERS_BUSINESS = (
     ),
     _Advice(
         r'exec: "?(sh|/bin/sh)"?.* (not found|no such file)|executable file `?sh`? not found',
-        f"the image has no sh; {NEEDED_TOOLS}",
+        f"the image has no sh; {_NEEDED_TOOLS}",
     ),
     _Advice(
         "requires buildkit|buildkit is enabled|unknown flag: mount|unknown instruction: [a-z<{]",
@@ -77,7 +86,7 @@ def translated(error: Exception, doing: str, client: str = "docker") -> CooperBe
     from urllib3.exceptions import HTTPError
 
     words = words_of(error)
-    for pattern, advice in _USERS_BUSINESS:
+    for pattern, advice in _USER_ERRORS:
         if re.search(pattern, _all_words(error), re.IGNORECASE):
             return UserError(f"{doing}: {words} - {advice.format(client=client)}")
     status = getattr(getattr(error, "response", None), "status_code", None)
@@ -116,6 +125,14 @@ def _is_engines(error: Exception) -> bool:
     )
 
 
+def lacks_tool(image: str, reason: str) -> UserError:
+    """The line for an image in which no channel can work; `reason` is the channel's self test's."""
+    missing = re.fullmatch(r"(\S+) is missing", reason)
+    if missing:
+        return UserError(f"the image {image} has no {missing[1]}: add it to its Dockerfile, tasks need it")
+    return UserError(f"the image {image} cannot be used ({reason}): {_NEEDED_TOOLS}")
+
+
 def _cause(words: str) -> str:
     """The operating system's word for it, where there is one: what libraries wrap around it tells nothing more."""
     found = re.search(r"\[Errno \d+\] [^'\"()]+", words)
@@ -125,19 +142,58 @@ def _cause(words: str) -> str:
 def cannot_connect(error: Exception, where: str, *, podman: bool) -> UserError:
     """The line for an engine that never answered."""
     words = _cause(words_of(error))
-    if "paramiko" in words:
+    if isinstance(error, ImportError) or "paramiko" in words:
         return UserError(f"{where} needs another package: pip install 'docker[ssh]'; or use --backend local")
     if "Permission denied" in words or "PermissionError" in words:
-        mend = (
+        advice = (
             "run as the user whose Podman it is, or unset CONTAINER_HOST"
             if podman
             else "sudo usermod -aG docker $USER and log in again"
         )
-        return UserError(f"no permission to use the engine at {where}: {mend}; or use --backend local")
+        return UserError(f"no permission to use the engine at {where}: {advice}; or use --backend local")
     if podman:
-        mend = "start it: systemctl --user start podman.socket, or set CONTAINER_HOST"
-        return UserError(f"cannot connect to Podman at {where}: {mend}; or use --backend local ({words})")
-    mend = "start it: sudo systemctl start docker, or start Docker Desktop; or set DOCKER_HOST"
+        advice = "start it: systemctl --user start podman.socket, or set CONTAINER_HOST"
+        return UserError(f"cannot connect to Podman at {where}: {advice}; or use --backend local ({words})")
+    advice = "start it: sudo systemctl start docker, or start Docker Desktop; or set DOCKER_HOST"
     return UserError(
-        f"cannot connect to the Docker daemon at {where}: {mend}; or use --backend local ({words})"
+        f"cannot connect to the Docker daemon at {where}: {advice}; or use --backend local ({words})"
     )
+
+
+def build_failed(
+    task: Task, name: str, problem: str, lines: list[str], client: str, build_args: Mapping[str, str]
+) -> CooperBenchError:
+    """What the engine said, and the last words of the build."""
+    said = [line.strip() for line in lines if line.strip() and not line.startswith("Removing intermediate")]
+    last = f" after: {printable(said[-1])[:200]}" if said else ""
+    error = translated(RuntimeError(problem), f"building {name}", client)
+    if isinstance(error, UserError):
+        return error
+    step = next((line for line in reversed(said) if _STEP.match(line)), "")
+    if re.search(UNREACHABLE, problem) and (start := _FROM.search(_STEP.sub("", step))):
+        image, argument = _base_image(task, start[1], build_args)
+        another = f", or name another one: COOPERBENCH_BUILD_ARGS={argument}=…" if argument else ""
+        return UserError(
+            f"{task.label}: building {name} failed: its base image {image} is not there and no registry can be"
+            f" reached; get it: {client} pull {image}, or import one under that name ({client} load,"
+            f" {client} import){another}"
+        )
+    return UserError(
+        f"{task.label}: building {name} failed: {printable(words_of(RuntimeError(problem)))}{last}"
+        f" (see it with: {client} build {task.path})"
+    )
+
+
+def _base_image(task: Task, named: str, given: Mapping[str, str]) -> tuple[str, str | None]:
+    """The image of a FROM as an engine shows it (Podman with its arguments filled in), and the argument for it."""
+    dockerfile = task.dockerfile.read_text("utf-8", "replace")
+    first = _FROM.search(dockerfile)
+    declared = _ARG.findall(dockerfile, 0, first.start() if first else 0)
+    values = {name: given.get(name) or default.strip("\"'") for name, default in declared}
+
+    def filled(image: str) -> str:
+        return _ARGUMENT.sub(lambda found: values.get(found[1] or found[2]) or found[3] or "", image)
+
+    written = next((one for one in _FROM.findall(dockerfile) if named in (one, filled(one))), named)
+    used = (found[1] or found[2] for found in _ARGUMENT.finditer(written))
+    return printable(filled(written)), next((name for name in used if name in values), None)

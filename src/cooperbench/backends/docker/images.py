@@ -1,19 +1,25 @@
-"""A task's image: found, pulled or built, and the one without history made from it. Each once, whoever asks for it."""
+"""A task's images: found, pulled or built, and the ones made from it, each once, whoever asks for it.
+
+The image that agents get is the task's with the repository's history replaced by one commit, in a layer on top: what
+lies below cannot be seen from inside a container. It is made once for each content of the task's image, kept in the
+engine, and removed by `cooperbench images clean`, as are those with what a task's runner installs.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import io
+import json
 import os
 import re
 import tarfile
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cooperbench.backends.docker.faults import NotThere, faults, words_of
-from cooperbench.backends.docker.labels import CONTEXT, INSTALLS, PREPARED, TASK
+from cooperbench.backends.docker.containers import CONTAINER_LABELS
+from cooperbench.backends.docker.faults import UNREACHABLE, NotThere, build_failed, lacks_tool
 from cooperbench.dataset.demo_data import demo_dir
 from cooperbench.dataset.images import (
     DEFAULT_TEMPLATE,
@@ -22,35 +28,44 @@ from cooperbench.dataset.images import (
     image_name,
     image_template,
 )
-from cooperbench.errors import CooperBenchError, InfraError, UserError
+from cooperbench.errors import CooperBenchError, InfraError, SandboxError, UserError
+from cooperbench.sandbox import scrub_script
+from cooperbench.sandbox.contract import SandboxOptions
 from cooperbench.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from cooperbench.backends.docker.engine import Engine
+    from cooperbench.backends.docker.sandbox import DockerSandbox
     from cooperbench.backends.docker.settings import DockerSettings
     from cooperbench.models import Task
 
     Say = Callable[[str], None]
+    MakeSandbox = Callable[[str, int, str, SandboxOptions], DockerSandbox]
+
+TASK = "cooperbench.task"
+CONTEXT = "cooperbench.context"
+"""On images that we built: what from."""
+PREPARED = "cooperbench.prepared"
+"""On images without history: the id of the image that they were made from."""
+INSTALLS = "cooperbench.installs"
+"""On images with what a runner installs: the id of the image that they were made from."""
+_REPO_DIR = "/workspace/repo"
+_BASE_GIT_DIR = "/cooperbench/base.git"
+_SCRUB_SECONDS = 900
+_FORMAT = 2
 
 _HIDDEN = re.compile(r"feature[0-9]+|combined\.patch")
 """Never part of a build: no image may hold what agents must not see."""
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy", "all_proxy", "ftp_proxy")
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _BUILD_SECONDS = 2 * 3600
-_UNREACHABLE = (
-    "no such host|dial tcp|lookup .*|i/o timeout|connection refused|network is unreachable|context deadline"
-)
-_STEP = re.compile(r"step \d+/\d+ ?: *", re.IGNORECASE)
-_FROM = re.compile(r"^[ \t]*FROM[ \t]+(?:--\S+[ \t]+)*(\S+)", re.IGNORECASE | re.MULTILINE)
-_ARG = re.compile(r"^[ \t]*ARG[ \t]+(\w+)(?:=(\S*))?", re.IGNORECASE | re.MULTILINE)
-_ARGUMENT = re.compile(r"\$(?:(\w+)|\{(\w+)(?::-([^}]*))?\})")
 
 
 @dataclass(frozen=True)
-class Found:
+class EngineImage:
     """An image that the engine has."""
 
     name: str
@@ -77,13 +92,13 @@ class ImageStore:
         self._engine = engine
         self._settings = settings
         self._lock = threading.Lock()
-        self._known: dict[str, Found] = {}
+        self._known: dict[str, EngineImage] = {}
         self._unreachable = ""
 
-    def find(self, name: str) -> Found | None:
+    def find(self, name: str) -> EngineImage | None:
         """What the engine has under a name or id, now."""
         try:
-            with faults(f"looking for the image {name}", self._engine.client):
+            with self._engine.faults(f"looking for the image {name}"):
                 data: dict[str, Any] = self._engine.api.inspect_image(name)
         except NotThere:
             return None
@@ -92,7 +107,7 @@ class ImageStore:
         digests = [digest.partition("@")[2] for digest in data.get("RepoDigests") or []]
         image_id = str(data["Id"])
         image_id = image_id if image_id.startswith("sha256:") else f"sha256:{image_id}"
-        return Found(
+        return EngineImage(
             name=name,
             image_id=image_id,
             # Podman makes up a digest for local images too: that of the manifest, as good as any.
@@ -105,7 +120,13 @@ class ImageStore:
             labels=dict(config.get("Labels") or {}),
         )
 
-    def get(self, name: str) -> Found:
+    def _find_made(self, name: str) -> EngineImage:
+        found = self.find(name)
+        if found is None:
+            raise InfraError(f"the image {name} is not there, although it was just pulled or made")
+        return found
+
+    def get(self, name: str) -> EngineImage:
         """An image for a sandbox: the same for the whole session, pulled if it is not there."""
         with self._lock:
             known = self._known.get(name)
@@ -122,13 +143,11 @@ class ImageStore:
                     f"there is no image {name} and it cannot be pulled ({error});"
                     f" get it: {self._engine.client} pull {name}, or cooperbench images build"
                 ) from error
-            found = self.find(name)
-        if found is None:
-            raise UserError(f"there is no image {name}, although it was pulled")
+            found = self._find_made(name)
         self.remember(found)
         return found
 
-    def remember(self, found: Found) -> None:
+    def remember(self, found: EngineImage) -> None:
         """Stick to this content under this name, whatever the name comes to mean."""
         with self._lock:
             self._known[found.name] = found
@@ -144,7 +163,7 @@ class ImageStore:
             return [image_name(task, image_template(template))]
         return [image_name(task, known) for known in (DEFAULT_TEMPLATE, PUBLISHED_TEMPLATE)]
 
-    def present(self, task: Task) -> Found | None:
+    def present(self, task: Task) -> EngineImage | None:
         """The task's image if the engine has it and it is not one that we built from other files."""
         for name in self.names_of(task):
             found = self.find(name)
@@ -152,12 +171,12 @@ class ImageStore:
                 return found
         return None
 
-    def provide(self, task: Task, say: Say = say_nothing) -> Found:
+    def provide(self, task: Task, say: Say = say_nothing) -> EngineImage:
         """The task's image: present, else pulled, else built. `pull="always"` asks the registry first."""
         if self._settings.pull != "always" and (found := self.present(task)):
             return found
         reason = "pulling is switched off"
-        if self._settings.pull != "never" and not _is_ours(task):
+        if self._settings.pull != "never" and not _is_demo(task):
             try:
                 return self.pull_task(task, say)
             except CooperBenchError as error:
@@ -171,9 +190,9 @@ class ImageStore:
             )
         return self.build(task, say)
 
-    def pull_task(self, task: Task, say: Say = say_nothing) -> Found:
+    def pull_task(self, task: Task, say: Say = say_nothing) -> EngineImage:
         """The first of the task's names that a registry has; the published one is tried first."""
-        if _is_ours(task):
+        if _is_demo(task):
             raise UserError(
                 f"{task.label} belongs to the demo, whose images are in no registry: cooperbench images build"
             )
@@ -195,17 +214,17 @@ class ImageStore:
         full = f"docker.io/{name}" if self._engine.podman and not _has_registry(name) else name
         last: dict[str, Any] = {}
         try:
-            with faults(f"pulling {name}", self._engine.client):
+            with self._engine.faults(f"pulling {name}"):
                 for event in self._engine.api.pull(full, stream=True, decode=True):
                     last = event if "error" in event else last
         except InfraError as error:
-            if re.search(_UNREACHABLE, str(error)):
+            if re.search(UNREACHABLE, str(error)):
                 self._unreachable = "the registry cannot be reached"
             raise
         if last:
             raise InfraError(f"pulling {name}: {printable(str(last['error']))[:300]}")
 
-    def build(self, task: Task, say: Say = say_nothing) -> Found:
+    def build(self, task: Task, say: Say = say_nothing) -> EngineImage:
         """Build the task's Dockerfile."""
         name = self.names_of(task)[0]
         if not task.dockerfile.is_file():
@@ -213,11 +232,11 @@ class ImageStore:
         say(f"building {name}")
         return self._engine.changing_images(lambda: self._build(task, name))
 
-    def _build(self, task: Task, name: str) -> Found:
+    def _build(self, task: Task, name: str) -> EngineImage:
         labels = {CONTEXT: self.context_key(task), TASK: task.label}
         lines: list[str] = []
         problem = ""
-        with faults(f"building {name}", self._engine.client):
+        with self._engine.faults(f"building {name}"):
             events = self._engine.api.build(
                 fileobj=_context(task),
                 custom_context=True,
@@ -235,31 +254,65 @@ class ImageStore:
                 problem = problem or str(event.get("error") or "")
                 lines += str(event.get("stream") or "").splitlines()
         if problem:
-            raise self._build_failed(task, name, problem, lines)
-        found = self.find(name)
-        if found is None:
-            raise InfraError(f"building {name}: the engine says nothing of what it built")
-        return found
+            raise build_failed(task, name, problem, lines, self._engine.client, self._settings.build_args)
+        return self._find_made(name)
+
+    def without_history(
+        self, task: Task, source: EngineImage, make_sandbox: MakeSandbox, say: Say
+    ) -> EngineImage:
+        """The image for agents, made now if it is not there yet."""
+        name = prepared_name(task, source)
+        if found := self.find(name):
+            return found
+        say(f"removing the history from {source.name}")
+        options = SandboxOptions(purpose="setup", labels={"task": task.label})
+        sandbox = make_sandbox(source.name, _SCRUB_SECONDS + 120, _REPO_DIR, options)
+        try:
+            if sandbox.run(["sh", "-c", "command -v git"], timeout_seconds=60, cwd="/").returncode:
+                raise lacks_tool(source.name, "git is missing")
+            command = ["bash", "-c", scrub_script().decode(), "scrub", _REPO_DIR, _BASE_GIT_DIR]
+            done = sandbox.run(command, timeout_seconds=_SCRUB_SECONDS, cwd="/")
+            if done.returncode:
+                words = (done.stderr_read().strip() or done.stdout_read().strip()).rpartition("\n")[2]
+                raise SandboxError(f"{source.name}: its history cannot be removed: {printable(words)[:300]}")
+            return self.commit(sandbox, name, task, source, PREPARED)
+        finally:
+            sandbox.terminate()
+
+    def commit(
+        self, sandbox: DockerSandbox, name: str, task: Task, source: EngineImage, kind: str
+    ) -> EngineImage:
+        """A sandbox's files as an image of a `kind` (a label), otherwise configured like its `source`."""
+        repository, _, tag = name.partition(":")
+
+        def commit() -> None:
+            with self._engine.faults(f"keeping {name}"):
+                changes = _changes(task, source, kind)
+                self._engine.api.commit(sandbox.container, repository, tag, changes=changes)
+
+        self._engine.changing_images(commit)
+        return self._find_made(name)
 
     def remove_made(self, tasks: set[str] | None, *, built: bool) -> list[str]:
         """Remove the images that we made, of some tasks or of all: layers on top of theirs, if asked those we built."""
         removed: list[str] = []
-        self._engine.changing_images(lambda: self._remove_made(tasks, removed, built=built))
-        return removed
 
-    def _remove_made(self, tasks: set[str] | None, removed: list[str], *, built: bool) -> None:
-        everything = self._everything()
-        # Layers first: the others are below them.
-        for kind in (PREPARED, INSTALLS, CONTEXT) if built else (PREPARED, INSTALLS):
-            for image in everything:
-                labels = image.get("Labels") or {}
-                if labels.get(kind) and (tasks is None or labels.get(TASK) in tasks):
-                    self._remove(image, removed)
+        def remove() -> None:
+            everything = self._everything()
+            # Layers first: the others are below them.
+            for kind in (PREPARED, INSTALLS, CONTEXT) if built else (PREPARED, INSTALLS):
+                for image in everything:
+                    labels = image.get("Labels") or {}
+                    if labels.get(kind) and (tasks is None or labels.get(TASK) in tasks):
+                        self._remove(image, removed)
+
+        self._engine.changing_images(remove)
+        return removed
 
     def _remove(self, image: dict[str, Any], removed: list[str]) -> None:
         names = [name for name in image.get("RepoTags") or [] if name != "<none>:<none>"] or [image["Id"]]
         for name in names:
-            with contextlib.suppress(NotThere), faults(f"removing {name}", self._engine.client):
+            with suppress(NotThere), self._engine.faults(f"removing {name}"):
                 self._engine.api.remove_image(name, force=True)
                 removed.append(name)
 
@@ -273,7 +326,7 @@ class ImageStore:
         )
 
     def _everything(self) -> list[dict[str, Any]]:
-        with faults("listing the images", self._engine.client):
+        with self._engine.faults("listing the images"):
             found: list[dict[str, Any]] = self._engine.api.images()
         return found
 
@@ -285,53 +338,43 @@ class ImageStore:
         names = {network["Name"] for network in self._engine.api.networks(names=["bridge"])}
         return "bridge" in names
 
-    def _build_failed(self, task: Task, name: str, problem: str, lines: list[str]) -> CooperBenchError:
-        """What the engine said, and the last words of the build."""
-        from cooperbench.backends.docker.faults import translated
 
-        said = [
-            line.strip() for line in lines if line.strip() and not line.startswith("Removing intermediate")
-        ]
-        last = f" after: {printable(said[-1])[:200]}" if said else ""
-        error = translated(RuntimeError(problem), f"building {name}", self._engine.client)
-        if isinstance(error, UserError):
-            return error
-        step = next((line for line in reversed(said) if _STEP.match(line)), "")
-        if re.search(_UNREACHABLE, problem) and (start := _FROM.search(_STEP.sub("", step))):
-            image, argument = _base_image(task, start[1], self._settings.build_args)
-            client = self._engine.client
-            another = f", or name another one: COOPERBENCH_BUILD_ARGS={argument}=…" if argument else ""
-            return UserError(
-                f"{task.label}: building {name} failed: its base image {image} is not there and no registry can be"
-                f" reached; get it: {client} pull {image}, or import one under that name ({client} load,"
-                f" {client} import){another}"
-            )
-        return UserError(
-            f"{task.label}: building {name} failed: {printable(words_of(RuntimeError(problem)))}{last}"
-            f" (see it with: {self._engine.client} build {task.path})"
-        )
+def prepared_name(task: Task, source: EngineImage) -> str:
+    made_of = f"{_FORMAT} {source.image_id}\n".encode() + scrub_script()
+    return _name("cooperbench-prepared", task, hashlib.sha256(made_of).hexdigest()[:16])
 
 
-def _base_image(task: Task, named: str, given: Mapping[str, str]) -> tuple[str, str | None]:
-    """The image of a FROM as an engine shows it (Podman with its arguments filled in), and the argument for it."""
-    dockerfile = task.dockerfile.read_text("utf-8", "replace")
-    first = _FROM.search(dockerfile)
-    declared = _ARG.findall(dockerfile, 0, first.start() if first else 0)
-    values = {name: given.get(name) or default.strip("\"'") for name, default in declared}
+def installs_name(task: Task, key: str) -> str:
+    """Of the image with what a task's runner installs."""
+    return _name("cooperbench-installs", task, key)
 
-    def filled(image: str) -> str:
-        return _ARGUMENT.sub(lambda found: values.get(found[1] or found[2]) or found[3] or "", image)
 
-    written = next((one for one in _FROM.findall(dockerfile) if named in (one, filled(one))), named)
-    used = (found[1] or found[2] for found in _ARGUMENT.finditer(written))
-    return printable(filled(written)), next((name for name in used if name in values), None)
+def _name(prefix: str, task: Task, key: str) -> str:
+    return f"{prefix}/{task.repo.lower()}:task{task.task_id}-{key}"
+
+
+def _changes(task: Task, source: EngineImage, kind: str) -> list[str]:
+    """The task image's own configuration again: the sandbox's must not come with the files.
+
+    Above all not its owner, or the containers that users make of the image would pass for leftovers.
+    """
+    labels = {**dict.fromkeys(CONTAINER_LABELS, ""), CONTEXT: "", TASK: task.label, kind: source.image_id}
+    return [
+        # One a line and without quotes, as Podman takes everything after the first = for the value.
+        *(f"LABEL {name}={value}" for name, value in labels.items()),
+        f"ENV PATH={source.path}",
+        f"WORKDIR {source.workdir}",
+        f"ENTRYPOINT {json.dumps(source.entrypoint or [])}",
+        # An empty command would not replace the sandbox's.
+        f"CMD {json.dumps(source.command or ['sh'])}",
+    ]
 
 
 def _is_id(name: str) -> bool:
     return name.startswith("sha256:")
 
 
-def _is_ours(task: Task) -> bool:
+def _is_demo(task: Task) -> bool:
     """The demo's tasks are in no registry; whoever took their names there is not us."""
     try:
         return task.path.resolve().is_relative_to(demo_dir().resolve())

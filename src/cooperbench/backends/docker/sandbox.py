@@ -16,25 +16,23 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from cooperbench.backends.docker.containers import SCRATCH_DIR
-from cooperbench.backends.docker.faults import NEEDED_TOOLS, EngineGone, NotRunning, NotThere, faults
-from cooperbench.backends.docker.plainexec import PlainExec
-from cooperbench.errors import InfraError, SandboxDead, SandboxError, SandboxTimeout, UserError
-from cooperbench.sandbox.channel import Channel, ChannelBroken, ChannelUnavailable, channel_script
-from cooperbench.sandbox.commandstream import stream_over
-from cooperbench.sandbox.contract import DEFAULT_OUTPUT_LIMIT, CommandResult
-from cooperbench.sandbox.distant import DistantSandbox
-from cooperbench.sandbox.pool import ChannelPool
+from cooperbench.backends.docker.faults import EngineGone, NotRunning, NotThere, lacks_tool
+from cooperbench.errors import InfraError, SandboxDead, SandboxError, SandboxTimeout
+from cooperbench.sandbox import channel_script
+from cooperbench.sandbox.base_sandbox import BaseSandbox
+from cooperbench.sandbox.channel import Channel, ChannelBroken, ChannelPool, ChannelUnavailable, Command
+from cooperbench.sandbox.transport import stream_over
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from cooperbench.backends.docker.engine import Engine
-    from cooperbench.backends.docker.wire import Wire
-    from cooperbench.sandbox.contract import Stream
+    from cooperbench.backends.docker.stream import ContainerStream
+    from cooperbench.sandbox.contract import CommandResult, Stream
 
 _LIFETIME_OVER = (86, 143)
 _CLOCKS_APART_SECONDS = 2.0
-_LINE_ENDED = 87
+_STREAM_ENDED = 87
 _KILLED = 137
 _STREAM = 'export COOPERBENCH_COMMAND="$1"; shift; exec "$@"'
 _OOM_KILLS = "cat /sys/fs/cgroup/memory.events /sys/fs/cgroup/memory/memory.oom_control 2>/dev/null"
@@ -45,13 +43,13 @@ _log = logging.getLogger("cooperbench")
 
 def first_command(lifetime_seconds: float, *, trusted: bool) -> list[str]:
     """What a container is started with. `trusted`: its image's tools have been tried before."""
-    guardian = resources.files(__package__).joinpath("guardian.sh").read_text("utf-8")
+    supervisor = resources.files(__package__).joinpath("supervisor.sh").read_text("utf-8")
     seconds = str(max(1, round(lifetime_seconds)))
-    words = ["sh", "-c", guardian, "guardian", channel_script(), f"{SCRATCH_DIR}/1", seconds]
+    words = ["sh", "-c", supervisor, "supervisor", channel_script(), f"{SCRATCH_DIR}/1", seconds]
     return [*words, "trusted" if trusted else ""]
 
 
-class DockerSandbox(DistantSandbox):
+class DockerSandbox(BaseSandbox):
     """A container."""
 
     _losses = (NotThere, NotRunning, EngineGone)
@@ -60,7 +58,7 @@ class DockerSandbox(DistantSandbox):
         self,
         engine: Engine,
         container: str,
-        line: Wire,
+        stream: ContainerStream,
         *,
         image: str,
         lifetime_seconds: float,
@@ -68,31 +66,31 @@ class DockerSandbox(DistantSandbox):
         memory_bytes: int | None,
         on_end: Callable[[DockerSandbox], None],
     ) -> None:
-        """Takes over a container that has just been started, and `line`, the stdin and stdout of its guardian."""
+        """Takes over a container that has just been started, and `stream`, the stdin and stdout of its supervisor."""
         super().__init__(lifetime_seconds=lifetime_seconds, workdir=workdir)
         self.container = container
         self.image = image
         self._engine = engine
-        self._line = line
+        self._stream = stream
         self._memory_bytes = memory_bytes
         self._on_end = on_end
         self._end_lock = threading.Lock()
         self._removed = False
         self._oom_kills = 0
-        next(self._numbers)  # the guardian's channel
-        first: list[Channel] = [Channel(_Held(line))]
+        next(self._numbers)  # the supervisor's channel
+        first: list[Channel] = [Channel(_Held(stream))]
         self._commands = ChannelPool(lambda: first.pop() if first else self._open_channel())
         try:
             first[0].handshake()
         except ChannelUnavailable as error:
-            self.without_channel = str(error)
-            self._commands = PlainExec(engine, container)
+            self.end(str(error))
+            raise lacks_tool(image, error.reason) from error
         except (SandboxDead, SandboxTimeout) as error:
             reason = self._find_reason() or str(error)
-            heard = line.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
+            heard = stream.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
             self.end(reason)
             if re.search(_NO_SHELL, heard, re.IGNORECASE):
-                raise UserError(f"the image has no sh; {NEEDED_TOOLS} ({heard})") from error
+                raise lacks_tool(image, "sh is missing") from error
             raise SandboxError(
                 f"the sandbox did not start: {reason}{': ' if heard else ''}{heard}"
             ) from error
@@ -100,35 +98,12 @@ class DockerSandbox(DistantSandbox):
             self.end("it was given up while starting")
             raise
 
-    def run(
-        self,
-        argv: Sequence[str],
-        *,
-        timeout_seconds: float | None = None,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        stdin: bytes = b"",
-        output_limit: int = DEFAULT_OUTPUT_LIMIT,
-    ) -> CommandResult:
-        result = super().run(
-            argv,
-            timeout_seconds=timeout_seconds,
-            cwd=cwd,
-            env=env,
-            stdin=stdin,
-            output_limit=output_limit,
-        )
-        if result.returncode == _KILLED and self._memory_bytes and self._ran_out_of_memory():
-            note = f"[killed: the sandbox ran out of its memory of {self._memory_bytes / 1024**2:.0f} MiB]\n"
-            result = replace(result, stderr=result.stderr + note.encode())
-        return result
-
     def open_stream(self, argv: Sequence[str]) -> Stream:
         mark = f"stream-{self.container[:12]}-{next(self._numbers)}"
         command = ["sh", "-c", _STREAM, "sh", mark, *argv]
-        with self._alive(), faults("opening a stream", self._engine.client):
-            _, wire = self._engine.exec(self.container, command, cwd=self._workdir)
-        return stream_over(wire, lambda: self._end_stream(mark))
+        with self._alive(), self._engine.faults("opening a stream"):
+            stream = self._engine.exec(self.container, command, self._workdir)
+        return stream_over(stream, lambda: self._end_stream(mark))
 
     def end(self, reason: str) -> None:
         """Kill everything in it and remove it. Calling it again does nothing."""
@@ -138,22 +113,28 @@ class DockerSandbox(DistantSandbox):
                 return
             self._removed = True
             try:
-                remove_container(self._engine, self.container)
+                self._engine.remove_container(self.container)
             except InfraError as error:
                 # Nothing more can be done now; the next start removes what is left.
                 _log.warning("%s", error)
             finally:
                 self._commands.close()
-                self._line.close()
+                self._stream.close()
                 self._on_end(self)
+
+    def _run(self, command: Command) -> CommandResult:
+        result = super()._run(command)
+        if result.returncode == _KILLED and self._memory_bytes and self._ran_out_of_memory():
+            note = f"[killed: the sandbox ran out of its memory of {self._memory_bytes / 1024**2:.0f} MiB]\n"
+            result = replace(result, stderr=result.stderr + note.encode())
+        return result
 
     def _open_channel(self) -> Channel:
         self._check_alive()
         argv = ["bash", "-c", channel_script(), "channel", f"{SCRATCH_DIR}/{next(self._numbers)}", "trusted"]
         try:
-            with faults("opening a channel", self._engine.client):
-                _, wire = self._engine.exec(self.container, argv)
-            channel = Channel(wire)
+            with self._engine.faults("opening a channel"):
+                channel = Channel(self._engine.exec(self.container, argv))
             channel.handshake()
         except (ChannelBroken, NotRunning, NotThere, EngineGone) as error:
             if self._find_end():
@@ -164,7 +145,7 @@ class DockerSandbox(DistantSandbox):
     def _ran_out_of_memory(self) -> bool:
         """Has the kernel killed processes for it since we last looked?"""
         with self._alive():
-            found = self._commands.run(["sh", "-c", _OOM_KILLS], timeout_seconds=30, cwd="/").stdout
+            found = self._commands.run(Command(["sh", "-c", _OOM_KILLS], timeout_seconds=30, cwd="/")).stdout
         kills = sum(int(count) for count in re.findall(rb"^oom_kill (\d+)$", found, re.MULTILINE))
         before, self._oom_kills = self._oom_kills, kills
         return kills > before
@@ -173,7 +154,7 @@ class DockerSandbox(DistantSandbox):
         deadline = time.monotonic() + _DYING_SECONDS
         while True:
             try:
-                with faults("asking for a container's state", self._engine.client):
+                with self._engine.faults("asking for a container's state"):
                     state = self._engine.api.inspect_container(self.container)["State"]
             except NotThere:
                 return "somebody removed its container"
@@ -192,31 +173,19 @@ class DockerSandbox(DistantSandbox):
         if state.get("OOMKilled"):
             limit = f" of {self._memory_bytes / 1024**2:.0f} MiB" if self._memory_bytes else ""
             return f"it ran out of its memory{limit}"
-        if code == _LINE_ENDED:
+        if code == _STREAM_ENDED:
             return "the connection to its engine was lost"
         if code in (_KILLED, *_LIFETIME_OVER):
             return "its processes were killed"
         return f"its container ended with exit code {code} {state.get('Error') or ''}".strip()
 
 
-def remove_container(engine: Engine, container: str) -> None:
-    """Kill and remove, at once; one that is gone already is fine."""
-    try:
-        with faults("removing a container", engine.client):
-            engine.api.remove_container(container, force=True, v=True)
-    except NotThere:
-        pass
-    except SandboxError as error:
-        if "already in progress" not in str(error):
-            raise
-
-
 class _Held:
-    """The guardian's line as a `Transport`: a channel that breaks must not let go of it, as that ends the container."""
+    """The supervisor's stream as a `Transport`: a channel that breaks must not close it, as that ends the container."""
 
-    def __init__(self, line: Wire) -> None:
-        self.send = line.send
-        self.receive = line.receive
+    def __init__(self, stream: ContainerStream) -> None:
+        self.send = stream.send
+        self.receive = stream.receive
 
     def close(self) -> None:
         """The sandbox does."""

@@ -37,7 +37,7 @@ _VARIABLES = {
     "build_args": "COOPERBENCH_BUILD_ARGS",
 }
 """The image template and the cache have variables of their own elsewhere."""
-_NAMES = (*_VARIABLES, "image_template", "dataset_dir", "cache_dir")
+_NAMES = (*_VARIABLES, "image_template", "cache_dir")
 _EXAMPLES = {"cpus": "2.5", "memory": "8g", "pids_limit": "4096"}
 _UNITS = {"": 1, "b": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
 _RESERVED = ("/workspace", "/patches", "/cooperbench")
@@ -69,7 +69,6 @@ class DockerSettings:
     pull: PullPolicy = "missing"
     build_args: Mapping[str, str] = field(default_factory=dict)
     """For building task images, e.g. BASE_IMAGE."""
-    dataset_dir: Path | None = None
     cache_dir: Path | None = None
 
 
@@ -103,7 +102,6 @@ def read_settings(**given: object) -> DockerSettings:
         mounts=tuple(_mounts(value("mounts"))),
         pull=cast("PullPolicy", pull),
         build_args=_build_args(value("build_args")),
-        dataset_dir=_path(value("dataset_dir")),
         cache_dir=_path(value("cache_dir")),
     )
 

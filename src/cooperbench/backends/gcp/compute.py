@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from cooperbench.backends.gcp.faults import NotFound, faults, translated
 from cooperbench.errors import CooperBenchError, SandboxTimeout
 from cooperbench.processes import start_of
-from cooperbench.sandbox.owner import Owner, is_dead, this_owner
+from cooperbench.sandbox.ownership import Owner, is_dead, this_owner
 from cooperbench.temporary import remove_abandoned
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from cooperbench.backends.docker.backend import DockerBackend
+from cooperbench.backends.docker.containers import NO_TALK, Attachment, Networks
 from cooperbench.backends.docker.engine import ANSWER_SECONDS, Engine
 from cooperbench.backends.docker.faults import faults as engine_faults
 from cooperbench.backends.docker.images import ImageStore
-from cooperbench.backends.docker.networks import NO_TALK, Attachment, Networks
 from cooperbench.backends.docker.settings import read_settings
 from cooperbench.backends.gcp.faults import faults
 from cooperbench.backends.image_digest import resolve_digest
@@ -27,7 +27,7 @@ from cooperbench.dataset.demo_data import demo_dir
 from cooperbench.dataset.images import ENVIRONMENT_VARIABLE, PUBLISHED_TEMPLATE, image_name, image_template
 from cooperbench.errors import InfraError, SandboxError
 from cooperbench.models import Image
-from cooperbench.sandbox.channeled import OpenSandboxes
+from cooperbench.sandbox.base_sandbox import OpenSandboxes
 from cooperbench.sandbox.contract import SandboxOptions
 
 if TYPE_CHECKING:

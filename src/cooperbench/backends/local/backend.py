@@ -17,7 +17,7 @@ from cooperbench.backends.local.sandbox import LocalSandbox
 from cooperbench.backends.local.templates import Template, load_template, make_template, template_key
 from cooperbench.errors import SandboxError, UserError
 from cooperbench.models import Image
-from cooperbench.sandbox.channeled import OpenSandboxes
+from cooperbench.sandbox.base_sandbox import OpenSandboxes
 from cooperbench.sandbox.contract import Capabilities, SandboxOptions
 from cooperbench.settings import default_cache_dir
 

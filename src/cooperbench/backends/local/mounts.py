@@ -26,7 +26,7 @@ from cooperbench.backends.local.host_files import (
     write_etc,
 )
 from cooperbench.errors import SandboxError
-from cooperbench.sandbox.channel import channel_script
+from cooperbench.sandbox import channel_script
 
 if TYPE_CHECKING:
     from cooperbench.backends.local.run_folder import RunFolder

@@ -18,7 +18,7 @@ from cooperbench.backends.local.bubblewrap import PROBE_FILE
 from cooperbench.backends.local.mounts import SHELL
 from cooperbench.errors import UserError
 from cooperbench.processes import start_of
-from cooperbench.sandbox.cachelock import locked
+from cooperbench.sandbox.ownership import locked
 from cooperbench.settings import default_cache_dir
 from cooperbench.temporary import remove_abandoned, remove_tree
 

@@ -20,11 +20,9 @@ from typing import TYPE_CHECKING
 from cooperbench.backends.local.bubblewrap import last_line
 from cooperbench.backends.local.mounts import IO_DIR, LIB_DIR, SCRATCH_DIR, SHELL
 from cooperbench.errors import SandboxDead, SandboxError
-from cooperbench.sandbox.channel import Channel, as_bytes, quote
-from cooperbench.sandbox.channeled import ChanneledSandbox
-from cooperbench.sandbox.commandstream import CommandStream
-from cooperbench.sandbox.pool import ChannelPool
-from cooperbench.sandbox.transport import PipeTransport
+from cooperbench.sandbox.base_sandbox import BaseSandbox
+from cooperbench.sandbox.channel import Channel, ChannelPool, as_bytes, quote
+from cooperbench.sandbox.transport import CommandStream, PipeTransport
 from cooperbench.temporary import remove_tree
 
 if TYPE_CHECKING:
@@ -40,7 +38,7 @@ _ANSWER_SECONDS = 60.0
 _READY = b"cooperbench-supervisor ready"
 
 
-class LocalSandbox(ChanneledSandbox):
+class LocalSandbox(BaseSandbox):
     """A sandbox of namespaces, and the folder that holds its files."""
 
     def __init__(

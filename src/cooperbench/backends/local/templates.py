@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 from cooperbench.backends.local.mounts import Content, Layer, copy_tree
 from cooperbench.backends.local.run_folder import make_cache_folder
 from cooperbench.errors import SandboxError, UserError
-from cooperbench.sandbox.cachelock import locked
 from cooperbench.sandbox.contract import SandboxOptions
+from cooperbench.sandbox.ownership import locked
 from cooperbench.temporary import remove_tree
 from cooperbench.text import printable
 
@@ -173,7 +173,7 @@ def _run_setup(task: Task, staging: Path, log: Path, make_sandbox: MakeSandbox) 
 
 
 def _scrub(task: Task, staging: Path, log: Path, make_sandbox: MakeSandbox) -> str:
-    from cooperbench.sandbox.scrub import scrub_script
+    from cooperbench.sandbox import scrub_script
 
     (staging / "base").mkdir()
     places = (("agent-workspace", "/workspace"), ("base", "/cooperbench/base"))

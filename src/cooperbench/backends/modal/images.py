@@ -18,7 +18,7 @@ from cooperbench.dataset.demo_data import demo_dir
 from cooperbench.dataset.images import ENVIRONMENT_VARIABLE, PUBLISHED_TEMPLATE, image_name, image_template
 from cooperbench.errors import CooperBenchError, UserError
 from cooperbench.models import REPO_DIR, Image
-from cooperbench.sandbox.scrub import scrub_script
+from cooperbench.sandbox import scrub_script
 
 if TYPE_CHECKING:
     from pathlib import Path

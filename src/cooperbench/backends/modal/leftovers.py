@@ -9,7 +9,7 @@ import asyncio
 import re
 from typing import TYPE_CHECKING
 
-from cooperbench.sandbox.owner import Owner, is_dead, read_owner, this_owner
+from cooperbench.sandbox.ownership import Owner, is_dead, read_owner, this_owner
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

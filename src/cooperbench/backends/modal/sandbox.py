@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 from cooperbench.backends.modal.exec_transport import ExecTransport
 from cooperbench.backends.modal.faults import Gone, Lost, RateLimited, Unavailable
 from cooperbench.errors import InfraError, SandboxDead, SandboxError
-from cooperbench.sandbox.channel import Channel, channel_script
-from cooperbench.sandbox.commandstream import stream_over
-from cooperbench.sandbox.distant import DistantSandbox
-from cooperbench.sandbox.pool import ChannelPool
+from cooperbench.sandbox import channel_script
+from cooperbench.sandbox.base_sandbox import BaseSandbox
+from cooperbench.sandbox.channel import Channel, ChannelPool
+from cooperbench.sandbox.transport import stream_over
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -123,7 +123,7 @@ async def create_remote(connection: Connection, image: modal.Image, spec: Sandbo
         return await modal.Sandbox.from_name.aio(connection.app_name, spec.name, client=connection.client)
 
 
-class ModalSandbox(DistantSandbox):
+class ModalSandbox(BaseSandbox):
     """A sandbox of Modal's."""
 
     _losses = (Gone, Lost, Unavailable)

@@ -27,7 +27,6 @@ from cooperbench.eval.evaluator import Evaluator
 from cooperbench.eval.executor import TestExecutor
 from cooperbench.eval.reference import Reference, References, ReferenceStore, exported, file_name
 from cooperbench.models import Image
-from cooperbench.sandbox.workshop import Workshop
 from cooperbench.signals import end_like_ctrl_c
 from cooperbench.storage import ExperimentPaths
 
@@ -61,6 +60,8 @@ def main() -> int:
 
 
 def _judge(store: Store, entry_id: str, entry: Received, scratch: Path) -> tuple[dict[str, Any], bytes]:
+    from cooperbench.sandbox.session import SandboxSession
+
     unpack_task(store.get_checked("tasks", entry.task_digest, ".tar.z"), scratch / "task")
     pair = entry.pair(scratch / "task")
     os.environ.update(entry.environment)
@@ -70,8 +71,8 @@ def _judge(store: Store, entry_id: str, entry: Received, scratch: Path) -> tuple
         if patch is not None:
             place.agent(agent_id).write_patch(patch)
     _sign_in_to_registry(image_name(pair.task))
-    with Workshop(_backend(entry.backend)) as workshop:
-        executor = TestExecutor(workshop, entry.timeout_seconds, entry.run)
+    with SandboxSession(_backend(entry.backend)) as session:
+        executor = TestExecutor(session, entry.timeout_seconds, entry.run)
         references = References(executor, entry.eval_network, SharedReferences(store, scratch / "references"))
         record = Evaluator(paths, executor, references).evaluate(pair, entry.setting)
     if paths.error_log.is_file():

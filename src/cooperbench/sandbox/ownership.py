@@ -1,4 +1,4 @@
-"""Whose container it is: the process that made it, told apart from all others on any machine.
+"""Processes that share an engine or a cache: which one owns a container, and which one may write now.
 
 A remote engine may serve several machines, and a machine several users and containers that number their processes
 alike. So an owner is judged only by those who can see its process: same machine, user and process namespace. All
@@ -7,15 +7,20 @@ others leave its containers alone.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import socket
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from cooperbench.processes import namespace as process_namespace
 from cooperbench.processes import start_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class Owner(NamedTuple):
@@ -74,3 +79,20 @@ def _text(path: str) -> str:
         return Path(path).read_text("utf-8", "replace").strip()
     except OSError:
         return ""
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """For one process and thread at a time; ends with its holder. The file stays: removing it would let two in."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def lock_path(folder: Path, name: str) -> Path:
+    """For something whose name need not be a file's."""
+    return folder / f"{hashlib.sha256(name.encode()).hexdigest()[:24]}.lock"

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cooperbench.backends.docker.wire import Frame, Frames, Wire
+from cooperbench.backends.docker.stream import ContainerStream, Frame, Frames
 
 _frames = st.lists(st.tuples(st.sampled_from([1, 2]), st.binary(min_size=1, max_size=50)), max_size=10)
 
@@ -32,48 +32,50 @@ def test_frames_survive_any_cut(frames: list[tuple[int, bytes]], cuts: list[int]
 
 
 @pytest.fixture
-def ends() -> tuple[Wire, socket.socket]:
+def ends() -> tuple[ContainerStream, socket.socket]:
     mine, other = socket.socketpair()
-    return Wire(mine, b"the end"), other
+    return ContainerStream(mine, b"the end"), other
 
 
 def soon() -> float:
     return time.monotonic() + 30
 
 
-def test_stdout_and_stderr_are_apart(ends: tuple[Wire, socket.socket]) -> None:
-    wire, other = ends
+def test_stdout_and_stderr_are_apart(ends: tuple[ContainerStream, socket.socket]) -> None:
+    stream, other = ends
     other.sendall(pack(2, b"complaint") + pack(1, b"answer"))
-    assert wire.receive(soon()) == b"answer"
-    assert wire.stderr == b"complaint"
+    assert stream.receive(soon()) == b"answer"
+    assert stream.stderr == b"complaint"
     other.close()
-    assert wire.receive(soon()) == b""
-    wire.close()
+    assert stream.receive(soon()) == b""
+    stream.close()
 
 
-def test_a_mark_on_stderr_is_the_end_but_loses_nothing(ends: tuple[Wire, socket.socket]) -> None:
-    wire, other = ends
+def test_a_mark_on_stderr_is_the_end_but_loses_nothing(ends: tuple[ContainerStream, socket.socket]) -> None:
+    stream, other = ends
     other.sendall(pack(2, b"the end") + pack(1, b"overtaken"))
-    assert wire.receive(soon()) == b"overtaken"
-    assert wire.receive(soon()) == b""
-    wire.close()
+    assert stream.receive(soon()) == b"overtaken"
+    assert stream.receive(soon()) == b""
+    stream.close()
     other.close()
 
 
-def test_silence_is_a_timeout(ends: tuple[Wire, socket.socket]) -> None:
-    wire, other = ends
+def test_silence_is_a_timeout(ends: tuple[ContainerStream, socket.socket]) -> None:
+    stream, other = ends
     with pytest.raises(TimeoutError):
-        wire.receive(time.monotonic() + 0.05)
-    wire.close()
+        stream.receive(time.monotonic() + 0.05)
+    stream.close()
     other.close()
 
 
-def test_large_data_is_sent_while_another_thread_receives(ends: tuple[Wire, socket.socket]) -> None:
-    wire, other = ends
+def test_large_data_is_sent_while_another_thread_receives(
+    ends: tuple[ContainerStream, socket.socket],
+) -> None:
+    stream, other = ends
     data = bytes(5_000_000)
     received: list[bytes] = []
-    reading = threading.Thread(target=lambda: received.append(wire.receive(soon())))
-    sending = threading.Thread(target=wire.send, args=(data, soon()))
+    reading = threading.Thread(target=lambda: received.append(stream.receive(soon())))
+    sending = threading.Thread(target=stream.send, args=(data, soon()))
     reading.start()
     sending.start()
     got = 0
@@ -83,16 +85,16 @@ def test_large_data_is_sent_while_another_thread_receives(ends: tuple[Wire, sock
     reading.join()
     sending.join()
     assert received == [b"thanks"]
-    wire.close()
+    stream.close()
     other.close()
 
 
-def test_closing_wakes_up_a_thread_that_receives(ends: tuple[Wire, socket.socket]) -> None:
-    wire, other = ends
+def test_closing_wakes_up_a_thread_that_receives(ends: tuple[ContainerStream, socket.socket]) -> None:
+    stream, other = ends
     received: list[bytes] = []
-    reading = threading.Thread(target=lambda: received.append(wire.receive(soon())))
+    reading = threading.Thread(target=lambda: received.append(stream.receive(soon())))
     reading.start()
-    wire.close()
+    stream.close()
     reading.join()
     assert received == [b""]
     other.close()

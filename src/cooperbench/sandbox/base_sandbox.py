@@ -1,6 +1,6 @@
-"""What all sandboxes with channels have in common: commands and files go through them, and an end has a reason.
+"""What all sandboxes of our backends have in common: commands and files go through channels, and an end has a reason.
 
-For backends of ours. Where a sandbox runs, how a channel into it is opened and how it ends is each backend's own.
+Where a sandbox runs, how a channel into it is opened and how it ends is each backend's own.
 """
 
 from __future__ import annotations
@@ -10,9 +10,12 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from itertools import count
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from cooperbench.errors import InfraError, SandboxDead, SandboxTimeout
+from cooperbench.sandbox import kill_script
+from cooperbench.sandbox.channel import ChannelPool, Command
 from cooperbench.sandbox.contract import DEFAULT_OUTPUT_LIMIT, CommandResult
 
 if TYPE_CHECKING:
@@ -20,43 +23,27 @@ if TYPE_CHECKING:
 
     from cooperbench.sandbox.contract import Stream
 
-S = TypeVar("S", bound="ChanneledSandbox")
+S = TypeVar("S", bound="BaseSandbox")
 
 _BEYOND_LIFETIME_SECONDS = 30.0
 """So that the end of a sandbox's lifetime is told as such, not as a command's time limit."""
+_KILL_SECONDS = 30.0
 
 
-class Commands(Protocol):
-    """A `ChannelPool`, or what takes its place where no channel can be had. Paths are absolute."""
+class BaseSandbox(ABC):
+    """A `RichSandbox` with streams. Subclasses set `_commands` before anybody uses it."""
 
-    def run(
-        self,
-        argv: Sequence[str],
-        *,
-        timeout_seconds: float,
-        cwd: str,
-        env: Mapping[str, str] | None = None,
-        stdin: bytes = b"",
-        output_limit: int = DEFAULT_OUTPUT_LIMIT,
-    ) -> CommandResult: ...
-
-    def write_file(self, path: str, data: bytes, mode: int = 0o644) -> None: ...
-
-    def read_file(self, path: str) -> bytes: ...
-
-    def close(self) -> None: ...
-
-
-class ChanneledSandbox(ABC):
-    """A `RichSandbox` with streams. Its maker sets `_commands` before anybody uses it."""
-
-    _commands: Commands
+    _commands: ChannelPool
+    _losses: ClassVar[tuple[type[InfraError], ...]] = ()
+    """Errors that may mean its end, besides SandboxDead: then `_find_reason` is asked."""
 
     def __init__(self, *, lifetime_seconds: float, workdir: str) -> None:
         self._lifetime_seconds = lifetime_seconds
         self._deadline = time.monotonic() + lifetime_seconds
         self._workdir = workdir
         self._end_reason = ""
+        self._numbers = count(1)
+        """Of channels and streams: each needs a folder or a mark of its own."""
 
     def exec(self, *args: str) -> CommandResult:
         return self.run(args)
@@ -71,16 +58,11 @@ class ChanneledSandbox(ABC):
         stdin: bytes = b"",
         output_limit: int = DEFAULT_OUTPUT_LIMIT,
     ) -> CommandResult:
-        left_seconds = self._deadline - time.monotonic() + _BEYOND_LIFETIME_SECONDS
-        with self._alive():
-            return self._commands.run(
-                argv,
-                timeout_seconds=left_seconds if timeout_seconds is None else timeout_seconds,
-                cwd=self._path(cwd or ""),
-                env=env,
-                stdin=stdin,
-                output_limit=output_limit,
-            )
+        if timeout_seconds is None:
+            timeout_seconds = self._deadline - time.monotonic() + _BEYOND_LIFETIME_SECONDS
+        return self._run(
+            Command(argv, timeout_seconds, self._path(cwd or ""), env or {}, stdin, output_limit)
+        )
 
     def write_file(self, path: str, data: bytes, mode: int = 0o644) -> None:
         with self._alive():
@@ -104,9 +86,35 @@ class ChanneledSandbox(ABC):
         """The error for whoever uses it after its end."""
         return SandboxDead(f"the sandbox has ended: {self._end_reason or 'its processes were killed'}")
 
+    def _run(self, command: Command) -> CommandResult:
+        with self._alive():
+            return self._commands.run(command)
+
+    def _find_reason(self) -> str:
+        """Why it is not running; empty if it is, or if nobody knows. Streams may end before its state says so."""
+        return ""
+
+    def _find_end(self) -> bool:
+        """Has it ended? Finds out the reason."""
+        if not self._end_reason:
+            reason = self._find_reason()
+            # Whoever ended it meanwhile knows better.
+            self._end_reason = self._end_reason or reason
+        return bool(self._end_reason)
+
     def _has_ended(self, error: InfraError) -> bool:
-        """Is this error the sandbox's end? May find out the reason."""
-        return isinstance(error, SandboxDead)
+        """Is this error the sandbox's end? Not every loss is reported as one, and not every error is a loss."""
+        if not isinstance(error, (SandboxDead, *self._losses)):
+            return False
+        return self._find_end() or isinstance(error, SandboxDead)
+
+    def _end_stream(self, mark: str) -> None:
+        """End what a stream has started, found by its mark."""
+        if not self._end_reason:
+            try:
+                self.run(["sh", "-c", kill_script(), "kill", mark], timeout_seconds=_KILL_SECONDS)
+            except InfraError:
+                return  # with the sandbox the stream has ended too
 
     def _check_alive(self) -> None:
         if self._end_reason:

@@ -1,6 +1,6 @@
 # The first process of a container: serves the first channel and ends the container when its time is over or when
 # nobody holds the other end of its stdin any more. Needs sh and sleep; says so where bash is missing.
-# Usage: sh -c GUARDIAN guardian CHANNEL_SCRIPT SCRATCH_DIR LIFETIME_SECONDS [trusted|'']
+# Usage: sh -c SUPERVISOR supervisor CHANNEL_SCRIPT SCRATCH_DIR LIFETIME_SECONDS [trusted|'']
 # Exit codes: 143 or 86 the lifetime is over, 87 the harness has gone.
 #
 # The channel runs in the foreground: what sh starts in the background ignores SIGINT, and so would all commands.
@@ -35,9 +35,9 @@ if command -v bash >/dev/null 2>&1; then
 else
   echo "cooperbench-channel unavailable bash is missing"
 fi
-# Where the channel was killed or could not serve, others take its place; what ends us is that the line ends. The
+# Where the channel was killed or could not serve, others take its place; what ends us is that its stdin ends. The
 # harness cannot see the channel end, as we hold its stdout too: it is told.
-echo "cooperbench-guardian: the channel has ended" >&2
+echo "cooperbench-supervisor: the channel has ended" >&2
 (while read -r line; do :; done) <&3 3<&- &
 exec 3<&-
 wait $!

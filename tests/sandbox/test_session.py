@@ -1,4 +1,4 @@
-"""The door to sandboxes: what a backend lacks is made up for, what it cannot promise is refused."""
+"""Opening sandboxes: what a backend lacks is made up for, what it cannot promise is refused; and ending them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cooperbench.backends.local.sandbox import LocalSandbox
-from cooperbench.errors import SandboxDead, SandboxError, UserError
-from cooperbench.sandbox.access import PlainSandbox, open_sandbox
+from cooperbench.errors import Interrupted, SandboxDead, SandboxError, UserError
 from cooperbench.sandbox.contract import Capabilities, SandboxOptions
+from cooperbench.sandbox.plain import PlainSandbox
+from cooperbench.sandbox.session import SandboxSession, open_sandbox
 from tests.sandbox.plain import PlainBackend, PlainOwnSandbox, PlainResult
 
 if TYPE_CHECKING:
@@ -78,3 +79,15 @@ def test_a_sandbox_that_says_nothing_is_dead() -> None:
     with pytest.raises(SandboxDead):
         sandbox.run(["true"])
     sandbox.terminate()
+
+
+def test_leaving_a_session_ends_its_sandboxes_and_threads_and_it_opens_no_more() -> None:
+    options = SandboxOptions(network="public")
+    with SandboxSession(PlainBackend()) as session:
+        sandbox = session.open("x", timeout_seconds=60, options=options)
+        waiting = session.pool(1, "waiting").submit(session.stop.wait)
+    assert waiting.done()
+    with pytest.raises(SandboxDead):
+        sandbox.run(["true"])
+    with pytest.raises(Interrupted):
+        session.open("x", timeout_seconds=60, options=options)

@@ -1,6 +1,6 @@
-"""A connection that the engine has handed over to us: raw bytes to a process in a container and back.
+"""The stdin and stdout of a process in a container, over a connection that the engine has handed over to us.
 
-What comes back is cut into frames, eight bytes of head and then the content, so that stdout and stderr are apart.
+What comes back is in frames, eight bytes of header and then the content, so that stdout and stderr are apart.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _LONGEST_WAIT_SECONDS = 1.0
 _NOT_NOW = (BlockingIOError, TimeoutError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 _STDERR_KEPT = 4000
 _OVERTAKEN_SECONDS = 0.5
-_HEAD_SIZE = 8
-STDERR = 2
+_HEADER_SIZE = 8
+_STDERR = 2
 
 
 class Frame(NamedTuple):
@@ -36,7 +36,7 @@ class Frames:
     """Takes bytes as they come and gives the frames in them, parts of frames included."""
 
     def __init__(self) -> None:
-        self._head = b""
+        self._header = b""
         self._source = 0
         self._left = 0
 
@@ -44,13 +44,13 @@ class Frames:
         rest = memoryview(data)
         while rest:
             if not self._left:
-                missing = _HEAD_SIZE - len(self._head)
-                self._head += rest[:missing]
+                missing = _HEADER_SIZE - len(self._header)
+                self._header += rest[:missing]
                 rest = rest[missing:]
-                if len(self._head) == _HEAD_SIZE:
-                    self._source = self._head[0]
-                    self._left = int.from_bytes(self._head[4:], "big")
-                    self._head = b""
+                if len(self._header) == _HEADER_SIZE:
+                    self._source = self._header[0]
+                    self._left = int.from_bytes(self._header[4:], "big")
+                    self._header = b""
                 continue
             part = rest[: self._left]
             rest = rest[len(part) :]
@@ -58,8 +58,8 @@ class Frames:
             yield Frame(self._source, bytes(part))
 
 
-class Wire:
-    """A `Transport` over such a connection; stderr is kept aside."""
+class ContainerStream:
+    """A `Transport`; stderr is kept aside."""
 
     def __init__(self, handle: Any, end_mark: bytes = b"") -> None:
         """`handle` is what docker-py calls the socket: a SocketIO, an SSLSocket or a channel of ssh.
@@ -93,21 +93,21 @@ class Wire:
             ending = bool(self._end_mark) and self._end_mark in self.stderr
             try:
                 # The mark may have overtaken what was written before it.
-                frames = self.receive_frames(time.monotonic() + _OVERTAKEN_SECONDS if ending else deadline)
+                frames = self._receive_frames(time.monotonic() + _OVERTAKEN_SECONDS if ending else deadline)
             except TimeoutError:
                 if not ending:
                     raise
                 break
             if not frames:
                 break
-            out = b"".join(frame.data for frame in frames if frame.source != STDERR)
-            err = b"".join(frame.data for frame in frames if frame.source == STDERR)
+            out = b"".join(frame.data for frame in frames if frame.source != _STDERR)
+            err = b"".join(frame.data for frame in frames if frame.source == _STDERR)
             self.stderr = (self.stderr + err)[-_STDERR_KEPT:]
             if out:
                 return out
         return b""
 
-    def receive_frames(self, deadline: float) -> list[Frame]:
+    def _receive_frames(self, deadline: float) -> list[Frame]:
         """At least one; none means that the other end is gone."""
         with self._receiving:
             while True:
@@ -139,7 +139,7 @@ class Wire:
             raise TimeoutError("no answer in time")
         poller = select.poll()
         poller.register(self._socket.fileno(), event)
-        # In turns: a wire that is closed by another thread, or one that cannot be polled for writing, is seen then.
+        # In turns: a stream that is closed by another thread, or one that cannot be polled for writing, is seen then.
         poller.poll(min(left_seconds, _LONGEST_WAIT_SECONDS) * 1000)
 
     def half_close(self) -> None:

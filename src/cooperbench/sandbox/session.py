@@ -1,0 +1,203 @@
+"""Opening and ending sandboxes.
+
+`open_sandbox` makes one sandbox of any backend. `SandboxSession` is one backend for the length of a run: its images,
+its open sandboxes and the threads that use them. Leaving its `with` block ends every sandbox, every thread and whatever
+the backend holds, also on Ctrl-C, also on the second one.
+"""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Protocol, Self, TypeVar, cast
+
+from cooperbench.dataset.images import image_name
+from cooperbench.errors import CooperBenchError, InfraError, Interrupted, SandboxError
+from cooperbench.models import Image
+from cooperbench.sandbox.contract import capabilities_of, check_network
+from cooperbench.signals import finished
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from types import TracebackType
+
+    from cooperbench.models import Task
+    from cooperbench.sandbox.contract import (
+        CheckingBackend,
+        EvalBackend,
+        InterruptibleBackend,
+        PreparingBackend,
+        RichSandbox,
+        Sandbox,
+        SandboxOptions,
+    )
+
+T = TypeVar("T")
+_IMAGE_WORKERS = 4
+
+
+class _OptionsBackend(Protocol):
+    def create_sandbox(
+        self, image: str, timeout: int, workdir: str, *, options: SandboxOptions
+    ) -> Sandbox: ...
+
+
+class _ClosingBackend(Protocol):
+    def close(self) -> None: ...
+
+
+def open_sandbox(
+    backend: EvalBackend,
+    image: str,
+    *,
+    timeout_seconds: int,
+    workdir: str = "/workspace",
+    options: SandboxOptions,
+) -> RichSandbox:
+    """Create a sandbox that lives for at most `timeout_seconds`, a `PlainSandbox` where the backend has only `exec`.
+
+    A network policy that a backend does not list is refused. A backend that takes no options cannot be asked for one:
+    its author decides about the network.
+    """
+    can = capabilities_of(backend)
+    if can.options:
+        check_network(can, options)
+    try:
+        if can.options:
+            with_options = cast(_OptionsBackend, backend)
+            sandbox = with_options.create_sandbox(image, timeout_seconds, workdir, options=options)
+        else:
+            sandbox = backend.create_sandbox(image, timeout=timeout_seconds, workdir=workdir)
+    except CooperBenchError:
+        raise
+    except Exception as error:
+        raise SandboxError(f"the backend could not make a sandbox of {image}: {error}") from error
+    if can.rich:
+        return cast("RichSandbox", sandbox)
+    from cooperbench.sandbox.plain import PlainSandbox
+
+    return PlainSandbox(sandbox, lifetime_seconds=timeout_seconds, workdir=workdir)
+
+
+class SandboxSession:
+    def __init__(self, backend: EvalBackend) -> None:
+        self.backend = backend
+        self.stop = threading.Event()
+        """Once set, no more sandboxes are opened."""
+        self._lock = threading.Lock()
+        self._open: set[RichSandbox] = set()
+        self._images: dict[Task, Future[Image]] = {}
+        self._pools: list[ThreadPoolExecutor] = []
+
+    @property
+    def streams(self) -> bool:
+        return capabilities_of(self.backend).streams
+
+    def prepare(self, tasks: Iterable[Task], progress: Callable[[Task, int, int], None]) -> None:
+        """Make the images of tasks ready, reporting after each how many of how many are done.
+
+        UserError at once where the backend cannot work at all. A task that cannot be prepared fails alone, in `image`.
+        """
+        wanted = list(dict.fromkeys(task for task in tasks if task not in self._images))
+        if wanted and capabilities_of(self.backend).checks:
+            cast("CheckingBackend", self.backend).check()
+        with ThreadPoolExecutor(_IMAGE_WORKERS, thread_name_prefix="image") as pool:
+            for task in wanted:
+                self._images[task] = pool.submit(self._prepare_image, task)
+            for number, task in enumerate(wanted, 1):
+                self._images[task].exception()
+                progress(task, number, len(wanted))
+
+    def image(self, task: Task) -> Image:
+        """The task's image, prepared now if it is not yet."""
+        if task not in self._images:
+            self.prepare([task], lambda *_: None)
+        return self._images[task].result()
+
+    def open(self, image: str, *, timeout_seconds: int, options: SandboxOptions) -> RichSandbox:
+        """A sandbox that ends with the session if nobody ends it before."""
+        if self.stop.is_set():
+            raise Interrupted("stopped")
+        sandbox = open_sandbox(self.backend, image, timeout_seconds=timeout_seconds, options=options)
+        with self._lock:
+            self._open.add(sandbox)
+        if self.stop.is_set():
+            # Stopped while it was being made: the session's end may have missed it.
+            self.end(sandbox)
+            raise Interrupted("stopped")
+        return sandbox
+
+    def end(self, sandbox: RichSandbox) -> None:
+        with self._lock:
+            self._open.discard(sandbox)
+        sandbox.terminate()
+
+    @contextmanager
+    def sandbox(self, image: str, *, timeout_seconds: int, options: SandboxOptions) -> Iterator[RichSandbox]:
+        sandbox = self.open(image, timeout_seconds=timeout_seconds, options=options)
+        try:
+            yield sandbox
+        finally:
+            self.end(sandbox)
+
+    def pool(self, size: int, name: str) -> ThreadPoolExecutor:
+        """Threads that end with the session."""
+        pool = ThreadPoolExecutor(size, thread_name_prefix=name)
+        self._pools.append(pool)
+        return pool
+
+    def drain(self, futures: Iterable[Future[T]], follow_up: Callable[[T], Future[T] | None]) -> None:
+        """Wait until all are done; a result may add another one. The first failure is raised at once."""
+        waiting = set(futures)
+        while waiting:
+            # The timeout lets Ctrl-C through.
+            done, waiting = wait(waiting, timeout=0.5, return_when=FIRST_COMPLETED)
+            for future in done:
+                following = follow_up(future.result())
+                if following is not None:
+                    waiting.add(following)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # The second Ctrl-C arrives here, while we wait: nothing may stay behind then either.
+        finished(self._close)
+
+    def _close(self) -> None:
+        self.stop.set()
+        if capabilities_of(self.backend).interrupts:
+            cast("InterruptibleBackend", self.backend).interrupt()
+        for pool in self._pools:
+            pool.shutdown(wait=False, cancel_futures=True)
+        self._terminate_all()
+        for pool in self._pools:
+            pool.shutdown(wait=True)
+        self._terminate_all()
+        if capabilities_of(self.backend).closes:
+            cast(_ClosingBackend, self.backend).close()
+
+    def _terminate_all(self) -> None:
+        while True:
+            with self._lock:
+                if not self._open:
+                    return
+                sandbox = self._open.pop()
+            # One that cannot be ended must not keep the others alive.
+            with suppress(Exception):
+                sandbox.terminate()
+
+    def _prepare_image(self, task: Task) -> Image:
+        if not capabilities_of(self.backend).prepares:
+            return Image(image_name(task))
+        try:
+            return cast("PreparingBackend", self.backend).prepare(task)
+        except CooperBenchError:
+            raise
+        except Exception as error:
+            raise InfraError(
+                f"{task.label} could not be prepared: {type(error).__name__}: {error}"
+            ) from error
