@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from cooperbench.agents.base import REPO_DIR, Limits
-from cooperbench.agents.models.calls import patience_seconds
+from cooperbench.agents.llm import patience_seconds
 from cooperbench.errors import AgentFailure, InfraError, Interrupted
 from cooperbench.models import Usage
 

@@ -128,7 +128,7 @@ def select(config: RunConfig) -> tuple[tuple[Pair, ...], tuple[str, ...]]:
 
 def check(config: RunConfig, pairs: Sequence[Pair]) -> None:
     """Whatever can be known to be wrong before anything is made."""
-    from cooperbench.agents.models.calls import patience_seconds
+    from cooperbench.agents.llm import patience_seconds
 
     patience_seconds()
     config.check_against_disk()

@@ -59,7 +59,7 @@ def test_the_client_is_a_file_that_older_pythons_read() -> None:
     imported = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
     names = {alias.name for node in imported if isinstance(node, ast.Import) for alias in node.names}
     names |= {str(node.module) for node in imported if isinstance(node, ast.ImportFrom)}
-    assert names <= {"__future__", "base64", "json", "os", "sys", "threading", "typing"}
+    assert names <= {"__future__", "base64", "json", "os", "shlex", "sys", "threading", "typing"}
 
 
 def test_everything_that_the_client_offers(tmp_path: Path) -> None:

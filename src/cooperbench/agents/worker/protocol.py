@@ -26,7 +26,7 @@ PROTOCOL = 1
 DEFAULT_SILENCE_SECONDS = 1200.0
 """How long a worker may say nothing; a slow model must fit into it."""
 LAST_WORDS_SECONDS = 5.0
-"""What a worker has to put its papers in order once it is told that the agent has ended."""
+"""What a worker has to save its files once it is told that the agent has ended."""
 SUBMITTED = "submitted"
 _LONGEST_STATUS = 40
 
@@ -57,8 +57,8 @@ def start_message(session: Session, config: Any, environment: Mapping[str, str])
     }
 
 
-class Dialogue:
-    """With one worker about one session, until it says that it is done."""
+class RequestServer:
+    """Serves one worker in one session, until it says that it is done."""
 
     def __init__(
         self, session: Session, worker: Worker, silence_seconds: float = DEFAULT_SILENCE_SECONDS
