@@ -16,6 +16,7 @@ from cooperbench.errors import AgentFailure, InfraError, UserError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+pytestmark = pytest.mark.xdist_group("litellm")
 MODEL = "openai/m"
 OVERFLOW, REJECTED = ("done", "context_overflow"), ("done", "request_rejected")
 USER, INFRA = ("failed", "user"), ("failed", "infra")

@@ -9,9 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from cooperbench.agents.base import read_yaml
 from cooperbench.agents.environments import Environment, get_environment, get_framework
 from cooperbench.agents.worker import client
-from cooperbench.agents.worker.agent import WorkerAgent, read_config
+from cooperbench.agents.worker.agent import WorkerAgent
 from cooperbench.errors import UserError
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class FrameworkAgent(WorkerAgent):
         return [str(self.installed().python), str(self.script)]
 
     def config(self, path: Path | None) -> dict[str, Any] | None:
-        config = None if path is None else read_config(path)
+        config = None if path is None else read_yaml(path)
         if config is not None and not isinstance(config, dict):
             raise UserError(f"{path} holds no mapping")
         return config

@@ -142,6 +142,32 @@ def test_a_refusal_to_answer_is_an_outcome(tmp_path: Path, server: ModelServer) 
     assert (agent["status"], len(server.requests)) == ("content_policy", 4)
 
 
+@pytest.mark.parametrize(
+    ("reply", "status"),
+    [
+        (error(413, "body too large"), "context_overflow"),
+        (error(400, "too many tokens: 9 > 8"), "context_overflow"),
+        (error(422, "messages.7: odd"), "request_rejected"),
+    ],
+)
+def test_a_provider_that_refuses_later_on_is_an_outcome(
+    tmp_path: Path, server: ModelServer, reply: Reply, status: str
+) -> None:
+    agent = solo(
+        tmp_path, server, lambda _: reply if len(server.requests) > 1 else call("ls", tool="terminal")
+    )
+    assert agent["status"] == status
+
+
+@pytest.mark.parametrize("reply", [error(402, "pay"), error(400, "Payment required")])
+def test_an_empty_account_stops_the_run_also_later_on(
+    tmp_path: Path, server: ModelServer, reply: Reply
+) -> None:
+    server.script("", lambda _: reply if len(server.requests) > 1 else call("ls", tool="terminal"))
+    with pytest.raises(UserError, match="the account is used up"):
+        play(tmp_path, server, setting="solo")
+
+
 def test_a_provider_may_fail_for_as_long_as_the_harness_is_patient(
     tmp_path: Path, server: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

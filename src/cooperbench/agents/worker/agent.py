@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from cooperbench.agents.base import read_yaml
 from cooperbench.agents.worker.process import Worker
 from cooperbench.agents.worker.protocol import DEFAULT_SILENCE_SECONDS, RequestServer, start_message
 from cooperbench.errors import UserError
@@ -47,10 +48,10 @@ class WorkerAgent:
     def check(self, config_path: Path | None, pairs: Sequence[Pair], setting: Setting) -> None:  # noqa: ARG002
         self.command()
         if config_path is not None:
-            read_config(config_path)
+            read_yaml(config_path)
 
     def run(self, session: Session) -> None:
-        config = None if session.config_path is None else read_config(session.config_path)
+        config = None if session.config_path is None else read_yaml(session.config_path)
         worker = Worker(self.command(), session.folder / WORKER_LOG, self.environment())
         try:
             start = start_message(session, config, model_variables(os.environ))
@@ -85,17 +86,3 @@ def model_variables(environment: Mapping[str, str]) -> dict[str, str]:
         for name, value in environment.items()
         if name.upper().endswith(_MODEL_VARIABLES) or name.upper().startswith(_MODEL_PREFIXES)
     }
-
-
-def read_config(path: Path) -> Any:
-    """The agent config as a worker gets it: YAML or JSON, parsed; what is neither is handed on as text."""
-    import yaml
-
-    try:
-        text = path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from error
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise UserError(f"{path} is no readable YAML: {' '.join(str(error).split())}") from error

@@ -63,6 +63,9 @@ class Result(NamedTuple):
 class Harness:
     """The way to the sandbox, the colleagues and the record. May be used from several threads."""
 
+    ended_as: type[BaseException] = Ended
+    """What to raise once the agent is over; a framework that catches every Exception needs something else."""
+
     def __init__(self, requests: BinaryIO, answers: BinaryIO) -> None:
         self._requests = requests
         self._answers = answers
@@ -168,7 +171,7 @@ class Harness:
     def _ask(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
         with self._lock:
             if self._ended is not None:
-                raise Ended(self._ended)
+                raise self.ended_as(self._ended)
             self._count += 1
             self._send({"id": self._count, "method": method, "params": params})
             answer = self._receive()
@@ -180,7 +183,7 @@ class Harness:
             if error["kind"] == "not_found":
                 raise FileNotFoundError(params.get("path", ""))
             self._ended = error["message"]
-            raise Ended(self._ended)
+            raise self.ended_as(self._ended)
 
     def _send(self, message: dict[str, Any]) -> None:
         self._requests.write(json.dumps(message).encode() + b"\n")
@@ -190,7 +193,7 @@ class Harness:
         line = self._answers.readline()
         if not line:
             self._ended = "the harness is gone"
-            raise Ended(self._ended)
+            raise self.ended_as(self._ended)
         return dict(json.loads(line))
 
 

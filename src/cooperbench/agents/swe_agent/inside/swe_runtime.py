@@ -12,7 +12,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from client import Ended, Harness, Result, Shell, message_text
+from client import Harness, Result, Shell, message_text
 from swerex.deployment.abstract import AbstractDeployment
 from swerex.exceptions import CommandTimeoutError, NonZeroExitCodeError, SessionDoesNotExistError
 from swerex.runtime import abstract as rex
@@ -31,6 +31,7 @@ class SandboxRuntime(rex.AbstractRuntime):
 
     def __init__(self, harness: Harness) -> None:
         self._harness = harness
+        harness.ended_as = AgentOver
         self._shells: dict[str, Shell] = {}
         self.action: tuple[str, str] | None = None
         """The thought and the command of the agent that is being carried out; None: the framework's own doing."""
@@ -75,7 +76,7 @@ class SandboxRuntime(rex.AbstractRuntime):
             words = f"export {name}={shlex.quote(value)}; {words}"
         if command.cwd:
             words = f"cd {shlex.quote(str(command.cwd))} && {{ {words}\n}}"
-        result = self._plumb(words, command.timeout or _DEFAULT_SECONDS)
+        result = self._run_unrecorded(words, command.timeout or _DEFAULT_SECONDS)
         if result.timed_out:
             raise CommandTimeoutError(f"{command.command!r} took longer than {command.timeout} seconds")
         if command.check and result.returncode:
@@ -83,10 +84,7 @@ class SandboxRuntime(rex.AbstractRuntime):
         return rex.CommandResponse(stdout=result.stdout, stderr=result.stderr, exit_code=result.returncode)
 
     async def read_file(self, request: rex.ReadFileRequest) -> rex.ReadFileResponse:
-        try:
-            data = self._harness.read_file(str(request.path))
-        except Ended as end:
-            raise AgentOver(str(end)) from None
+        data = self._harness.read_file(str(request.path))
         return rex.ReadFileResponse(
             content=data.decode(request.encoding or "utf-8", request.errors or "strict")
         )
@@ -109,15 +107,8 @@ class SandboxRuntime(rex.AbstractRuntime):
 
     def _run(self, shell: Shell, command: str, seconds: float | None) -> Result:
         thought, _ = self.action or ("", "")
-        try:
-            return shell.run(
-                command,
-                timeout_seconds=seconds or _DEFAULT_SECONDS,
-                step=self.action is not None,
-                thought=thought,
-            )
-        except Ended as end:
-            raise AgentOver(str(end)) from None
+        is_step = self.action is not None
+        return shell.run(command, timeout_seconds=seconds or _DEFAULT_SECONDS, step=is_step, thought=thought)
 
     def _upload_folder(self, source: Path, target: str) -> None:
         """All in one command: where the sandbox is far away, each file by itself would take a while."""
@@ -128,21 +119,15 @@ class SandboxRuntime(rex.AbstractRuntime):
                 name, mode = shlex.quote(str(place)), 755 if os.access(path, os.X_OK) else 644
                 lines += [f"mkdir -p {shlex.quote(str(place.parent))}", f"base64 -d >{name} <<'.'"]
                 lines += [base64.b64encode(path.read_bytes()).decode(), ".", f"chmod {mode} {name}"]
-        placed = self._plumb("bash", _DEFAULT_SECONDS, "\n".join(lines).encode())
+        placed = self._run_unrecorded("bash", _DEFAULT_SECONDS, "\n".join(lines).encode())
         if placed.returncode:
             raise NonZeroExitCodeError(f"{source.name} cannot be placed at {target}: {placed.output}")
 
-    def _plumb(self, command: str, seconds: float, stdin: bytes = b"") -> Result:
-        try:
-            return self._harness.exec(command, timeout_seconds=seconds, step=False, stdin=stdin)
-        except Ended as end:
-            raise AgentOver(str(end)) from None
+    def _run_unrecorded(self, command: str, seconds: float, stdin: bytes = b"") -> Result:
+        return self._harness.exec(command, timeout_seconds=seconds, step=False, stdin=stdin)
 
     def _place(self, path: str, data: bytes, *, executable: bool = False) -> None:
-        try:
-            self._harness.write_file(path, data, step=False, executable=executable)
-        except Ended as end:
-            raise AgentOver(str(end)) from None
+        self._harness.write_file(path, data, step=False, executable=executable)
 
 
 def with_quick_pip(command: str) -> str:
@@ -209,11 +194,7 @@ class ColleagueHook:
 
     def on_step_start(self) -> None:
         """Before the model is asked: what colleagues wrote."""
-        try:
-            messages = self._harness.incoming()
-        except Ended as end:
-            raise AgentOver(str(end)) from None
-        for message in messages:
+        for message in self._harness.incoming():
             self._agent._append_history(
                 {
                     "role": "user",

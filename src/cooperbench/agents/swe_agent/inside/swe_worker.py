@@ -15,7 +15,7 @@ from typing import Any
 
 import litellm
 import yaml
-from client import Ended, Harness, connect
+from client import Harness, connect
 from litellm.exceptions import ContentPolicyViolationError
 from model_faults import Verdict, judge_model_error
 from pydantic import ValidationError
@@ -49,10 +49,7 @@ class Asked:
         """Of the last call, if it failed."""
 
     def __call__(self, **kwargs: Any) -> Any:
-        try:
-            self._harness.check_limits()
-        except Ended as end:
-            raise AgentOver(str(end)) from None
+        self._harness.check_limits()
         started = time.monotonic()
         self.error = None
         try:
@@ -92,9 +89,10 @@ class Asked:
 
 def main() -> None:
     harness = connect()
+    harness.ended_as = AgentOver
     try:
         harness.finish(work(harness))
-    except (AgentOver, Ended):
+    except AgentOver:
         return
     except BadConfig as error:
         harness.failed("user", str(error))
