@@ -54,11 +54,6 @@ class Framework:
     """What must be in the source besides the package, since no installation brings it."""
 
     @property
-    def pythons(self) -> str:
-        oldest, newest = (".".join(map(str, version)) for version in (self.oldest_python, self.newest_python))
-        return f"{oldest} to {newest}"
-
-    @property
     def install_command(self) -> str:
         return f"cooperbench agents install {self.name}" + (
             " --from PATH_OR_GIT_URL" if self.needs_source else ""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 PROTOCOL = 1
 DEFAULT_SILENCE_SECONDS = 1200.0
 """How long a worker may say nothing; a slow model must fit into it."""
-LAST_WORDS_SECONDS = 5.0
+GRACE_SECONDS = 5.0
 """What a worker has to save its files once it is told that the agent has ended."""
 SUBMITTED = "submitted"
 _LONGEST_STATUS = 40
@@ -95,7 +95,7 @@ class RequestServer:
                     self._fail(message)
                 case other:
                     raise InfraError(f"the worker sent a message of an unknown type: {str(other)[:100]!r}")
-            self._worker.heard()
+            self._worker.reset_silence()
 
     def _serve(self, request: Mapping[str, Any]) -> None:
         number, name, params = request.get("id"), request.get("method"), request.get("params") or {}
@@ -125,10 +125,10 @@ class RequestServer:
             self._worker.send(told, lambda: None)
         except InfraError:
             return
-        self._worker.wait(LAST_WORDS_SECONDS)
+        self._worker.wait(GRACE_SECONDS)
 
     def _end(self, message: Mapping[str, Any]) -> None:
-        self._worker.wait(LAST_WORDS_SECONDS)
+        self._worker.wait(GRACE_SECONDS)
         status = str(message.get("status", SUBMITTED))
         if status == SUBMITTED:
             return
@@ -140,7 +140,7 @@ class RequestServer:
         text = str(message.get("message") or "no reason given")
         if message.get("kind") == "user":
             raise UserError(" ".join(text.split()))
-        raise InfraError(f"the worker failed: {text}{self._worker.last_words()}")
+        raise InfraError(f"the worker failed: {text}{self._worker.stderr_tail()}")
 
     def _exec(self, params: Mapping[str, Any]) -> dict[str, Any]:
         command = _text(params, "command")
