@@ -19,7 +19,7 @@ from tests.agents.frameworks import (
     using_them,
     write_config,
 )
-from tests.modelserver import ModelServer, call, error, say
+from tests.modelserver import Answer, ModelServer, ToolCall, call, error, say
 from tests.runner.helpers import run_tiny
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.xdist_group("frameworks"), pytest.mark.timeout(FIRST_TIME_SECONDS)]
 APP = "/workspace/repo/app.txt"
+ARRIVED = "while ! ls /cooperbench/team/inbox/* >/dev/null 2>&1; do sleep 0.05; done"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -70,6 +71,8 @@ def builder(number: int) -> list[Reply]:
         edit(command="str_replace", path=APP, old_str=place, new_str=f"{place}feature {number}\n"),
         edit(command="create", path=f"/workspace/repo/new{number}.txt", file_text="grüße\n"),
         tell(colleague, f"I am at {place.strip()}"),
+        # Until the colleague's message is there, however much slower it is.
+        Answer("", (ToolCall("terminal", {"command": ARRIVED, "timeout": 120}),)),
         call("sleep 60", tool="terminal"),
         *TONGUES["openhands"].last_words,
     ]
@@ -81,8 +84,8 @@ def test_two_agents_build_and_talk(tmp_path: Path, server: ModelServer) -> None:
     left = play(tmp_path, server, {"terminal": {"timeout_seconds": 3}})
     assert left.evaluation["overall_success"]
     agent = left.result["agents"]["agent1"]
-    assert (agent["status"], agent["model_calls"], agent["unpriced_calls"]) == ("submitted", 10, 10)
-    assert (agent["prompt_tokens"], agent["completion_tokens"]) == (1000, 100)
+    assert (agent["status"], agent["model_calls"], agent["unpriced_calls"]) == ("submitted", 11, 11)
+    assert (agent["prompt_tokens"], agent["completion_tokens"]) == (1100, 110)
     assert agent["agent_version"].startswith("1.")
     assert "new1.txt" in left.patch()
 
@@ -97,7 +100,7 @@ def test_two_agents_build_and_talk(tmp_path: Path, server: ModelServer) -> None:
     assert str(tmp_path) not in told, "nothing of the host"
 
     steps = left.trajectory()["steps"]
-    assert [step["action"] for step in steps].count("reply") == 10
+    assert [step["action"] for step in steps].count("reply") == 11
     assert {"tell", "run", "write_file", "send_message", "receive_message"} <= {
         step["action"] for step in steps
     }
