@@ -6,13 +6,14 @@ BIN := $(VENV)/bin
 # One more than there are processors: tests wait for sandboxes half of their time.
 JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
-.PHONY: demo test check lint types unit format bench clean
+.PHONY: demo test check lint types unit format bench size clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo   a complete experiment on this machine, with nothing to set up"
 	@echo "make test   lint, types and the tests"
 	@echo "make bench  the measurements of benchmarks/, as tables"
+	@echo "make size   lines and files by package, and of a pair's way"
 	@echo "make format put the code into shape"
 
 demo: $(VENV)/.core
@@ -23,6 +24,7 @@ test: lint types unit
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
 
 types: $(VENV)/.dev
 	$(BIN)/mypy
@@ -36,6 +38,9 @@ format: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	for file in benchmarks/[a-z]*.py; do $(BIN)/python $$file || exit 1; done
+
+size: $(VENV)/.dev
+	$(BIN)/python benchmarks/size.py
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -32,13 +32,12 @@ from cooperbench.errors import CooperBenchError
 from cooperbench.eval.backends import get_backend
 from cooperbench.sandbox.access import open_sandbox
 from cooperbench.sandbox.contract import SandboxOptions, capabilities_of
-from cooperbench.team.carriedremote import CarriedRemote
-from cooperbench.team.link import TeamLink
+from cooperbench.team.git_remote import CarriedRemote
+from cooperbench.team.inbox import Inbox
 from cooperbench.team.mailbox import MemoryMailbox
-from cooperbench.team.postbox import PostBox
-from cooperbench.team.redis_link import RedisLink
-from cooperbench.team.redis_mailbox import RedisMailbox, unique_run_id
+from cooperbench.team.redis_mailbox import RedisClient, RedisMailbox, unique_run_id
 from cooperbench.team.redis_server import ensure_redis
+from cooperbench.team.sandbox_rpc import SandboxRpc
 from cooperbench.team.team import Team
 
 if TYPE_CHECKING:
@@ -110,24 +109,24 @@ def exchange(mailboxes: Sequence[Mailbox], count: int, pace_seconds: float) -> L
 
 
 def idle_cpu_percent(mailboxes: Sequence[Mailbox], seconds: float) -> float:
-    """Of one core, with every agent's box waiting for messages."""
-    boxes = [
-        PostBox(TeamLink(me, [other]), mailbox)
+    """Of one core, with every agent's inbox waiting for messages."""
+    inboxes = [
+        Inbox(SandboxRpc(me, [other]), mailbox)
         for mailbox in mailboxes
         for me, other in (AGENTS, AGENTS[::-1])
     ]
-    for box in boxes:
-        box.start()
+    for inbox in inboxes:
+        inbox.start()
     time.sleep(1)
     before = time.process_time()
     time.sleep(seconds)
     used = time.process_time() - before
-    for box in boxes:
-        box.close()
+    for inbox in inboxes:
+        inbox.close()
     for mailbox in mailboxes:
         mailbox.close()
-    for box in boxes:
-        box.join()
+    for inbox in inboxes:
+        inbox.join()
     return 100 * used / seconds
 
 
@@ -140,32 +139,32 @@ class Journey:
     sending: list[float]
     """`send_message` itself."""
     seen: list[float]
-    """From its return until `PostBox.incoming` of the partner has it. Below zero: earlier."""
+    """From its return until `Inbox.incoming` of the partner has it. Below zero: earlier."""
 
 
 def journey(backend: EvalBackend, image: str, mailbox: Mailbox, rounds: int) -> Journey:
     measured = Journey([], [], [])
     with ExitStack() as stack:
-        boxes = []
+        inboxes = []
         sandboxes: list[RichSandbox] = []
         stack.callback(mailbox.close)
         for me, other in (AGENTS, AGENTS[::-1]):
             options = SandboxOptions("agent", "none", {"run": "benchmark"})
             sandbox = open_sandbox(backend, image, timeout_seconds=600, options=options)
             stack.callback(sandbox.terminate)
-            link = TeamLink(me, [other])
-            box = PostBox(link, mailbox)
-            link.start(sandbox, streams=capabilities_of(backend).streams)
-            stack.callback(link.close)
-            box.start()
-            stack.callback(box.close)
-            boxes.append(box)
+            rpc = SandboxRpc(me, [other])
+            inbox = Inbox(rpc, mailbox)
+            rpc.start(sandbox, streams=capabilities_of(backend).streams)
+            stack.callback(rpc.close)
+            inbox.start()
+            stack.callback(inbox.close)
+            inboxes.append(inbox)
             sandboxes.append(sandbox)
         command = "date +%s%N; date +%s%N; send_message agent2 hello; date +%s%N"
 
         def seen() -> float:
-            boxes[1].wait(30)
-            boxes[1].incoming()
+            inboxes[1].wait(30)
+            inboxes[1].incoming()
             return time.time_ns() / 1e6
 
         with ThreadPoolExecutor(1) as pool:
@@ -238,15 +237,15 @@ def spread(values: Sequence[float]) -> str:
 @contextmanager
 def kinds(url: str) -> Iterator[dict[str, Callable[[], Mailbox]]]:
     with ensure_redis(url) as redis:
-        link = RedisLink(redis.url)
-        print(f"Redis: {redis.kind}\n")
+        client = RedisClient(redis.url)
+        print(f"Redis: {redis.description}\n")
         try:
             yield {
                 "memory": lambda: MemoryMailbox(AGENTS),
-                "redis": lambda: RedisMailbox(link, unique_run_id("benchmark"), AGENTS),
+                "redis": lambda: RedisMailbox(client, unique_run_id("benchmark"), AGENTS),
             }
         finally:
-            link.close()
+            client.close()
 
 
 def main() -> None:

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 from cooperbench._version import __version__
 
 if TYPE_CHECKING:
-    from cooperbench.eval.api import evaluate, run_patch_test
     from cooperbench.runner.api import run
+    from cooperbench.runner.evaluate import evaluate, run_patch_test
 
 __all__ = ["__version__", "evaluate", "run", "run_patch_test"]
 
 _HOMES = {
     "run": "cooperbench.runner.api",
-    "evaluate": "cooperbench.eval.api",
-    "run_patch_test": "cooperbench.eval.api",
+    "evaluate": "cooperbench.runner.evaluate",
+    "run_patch_test": "cooperbench.runner.evaluate",
 }
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import FrameType
+
+T = TypeVar("T")
 
 _OUTPUTS = (1, 2)
 
@@ -17,6 +20,15 @@ def end_like_ctrl_c() -> None:
     signal.signal(signal.SIGTERM, _interrupt)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         signal.signal(signal.SIGHUP, _hang_up)
+
+
+def finished(action: Callable[[], T]) -> T:
+    """What an action gives; if Ctrl-C comes meanwhile, it is done once more, and then interrupted."""
+    try:
+        return action()
+    except KeyboardInterrupt:
+        action()
+        raise
 
 
 def ignore_all() -> None:

@@ -171,7 +171,7 @@ class PairPaths:
         return self.folder / "team.bundle"
 
     @property
-    def team_hub(self) -> Path:
+    def team_repository(self) -> Path:
         """The repository through which they are shared, while the pair runs."""
         return self.folder / ".team.git"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cooperbench.eval.brokenfile import broken_place
+from cooperbench.eval.counts import broken_place
 
 UNITTEST = """
 ERROR: tests.test_x (unittest.loader._FailedTest.tests.test_x)

@@ -6,6 +6,7 @@ import json
 import socketserver
 import threading
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -266,6 +267,12 @@ def test_references_travel_to_another_machine(
         lab.run(agent="nop", eval_network="public")
         assert index.visits == visits, "neither golden patch was run again, and nothing was handed in"
         assert lab.evaluation()["references"]["1"]["success"] is True
+        for reference in ReferenceStore().known([lab.task]):
+            ReferenceStore().save(replace(reference, installed=True))
+        lab.run("there", eval_network="public")
+        assert lab.evaluation(name="there")["overall_success"] is True, (
+            "though this backend keeps no installs"
+        )
     file.write_text("{}")
     assert lab.cli("validate", "--backend", "local", "--import", str(file)) == 2
 

@@ -46,9 +46,18 @@ class Lab:
 
 
 @pytest.fixture
-def lab(published: Publish, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Lab]:
+def lab(
+    published: Publish, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Lab]:
     monkeypatch.setenv("COOPERBENCH_CACHE_DIR", str(tmp_path / "cache"))
-    return lambda *repos: Lab(published(*repos), tmp_path)
+
+    def make(*repos: str) -> Lab:
+        made = Lab(published(*repos), tmp_path)
+        made.images("clean")  # what a test that was killed has left
+        capsys.readouterr()
+        return made
+
+    return make
 
 
 @pytest.mark.parametrize("repo", ["pip_task", "uv_task", "pnpm_task"])
@@ -59,7 +68,7 @@ def test_what_the_runner_installs_is_kept_so_that_no_network_is_needed(
     index = there.here.index
     assert there.run("first")["rates"]["overall_success"]["passed"] == 1
     said = capsys.readouterr().out
-    assert said.count("its tests run with what its runner installs kept in the image") == 1
+    assert said.count("its tests run in an image that keeps what its runner installs") == 1
     evaluation = there.evaluation("first", repo)
     assert (evaluation["eval_network"], evaluation["network"]) == ("auto", "none")
     assert evaluation["references"]["1"]["installed"] is True

@@ -372,10 +372,6 @@ class _PairWriter:
                 **self._account(), "patch_bytes": len(patch), "files_changed": [BASE_PATH], "started_at": _time(0),
                 "ended_at": _time(seconds), "duration_seconds": seconds,
             }  # fmt: skip
-            if len(self.agent_ids) > 1:
-                agents[agent_id]["contribution"] = {
-                    "added_lines": 1, "shared_lines": {}, "taken_over_lines": 0, "taken_over_files": [],
-                }  # fmt: skip
         return {
             "schema": "cooperbench.result/1", "status": "completed", "run_name": self.run_name,
             "repo": self.key.repo, "task_id": self.key.task_id, "features": list(self.key.features),

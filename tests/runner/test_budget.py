@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cooperbench.cli import main
-from cooperbench.runner.budget import spent_on_disk
+from cooperbench.runner.plan import spent_on_disk
 from cooperbench.storage import ExperimentPaths
 from tests.runner.helpers import run_tiny
 from tests.runner.thinkers import COST, REFUSED, SECRET, THINKER

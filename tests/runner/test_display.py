@@ -14,8 +14,7 @@ import pytest
 from rich.console import Console
 
 from cooperbench.models import Message, Pair, Task
-from cooperbench.runner.display import PlainDisplay, message_line, verdict_text
-from cooperbench.runner.live import LiveDisplay
+from cooperbench.runner.display import LiveDisplay, PlainDisplay, message_line, verdict_text
 from tests.tiny import write_script, write_tiny
 
 if TYPE_CHECKING:

@@ -71,10 +71,6 @@ def test_push_fetch_merge_and_the_same_tree_on_both_sides(tmp_path: Path) -> Non
     assert git["commits"]["agent2"] == 2
     assert git["bundle"] == "team.bundle"
     assert all(0 < git["bytes"][agent] < 10_000 for agent in ("agent1", "agent2"))
-    first, second = (left.result["agents"][agent]["contribution"] for agent in ("agent1", "agent2"))
-    assert first["added_lines"] == second["added_lines"] == 2
-    assert first["shared_lines"] == second["shared_lines"] == {"app.txt": 2}
-    assert first["taken_over_lines"] == second["taken_over_lines"] == 1
     assert not (left.folder / ".team.git").exists()
 
 
@@ -149,7 +145,7 @@ def test_a_push_beyond_the_quota_is_refused_with_a_word(tmp_path: Path) -> None:
         ["head -c 40000 /dev/urandom >a.bin", COMMIT, PUSH.format("agent1"), "git rev-parse HEAD",
          "head -c 40000 /dev/urandom >b.bin", COMMIT, PUSH.format("agent1"), "git fetch -q team; git rev-parse team/agent1"],
         [WAIT_END.format("agent1"), "git fetch -q team; git rev-parse team/agent1"],
-        backend="tests.team.test_gitremote:StingyBackend",
+        backend="tests.team.test_git_remote:StingyBackend",
     )  # fmt: skip
     seen = left.observations("agent1")
     assert "code 0" in seen[2]
@@ -191,7 +187,7 @@ def test_nothing_that_an_agent_plants_runs_on_the_host(tmp_path: Path) -> None:
 def test_rubbish_instead_of_a_push_breaks_nothing(tmp_path: Path) -> None:
     rubbish = """cd /cooperbench/team; for text in '' '--all' 'HEAD' $(printf '0%.0s' $(seq 40)) $(printf 'a%.0s' $(seq 40)); do
         name=r$RANDOM; printf '%s' "$text" >push/$name; echo "push $name" 1<>bell
-        until [ -e receipts/$name ]; do sleep 0.02; done; head -n 1 receipts/$name; done"""
+        until [ -e responses/$name ]; do sleep 0.02; done; head -n 1 responses/$name; done"""
     blob = "echo text | git hash-object -w --stdin >/tmp/blob; git push team $(cat /tmp/blob):refs/heads/agent1 2>&1; echo code $?"
     broken = "rm -rf /cooperbench/team.git/objects; " + PUSH.format("agent1")
     left = share(tmp_path, [rubbish, change(1), COMMIT, blob, PUSH.format("agent1"), broken], [])
@@ -248,7 +244,6 @@ def test_solo_says_so_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[
     left = run_tiny(tmp_path, "oracle", setting="solo", git_enabled=True, auto_eval=False)
     assert "in solo there is nobody to share with" in capsys.readouterr().out
     assert "git" not in left.result
-    assert "contribution" not in left.result["agents"]["solo"]
 
 
 def test_without_git_there_is_no_remote(tmp_path: Path) -> None:
@@ -276,33 +271,6 @@ def test_work_in_the_middle_of_a_conflict_is_handed_in_as_it_is(tmp_path: Path) 
     assert "code 1" in left.observations("agent1")[3]
     for part in ("+<<<<<<<", "+mine", "+theirs", "+>>>>>>>"):
         assert part in left.patch("agent1")
-
-
-def test_a_file_that_was_taken_over_is_recognised(tmp_path: Path) -> None:
-    left = share(
-        tmp_path,
-        [
-            WAIT_FOR.format("agent2"),
-            "git merge -q team/agent2",
-            "echo own >own.txt",
-            COMMIT,
-            PUSH.format("agent1"),
-        ],
-        [
-            "printf 'a\\nb\\n' >theirs.txt; printf '\\0\\1' >data.bin; git rm -q tests/base.sh",
-            COMMIT,
-            PUSH.format("agent2"),
-        ],
-    )
-    first, second = (left.result["agents"][agent]["contribution"] for agent in ("agent1", "agent2"))
-    assert sorted(first["taken_over_files"]) == ["data.bin", "tests/base.sh", "theirs.txt"]
-    assert (first["taken_over_lines"], first["added_lines"]) == (2, 3)
-    assert second["taken_over_files"] == []
-    assert (second["taken_over_lines"], second["added_lines"], second["shared_lines"]) == (
-        0,
-        2,
-        {"theirs.txt": 2},
-    )
 
 
 @pytest.mark.slow

@@ -11,8 +11,8 @@ import pytest
 from cooperbench.cli import main
 from cooperbench.errors import UserError
 from cooperbench.models import Pair, Task
+from cooperbench.runner.config import Player
 from cooperbench.runner.display import header_lines
-from cooperbench.runner.lineup import Player
 from cooperbench.runner.plan import Plan
 from cooperbench.storage import read_json, write_json
 from tests.runner.test_config import make_config

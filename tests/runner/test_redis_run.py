@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cooperbench.errors import UserError
-from cooperbench.team.office import open_post_office
-from cooperbench.team.redis_link import RedisLink
+from cooperbench.team.mailbox import open_mailboxes
+from cooperbench.team.redis_mailbox import RedisClient
 from tests.runner.helpers import Left, run_tiny
 from tests.team.redis_fixtures import free_port, socket_server, wait_for_message
 from tests.tiny import write_script
@@ -29,8 +29,8 @@ def texts(left: Left) -> list[str]:
 
 def test_messages_go_through_the_redis_that_was_named_and_leave_nothing(tmp_path: Path) -> None:
     with socket_server() as server:
-        link = RedisLink(server.url)
-        link.ask("SET", "run:somebody-else", "stays")
+        client = RedisClient(server.url)
+        client.execute("SET", "run:somebody-else", "stays")
         seen: set[str] = set()
 
         def watch() -> None:
@@ -49,7 +49,7 @@ def test_messages_go_through_the_redis_that_was_named_and_leave_nothing(tmp_path
         assert texts(left) == ["over redis", "heard"]
         assert any(key.startswith("run:r/tiny_task/task7-f1_f2/") and key.endswith(":agent2") for key in seen)
         assert server.keys() == {"run:somebody-else"}
-        link.close()
+        client.close()
 
 
 def test_a_redis_that_is_killed_in_mid_run_costs_no_message(tmp_path: Path) -> None:
@@ -84,9 +84,9 @@ def test_a_redis_that_cannot_be_used_is_said_before_anything_is_made(tmp_path: P
 
 
 def test_where_nothing_answers_on_localhost_one_is_started_and_stopped() -> None:
-    with open_post_office(f"redis://localhost:{free_port()}", "r") as office:
-        assert "started for this run" in office.kind
-        mailbox = office.mailbox("pair", ["agent1", "agent2"])
+    with open_mailboxes(f"redis://localhost:{free_port()}", "r") as mailboxes:
+        assert "started for this run" in mailboxes.description
+        mailbox = mailboxes.make("pair", ["agent1", "agent2"])
         mailbox.post("agent1", "agent2", "hello")
         assert [message.text for message in mailbox.receive("agent2", 0, 5)] == ["hello"]
         mailbox.close()

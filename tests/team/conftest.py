@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cooperbench.team.redis_link import RedisLink
-from cooperbench.team.redis_mailbox import RedisMailbox, unique_run_id
+from cooperbench.team.redis_mailbox import RedisClient, RedisMailbox, unique_run_id
+from tests.team.agent_sandboxes import AgentSandboxes
 from tests.team.redis_fixtures import AGENTS, Server, socket_server
-from tests.team.rooms import Rooms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,18 +25,18 @@ def shared_redis() -> Iterator[Server]:
 @pytest.fixture
 def open_redis() -> Iterator[Callable[..., RedisMailbox]]:
     """Mailboxes that are closed with the test."""
-    opened: list[tuple[RedisMailbox, RedisLink]] = []
+    opened: list[tuple[RedisMailbox, RedisClient]] = []
 
     def opening(url: str, run_id: str | None = None, **options: Any) -> RedisMailbox:
-        link = RedisLink(url)
-        mailbox = RedisMailbox(link, run_id or unique_run_id("test"), AGENTS, **options)
-        opened.append((mailbox, link))
+        client = RedisClient(url)
+        mailbox = RedisMailbox(client, run_id or unique_run_id("test"), AGENTS, **options)
+        opened.append((mailbox, client))
         return mailbox
 
     yield opening
-    for mailbox, link in opened:
+    for mailbox, client in opened:
         mailbox.close()
-        link.close()
+        client.close()
 
 
 @pytest.fixture
@@ -48,6 +47,6 @@ def fragile_redis() -> Iterator[Server]:
 
 
 @pytest.fixture
-def rooms() -> Iterator[Rooms]:
+def agent_sandboxes() -> Iterator[AgentSandboxes]:
     with ExitStack() as stack:
-        yield Rooms(stack)
+        yield AgentSandboxes(stack)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cooperbench.errors import InfraError
-from cooperbench.team.redis_link import RedisLink
+from cooperbench.team.redis_mailbox import RedisClient
 from cooperbench.team.redis_server import server_programs
 
 if TYPE_CHECKING:
@@ -46,12 +46,12 @@ class Server:
 
     def start(self) -> None:
         self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        link = RedisLink(self.url)
+        client = RedisClient(self.url)
         deadline = time.monotonic() + 30
         try:
             while True:
                 try:
-                    link.ask("PING")
+                    client.execute("PING")
                     return
                 except InfraError:
                     if self._process.poll() is not None or time.monotonic() > deadline:
@@ -59,7 +59,7 @@ class Server:
                         raise
                     time.sleep(0.01)
         finally:
-            link.close()
+            client.close()
 
     def kill(self) -> None:
         if self._process is not None:
@@ -73,11 +73,11 @@ class Server:
         self.start()
 
     def keys(self) -> set[str]:
-        link = RedisLink(self.url)
+        client = RedisClient(self.url)
         try:
-            return {key.decode() for key in link.ask("KEYS", "*")}
+            return {key.decode() for key in client.execute("KEYS", "*")}
         finally:
-            link.close()
+            client.close()
 
 
 @contextmanager
@@ -140,6 +140,6 @@ def wait_for_message(server: Server, recipient: str = "agent2") -> None:
         time.sleep(0.02)
 
 
-def blocked(operator: RedisLink) -> bool:
-    clients = operator.ask("INFO", "clients")
+def blocked(operator: RedisClient) -> bool:
+    clients = operator.execute("INFO", "clients")
     return int(clients["blocked_clients"]) > 0

@@ -36,7 +36,7 @@ def test_a_framework_inside_the_sandbox_works_with_files_alone(tmp_path: Path) -
             : >read/$number
         done
         printf 'agent1\\nboth came' >drafts/mine; mv drafts/mine send/mine; printf 'send mine\\n' 1<>bell
-        until [ -e receipts/mine ]; do sleep 0.05; done"""
+        until [ -e responses/mine ]; do sleep 0.05; done"""
     left = talk(
         tmp_path,
         [

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cooperbench.errors import InfraError
-from cooperbench.team.redis_link import RedisAway, RedisLink
-from cooperbench.team.redis_mailbox import RedisMailbox, unique_run_id
+from cooperbench.team.redis_mailbox import RedisClient, RedisMailbox, RedisUnavailable, unique_run_id
 from tests.team.redis_fixtures import AGENTS, Server, blocked
 
 if TYPE_CHECKING:
@@ -21,12 +20,12 @@ def test_a_dropped_connection_is_taken_up_again(
     fragile_redis: Server, open_redis: Callable[..., RedisMailbox]
 ) -> None:
     mailbox = open_redis(fragile_redis.url)
-    operator = RedisLink(fragile_redis.url)
+    operator = RedisClient(fragile_redis.url)
     with ThreadPoolExecutor() as pool:
         reader = pool.submit(mailbox.receive, "agent2", 0, 60)
         while not blocked(operator):
             assert not reader.done()
-        operator.ask("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        operator.execute("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
         mailbox.post("agent1", "agent2", "still here")
         assert [message.text for message in reader.result(30)] == ["still here"]
     operator.close()
@@ -111,24 +110,24 @@ def test_a_post_whose_answer_was_lost_is_not_doubled(
 ) -> None:
     """The server takes the message, then the connection breaks before the answer."""
 
-    class LosesAnswers(RedisLink):
+    class LosesAnswers(RedisClient):
         lost = 0
 
-        def ask(self, *command: str | bytes | int) -> Any:
-            answer = super().ask(*command)
+        def execute(self, *command: str | bytes | int) -> Any:
+            answer = super().execute(*command)
             if "XADD" in str(command[1]) and self.lost < 2:
                 self.lost += 1
-                raise RedisAway("the answer was lost")
+                raise RedisUnavailable("the answer was lost")
             return answer
 
-    link = LosesAnswers(shared_redis.url)
-    mailbox = RedisMailbox(link, unique_run_id("twice"), AGENTS)
+    client = LosesAnswers(shared_redis.url)
+    mailbox = RedisMailbox(client, unique_run_id("twice"), AGENTS)
     posted = mailbox.post("agent1", "agent2", "once").message
-    assert link.lost == 2
+    assert client.lost == 2
     assert mailbox.receive("agent2", 0, 0) == [posted]
     assert posted.sequence == 1
     mailbox.close()
-    link.close()
+    client.close()
 
 
 def test_a_server_that_stays_away_is_an_infrastructure_error(
@@ -184,8 +183,8 @@ def test_an_agent_that_floods_loses_nothing_and_does_not_stop_others(
 
 
 def test_two_hundred_agents_at_once(shared_redis: Server) -> None:
-    link = RedisLink(shared_redis.url)
-    pairs = [RedisMailbox(link, unique_run_id("many"), ("agent1", "agent2")) for _ in range(100)]
+    client = RedisClient(shared_redis.url)
+    pairs = [RedisMailbox(client, unique_run_id("many"), ("agent1", "agent2")) for _ in range(100)]
     together = threading.Barrier(200)
 
     def converse(mailbox: RedisMailbox, me: str, other: str) -> list[str]:
@@ -207,4 +206,4 @@ def test_two_hundred_agents_at_once(shared_redis: Server) -> None:
         assert [future.result(120) for future in twos] == [[f"agent1 {number}" for number in range(3)]] * 100
     for mailbox in pairs:
         mailbox.close()
-    link.close()
+    client.close()

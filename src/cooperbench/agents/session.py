@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cooperbench.agents.recorder import Recorder
     from cooperbench.models import Message, Pair, Seat, Setting
     from cooperbench.sandbox.contract import CommandResult, RichSandbox
-    from cooperbench.team.postbox import PostBox
+    from cooperbench.team.inbox import Inbox
 
 DEFAULT_COMMAND_SECONDS = 600.0
 
@@ -39,7 +39,7 @@ class Session:
         sandbox: RichSandbox,
         recorder: Recorder,
         limits: Limits,
-        postbox: PostBox | None,
+        inbox: Inbox | None,
         stop: threading.Event,
         git_shared: bool = False,
         on_spend: Callable[[Usage], None] = lambda _: None,
@@ -56,7 +56,7 @@ class Session:
         """Time that the agent's commands took."""
         self._sandbox = sandbox
         self._recorder = recorder
-        self._postbox = postbox
+        self._inbox = inbox
         self._stop = stop
         self._git_shared = git_shared
         self._on_spend = on_spend
@@ -72,7 +72,7 @@ class Session:
     @property
     def colleagues(self) -> tuple[str, ...]:
         """Ids of the agents that can be written to; nobody in solo or without messages."""
-        return self._postbox.colleagues if self._postbox else ()
+        return self._inbox.colleagues if self._inbox else ()
 
     @property
     def prompt(self) -> str:
@@ -83,7 +83,7 @@ class Session:
             self.pair,
             self.seat,
             self.setting,
-            messaging=self._postbox is not None,
+            messaging=self._inbox is not None,
             git=self._git_shared,
             limits=self.limits,
         )
@@ -188,9 +188,9 @@ class Session:
 
     def incoming(self) -> list[Message]:
         """Messages that came since the last call, in order. Show them to the agent before its next step."""
-        if self._postbox is None:
+        if self._inbox is None:
             return []
-        messages = self._postbox.incoming()
+        messages = self._inbox.incoming()
         for message in messages:
             self._recorder.entry(
                 "receive_message",
@@ -201,11 +201,11 @@ class Session:
 
     def wait_for_message(self, timeout_seconds: float) -> bool:
         """Until there is something for `incoming`, or the time is up."""
-        if self._postbox is None:
+        if self._inbox is None:
             return False
         self._model_answered()
         self._check(self.usage.cost)
-        return self._postbox.wait(self._capped(timeout_seconds))
+        return self._inbox.wait(self._capped(timeout_seconds))
 
     def think(self, text: str) -> None:
         """Words of the agent to itself, for the record."""
@@ -307,8 +307,8 @@ class Session:
         # What the last call asked for is paid: it is done, although the call may have reached the limit.
         self._check(self._cost_before_call)
         self.steps += 1
-        if self._postbox is not None:
-            self._postbox.step = self.steps
+        if self._inbox is not None:
+            self._inbox.step = self.steps
 
     def _record_step(self, action: str, args: Mapping[str, object], observation: str, **more: object) -> None:
         self._recorder.entry(action, args, observation, step=self.steps, **more)

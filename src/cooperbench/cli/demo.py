@@ -13,7 +13,7 @@ from cooperbench.models import SETTINGS, Setting
 from cooperbench.report.table import deficit_text, summary_text
 from cooperbench.runner.api import run_experiment
 from cooperbench.runner.config import RunConfig
-from cooperbench.runner.live import make_display
+from cooperbench.runner.display import make_display
 
 if TYPE_CHECKING:
     import argparse

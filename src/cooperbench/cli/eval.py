@@ -16,14 +16,13 @@ from cooperbench.cli.arguments import (
 from cooperbench.cli.containers import add_container_arguments, use_container_arguments
 from cooperbench.cli.run import print_summary
 from cooperbench.dataset.discovery import resolve_dataset_dir
-from cooperbench.eval.api import (
+from cooperbench.runner.display import PlainDisplay, make_display
+from cooperbench.runner.evaluate import (
     DEFAULT_TEST_SECONDS,
     evaluate_experiment,
     recorded_eval_network,
     select_results,
 )
-from cooperbench.runner.display import PlainDisplay
-from cooperbench.runner.live import make_display
 from cooperbench.settings import default_backend, default_eval_network
 from cooperbench.storage import ExperimentPaths
 

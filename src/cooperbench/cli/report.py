@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cooperbench.cli.arguments import add_logs_argument, add_sound_only_argument
 from cooperbench.errors import UserError
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from cooperbench.report.coordination.opinions import Opinions
-    from cooperbench.report.coordination.terminal import LookedAt
+    from cooperbench.report.coordination.llm_judge import JudgeReport
     from cooperbench.report.loading import Run
     from cooperbench.report.tables import Table
 
@@ -43,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--coordination",
         action="store_true",
-        help="also how agents worked together: messages, claims, overlap (with --json: the evidence of every pair)",
+        help="also how agents worked together: messages, names, overlap (with --json: the evidence of every pair)",
     )
     parser.add_argument(
         "--judge",
@@ -72,7 +71,7 @@ def execute(args: argparse.Namespace) -> int:
     if args.json:
         content = analysis.to_json()
         if args.coordination:
-            content["coordination"] = [one.to_json() for one in _look_at(runs)]
+            content["coordination"] = _coordination_json(runs)
         if args.judge:
             content["judge"] = [one.to_json() for one in opinions]
         sys.stdout.write(json.dumps(content, indent=2) + "\n")
@@ -84,20 +83,21 @@ def execute(args: argparse.Namespace) -> int:
     return 0
 
 
-def _look_at(runs: Sequence[Run]) -> list[LookedAt]:
-    from cooperbench.report.coordination.terminal import look_at
+def _coordination_json(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    from cooperbench.report.coordination.aggregate import coordination_of_run
 
-    return [look_at(run) for run in runs]
+    return [{"run": run.name, **coordination_of_run(run.pairs).to_json()} for run in runs]
 
 
 def _coordination_tables(runs: Sequence[Run]) -> list[Table]:
-    from cooperbench.report.coordination.terminal import coordination_tables
+    from cooperbench.report.coordination.aggregate import coordination_of_run
+    from cooperbench.report.coordination.presentation import coordination_tables
 
-    return [table for one in _look_at(runs) for table in coordination_tables(one)]
+    return [table for run in runs for table in coordination_tables(run.name, coordination_of_run(run.pairs))]
 
 
-def _judge(runs: Sequence[Run], model: str) -> list[Opinions]:
-    from cooperbench.report.coordination.opinions import judge_run
+def _judge(runs: Sequence[Run], model: str) -> list[JudgeReport]:
+    from cooperbench.report.coordination.llm_judge import judge_run
 
     return [judge_run(run, model, lambda line: sys.stderr.write(f"{line}\n")) for run in runs]
 

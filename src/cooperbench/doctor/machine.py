@@ -63,13 +63,15 @@ def node(asked: Asked) -> Iterator[Finding]:
 
 def redis(asked: Asked) -> Iterator[Finding]:
     """By sending messages over it: the one at the URL, else one that is started and ended."""
-    from cooperbench.team.office import DEFAULT_REDIS_URL
+    from cooperbench.team.mailbox import DEFAULT_REDIS_URL
 
     try:
         from cooperbench.team.redis_server import ensure_redis
 
         with ensure_redis(asked.redis_url or DEFAULT_REDIS_URL) as running:
-            yield Finding("redis", Status.OK, running.kind.replace("for this run", "to try it, and ended"))
+            yield Finding(
+                "redis", Status.OK, running.description.replace("for this run", "to try it, and ended")
+            )
     except CooperBenchError as error:
         status = Status.BROKEN if asked.redis_url else Status.MISSING
         yield from_error("redis", status, error, mend_is_last=True)

@@ -12,10 +12,15 @@ Not for deciding success: that is the verdict's work.
 from __future__ import annotations
 
 import re
+from itertools import islice
+from typing import TYPE_CHECKING
 
 from cooperbench.eval.counting import compiled, jest, node, python
-from cooperbench.eval.counting.base import Outcome, line, readable
-from cooperbench.models import TestCounts
+from cooperbench.eval.counting.base import Outcome, line, readable, short_kind
+from cooperbench.models import REPO_DIR, TestCounts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = ["LONGEST_ERROR", "Outcome", "first_error", "read_counts", "read_outcomes"]
 
@@ -106,3 +111,48 @@ def _one_line(text: str) -> str:
     shown = "".join(char if char.isprintable() else " " for char in text[: 2 * LONGEST_ERROR])
     shown = re.sub(" +", " ", shown).strip()
     return shown if len(shown) <= LONGEST_ERROR else shown[: LONGEST_ERROR - 1] + "…"
+
+
+_KIND = r"((?:\w+\.)*\w*(?:Error|Exception|Warning)|(?:syntax )?error(?:\[E\d+\])?|warning)(?!\w)"
+_SAME_LINE = re.compile(rf"\)?: (?:{_KIND}|(?=\S))", re.IGNORECASE)
+_OTHER_LINE = re.compile(
+    rf"\n(?:E )?[# \t]*(?:(?:name: ')?{_KIND}(?=[:'\n])|panic: |thread [^\n]* panicked at )"
+)
+_FAR = 2000
+"""Characters, at most, between a place and the error that goes with it."""
+_MOST_PLACES = 500
+"""Looked at: output can be megabytes of them."""
+
+
+def broken_place(output: str, paths: Sequence[str]) -> str | None:
+    """`SyntaxError in stencil/filters.py line 42`: the first error in one of the files, else None."""
+    text = readable(output)
+    pattern = (
+        rf"(?:(?<=[\s\"'(])|(?<=[\s(]\./)|(?<={REPO_DIR}/))({'|'.join(map(re.escape, paths))})"
+        r"(?:\", line |:|\(|: [^\n(]{1,200}\()(\d+)([:,]\d+)?"
+    )
+    places = list(islice(re.finditer(pattern, text), _MOST_PLACES)) if paths else []
+    for place, following in zip(places, [*places[1:], None], strict=False):
+        kind = _kind(text, place, following)
+        if kind and not kind.lower().endswith("warning"):
+            return f"{short_kind(kind)} in {place[1]} line {place[2]}"
+    return None
+
+
+def _kind(text: str, place: re.Match[str], following: re.Match[str] | None) -> str | None:
+    """What was raised or reported there."""
+    same = _SAME_LINE.match(text, place.end())
+    if same and (same[1] or place[3]):
+        return same[1] or "error"
+    if place[3] or text.startswith(" +0x", place.end()):
+        # JavaScript, Rust and Go name the error first, then the places.
+        before = [*_OTHER_LINE.finditer(text, max(0, place.start() - _FAR), place.start())]
+        return _word(before[-1]) if before else None
+    after = _OTHER_LINE.search(text, place.end(), place.end() + _FAR)
+    if after is None or (following and following.start() < after.start()):
+        return None  # nothing was raised, or further down in the same traceback
+    return _word(after)
+
+
+def _word(kind: re.Match[str]) -> str:
+    return kind[1] or "panic"

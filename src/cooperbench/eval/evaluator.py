@@ -1,21 +1,231 @@
-"""Evaluates pairs that lie on disk, and puts eval.json and what belongs to it beside them."""
+"""The verdict on a pair: each patch alone, all of them merged, everything tested in fresh sandboxes.
+
+Computed on the host from exit codes and counts. Every test run has a sandbox of its own, so that code of one patch
+cannot prepare the ground for another. Files that the hidden tests touch, and test-runner configuration, are taken out
+of the patches first and come from the dataset. Where a golden patch does not pass there is no verdict.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import hashlib
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from cooperbench._version import __version__
 from cooperbench.errors import Interrupted
-from cooperbench.eval.judge import evaluate_pair
-from cooperbench.eval.record import SCHEMA, read_evaluation, read_patches
+from cooperbench.eval.counts import broken_place
+from cooperbench.eval.handedin import examine_all, hidden_paths_of, touched_paths, tree_id
+from cooperbench.eval.record import SCHEMA, evaluation_key, read_evaluation, read_patches
+from cooperbench.eval.testrun import TestRun, not_run
+from cooperbench.models import seats_of
 from cooperbench.retry import with_retries
-from cooperbench.storage import error_record, remove_tree, write_bytes, write_json, write_text
+from cooperbench.storage import error_record, remove_tree, utc_now, write_bytes, write_json, write_text
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from cooperbench.eval.executor import TestExecutor
-    from cooperbench.eval.judge import Evaluation
-    from cooperbench.eval.reference import References, ReferenceStore
-    from cooperbench.models import Pair, Setting
+    from cooperbench.eval.handedin import HandedIn
+    from cooperbench.eval.reference import Reference, References, ReferenceStore
+    from cooperbench.models import MergeResult, Pair, Setting
     from cooperbench.storage import ExperimentPaths, PairPaths
+
+_Runs: TypeAlias = Mapping[int, TestRun]
+
+
+@dataclass
+class Evaluation:
+    """eval.json, and the files that lie beside it."""
+
+    record: dict[str, Any]
+    merged_patch: bytes = b""
+    outputs: dict[tuple[str, int], str] = field(default_factory=dict)
+    """What the tests printed, by subject and feature."""
+
+
+def evaluate_pair(
+    pair: Pair,
+    setting: Setting,
+    patches: Mapping[str, bytes | None],
+    executor: TestExecutor,
+    references: References,
+) -> Evaluation:
+    """The whole verdict. InfraErrors of sandboxes pass through: they are nobody's failure."""
+    started_at, started = utc_now(), time.monotonic()
+    found = {feature.feature_id: references.get(pair.task, feature) for feature in pair.features}
+    evaluation = Evaluation({})
+    missing = {number: reference.error for number, reference in found.items() if not reference.success}
+    outcome = (
+        _no_reference(missing) if missing else _judge(pair, setting, patches, executor, found, evaluation)
+    )
+    image = executor.image(pair.task)
+    networks = {reference.network for reference in found.values()}
+    evaluation.record = {
+        "schema": SCHEMA,
+        "status": "no_reference" if missing else "completed",
+        "repo": pair.task.repo,
+        "task_id": pair.task.task_id,
+        "features": list(pair.feature_ids),
+        "setting": setting,
+        **outcome,
+        "eval_network": references.asked,
+        "network": "public" if "public" in networks else next(iter(networks)),
+        "references": {str(number): _reference_record(reference) for number, reference in found.items()},
+        "unsound": references.store.unsound_of(pair),
+        "key": evaluation_key(pair, patches, image.digest, executor.timeout_seconds, references.asked),
+        "image": image.reference,
+        "image_digest": image.digest,
+        "test_timeout_seconds": executor.timeout_seconds,
+        "started_at": started_at,
+        "duration_seconds": round(time.monotonic() - started, 3),
+        "version": __version__,
+    }
+    return evaluation
+
+
+def _no_reference(missing: Mapping[int, str | None]) -> dict[str, Any]:
+    """The dataset's or the machine's fault: nothing can be said about the agents."""
+    reasons = {str(number): reason or "unknown" for number, reason in missing.items()}
+    number, reason = next(iter(reasons.items()))
+    return {
+        "error": f"feature {number}: the golden patch does not pass: {reason}",
+        "no_reference": reasons,
+    }
+
+
+def _judge(
+    pair: Pair,
+    setting: Setting,
+    patches: Mapping[str, bytes | None],
+    executor: TestExecutor,
+    references: Mapping[int, Reference],
+    evaluation: Evaluation,
+) -> dict[str, Any]:
+    """What eval.json says of the agents; puts what was tested and printed beside it."""
+    hidden, base = hidden_paths_of(pair), executor.base(pair.task)
+    base.read(touched_paths(patches.values()))  # all at once: each read may need a sandbox
+    handed_in, merge = examine_all(patches, hidden, base)
+
+    def test_all(feature_ids: Sequence[int], patch: bytes | None, tree: str, reason: str | None) -> _Runs:
+        """Each feature's tests; where there is nothing to test, that is said of each."""
+        if not patch:
+            return {number: not_run(reason or "nothing to test") for number in feature_ids}
+        runs = {}
+        for number in feature_ids:
+            reference, feature = references[number], pair.task.feature(number)
+            run = executor.ask(pair.task, feature, patch, tree, reference.conditions, pair.label)
+            runs[number] = run.without_requiring(reference.flaky_tests, reference.passed_tests)
+        return runs
+
+    agents = {}
+    for seat in seats_of(pair, setting):
+        work = handed_in[seat.agent_id]
+        runs = test_all(seat.feature_ids, work.patch, work.tree, work.error)
+        _keep_outputs(evaluation, seat.agent_id, runs)
+        agents[seat.agent_id] = _agent_record(work, runs)
+    if setting == "solo":
+        merged = _solo_merged(handed_in["solo"], agents["solo"])
+    else:
+        evaluation.merged_patch = merge.patch
+        runs = test_all(
+            pair.feature_ids, merge.patch, tree_id(merge.patch), merge.detail or "nothing to merge"
+        )
+        _keep_outputs(evaluation, "merged", runs)
+        merged = _merged_record(merge, runs)
+    alone = all(agent["success"] for agent in agents.values())
+    overall = alone and merged["success"]
+    return {
+        **agents,
+        "merged": merged,
+        "individual_success": alone,
+        "merge_success": merged["merge_status"] in ("clean", "identical"),
+        "overall_success": overall,
+        "overall_success_strict": overall and merged["strategy"] == "plain",
+    }
+
+
+def _reference_record(reference: Reference) -> dict[str, Any]:
+    """What eval.json says of the golden patch."""
+    return {
+        "success": reference.success,
+        "network": reference.network,
+        "installed": reference.installed,
+        "tests_passed": reference.tests_passed,
+        "flaky_tests": list(reference.flaky_tests),
+        "error": reference.error,
+    }
+
+
+def _keep_outputs(evaluation: Evaluation, subject: str, runs: Mapping[int, TestRun]) -> None:
+    for feature_id, run in runs.items():
+        if run.exit_code is not None:
+            evaluation.outputs[subject, feature_id] = run.output
+
+
+def _totals(runs: Mapping[int, TestRun]) -> dict[str, Any]:
+    exit_codes = [run.exit_code for run in runs.values()]
+    return {
+        "tests_passed": sum(run.counts.passed for run in runs.values()),
+        "tests_failed": sum(run.counts.failed for run in runs.values()),
+        "tests_skipped": sum(run.counts.skipped for run in runs.values()),
+        "success": all(run.success for run in runs.values()),
+        "error": next((run.error for run in runs.values() if run.error), None),
+        "exit_code": next((code for code in exit_codes if code), exit_codes[0]),
+        "duration_seconds": round(sum(run.duration_seconds for run in runs.values()), 3),
+        "features": {str(number): run.to_json() for number, run in runs.items()},
+    }
+
+
+def _agent_record(work: HandedIn, runs: Mapping[int, TestRun]) -> dict[str, Any]:
+    return {
+        **_totals(runs),
+        "apply_status": work.status,
+        "dropped_files": [{"path": file.path, "reason": file.reason} for file in work.dropped],
+        "patch_sha256": hashlib.sha256(work.patch or b"").hexdigest(),
+    }
+
+
+def _merged_record(merge: MergeResult, runs: Mapping[int, TestRun]) -> dict[str, Any]:
+    totals = _totals(runs)
+    conflict = merge.status == "conflict"
+    if conflict and merge.strategy == "none":
+        totals["error"] = f"Merge conflict in {', '.join(merge.conflicting_files) or merge.detail}"
+    if merge.strategy == "union":
+        failed = (run for run in runs.values() if not run.success and not run.timed_out)
+        places = (broken_place(run.output, merge.conflicting_files) for run in failed)
+        totals["error"] = next((f"{place} (union merge)" for place in places if place), totals["error"])
+    return {
+        **totals,
+        "merge_conflict": conflict,
+        "merge_status": merge.status,
+        "strategy": merge.strategy,
+        "conflicting_files": list(merge.conflicting_files),
+        "detail": merge.detail,
+    }
+
+
+def _solo_merged(work: HandedIn, agent: Mapping[str, Any]) -> dict[str, Any]:
+    """One agent's patch is its own merge: the same answers under the documented name."""
+    usable = work.status == "applied"
+    shared = (
+        "tests_passed",
+        "tests_failed",
+        "tests_skipped",
+        "success",
+        "error",
+        "exit_code",
+        "duration_seconds",
+    )
+    return {
+        **{key: agent[key] for key in (*shared, "features")},
+        "merge_conflict": False,
+        "merge_status": "clean" if usable else "missing_input",
+        "strategy": "plain" if usable else "none",
+        "conflicting_files": [],
+        "detail": work.error or "",
+    }
 
 
 class Evaluator:

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
-from cooperbench.eval.basetree import SandboxBaseTree
 from cooperbench.eval.installs import image_with_installs
 from cooperbench.eval.testrun import run_tests
+from cooperbench.eval.trees import SandboxBaseTree
 from cooperbench.once import Once
 from cooperbench.sandbox.contract import SandboxOptions, capabilities_of
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from cooperbench.eval.gittree import BaseFile
     from cooperbench.eval.testrun import Conditions, TestRun
+    from cooperbench.eval.trees import BaseFile
     from cooperbench.models import Feature, Image, Task
     from cooperbench.sandbox.contract import Capabilities, NetworkPolicy, RichSandbox
     from cooperbench.sandbox.workshop import Workshop

@@ -23,13 +23,17 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from cooperbench.errors import UserError
 from cooperbench.eval.diff import PatchError, parse_diff
-from cooperbench.eval.gittree import GITLINK, BaseFile, BaseTree, GitBaseTree, parse_tree
-from cooperbench.eval.treemerge import (
+from cooperbench.eval.trees import (
+    GITLINK,
     MERGE_TREE_VERSION,
+    BaseFile,
+    BaseTree,
+    GitBaseTree,
     TreeMerge,
     make_git_dir,
     merge_commits,
     merge_in_work_tree,
+    parse_tree,
     store_parent,
 )
 from cooperbench.gitcall import decode_path, encode_path, git, git_version, last_lines, run_git

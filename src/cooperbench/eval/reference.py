@@ -8,6 +8,7 @@ all runs on the machine share, and travel as one JSON file.
 from __future__ import annotations
 
 import hashlib
+import threading
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import count
@@ -207,6 +208,7 @@ class References:
         self._note = note
         self._steps = conditions_to_try(executor.backend_can, asked)
         self._found: Once[tuple[Task, int], Reference] = Once()
+        self._lock = threading.Lock()
         self._told: set[Task] = set()
 
     def get(self, task: Task, feature: Feature) -> Reference:
@@ -269,23 +271,16 @@ class References:
         return measured
 
     def _find(self, task: Task, feature: Feature, *, fresh: bool = False) -> Reference:
-        steps = self._steps
-        if any(one.installed for one in steps) and self._needs_installs(task):
-            steps = tuple(one for one in steps if one.installed)
-        *stricter, last = steps
+        # What one feature of a task needs, the others will need, too.
+        kept = tuple(one for one in self._steps if one.installed)
+        *stricter, last = kept if kept and task in self._told else self._steps
         for conditions in stricter:
             known = None if fresh else self._load(task, feature, conditions)
             found = known or self._try(task, feature, conditions, last=False)
             if found.success:
-                self._tell(task, feature, conditions)
-                return found
-        self._tell(task, feature, last)
+                return self._told_of(task, found)
         known = None if fresh else self._load(task, feature, last)
-        return known or self._try(task, feature, last, last=True)
-
-    def _needs_installs(self, task: Task) -> bool:
-        """Whether another feature of the task was found to need what its runner installs: this one will, too."""
-        return task in self._told
+        return self._told_of(task, known or self._try(task, feature, last, last=True))
 
     def _try(self, task: Task, feature: Feature, conditions: Conditions, *, last: bool) -> Reference:
         problem, patch, tree = self._golden(task, feature)
@@ -350,27 +345,33 @@ class References:
     def _load(self, task: Task, feature: Feature, conditions: Conditions) -> Reference | None:
         digest = self._executor.image(task).digest
         found = self.store.load(question_of(task, feature), digest, conditions) if digest else None
-        return found if found is not None and found.usable(self._executor.timeout_seconds) else None
+        if found is None or not found.usable(self._executor.timeout_seconds):
+            return None
+        # With a network it may come from a backend that keeps what runners install, or from one that cannot.
+        return replace(found, installed=conditions.installed)
 
     def _save(self, reference: Reference) -> None:
         """Without a digest nobody could say what it is a reference of."""
         if reference.image_digest and reference.exit_code is not None:
             self.store.save(reference)
 
-    def _tell(self, task: Task, feature: Feature, conditions: Conditions) -> None:
-        """Once for each task: what `auto` came to, where that is not the image as it is without a network."""
-        if conditions == self._steps[0] or task in self._told:
-            return
-        self._told.add(task)
-        how = (
-            "with a network"
-            if conditions.network == "public"
-            else "with what its runner installs kept in the image"
-        )
-        self._note(
-            f"{task.label}: the golden patch of feature {feature.feature_id} does not pass in the bare image without"
-            f" a network; its tests run {how}"
-        )
+    def _told_of(self, task: Task, found: Reference) -> Reference:
+        """Says once for each task what `auto` came to, where that is not the image as it is without a network."""
+        if found.success and found.conditions != self._steps[0]:
+            with self._lock:
+                known = task in self._told
+                self._told.add(task)
+            if not known:
+                how = (
+                    "with a network"
+                    if found.network == "public"
+                    else "in an image that keeps what its runner installs"
+                )
+                self._note(
+                    f"{task.label}: the golden patch of feature {found.feature_id} does not pass in the bare image"
+                    f" without a network; its tests run {how}"
+                )
+        return found
 
 
 def _differing(runs: Sequence[dict[str, Any]]) -> set[str]:

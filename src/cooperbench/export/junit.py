@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
 from cooperbench.export import Exported
-from cooperbench.report.coordination.loss import loss_of
+from cooperbench.report.coordination.pair import loss_of
 from cooperbench.report.records import mapping, number, text_or_none
 from cooperbench.report.states import STATES, unsound_text
 from cooperbench.storage import write_bytes

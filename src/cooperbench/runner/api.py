@@ -15,7 +15,7 @@ from cooperbench.runner.config import DEFAULT_TIME_LIMIT_SECONDS, RunConfig, mak
 from cooperbench.runner.display import header_lines
 from cooperbench.runner.plan import make_plan, something_to_run
 from cooperbench.storage import DEFAULT_LOGS_DIR
-from cooperbench.team.office import DEFAULT_REDIS_URL, open_post_office
+from cooperbench.team.mailbox import DEFAULT_REDIS_URL, open_mailboxes
 from cooperbench.text import plural
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def run(
         values[field] = values.pop(name)
     from cooperbench.envfile import load_env_file
     from cooperbench.report.table import summary_text
-    from cooperbench.runner.live import make_display
+    from cooperbench.runner.display import make_display
 
     load_env_file()
     # Here only: the command line does not take the interpreter apart at its end.
@@ -170,7 +170,7 @@ def run_experiment(config: RunConfig, display: Display) -> dict[str, Any]:
         if plan.to_run:
             warm_up(config)
         talks = plan.to_run and config.setting == "coop" and config.messaging_enabled
-        with open_post_office(config.redis_url, config.run_name) if talks else nullcontext() as post_office:
+        with open_mailboxes(config.redis_url, config.run_name) if talks else nullcontext() as mailboxes:
             config.save()
             judged_later = len(plan.to_run) if config.auto_eval else 0
             display.begin(
@@ -181,8 +181,8 @@ def run_experiment(config: RunConfig, display: Display) -> dict[str, Any]:
             try:
                 for note in notes:
                     display.note(note)
-                if post_office is not None:
-                    display.note(f"Messages: {post_office.kind}")
-                return carry_out(config, plan, backend, display, post_office)
+                if mailboxes is not None:
+                    display.note(f"Messages: {mailboxes.description}")
+                return carry_out(config, plan, backend, display, mailboxes)
             finally:
                 display.end()

@@ -13,10 +13,11 @@ from cooperbench.eval.reference import References
 from cooperbench.redaction import redact
 from cooperbench.report.summary import save_summary
 from cooperbench.retry import with_retries
-from cooperbench.runner.budget import Budget, spent_on_disk
 from cooperbench.runner.pair import RESULT_SCHEMA, PairRun
+from cooperbench.runner.plan import Budget, spent_on_disk
 from cooperbench.sandbox.contract import estimate_of
 from cooperbench.sandbox.workshop import Workshop
+from cooperbench.signals import finished
 from cooperbench.storage import error_record, write_json
 from cooperbench.team.mailbox import MemoryMailbox
 
@@ -28,21 +29,20 @@ if TYPE_CHECKING:
     from cooperbench.runner.display import Display
     from cooperbench.runner.plan import Plan
     from cooperbench.sandbox.contract import EvalBackend
-    from cooperbench.team.office import PostOffice
+    from cooperbench.team.mailbox import MailboxFactory
 
 
 def carry_out(
-    config: RunConfig, plan: Plan, backend: EvalBackend, display: Display, post_office: PostOffice | None
+    config: RunConfig, plan: Plan, backend: EvalBackend, display: Display, mailboxes: MailboxFactory | None
 ) -> dict[str, Any]:
     """The summary, also on disk. KeyboardInterrupt passes through once everything has ended and is summed up."""
     budget = Budget(config.max_cost, 0.0 if config.max_cost is None else spent_on_disk(config.paths))
     try:
         with Workshop(backend) as workshop:
-            _Experiment(config, plan, workshop, display, post_office, budget).run()
+            _Experiment(config, plan, workshop, display, mailboxes, budget).run()
     finally:
-        summary = save_summary(
-            config.paths, {config.setting: plan.pairs}, budget.record(), estimate_of(backend)
-        )
+        pairs = {config.setting: plan.pairs}
+        summary = finished(lambda: save_summary(config.paths, pairs, budget.record(), estimate_of(backend)))
     return summary
 
 
@@ -53,14 +53,14 @@ class _Experiment:
         plan: Plan,
         workshop: Workshop,
         display: Display,
-        post_office: PostOffice | None,
+        mailboxes: MailboxFactory | None,
         budget: Budget,
     ) -> None:
         self._config = config
         self._plan = plan
         self._display = display
         self._workshop = workshop
-        self._post_office = post_office
+        self._mailboxes = mailboxes
         self._budget = budget
         self._stopped_by: RunStopped | None = None
         executor = TestExecutor(workshop, config.test_timeout_seconds, config.run_name)
@@ -147,7 +147,7 @@ class _Experiment:
         def tell(message: Message) -> None:
             self._display.message(pair, message)
 
-        make_mailbox = partial(self._post_office.mailbox, pair.label) if self._post_office else MemoryMailbox
+        make_mailbox = partial(self._mailboxes.make, pair.label) if self._mailboxes else MemoryMailbox
         guard = self._workshop.guard
         pair_run = PairRun(
             pair,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from cooperbench._version import __version__
 from cooperbench.agents.base import REPO_DIR
@@ -13,16 +14,15 @@ from cooperbench.agents.llm import patience_seconds
 from cooperbench.agents.recorder import Recorder
 from cooperbench.agents.registry import get_agent, version_of
 from cooperbench.agents.session import Session
-from cooperbench.errors import AgentFailure, InfraError, Interrupted, RunStopped, UserError
+from cooperbench.errors import AgentFailure, InfraError, Interrupted, RunStopped, SandboxError, UserError
 from cooperbench.eval.diff import PatchError, paths_of
 from cooperbench.gitcall import GitError
 from cooperbench.models import seats_of, summed_accounts
 from cooperbench.redaction import redact
-from cooperbench.runner.workspace import SNAPSHOT_SECONDS, prepare_repository, take_patch
 from cooperbench.sandbox.contract import SandboxOptions
+from cooperbench.sandbox.scrub import scrub_script
 from cooperbench.storage import utc_now, write_json
-from cooperbench.team.contribution import contributions
-from cooperbench.team.gitremote import make_remote
+from cooperbench.team.git_remote import make_remote
 from cooperbench.team.mailbox import MemoryMailbox
 from cooperbench.team.team import Team
 
@@ -32,13 +32,54 @@ if TYPE_CHECKING:
 
     from cooperbench.agents.base import Agent
     from cooperbench.models import Image, Message, Pair, Seat, Usage
-    from cooperbench.runner.config import RunConfig
-    from cooperbench.runner.lineup import Player
-    from cooperbench.runner.workspace import Start
+    from cooperbench.runner.config import Player, RunConfig
     from cooperbench.sandbox.contract import RichSandbox
     from cooperbench.sandbox.guard import SandboxGuard
     from cooperbench.storage import PairPaths
     from cooperbench.team.mailbox import Mailbox
+
+PREPARED_GIT_DIR = "/cooperbench/base.git"
+"""Where a backend that prepares images puts the base commit."""
+SCRUBBED_GIT_DIR = "/cooperbench/scrubbed.git"
+"""Where the harness puts it in sandboxes of other backends."""
+PATCH_FILE = "/cooperbench/work.patch"
+SCRUB_SECONDS = 900
+SNAPSHOT_SECONDS = 900
+
+
+class Start(NamedTuple):
+    """The state that an agent starts from."""
+
+    commit: str
+    """The same in every sandbox of a task."""
+    git_dir: str
+    """A bare repository with that commit, beside the agent's own."""
+
+
+def prepare_repository(sandbox: RichSandbox, *, already_scrubbed: bool) -> Start:
+    """Leave one commit in the repository, without history or remotes."""
+    git_dir = PREPARED_GIT_DIR if already_scrubbed else SCRUBBED_GIT_DIR
+    if already_scrubbed:
+        argv = ["git", f"--git-dir={git_dir}", "rev-parse", "HEAD"]
+    else:
+        argv = ["bash", "-c", scrub_script().decode(), "scrub", REPO_DIR, git_dir]
+    done = sandbox.run(argv, timeout_seconds=SCRUB_SECONDS)
+    commit = done.stdout_read().strip().rpartition("\n")[2]
+    if done.returncode != 0 or len(commit) < 40:
+        reason = done.stderr_read().strip() or done.stdout_read().strip()
+        raise SandboxError(f"the repository at {REPO_DIR} could not be prepared: {reason[-300:]}")
+    return Start(commit, git_dir)
+
+
+def take_patch(sandbox: RichSandbox, start: Start) -> bytes:
+    """What the agent has done so far, whether it committed it or not."""
+    script = (files("cooperbench.runner") / "snapshot.sh").read_text()
+    argv = ["bash", "-c", script, "snapshot", REPO_DIR, start.git_dir, PATCH_FILE]
+    done = sandbox.run(argv, timeout_seconds=SNAPSHOT_SECONDS)
+    if done.returncode != 0:
+        raise SandboxError(f"the patch could not be taken: {done.stderr_read().strip()[-300:]}")
+    return sandbox.read_file(PATCH_FILE)
+
 
 RESULT_SCHEMA = "cooperbench.result/1"
 UNLIMITED_LIFETIME_SECONDS = 24 * 3600
@@ -83,7 +124,7 @@ class PairRun:
         self._team = Team(
             agent_ids,
             make_mailbox(agent_ids) if together and config.messaging_enabled else None,
-            make_remote(guard.backend, paths.team_hub, agent_ids)
+            make_remote(guard.backend, paths.team_repository, agent_ids)
             if together and config.git_enabled
             else None,
             on_message,
@@ -102,7 +143,7 @@ class PairRun:
                 finally:
                     # On failure whoever still works is torn out of it, so that the pool can end.
                     self._end(sandboxes)
-            shared = self._shared_work(agents)
+            shared = self._shared_work()
         finally:
             # One may have been opened while the others were being ended.
             self._end(sandboxes)
@@ -185,7 +226,7 @@ class PairRun:
             sandbox=desk.sandbox,
             recorder=recorder,
             limits=self._config.limits,
-            postbox=self._team.postboxes.get(desk.seat.agent_id),
+            inbox=self._team.inboxes.get(desk.seat.agent_id),
             stop=self._guard.stop,
             git_shared=self._team.remote is not None,
             on_spend=self._on_spend,
@@ -224,15 +265,9 @@ class PairRun:
             self._guard.end(sandbox)
         self._team.close()
 
-    def _shared_work(self, agents: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """What was shared over git, and in each agent's record what it contributed."""
+    def _shared_work(self) -> dict[str, Any]:
+        """What was shared over git."""
         remote = self._team.remote
-        if len(agents) > 1:
-            patches = {
-                seat.agent_id: self._paths.agent(seat.agent_id).patch.read_bytes() for seat in self._seats
-            }
-            for agent, contribution in zip(agents, contributions(patches, remote).values(), strict=True):
-                agent["contribution"] = contribution
         if remote is None:
             return {}
         try:

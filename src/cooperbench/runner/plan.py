@@ -1,18 +1,27 @@
-"""What is left to do, read from what is on disk."""
+"""What is left to do, read from what is on disk, and what it may cost.
+
+No new pair starts once `--max-cost` is reached; those at work go on to their own limits, so the end may lie above it by
+what they still spend. Calls of models without a known price are not in it.
+"""
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from cooperbench.agents.recorder import read_trajectory
 from cooperbench.eval.record import is_evaluated
-from cooperbench.storage import is_finished
+from cooperbench.models import SETTINGS
+from cooperbench.storage import AgentPaths, is_finished, read_json
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
-    from cooperbench.models import Pair
+    from cooperbench.models import Pair, Usage
     from cooperbench.runner.config import RunConfig
+    from cooperbench.storage import ExperimentPaths
 
 
 @dataclass(frozen=True)
@@ -44,3 +53,57 @@ def make_plan(config: RunConfig, pairs: Sequence[Pair]) -> Plan:
         elif config.auto_eval and not is_evaluated(paths, pair, config.setting, config.eval_network):
             to_evaluate.append(pair)
     return Plan(tuple(pairs), tuple(to_run), tuple(to_evaluate))
+
+
+class Budget:
+    """Spent from any thread."""
+
+    def __init__(self, limit: float | None, spent: float = 0.0) -> None:
+        self._limit = limit
+        self._spent = spent
+        self._not_started: list[Pair] = []
+        self._lock = threading.Lock()
+
+    def spend(self, usage: Usage) -> None:
+        with self._lock:
+            self._spent += usage.cost
+
+    def lets_start(self, pair: Pair) -> bool:
+        """Whether there is something left for another pair; one that there is not is remembered."""
+        with self._lock:
+            if self._limit is None or self._spent < self._limit:
+                return True
+            self._not_started.append(pair)
+            return False
+
+    def record(self) -> dict[str, float | int] | None:
+        """As it stands in summary.json; None without a limit."""
+        if self._limit is None:
+            return None
+        with self._lock:
+            return {
+                "max_cost": self._limit,
+                "spent": self._spent,
+                "pairs_not_started": len(self._not_started),
+            }
+
+
+def spent_on_disk(paths: ExperimentPaths) -> float:
+    """All that the experiment has cost, attempts that were broken off or replaced included."""
+    return sum(_cost_of(folder) for folder in _attempts(paths.root))
+
+
+def _attempts(root: Path) -> Iterator[Path]:
+    for setting in SETTINGS:
+        yield from root.glob(f"{setting}/*/*/f*")
+        yield from root.glob(f"attempts/{setting}/*/*/f*/*")
+
+
+def _cost_of(folder: Path) -> float:
+    result = read_json(folder / "result.json")
+    if result is not None and result.get("status") == "completed":
+        return float(result.get("cost") or 0.0)
+    return sum(
+        float((read_trajectory(AgentPaths(folder, log.stem)) or {}).get("cost") or 0.0)
+        for log in folder.glob("*.log")
+    )

@@ -67,7 +67,7 @@ def open_sandbox(
         check_network(can, options)
     try:
         if can.options:
-            with_options = cast(_OptionsBackend, backend)
+            with_options = cast("_OptionsBackend", backend)
             sandbox = with_options.create_sandbox(image, timeout_seconds, workdir, options=options)
         else:
             sandbox = backend.create_sandbox(image, timeout=timeout_seconds, workdir=workdir)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol, Self, TypeVar, cast
 from cooperbench.sandbox.contract import capabilities_of
 from cooperbench.sandbox.guard import SandboxGuard
 from cooperbench.sandbox.prepared import PreparedImages
+from cooperbench.signals import finished
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -59,12 +60,8 @@ class Workshop:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            self._end()
-        except KeyboardInterrupt:
-            # The second Ctrl-C comes here, while we wait: nothing may stay behind for it either.
-            self._end()
-            raise
+        # The second Ctrl-C comes here, while we wait: nothing may stay behind for it either.
+        finished(self._end)
 
     def _end(self) -> None:
         self.stop.set()

@@ -1,25 +1,29 @@
-"""The mailbox of a pair: who told whom what, in which order.
+"""The mailbox of a pair: who told whom what, in which order; and which kind of mailbox a run uses.
 
-`Mailbox` is the interface; `MemoryMailbox` keeps everything in this process. Nothing is removed while a pair runs:
-readers say after which message they want to go on, so one that was restarted continues where it was, and a message
-sent before its recipient has started is there when it does.
+`Mailbox` is the interface; `MemoryMailbox` keeps everything in this process, `redis_mailbox` has the one in Redis.
+Nothing is removed while a pair runs: readers say after which message they want to continue, so one that was restarted
+continues where it was, and a message sent before its recipient has started is there when it does.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Protocol
 
+from cooperbench.errors import UserError
 from cooperbench.models import Message
 from cooperbench.storage import utc_now
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
+DEFAULT_REDIS_URL = "redis://localhost:6379"
 MAX_MESSAGE_BYTES = 4_000_000
-"""Longer ones are refused, with a word to the sender."""
+"""Longer ones are refused, and the sender is told so."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,7 @@ class Mailbox(Protocol):
 
 
 class MemoryMailbox:
-    """The embedded mailbox: a list and a condition."""
+    """In this process: a list and a condition."""
 
     def __init__(self, agent_ids: Sequence[str]) -> None:
         self._agent_ids = tuple(agent_ids)
@@ -111,3 +115,50 @@ class MemoryMailbox:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
+
+
+@dataclass(frozen=True)
+class MailboxFactory:
+    """Makes a mailbox for each attempt at a pair of a run."""
+
+    description: str
+    """Where the messages are, for people."""
+    make: Callable[[str, Sequence[str]], Mailbox]
+    """Takes the pair's label and the ids of its agents."""
+
+
+@contextmanager
+def open_mailboxes(url: str, run_name: str) -> Iterator[MailboxFactory]:
+    """In a Redis that answers, or that is started for the run and ends with the block; else in this process.
+
+    UserError where the URL names a Redis that cannot be used.
+    """
+    if find_spec("redis") is None:
+        if url != DEFAULT_REDIS_URL:
+            raise UserError("messages over Redis need the redis package: pip install 'cooperbench[redis]'")
+        yield _in_this_process("pip install 'cooperbench[redis]' for Redis")
+        return
+    from cooperbench.team.redis_mailbox import RedisClient, RedisMailbox, unique_run_id
+    from cooperbench.team.redis_server import NoRedis, ensure_redis
+
+    running, problem = None, ""
+    try:
+        running = ensure_redis(url)
+    except NoRedis as error:
+        problem = str(error)
+    if running is None:
+        yield _in_this_process(problem)
+        return
+    with running:
+        client = RedisClient(running.url)
+        try:
+            yield MailboxFactory(
+                running.description,
+                lambda label, agent_ids: RedisMailbox(client, unique_run_id(run_name, label), agent_ids),
+            )
+        finally:
+            client.close()
+
+
+def _in_this_process(reason: str) -> MailboxFactory:
+    return MailboxFactory(f"in this process ({reason})", lambda _label, agent_ids: MemoryMailbox(agent_ids))

@@ -1,6 +1,6 @@
-"""What an agent is told: its task, its colleagues, how to talk and to share. One template for every framework.
+"""What an agent is told: its task, its colleagues, messages and git. One template for every framework.
 
-How to use a framework's own tools is the framework's to say, not this module's.
+How to use a framework's own tools is explained by the framework.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from cooperbench.agents.base import REPO_DIR
-from cooperbench.models import seats_of
+from cooperbench.models import REPO_DIR, seats_of
 from cooperbench.text import plural
 
 if TYPE_CHECKING:

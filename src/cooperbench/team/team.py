@@ -1,21 +1,21 @@
-"""The agents of one pair as a team: what they have to talk and to share with, from the first to the last of them."""
+"""The agents of one pair as a team: their inboxes and their git remote, from the first sandbox to the last."""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from cooperbench.team.link import TeamLink
-from cooperbench.team.postbox import PostBox
+from cooperbench.team.inbox import Inbox
+from cooperbench.team.sandbox_rpc import SandboxRpc
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from cooperbench.models import Message
     from cooperbench.sandbox.contract import RichSandbox
-    from cooperbench.team.gitremote import GitRemote
-    from cooperbench.team.link import Receipt
+    from cooperbench.team.git_remote import GitRemote
     from cooperbench.team.mailbox import Mailbox
+    from cooperbench.team.sandbox_rpc import Response
 
 CONVERSATION_SCHEMA = "cooperbench.conversation/1"
 
@@ -34,16 +34,16 @@ class Team:
         """None: they cannot write to each other."""
         self.remote = remote
         """None: they share no repository."""
-        self._links: dict[str, TeamLink] = {}
-        self.postboxes: dict[str, PostBox] = {}
+        self._rpcs: dict[str, SandboxRpc] = {}
+        self.inboxes: dict[str, Inbox] = {}
         for agent_id in agent_ids if mailbox or remote else ():
-            link = TeamLink(agent_id, [other for other in agent_ids if other != agent_id])
-            self._links[agent_id] = link
+            rpc = SandboxRpc(agent_id, [other for other in agent_ids if other != agent_id])
+            self._rpcs[agent_id] = rpc
             if mailbox is not None:
-                self.postboxes[agent_id] = PostBox(link, mailbox)
-                self.postboxes[agent_id].on_sent = on_message
+                self.inboxes[agent_id] = Inbox(rpc, mailbox)
+                self.inboxes[agent_id].on_sent = on_message
             if remote is not None:
-                link.handle("push", partial(_push, remote, agent_id))
+                rpc.handle("push", partial(_push, remote, agent_id))
 
     def join(
         self,
@@ -55,39 +55,39 @@ class Team:
         base_commit: str,
         base_git_dir: str,
     ) -> None:
-        link = self._links.get(agent_id)
-        if link is None:
+        rpc = self._rpcs.get(agent_id)
+        if rpc is None:
             return
-        link.start(sandbox, streams=streams)
-        if agent_id in self.postboxes:
-            self.postboxes[agent_id].start()
+        rpc.start(sandbox, streams=streams)
+        if agent_id in self.inboxes:
+            self.inboxes[agent_id].start()
         if self.remote is not None:
             self.remote.attach(
                 agent_id, sandbox, repo_dir=repo_dir, base_commit=base_commit, base_git_dir=base_git_dir
             )
 
     def leave(self, agent_id: str) -> None:
-        """What it has sent is taken still; colleagues who write to it from now on are told so."""
-        if agent_id in self.postboxes:
-            self._links[agent_id].last_call("read", "send")
-            self.postboxes[agent_id].close()
+        """What it has already sent is still delivered; colleagues who write to it from now on are told so."""
+        if agent_id in self.inboxes:
+            self._rpcs[agent_id].last_call("read", "send")
+            self.inboxes[agent_id].close()
         if self.mailbox is not None:
             self.mailbox.finish(agent_id)
         if self.remote is not None:
             self.remote.detach(agent_id)
-        if agent_id in self._links:
-            self._links[agent_id].close()
+        if agent_id in self._rpcs:
+            self._rpcs[agent_id].close()
 
     def close(self) -> None:
-        """End what is still open; what was said and pushed can still be asked for. Calling it again does nothing."""
-        for postbox in self.postboxes.values():
-            postbox.close()
-        for link in self._links.values():
-            link.close()
+        """End what is still open; messages and pushes can still be read. Calling it again does nothing."""
+        for inbox in self.inboxes.values():
+            inbox.close()
+        for rpc in self._rpcs.values():
+            rpc.close()
         if self.mailbox is not None:
             self.mailbox.close()
-        for postbox in self.postboxes.values():
-            postbox.join()
+        for inbox in self.inboxes.values():
+            inbox.join()
 
     def conversation(self, feature_ids: Mapping[str, int]) -> dict[str, Any]:
         """conversation.json: every message, and when and how it was delivered."""
@@ -110,7 +110,7 @@ class Team:
         }
 
     def _delivery(self, message: Message) -> dict[str, Any]:
-        delivery = self.postboxes[message.recipient].delivery(message.sequence)
+        delivery = self.inboxes[message.recipient].delivery(message.sequence)
         return {
             "delivered_at": delivery.delivered_at if delivery else None,
             "delivered_step": delivery.step if delivery else None,
@@ -118,5 +118,5 @@ class Team:
         }
 
 
-def _push(remote: GitRemote, agent_id: str, _name: str, content: bytes) -> Receipt:
+def _push(remote: GitRemote, agent_id: str, _name: str, content: bytes) -> Response:
     return remote.push(agent_id, content.decode("ascii", "replace").strip())

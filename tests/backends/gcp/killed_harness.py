@@ -11,11 +11,12 @@ from pathlib import Path
 
 from cooperbench.backends.gcp import GCPBatchBackend
 from cooperbench.sandbox.contract import SandboxOptions
+from cooperbench.team.git_remote import make_remote
 
 
 def main(image: str, folder: Path) -> None:
     backend = GCPBatchBackend()
-    reaches = backend.make_git_remote(folder / "hub", ["agent1", "agent2"]).open()
+    reaches = make_remote(backend, folder / "hub", ["agent1", "agent2"]).open()
     options = SandboxOptions("agent", reaches=reaches)
     container = backend.create_sandbox(image, timeout=300, options=options).container
     # What is at Google has to go also where nobody knows of it any more.

@@ -21,6 +21,7 @@ from cooperbench.backends.gcp.labels import PURPOSE, RUN, SESSION
 from cooperbench.backends.gcp.settings import read_settings
 from cooperbench.errors import InfraError, Interrupted, UserError
 from cooperbench.sandbox.contract import SandboxOptions
+from cooperbench.team.git_remote import make_remote
 from tests.backends.docker.tasks import write_buildable
 from tests.backends.gcp.compute_server import ComputeServer, Refused, own_addresses
 from tests.backends.gcp.namespaces import CONTAINER, IN_THE_VPC, IN_THE_WORLD, MACHINE, NEIGHBOUR, site
@@ -42,7 +43,7 @@ from tests.sandbox.sharing import (
 if TYPE_CHECKING:
     from cooperbench.backends.docker.engine import Engine
     from cooperbench.backends.docker.sandbox import DockerSandbox
-    from cooperbench.team.gitremote import GitRemote
+    from cooperbench.team.git_remote import GitRemote
     from tests.backends.gcp.compute_server import Vm
 
 pytestmark = pytest.mark.usefixtures("vpc")
@@ -105,7 +106,7 @@ def test_a_pair_shares_the_same_through_the_server_and_carried(
 def test_nobody_else_gets_in_and_nobody_gets_out(
     compute: ComputeServer, gcp: GCPBatchBackend, gcp_engine: Engine, gcp_base: str, tmp_path: Path
 ) -> None:
-    mine, others = (gcp.make_git_remote(tmp_path / name, ["agent1", "agent2"]) for name in ("mine", "others"))
+    mine, others = (make_remote(gcp, tmp_path / name, ["agent1", "agent2"]) for name in ("mine", "others"))
     one, two, stranger = (
         join(gcp, mine, "agent1", gcp_base),
         join(gcp, mine, "agent2", gcp_base),
@@ -205,7 +206,7 @@ def test_without_the_right_to_set_rules_there_is_one_line_and_no_machine(
 ) -> None:
     compute.rule_refusal = Refused(403, "Required 'compute.firewalls.create' permission")
     with pytest.raises(UserError, match=r"roles/compute\.securityAdmin.*GCP_GIT=carried") as caught:
-        gcp.make_git_remote(tmp_path / "hub", ["agent1", "agent2"]).open()
+        make_remote(gcp, tmp_path / "hub", ["agent1", "agent2"]).open()
     assert "\n" not in str(caught.value)
     assert not compute.made
     # It is no reason not to run without it.
@@ -228,7 +229,7 @@ def test_a_boot_that_is_interrupted_is_not_waited_for(
     compute.metadata["startup-script"] = "sleep 600"
     with ThreadPoolExecutor(2) as threads:
         waiting: list[Future[Any]] = [
-            threads.submit(gcp.make_git_remote(tmp_path / "hub", ["agent1", "agent2"]).open),
+            threads.submit(make_remote(gcp, tmp_path / "hub", ["agent1", "agent2"]).open),
             threads.submit(gcp.create_sandbox, gcp_base, 60),
         ]
         while len(compute.made) < 2:
@@ -245,7 +246,7 @@ def test_a_server_that_does_not_start_leaves_no_machine(
 ) -> None:
     monkeypatch.setenv("GCP_GIT_IMAGE", "cooperbench-test-vm:no-such-tag")
     backend = GCPBatchBackend()
-    remote = backend.make_git_remote(tmp_path / "hub", ["agent1", "agent2"])
+    remote = make_remote(backend, tmp_path / "hub", ["agent1", "agent2"])
     with pytest.raises(UserError, match=r"git server.*no-such-tag.*GCP_GIT=carried") as caught:
         remote.open()
     assert "\n" not in str(caught.value)

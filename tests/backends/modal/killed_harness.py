@@ -7,13 +7,14 @@ import time
 from pathlib import Path
 
 from cooperbench.backends.modal import ModalBackend
+from cooperbench.team.git_remote import make_remote
 
 
 def main(image: str) -> None:
     backend = ModalBackend()
     for _ in range(2):
         sys.stdout.write(backend.create_sandbox(image, timeout=300).name + "\n")
-    sys.stdout.write(backend.make_git_remote(Path("unused"), ["agent1", "agent2"]).open()[0] + "\n")
+    sys.stdout.write(make_remote(backend, Path("unused"), ["agent1", "agent2"]).open()[0] + "\n")
     sys.stdout.flush()
     time.sleep(300)
 

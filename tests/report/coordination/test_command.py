@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     import pytest
 
 TALK = (
-    Talk(1, 1, "I won't touch src/app.py, I promise.\x1b[2J"),
+    Talk(1, 1, "I won't touch src/app.py, I promise.\x1b[2J You change part_17 there."),
     Talk(2, 1, "I will change part_3 in src/app.py."),
 )
 
 
-def test_the_terminal_shows_numbers_and_broken_claims(
+def test_the_terminal_shows_numbers_and_what_was_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_run(tmp_path, "r", {"alpha_task": {3: [(1, 2)], 4: [(1, 2)]}}, "conflict", style=Style(talk=TALK))
@@ -27,14 +27,13 @@ def test_the_terminal_shows_numbers_and_broken_claims(
     shown = capsys.readouterr().out
     lines = [" ".join(line.split()) for line in shown.splitlines()]
     assert "messages in a pair 2.0 2.0 2 pairs" in lines
-    assert any(
-        line.startswith("claims kept 4 67 %") and line.endswith("6 verifiable claims") for line in lines
-    )
-    assert (
-        "alpha_task/task3 f1_f2 agent1 1 I won't touch src/app.py, I promise.\\x1b[2J the patch touches it"
-        in lines
-    )
+    assert any(line.startswith("named and touched by nobody 2 25 %") for line in lines)
     assert "alpha_task/task4 src/app.py 1" in lines
+    write_run(tmp_path, "apart", {"alpha_task": {3: [(1, 2)]}}, "integration", style=Style(talk=TALK))
+    assert main(["report", "apart", "--coordination", "--log-dir", str(tmp_path)]) == 0
+    shown += capsys.readouterr().out
+    lines = [" ".join(line.split()) for line in shown.splitlines()]
+    assert "alpha_task/task3 f1_f2 agent1 1 part_17 agent2 (src/app.py, patch line 9)" in lines
     assert "\x1b" not in shown
 
 
@@ -43,8 +42,10 @@ def test_json_has_the_evidence_of_every_pair(tmp_path: Path, capsys: pytest.Capt
     assert main(["report", "r", "--coordination", "--json", "--log-dir", str(tmp_path)]) == 0
     (run,) = json.loads(capsys.readouterr().out)["coordination"]
     (pair,) = run["pairs"]
-    broken = [one for one in pair["claims"] if one["verdict"] == "broken"]
-    assert [(one["claim"]["message"], one["claim"]["start"], one["patch_path"]) for one in broken] == [
-        (1, 0, "src/app.py")
+    named = next(one for one in pair["mentions"] if one["sender"] == "agent1")
+    assert (named["messages"], named["named"]["start"], named["touched_by_other"]) == ([1], 14, True)
+    assert [(touch["agent_id"], touch["path"]) for touch in named["touches"]] == [
+        ("agent1", "src/app.py"),
+        ("agent2", "src/app.py"),
     ]
     assert (run["run"], run["loss"]["conflict"], pair["features"]) == ("r", 1, [1, 2])

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cooperbench.report.coordination.changes import read_work
+from cooperbench.report.coordination.changes import read_work, touched_symbols
 from cooperbench.report.coordination.overlap import Overlap, overlap_of
-from cooperbench.report.coordination.symbols import touched_symbols
 from tests.eval.realgit import RealRepo, text
 from tests.report.patches import git_patch
 
@@ -116,7 +115,7 @@ def test_symbols_are_found_in_what_git_shows(tmp_path: Path) -> None:
     assert not any(symbol.is_added for symbol in found.values())
 
 
-def test_the_same_symbol_on_both_sides_is_shared_and_the_same_new_name_elsewhere_is_a_twin() -> None:
+def test_the_same_symbol_is_shared_only_in_the_same_file() -> None:
     base = [*"def a():\n    return 1\n\n\ndef b():\n    return 2\n".splitlines(keepends=True)]
     helper = ["def helper():\n", "    return 0\n", "\n", "\n"]
     ours = git_patch("m.py", base, [*base[:1], "    x = 0\n", *base[1:]]) + git_patch(
@@ -127,4 +126,3 @@ def test_the_same_symbol_on_both_sides_is_shared_and_the_same_new_name_elsewhere
     )
     found = overlap(ours, theirs)
     assert [(one.path, one.name, one.added_by_both) for one in found.symbols] == [("m.py", "a", False)]
-    assert [(one.path, one.other_path, one.name) for one in found.twins] == [("n.py", "o.py", "helper")]

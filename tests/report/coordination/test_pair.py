@@ -10,9 +10,8 @@ import pytest
 
 from cooperbench.report.coordination.aggregate import coordination_of_run
 from cooperbench.report.coordination.pair import coordination
-from cooperbench.report.coordination.terminal import coordination_tables, look_at
+from cooperbench.report.coordination.presentation import coordination_tables, pair_rows
 from cooperbench.report.loading import load_run
-from cooperbench.report.page.coordination import pair_rows
 from tests.report.factory import Style, Talk, layout, share, write_run
 
 if TYPE_CHECKING:
@@ -44,10 +43,7 @@ def test_a_conflict_is_shown_with_all_its_evidence(tmp_path: Path) -> None:
     assert first.first is not None
     assert (first.first.step, first.first.seconds, first.first.step_fraction) == (1, 13.0, 0.25)
     assert second.sending_steps == (2, 4)
-    assert [(plan.agent_id, plan.announced) for plan in found.plans] == [
-        ("agent1", ("part_3", "src/app.py")),
-        ("agent2", ()),
-    ]
+    assert [found.names_own_work_first(agent) for agent in found.agents] == [True, True]
     assert [(one.message, one.answered_by) for one in found.questions] == [(1, 2)]
     assert [(one.message, one.earlier) for one in found.repetitions] == [(3, 2)]
     (overlap,) = found.overlaps
@@ -55,15 +51,19 @@ def test_a_conflict_is_shown_with_all_its_evidence(tmp_path: Path) -> None:
         ("src/app.py", 1, True)
     ]
     assert [symbol.name for symbol in overlap.symbols] == ["part_3"]
-    verdicts = {(one.claim.agent_id, one.claim.name): one.verdict for one in found.claims}
-    assert verdicts == {
-        ("agent1", "part_3"): "kept",
-        ("agent1", "src/app.py"): "kept",
-        ("agent1", "part_4"): "not_verifiable",
-        ("agent2", "src/app.py"): "broken",
+    mentions = {
+        (one.sender, one.named.name): (one.touched_by_sender, one.touched_by_other) for one in found.mentions
     }
-    broken = next(one for one in found.claims if one.verdict == "broken")
-    assert (broken.claim.message, broken.claim.said_again, broken.patch_path) == (2, (3,), "src/app.py")
+    assert mentions == {
+        ("agent1", "part_3"): (True, True),
+        ("agent1", "src/app.py"): (True, True),
+        ("agent1", "part_4"): (False, False),
+        ("agent2", "part_9"): (False, False),
+        ("agent2", "src/app.py"): (True, True),
+    }
+    named = next(one for one in found.mentions if one.sender == "agent2" and one.named.kind == "file")
+    assert (named.messages, [touch.path for touch in named.touches]) == ((2, 3), ["src/app.py"] * 2)
+    assert found.named_files == {"src/app.py"}
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_every_kind_of_pair_is_looked_at_and_is_json(tmp_path: Path, kind: Kind,
     assert (found.loss.kind if found.loss else None) == loss
     assert bool(found.problems) == (kind in ("error", "killed", "missing"))
     content = json.loads(json.dumps(found.to_json()))
-    assert content["schema"] == "cooperbench.coordination/1"
+    assert content["schema"] == "cooperbench.coordination/2"
     assert content["messages"] == sum(agent["sent"] for agent in content["agents"])
 
 
@@ -137,8 +137,7 @@ def test_a_run_adds_up(tmp_path: Path) -> None:
     write_run(tmp_path, "r", layout(2, 4, 24), kinds)
     write_run(tmp_path, "r", layout(2, 4, 24), "passed", setting="solo")
     run = load_run(tmp_path, "r")
-    looked = look_at(run)
-    found = looked.found
+    found = coordination_of_run(run.pairs)
     states = [pair.state for pair in run.of("coop")]
     loss = found.loss
     assert loss.n == states.count("passed") + states.count("failed")
@@ -148,14 +147,14 @@ def test_a_run_adds_up(tmp_path: Path) -> None:
     messages = found.measure("messages")
     assert (messages.mean.value, messages.mean.n, messages.median) == (4.0, found.n, 4.0)
     assert found.measure("step_share").mean.value == 0.5
-    plans = found.share("first_message_is_plan")
-    assert (plans.count, plans.rate.n, plans.rate.clusters) == (2 * found.n, 2 * found.n, 4)
+    first = found.share("first_message_names_own_work")
+    assert (first.count, first.rate.n, first.rate.clusters) == (2 * found.n, 2 * found.n, 4)
     assert sum(file.pairs for file in found.conflicts) == sum(
         pair.merge_status == "conflict" for pair in run.of("coop")
     )
-    content = json.loads(json.dumps(looked.to_json()))
+    content = json.loads(json.dumps(found.to_json()))
     assert [len(content["pairs"]), content["n"], content["loss"]["n"]] == [found.n, found.n, loss.n]
-    split, *_ = coordination_tables(looked)
+    split, *_ = coordination_tables(run.name, found)
     counts = (loss.passed, loss.capability, loss.conflict, loss.integration, loss.n)
     assert list(split.rows[0]) == [str(count) for count in counts]
     assert f"{found.skipped} without a result left out" in split.notes
@@ -185,7 +184,7 @@ def test_a_run_without_pairs_has_no_numbers_and_says_so(tmp_path: Path) -> None:
     found = coordination_of_run(run.pairs)
     messages = found.measure("messages").mean
     assert (found.n, messages.value, messages.note) == (0, None, "no pairs")
-    (table,) = coordination_tables(look_at(run))
+    (table,) = coordination_tables(run.name, found)
     assert list(table.notes) == ["no coop pair with a result"]
 
 

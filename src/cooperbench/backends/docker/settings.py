@@ -101,7 +101,7 @@ def read_settings(**given: object) -> DockerSettings:
         memory_bytes=_limit("memory", value("memory"), DEFAULT_MEMORY_BYTES, _memory),
         pids_limit=_limit("pids_limit", value("pids_limit"), DEFAULT_PIDS_LIMIT, _whole),
         mounts=tuple(_mounts(value("mounts"))),
-        pull=cast(PullPolicy, pull),
+        pull=cast("PullPolicy", pull),
         build_args=_build_args(value("build_args")),
         dataset_dir=_path(value("dataset_dir")),
         cache_dir=_path(value("cache_dir")),

@@ -22,14 +22,13 @@ from cooperbench.errors import CooperBenchError, UserError
 from cooperbench.sandbox.contract import Capabilities, SandboxOptions, check_network
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
+    from collections.abc import Callable
 
     from cooperbench.backends.docker.sandbox import DockerSandbox
     from cooperbench.eval.batch.remote import Listener, Order
     from cooperbench.models import Image, Task
     from cooperbench.sandbox.contract import Estimate
-    from cooperbench.team.gitremote import GitRemote
+    from cooperbench.sandbox.git_server import GitServer
 
 _LONGEST_SECONDS = LONGEST_LIFETIME_HOURS * 3600 - SPARE_SECONDS
 _CLIENTS = ("docker", "google.cloud.compute_v1", "google.cloud.batch_v1", "google.cloud.storage")
@@ -125,16 +124,12 @@ class GCPBatchBackend:
 
         evaluate_on_batch(self.settings, order, listener, stop, self._jobs.append)
 
-    def make_git_remote(self, folder: Path, agent_ids: Sequence[str]) -> GitRemote:
-        """Behind the git server of this object, or carried by the harness where that is set."""
-        from cooperbench.team.servedremote import choose_remote
-
-        return choose_remote(
-            self.settings.git,
-            folder,
-            agent_ids,
-            lambda run_name: self._holdings_now().git_server.get(run_name),
-        )
+    @property
+    def git_server(self) -> Callable[[str], GitServer] | None:
+        """See `GitServingBackend`."""
+        if self.settings.git != "server":
+            return None
+        return lambda run_name: self._holdings_now().git_server.get(run_name)
 
     def estimate(self) -> Estimate:
         """What the machines of this object and of the Batch jobs that it has ended have cost so far, roughly."""

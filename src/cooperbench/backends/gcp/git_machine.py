@@ -1,7 +1,7 @@
 """The git server of a run: a small machine of its own in the VPC, which only the run's machines reach.
 
 It is made as agents' machines are. The server is a container on it, on the machine's own network, at its address inside
-the VPC; who may push what is said in `cooperbench/team/gitserver.py`. It is never a spot machine: all pairs at work
+the VPC; who may push what is said in `cooperbench/sandbox/git_server.py`. It is never a spot machine: all pairs at work
 would lose it together.
 """
 
@@ -21,7 +21,7 @@ from cooperbench.backends.gcp.machine import Machine
 from cooperbench.backends.gcp.networks import GIT_PORT, bridge_metadata
 from cooperbench.backends.gcp.settings import LONGEST_LIFETIME_HOURS
 from cooperbench.errors import CooperBenchError, SandboxError, UserError
-from cooperbench.team.gitserver import GitServer
+from cooperbench.sandbox.git_server import GitServer
 
 if TYPE_CHECKING:
     from cooperbench.backends.gcp.compute import Compute

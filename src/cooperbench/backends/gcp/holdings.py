@@ -11,7 +11,7 @@ from cooperbench.backends.gcp.git_machine import GitMachines
 from cooperbench.backends.gcp.leftovers import remove_session
 from cooperbench.backends.gcp.tunnel import Keys
 from cooperbench.errors import CooperBenchError
-from cooperbench.team.gitserver import SharedServer
+from cooperbench.sandbox.git_server import SharedServer
 
 if TYPE_CHECKING:
     from cooperbench.backends.gcp.compute import Compute

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from cooperbench.errors import UserError
+from cooperbench.sandbox.git_server import DEFAULT_IMAGE, GitSharing
 from cooperbench.settings import config_file, load_settings
-from cooperbench.team.gitserver import DEFAULT_IMAGE, GitSharing
 
 Reach = Literal["address", "iap"]
 
@@ -151,12 +151,12 @@ def read_settings(**given: object) -> GcpSettings:
         service_account=source.text("service_account", ""),
         spot=source.yes("spot", False),
         boot_image=source.text("boot_image", DEFAULT_BOOT_IMAGE),
-        reach=cast(Reach, source.text("reach", "address")),
+        reach=cast("Reach", source.text("reach", "address")),
         sandboxes_per_machine=source.whole("sandboxes_per_machine", room_on(machine_type)),
         most_machines=source.whole("most_machines", 50),
         lifetime_hours=source.number("lifetime_hours", 12.0, most=LONGEST_LIFETIME_HOURS),
         idle_minutes=source.number("idle_minutes", 10.0),
-        git=cast(GitSharing, source.text("git", "server")),
+        git=cast("GitSharing", source.text("git", "server")),
         git_machine_type=source.text("git_machine_type", DEFAULT_GIT_MACHINE_TYPE),
         git_image=source.text("git_image", DEFAULT_IMAGE),
     )

@@ -24,16 +24,14 @@ from cooperbench.backends.modal.throttle import Throttle
 from cooperbench.errors import CooperBenchError, InfraError, SandboxError, UserError
 from cooperbench.models import Image
 from cooperbench.sandbox.contract import Capabilities, Estimate, SandboxOptions, check_network
-from cooperbench.team.gitserver import DEFAULT_IMAGE, SharedServer
+from cooperbench.sandbox.git_server import DEFAULT_IMAGE, SharedServer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Mapping
 
     from cooperbench.backends.modal.order import Network, Resources
     from cooperbench.models import Task
-    from cooperbench.team.gitremote import GitRemote
-    from cooperbench.team.gitserver import GitServer
+    from cooperbench.sandbox.git_server import GitServer
 
 _CREATE_SECONDS = 25 * 60.0
 """Modal's client itself waits 21 minutes for a machine."""
@@ -122,11 +120,10 @@ class ModalBackend:
         order = self._order(options.purpose, options.labels, lifetime_seconds, resources, network)
         return self._start(image, order, workdir)
 
-    def make_git_remote(self, folder: Path, agent_ids: Sequence[str]) -> GitRemote:
-        """Behind the git server of this object, or carried by the harness where that is set."""
-        from cooperbench.team.servedremote import choose_remote
-
-        return choose_remote(self.settings.git, folder, agent_ids, self._git_server.get)
+    @property
+    def git_server(self) -> Callable[[str], GitServer] | None:
+        """See `GitServingBackend`."""
+        return self._git_server.get if self.settings.git == "server" else None
 
     def interrupt(self) -> None:
         self._throttle.stop()

@@ -1,7 +1,7 @@
 """The git server of a run: a small sandbox that nobody but agents with a credential gets anything from.
 
 It is reached through a tunnel of Modal's, which ends TLS, at an address that cannot be guessed. Itself it reaches
-nothing. What runs in it, and who may push what, is said in `cooperbench/team/gitserver.py`.
+nothing. What runs in it, and who may push what, is said in `cooperbench/sandbox/git_server.py`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from cooperbench.backends.modal.order import Network, Resources
 from cooperbench.backends.modal.settings import Share
 from cooperbench.errors import SandboxError, SandboxTimeout
-from cooperbench.team.gitserver import GitServer
+from cooperbench.sandbox.git_server import GitServer
 
 if TYPE_CHECKING:
     from modal import Tunnel

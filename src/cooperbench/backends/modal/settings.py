@@ -17,7 +17,7 @@ from cooperbench.errors import UserError
 from cooperbench.settings import config_file, load_settings
 
 if TYPE_CHECKING:
-    from cooperbench.team.gitserver import GitSharing
+    from cooperbench.sandbox.git_server import GitSharing
 
 T = TypeVar("T", bound=str)
 ImageSource = Literal["auto", "registry", "build"]
@@ -78,7 +78,7 @@ class ModalSettings:
     git: GitSharing = "server"
     """What `--git` means: a git server in a sandbox of its own, or commits that the harness carries."""
     git_image: str = ""
-    """Of the git server: has git and python3. Empty: `DEFAULT_IMAGE` of `cooperbench/team/gitserver.py`."""
+    """Of the git server: has git and python3. Empty: `DEFAULT_IMAGE` of `cooperbench/sandbox/git_server.py`."""
     build_args: Mapping[str, str] = field(default_factory=dict)
     image_template: str | None = None
 

@@ -49,5 +49,5 @@ class RemoteEvaluation(Protocol):
 def remote_evaluation_of(backend: EvalBackend) -> RemoteEvaluation | None:
     """None for a backend whose evaluations run in sandboxes, one by one."""
     if callable(getattr(backend, "evaluate_remotely", None)):
-        return cast(RemoteEvaluation, backend)
+        return cast("RemoteEvaluation", backend)
     return None

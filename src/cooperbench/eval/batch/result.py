@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from cooperbench.errors import CooperBenchError, InfraError, UserError
 from cooperbench.eval.batch.entry import identity
-from cooperbench.eval.evaluator import write_evaluation
-from cooperbench.eval.judge import Evaluation
+from cooperbench.eval.evaluator import Evaluation, write_evaluation
 from cooperbench.eval.record import SCHEMA as EVALUATION_SCHEMA
 from cooperbench.eval.record import evaluation_key, read_patches
 from cooperbench.eval.reference import ReferenceStore

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from cooperbench.report.coordination.moments import moment, seconds_between
+from cooperbench.report.coordination.messages import seconds_between, timestamp_of
 from cooperbench.report.records import mapping, number
 
 if TYPE_CHECKING:
@@ -53,8 +53,6 @@ class FirstMessage:
     """After the agent's start."""
     step_fraction: float | None
     """Of all its steps."""
-    time_fraction: float | None
-    """Of its time from start to end."""
 
 
 @dataclass(frozen=True)
@@ -73,8 +71,6 @@ class Activity:
     sent: int
     received: int
     """Messages that were shown to it."""
-    characters: int
-    """Of what it sent."""
     first: FirstMessage | None
 
 
@@ -91,6 +87,7 @@ def activity_of(pair: PairData, trajectory: Trajectory, messages: Sequence[SentM
     reading = _calling(entries, "read_messages") - sending
     tokens = _tokens(entries, {step for step in sending | reading if step})
     busy = len(sending | reading)
+    start = (trajectory.record or {}).get("start_time")
     return Activity(
         agent_id,
         steps,
@@ -101,16 +98,15 @@ def activity_of(pair: PairData, trajectory: Trajectory, messages: Sequence[SentM
         tokens.share,
         len(mine),
         sum(message.recipient == agent_id and message.delivered_at is not None for message in messages),
-        sum(len(message.text) for message in mine),
-        _first(mine, steps, *_times(trajectory, record)),
+        _first(mine, steps, timestamp_of(start) or timestamp_of(record.get("started_at"))),
     )
 
 
 def last_act(trajectory: Trajectory, record: Mapping[str, Any]) -> float | None:
     """When an agent did something for the last time, its end where no entry tells."""
-    times = [moment(entry.get("timestamp")) for entry in trajectory.entries[-3:]]
+    times = [timestamp_of(entry.get("timestamp")) for entry in trajectory.entries[-3:]]
     known = [time for time in times if time is not None]
-    return max(known) if known else moment(record.get("ended_at"))
+    return max(known) if known else timestamp_of(record.get("ended_at"))
 
 
 def _step(entry: Mapping[str, Any]) -> int | None:
@@ -142,31 +138,25 @@ def _tokens(entries: Sequence[Mapping[str, Any]], messaging: set[int]) -> Tokens
             replies.append((entry, []))
         elif _step(entry) is not None:
             replies[-1][1].append(entry)
-    reported = sum(_reported(reply) for reply, _ in replies)
+    is_reported = any(_reported(reply) for reply, _ in replies)
     on_messages = total = 0.0
     for reply, steps in replies:
-        if reported:
-            written = float(_reported(reply))
+        if is_reported:
+            parts = [(_reported(reply), steps)]
         elif reply is not None:
-            written = _estimated([mapping(reply, "args").get("content")])
+            parts = [(_estimated([mapping(reply, "args").get("content")]), steps)]
         else:
-            written = 0.0
-        total += written
-        if reply is not None and steps:
-            on_messages += written * sum(_step(step) in messaging for step in steps) / len(steps)
-        elif reply is None and not reported:
-            for step in steps:
-                written = _estimated(mapping(step, "args").values())
-                total += written
-                on_messages += written * (_step(step) in messaging)
-    basis: Literal["reported", "estimated", "none"] = (
-        "reported" if reported else "estimated" if total else "none"
-    )
+            parts = [(_estimated(mapping(step, "args").values()), [step]) for step in steps]
+        for written, led_to in parts:
+            total += written
+            on_messages += written * sum(_step(step) in messaging for step in led_to) / max(1, len(led_to))
+    basis: Literal["reported", "estimated", "none"]
+    basis = "reported" if is_reported else "estimated" if total else "none"
     return Tokens(round(on_messages, 2), round(total, 2), basis)
 
 
-def _reported(reply: Mapping[str, Any] | None) -> int:
-    return int(max(0.0, number(mapping(reply, "tokens"), "completion_tokens")))
+def _reported(reply: Mapping[str, Any] | None) -> float:
+    return max(0.0, number(mapping(reply, "tokens"), "completion_tokens"))
 
 
 def _estimated(texts: Iterable[object]) -> float:
@@ -174,25 +164,13 @@ def _estimated(texts: Iterable[object]) -> float:
     return sum(len(text.encode("utf-8", "surrogatepass")) for text in written) / BYTES_PER_TOKEN
 
 
-def _times(trajectory: Trajectory, record: Mapping[str, Any]) -> tuple[float | None, float | None]:
-    whole = trajectory.record or {}
-    start = moment(whole.get("start_time")) or moment(record.get("started_at"))
-    return start, moment(whole.get("end_time")) or moment(record.get("ended_at"))
-
-
-def _first(
-    mine: Sequence[SentMessage], steps: int, start: float | None, end: float | None
-) -> FirstMessage | None:
+def _first(mine: Sequence[SentMessage], steps: int, start: float | None) -> FirstMessage | None:
     if not mine:
         return None
-    message = mine[0]
-    step = message.sender_step or None
-    seconds = seconds_between(start, moment(message.timestamp))
-    lasted = seconds_between(start, end)
+    step = mine[0].sender_step or None
     return FirstMessage(
-        message.sequence,
+        mine[0].sequence,
         step,
-        seconds,
+        seconds_between(start, timestamp_of(mine[0].timestamp)),
         min(1.0, step / steps) if step and steps else None,
-        min(1.0, seconds / lasted) if seconds is not None and lasted else None,
     )

@@ -12,8 +12,6 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from cooperbench.report.coordination.symbols import touched_symbols
-
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -57,11 +55,9 @@ class SharedFile:
 
 @dataclass(frozen=True)
 class SharedSymbol:
-    """A function, class or type that both touch; `added` where both define it anew."""
+    """A function, class or type that both touch."""
 
     path: str
-    other_path: str
-    """Another file than `path` only where both add the same name in different files."""
     name: str
     added_by_both: bool
     first_patch_line: int
@@ -74,8 +70,6 @@ class Overlap:
 
     first: str
     second: str
-    first_files: int
-    second_files: int
     files: tuple[SharedFile, ...]
     file_share: float | None
     """Shared files over all files of the two (Jaccard); None where there are none."""
@@ -86,24 +80,18 @@ class Overlap:
     identical_lines: int
     symbols: tuple[SharedSymbol, ...]
     """Touched by both in the same file."""
-    twins: tuple[SharedSymbol, ...]
-    """Added by both under the same name, in different files."""
 
 
 def overlap_of(first: Work, second: Work, conflicting: frozenset[str] | None) -> Overlap:
     """`conflicting`: the files in which the plain merge failed, None where that is not known."""
-    files = tuple(
-        _shared_file(ours, theirs, conflicting)
-        for ours in first.files
-        for theirs in _same_file(ours, second.files)
-    )
+    by_path = {path: file for file in second.files for path in file.paths}
+    # A renamed file is compared under both of its names.
+    sides = [(ours, next(filter(None, map(by_path.get, ours.paths)), None)) for ours in first.files]
+    files = tuple(_shared_file(ours, theirs, conflicting) for ours, theirs in sides if theirs)
     union = first.paths | second.paths
-    symbols, twins = _symbols(first, second)
     return Overlap(
         first.agent_id,
         second.agent_id,
-        len(first.files),
-        len(second.files),
         files,
         len(first.paths & second.paths) / len(union) if union else None,
         sum(file.overlapping for file in files),
@@ -111,18 +99,8 @@ def overlap_of(first: Work, second: Work, conflicting: frozenset[str] | None) ->
         sum(file.identical for file in files),
         sum(file.base_lines for file in files),
         sum(file.identical_lines for file in files),
-        symbols,
-        twins,
+        tuple(_shared_symbols(first, second)),
     )
-
-
-def _same_file(ours: ChangedFile, others: Sequence[ChangedFile]) -> Iterator[ChangedFile]:
-    """The other side's file of the same name: of old names first, for a rename is a change of the old file."""
-    mine = set(ours.paths)
-    for theirs in others:
-        if mine & set(theirs.paths):
-            yield theirs
-            return
 
 
 def _shared_file(ours: ChangedFile, theirs: ChangedFile, conflicting: frozenset[str] | None) -> SharedFile:
@@ -173,20 +151,10 @@ def _added(file: ChangedFile) -> Counter[str]:
     return Counter(line for change in file.changes for line in change.added if line.strip())
 
 
-def _symbols(first: Work, second: Work) -> tuple[tuple[SharedSymbol, ...], tuple[SharedSymbol, ...]]:
-    theirs = {(symbol.path, symbol.name): symbol for symbol in touched_symbols(second.files)}
-    added = {symbol.name: symbol for symbol in theirs.values() if symbol.is_added}
-    shared, twins = [], []
-    for ours in touched_symbols(first.files):
+def _shared_symbols(first: Work, second: Work) -> Iterator[SharedSymbol]:
+    theirs = {(symbol.path, symbol.name): symbol for symbol in second.symbols}
+    for ours in first.symbols:
         same = theirs.get((ours.path, ours.name))
-        twin = added.get(ours.name) if ours.is_added else None
         if same is not None:
             both = ours.is_added and same.is_added
-            shared.append(
-                SharedSymbol(ours.path, same.path, ours.name, both, ours.patch_line, same.patch_line)
-            )
-        elif twin is not None:
-            twins.append(
-                SharedSymbol(ours.path, twin.path, ours.name, True, ours.patch_line, twin.patch_line)
-            )
-    return tuple(shared), tuple(twins)
+            yield SharedSymbol(ours.path, ours.name, both, ours.patch_line, same.patch_line)

@@ -4,40 +4,40 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from cooperbench.report.coordination.activity import activity_of, last_act
 from cooperbench.report.coordination.changes import read_work
-from cooperbench.report.coordination.claims import claims_of, distinct
-from cooperbench.report.coordination.loss import loss_of
+from cooperbench.report.coordination.mentions import mentions_of
+from cooperbench.report.coordination.messages import never_shown, questions_in, repetitions_in
 from cooperbench.report.coordination.overlap import overlap_of
-from cooperbench.report.coordination.talk import never_shown, questions_in, repetitions_in
-from cooperbench.report.coordination.verdicts import check_claims
-from cooperbench.report.records import mapping
+from cooperbench.report.records import is_list, mapping
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from cooperbench.report.coordination.activity import Activity
-    from cooperbench.report.coordination.changes import Work
-    from cooperbench.report.coordination.claims import Claim
-    from cooperbench.report.coordination.loss import Loss
+    from cooperbench.report.coordination.mentions import Mention
+    from cooperbench.report.coordination.messages import Question, Repetition, UnreadMessage
     from cooperbench.report.coordination.overlap import Overlap
-    from cooperbench.report.coordination.talk import Late, Question, Repetition
-    from cooperbench.report.coordination.verdicts import CheckedClaim
-    from cooperbench.report.records import PairData, SentMessage
+    from cooperbench.report.records import PairData
 
-SCHEMA = "cooperbench.coordination/1"
+SCHEMA = "cooperbench.coordination/2"
+LossClass = Literal["passed", "capability", "conflict", "integration"]
+LOSS_CLASSES: tuple[LossClass, ...] = ("passed", "capability", "conflict", "integration")
 
 
 @dataclass(frozen=True)
-class Plan:
-    """An agent's first message, and whether it announces work on named files or symbols."""
+class Loss:
+    """How one pair ended, and what that is read from in eval.json."""
 
-    agent_id: str
-    message: int
-    announced: tuple[str, ...]
-    """Files and symbols that it says it will, or does, change. Empty: the message is no plan."""
+    kind: LossClass
+    """`passed`; else `capability`: a patch fails its own feature's tests alone; else `conflict`: git could not merge
+    the patches plainly; else `integration`: they merge, and fail together."""
+    failed_alone: tuple[str, ...]
+    """Agents whose patch fails alone."""
+    merge_status: str | None
+    conflicting_files: tuple[str, ...]
+    failed_features: tuple[int, ...]
+    """Features whose tests fail on the merge."""
 
 
 @dataclass(frozen=True)
@@ -45,14 +45,12 @@ class Coordination:
     """Of one pair. Lists are in the order of messages, agents or patches; empty where there was nothing."""
 
     agents: tuple[Activity, ...]
-    plans: tuple[Plan, ...]
-    """One per agent that sent anything."""
     questions: tuple[Question, ...]
     repetitions: tuple[Repetition, ...]
-    never_shown: tuple[Late, ...]
+    never_shown: tuple[UnreadMessage, ...]
+    mentions: tuple[Mention, ...]
     overlaps: tuple[Overlap, ...]
     """One per two agents with a readable patch; empty in solo."""
-    claims: tuple[CheckedClaim, ...]
     loss: Loss | None
     """None: there is no verdict."""
     messages_known: bool = True
@@ -63,6 +61,18 @@ class Coordination:
     @property
     def messages(self) -> int:
         return sum(agent.sent for agent in self.agents)
+
+    @property
+    def named_files(self) -> frozenset[str]:
+        """Files in somebody's patch that a message names."""
+        named = (mention for mention in self.mentions if mention.named.kind == "file")
+        return frozenset(touch.path for mention in named for touch in mention.touches)
+
+    def names_own_work_first(self, agent: Activity) -> bool:
+        """Does its first message name something that its own patch touches?"""
+        first = agent.first.sequence if agent.first else None
+        own = (one for one in self.mentions if one.sender == agent.agent_id and one.touched_by_sender)
+        return any(first in one.messages for one in own)
 
     def to_json(self) -> dict[str, Any]:
         """For files and pages; holds nothing but JSON."""
@@ -75,11 +85,9 @@ def coordination(pair: PairData) -> Coordination:
     messages = conversation.messages
     trajectories = {agent_id: pair.trajectory(agent_id) for agent_id in pair.agent_ids}
     works = {agent_id: read_work(agent_id, pair.patch(agent_id)) for agent_id in pair.agent_ids}
-    claims = {
-        agent_id: [claim for message in messages if message.sender == agent_id for claim in _claims(message)]
-        for agent_id in pair.agent_ids
-    }
+    readable = [work for work in works.values() if work.usable]
     loss = loss_of(pair)
+    conflicting = frozenset(loss.conflicting_files) if loss else None
     ends = {
         agent_id: last_act(trajectory, mapping(mapping(pair.result, "agents"), agent_id))
         for agent_id, trajectory in trajectories.items()
@@ -96,45 +104,42 @@ def coordination(pair: PairData) -> Coordination:
         problems.append("there is no usable conversation.json: only messages that were received are known")
     return Coordination(
         tuple(activity_of(pair, trajectory, messages) for trajectory in trajectories.values()),
-        tuple(_plans(messages, claims)),
         tuple(questions_in(conversation)),
         tuple(repetitions_in(messages)),
         tuple(never_shown(conversation, ends)),
-        _overlaps(list(works.values()), frozenset(loss.conflicting_files) if loss else None),
-        _checked(claims, works),
+        mentions_of(messages, works),
+        tuple(overlap_of(first, second, conflicting) for first, second in combinations(readable, 2)),
         loss,
         conversation.complete,
         tuple(problems),
     )
 
 
-def _claims(message: SentMessage) -> list[Claim]:
-    return claims_of(message.sender, message.sequence, message.text)
-
-
-def _plans(messages: Sequence[SentMessage], claims: Mapping[str, Sequence[Claim]]) -> list[Plan]:
-    plans = []
-    for agent_id, said in claims.items():
-        first = next((message.sequence for message in messages if message.sender == agent_id), None)
-        if first is not None:
-            names = (
-                one.name for one in said if one.message == first and one.will_touch and one.tense != "past"
-            )
-            plans.append(Plan(agent_id, first, tuple(dict.fromkeys(names))))
-    return plans
-
-
-def _overlaps(works: Sequence[Work], conflicting: frozenset[str] | None) -> tuple[Overlap, ...]:
-    readable = [work for work in works if work.usable]
-    return tuple(overlap_of(first, second, conflicting) for first, second in combinations(readable, 2))
-
-
-def _checked(claims: Mapping[str, Sequence[Claim]], works: Mapping[str, Work]) -> tuple[CheckedClaim, ...]:
-    """In the order in which they were made."""
-    known = frozenset(path for work in works.values() for path in work.paths)
-    checked = [
-        one
-        for agent_id, said in claims.items()
-        for one in check_claims(distinct(said), works[agent_id], known)
-    ]
-    return tuple(sorted(checked, key=lambda one: (one.claim.message, one.claim.start)))
+def loss_of(pair: PairData) -> Loss | None:
+    """None where there is no verdict."""
+    verdicts = pair.verdicts
+    if verdicts is None:
+        return None
+    failed_alone = tuple(agent.agent_id for agent in pair.agents if agent.success is False)
+    merged = mapping(pair.evaluation, "merged")
+    files = merged.get("conflicting_files")
+    kind: LossClass
+    if verdicts.overall:
+        kind = "passed"
+    elif verdicts.individual is False or failed_alone or pair.setting == "solo":
+        kind = "capability"
+    elif verdicts.merge is False:
+        kind = "conflict"
+    else:
+        kind = "integration"
+    return Loss(
+        kind,
+        failed_alone,
+        pair.merge_status,
+        tuple(file for file in files if isinstance(file, str)) if is_list(files) else (),
+        tuple(
+            int(feature)
+            for feature, run in mapping(merged, "features").items()
+            if feature.isdigit() and isinstance(run, dict) and run.get("success") is False
+        ),
+    )

@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING, Any
 from cooperbench.errors import UserError
 from cooperbench.report.coordination.aggregate import coordination_of_run
 from cooperbench.report.coordination.pair import coordination
-from cooperbench.report.page.coordination import pair_rows, run_rows
+from cooperbench.report.coordination.presentation import pair_rows, run_rows
 from cooperbench.report.page.detail import pair_detail
 from cooperbench.report.page.document import document
 from cooperbench.report.page.overview import make_overview, numbered_pairs, series_of, title_of

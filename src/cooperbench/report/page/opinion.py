@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cooperbench.report.coordination.taxonomy import CAUSES, SYMPTOMS
+from cooperbench.report.coordination.llm_judge_prompt import CAUSES, SYMPTOMS
 from cooperbench.report.records import is_list, is_object, read_object, text_or_none
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from cooperbench.report.coordination.loss import LOSS_CLASSES, loss_of
+from cooperbench.report.coordination.pair import LOSS_CLASSES, loss_of
 from cooperbench.report.states import STATES
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-# The courier for sandboxes without streams, run a few times a second: prints what was asked for and not answered yet, as
+# The RPC server for sandboxes without streams, run a few times a second: prints what was asked for and not answered yet, as
 # lines "VERB NAME CONTENT" with the content in base64: collect.sh TEAM_DIR LARGEST_REQUEST [last]
 # "last", when an agent is done: a send_message that it left in the background gets half a second to hand over its text.
 cd "$1" || exit 1
@@ -10,8 +10,8 @@ writing() {
 if [ "${3-}" = last ]; then
     for _ in {1..25}; do
         writing || break
-        # Those that wait for a receipt have handed over theirs.
-        for file in send/*; do [[ -f $file && ! -e receipts/${file##*/} ]] && break 2; done
+        # Those that wait for a response have handed over theirs.
+        for file in send/*; do [[ -f $file && ! -e responses/${file##*/} ]] && break 2; done
         sleep 0.02
     done
 fi
@@ -22,9 +22,9 @@ for file in read/*; do [ ! -e "$file" ] || echo "read ${file##*/} ="; done
 left=8
 for file in send/* push/*; do
     [ "$left" -gt 0 ] || break
-    [ -f "$file" ] && [ ! -e "receipts/${file##*/}" ] || continue
+    [ -f "$file" ] && [ ! -e "responses/${file##*/}" ] || continue
     echo "${file%%/*} ${file##*/} $(head -c "$2" "$file" | base64 -w0)"
     left=$((left - 1))
 done
-for name in $syncs; do [ -e "receipts/$name" ] || echo "sync $name ="; done
+for name in $syncs; do [ -e "responses/$name" ] || echo "sync $name ="; done
 exit 0

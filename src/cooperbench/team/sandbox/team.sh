@@ -1,4 +1,4 @@
-# What the team's commands in a sandbox have in common: how to ask the harness for something and to wait for its receipt.
+# What the team's commands in a sandbox have in common: how to ask the harness for something and to wait for its response.
 # Sourced by send_message, read_messages and the hook of the team's repository; POSIX sh.
 #
 # A request is a file in the folder of its kind; its name is rung on the bell. Where the backend has no streams there is
@@ -31,16 +31,16 @@ ring() { # VERB NAME. Opened for reading too: else it would wait for ever where 
 
 carried() { # does anybody listen?
     [ -e "$team/polled" ] && return 0
-    read -r courier 2>/dev/null <"$team/courier.pid" && [ -d "/proc/$courier" ]
+    read -r pid 2>/dev/null <"$team/rpc.pid" && [ -d "/proc/$pid" ]
 }
 
-await() { # NAME SECONDS: until the receipt is there; 1: time is up, 2: nobody listens any more
+await() { # NAME SECONDS: until the response is there; 1: time is up, 2: nobody listens any more
     begin_waiting "$2"
     silent_ms=0
-    until [ -e "$team/receipts/$1" ]; do
-        # A courier that was killed is started again within a moment.
+    until [ -e "$team/responses/$1" ]; do
+        # One that was killed is started again within a moment.
         [ "$silent_ms" -lt 2000 ] || return 2
-        nap || { [ -e "$team/receipts/$1" ]; return; }
+        nap || { [ -e "$team/responses/$1" ]; return; }
         if carried; then silent_ms=0; else silent_ms=$((silent_ms + napped_ms)); fi
     done
 }
@@ -57,6 +57,6 @@ in_step() { # until everything that was rung before is known to the harness, and
     ring sync "$step_name"
     await "$step_name" 20
     step_code=$?
-    rm -f "$team/sync/$step_name" "$team/receipts/$step_name"
+    rm -f "$team/sync/$step_name" "$team/responses/$step_name"
     return "$step_code"
 }

@@ -1,0 +1,262 @@
+"""`cooperbench.evaluate` and `cooperbench.run_patch_test`: judging what agents, or people, handed in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cooperbench.dataset.discovery import discover, load_tasks, resolve_dataset_dir
+from cooperbench.errors import UserError
+from cooperbench.models import Pair
+from cooperbench.settings import checked_eval_network
+from cooperbench.storage import DEFAULT_LOGS_DIR, ExperimentPaths, is_finished, read_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cooperbench.eval.batch.remote import Order
+    from cooperbench.models import EvalNetwork, Setting
+    from cooperbench.runner.display import Display
+    from cooperbench.sandbox.workshop import Workshop
+
+DEFAULT_TEST_SECONDS = 600
+_PATH_CHARACTERS = 4096
+
+
+def evaluate(
+    run_name: str,
+    subset: str | None = None,
+    repo: str | None = None,
+    task_id: int | None = None,
+    features: list[int] | None = None,
+    concurrency: int = 10,
+    force: bool = False,
+    backend: str = "modal",
+    *,
+    dataset_dir: str | Path | None = None,
+    logs_dir: str | Path = DEFAULT_LOGS_DIR,
+    test_timeout: int = DEFAULT_TEST_SECONDS,
+    eval_network: EvalNetwork | None = None,
+    sound_only: bool = False,
+) -> None:
+    """Judge the pairs of a run that have a result and no evaluation of it yet; with `force`, all of them.
+
+    Verdicts are in each pair's eval.json; a summary is printed. `eval_network`: what test runs reach, by default what
+    the run was started with. `sound_only`: without features whose tests pass without them, as `validate` has found.
+    """
+    from cooperbench.report.table import summary_text
+    from cooperbench.runner.display import make_display
+
+    paths = ExperimentPaths(Path(logs_dir), run_name)
+    summary = evaluate_experiment(
+        paths,
+        select_results(
+            paths, resolve_dataset_dir(dataset_dir), subset, repo, task_id, features, sound_only=sound_only
+        ),
+        concurrency=concurrency,
+        force=force,
+        backend=backend,
+        test_timeout=test_timeout,
+        eval_network=eval_network or recorded_eval_network(paths) or "auto",
+        display=make_display(),
+    )
+    print(summary_text(summary, str(paths.root)))  # noqa: T201  # the documented function prints
+
+
+def recorded_eval_network(paths: ExperimentPaths) -> EvalNetwork | None:
+    """What the run was started with; None where an older version did not record it."""
+    recorded = (read_json(paths.config) or {}).get("eval_network")
+    return None if recorded is None else checked_eval_network(recorded)
+
+
+Work = list[tuple["Pair", "Setting"]]
+
+
+def select_results(
+    paths: ExperimentPaths,
+    dataset_dir: Path,
+    subset: str | None,
+    repo: str | None,
+    task_id: int | None,
+    features: list[int] | None,
+    *,
+    sound_only: bool = False,
+) -> Work:
+    """Pairs of a run that have something to judge. None at all is the user's error."""
+    from cooperbench.eval.reference import sound_pairs
+
+    if not paths.root.is_dir():
+        known = sorted(entry.parent.name for entry in paths.logs_dir.glob("*/config.json"))
+        raise UserError(
+            f"no experiment {paths.run_name!r} in {paths.logs_dir}; there are: {', '.join(known) or 'none'}"
+        )
+    pairs = discover(dataset_dir, subset=subset, repo=repo, task_id=task_id, features=features).pairs
+    asked = {(pair.task.repo, pair.task.task_id) for pair in pairs}
+    found: Work = []
+    for setting in paths.settings_on_disk():
+        candidates = pairs
+        if features is None and subset is None:
+            candidates = (*pairs, *_groups_on_disk(paths, setting, pairs))
+        found += [
+            (pair, setting)
+            for pair in (sound_pairs(candidates) if sound_only else candidates)
+            if is_finished(paths.pair(pair, setting))
+        ]
+    if not found:
+        tasks = ", ".join(sorted(f"{name}/task{number}" for name, number in asked)[:5])
+        raise UserError(
+            f"experiment {paths.run_name!r} has no results to evaluate among what was asked for ({tasks} …)"
+        )
+    return found
+
+
+def _groups_on_disk(paths: ExperimentPaths, setting: Setting, pairs: Iterable[Pair]) -> list[Pair]:
+    """Teams of more than two, which no enumeration of pairs finds."""
+    from cooperbench.report.summary import read_pairs
+
+    tasks = {(pair.task.repo, pair.task.task_id): pair.task for pair in pairs}
+    return [
+        Pair(tasks[key.repo, key.task_id], key.features)
+        for key in (record.key for record in read_pairs(paths, setting))
+        if len(key.features) > 2 and (key.repo, key.task_id) in tasks
+    ]
+
+
+def evaluate_experiment(
+    paths: ExperimentPaths,
+    found: Work,
+    *,
+    concurrency: int,
+    force: bool,
+    backend: str,
+    test_timeout: int,
+    eval_network: EvalNetwork,
+    display: Display,
+) -> dict[str, Any]:
+    """Judge what has to be judged; the summary of the whole run."""
+    from cooperbench.eval import backends
+    from cooperbench.eval.batch.remote import Order, remote_evaluation_of
+    from cooperbench.eval.evaluator import mark_unsound
+    from cooperbench.eval.record import is_evaluated
+    from cooperbench.eval.reference import ReferenceStore
+    from cooperbench.report.summary import save_summary
+    from cooperbench.sandbox.contract import estimate_of
+    from cooperbench.sandbox.workshop import Workshop
+    from cooperbench.signals import finished
+    from cooperbench.text import plural
+
+    if concurrency < 1 or test_timeout < 1:
+        raise UserError("concurrency and the test timeout are at least 1")
+    chosen = backends.get_backend(backend)
+    with paths.lock():
+        work = [
+            (pair, setting)
+            for pair, setting in found
+            if force or not is_evaluated(paths.pair(pair, setting), pair, setting, eval_network)
+        ]
+        store = ReferenceStore()
+        for pair, setting in found:
+            mark_unsound(paths.pair(pair, setting), pair, store)
+        lines = [f"Evaluating {plural(len(work), 'pair')} of {paths.run_name} on {backend}"]
+        if len(work) < len(found):
+            lines.append(f"{len(found) - len(work)} more are evaluated already (--force judges them again)")
+        display.begin(lines, to_run=0, to_judge=len(work))
+        try:
+            with Workshop(chosen) as workshop:
+                order = Order(paths, work, concurrency, test_timeout, eval_network)
+                if remote := remote_evaluation_of(chosen):
+                    remote.evaluate_remotely(order, display, workshop.stop)
+                else:
+                    _judge_here(order, workshop, display)
+        finally:
+            summary = finished(lambda: save_summary(paths, {}, estimate=estimate_of(chosen)))
+            display.end()
+    return summary
+
+
+def _judge_here(order: Order, workshop: Workshop, display: Display) -> None:
+    """Pair by pair, in sandboxes of the workshop's backend."""
+    from cooperbench.eval.evaluator import Evaluator
+    from cooperbench.eval.executor import TestExecutor
+    from cooperbench.eval.reference import References
+
+    executor = TestExecutor(workshop, order.test_timeout_seconds, order.paths.run_name)
+    references = References(executor, order.eval_network, note=display.note)
+    evaluator = Evaluator(order.paths, executor, references)
+
+    def judge(pair: Pair, setting: Setting) -> None:
+        display.evaluated(pair, evaluator.evaluate(pair, setting))
+
+    workshop.images.prepare(
+        [pair.task for pair, _ in order.work],
+        lambda task, done, total: display.prepared(task.label, done, total),
+    )
+    pool = workshop.pool(order.concurrency, "eval")
+    futures = references.begin((pair for pair, _ in order.work), pool, display.referenced)
+    futures += [pool.submit(judge, pair, setting) for pair, setting in order.work]
+    workshop.drain(futures, lambda _: None)
+
+
+def run_patch_test(
+    repo_name: str,
+    task_id: int,
+    feature_id: int,
+    agent_patch: str | Path | None = None,
+    timeout: int = DEFAULT_TEST_SECONDS,
+    backend: str = "modal",
+    *,
+    dataset_dir: str | Path | None = None,
+    eval_network: EvalNetwork = "auto",
+) -> dict[str, Any]:
+    """One patch against one feature's tests. `agent_patch`: a path or the patch's text; None: the golden patch.
+
+    `status` is `no_reference` where the golden patch does not pass under the same conditions: then the answer says
+    nothing about the patch.
+    """
+    from cooperbench.eval import backends
+    from cooperbench.eval.executor import TestExecutor
+    from cooperbench.eval.handedin import examine, hidden_paths_of
+    from cooperbench.eval.reference import References
+    from cooperbench.eval.testrun import not_run
+    from cooperbench.sandbox.workshop import Workshop
+
+    (task,) = load_tasks(resolve_dataset_dir(dataset_dir), repo_name, task_id)
+    if feature_id not in task.feature_ids:
+        raise UserError(
+            f"{task.label} has no feature {feature_id}; there are: {', '.join(map(str, task.feature_ids))}"
+        )
+    if timeout < 1:
+        raise UserError(f"timeout is {timeout}; it is at least 1")
+    feature = task.feature(feature_id)
+    patch = feature.patch.read_bytes() if agent_patch is None else _read_patch(agent_patch)
+    with Workshop(backends.get_backend(backend)) as workshop:
+        executor = TestExecutor(workshop, timeout)
+        reference = References(executor, checked_eval_network(eval_network)).get(task, feature)
+        work = examine(patch, hidden_paths_of(Pair(task, (feature_id,))), executor.base(task))
+        if work.patch:
+            run = executor.ask(task, feature, work.patch, work.tree, reference.conditions)
+            run = run.without_requiring(reference.flaky_tests, reference.passed_tests)
+        else:
+            run = not_run(work.error or "nothing to test")
+    return {
+        "repo_name": task.repo,
+        "task_id": task_id,
+        "feature_id": feature_id,
+        "status": "completed" if reference.success else "no_reference",
+        **run.to_json(),
+        "network": reference.network,
+        "apply_status": work.status,
+        "dropped_files": [{"path": file.path, "reason": file.reason} for file in work.dropped],
+        "output": run.output,
+    }
+
+
+def _read_patch(patch: str | Path) -> bytes:
+    """A patch has lines, a path has none."""
+    if isinstance(patch, str) and ("\n" in patch or not patch.strip()):
+        return patch.encode("utf-8", "surrogateescape")
+    path = Path(patch)
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path}: the patch cannot be read: {error.strerror or error}") from error

@@ -1,0 +1,240 @@
+"""One agent's inbox: messages that came and were not shown yet, and what the agent sends.
+
+The agent's `send_message` calls over the RPC; the harness stamps sender, time and order. An incoming message becomes a
+file in the sandbox at once (for `read_messages` and `--wait`) and waits here to be shown to the agent before its next
+step; each message is shown once, by whichever way comes first. What is put into a context is bounded: a long text is
+cut, with a note on where the whole is, and of very many messages some wait for the step after.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from cooperbench.errors import InfraError
+from cooperbench.storage import utc_now
+from cooperbench.team.mailbox import MAX_MESSAGE_BYTES
+from cooperbench.team.sandbox_rpc import TEAM_DIR, Response
+from cooperbench.text import plural
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from cooperbench.models import Message
+    from cooperbench.team.mailbox import Mailbox, Posted
+    from cooperbench.team.sandbox_rpc import SandboxRpc
+
+EVERYBODY = "*"
+MOST_SENT = 1_000
+"""Messages of one agent in all: the sender is told so, instead of filling disks and contexts."""
+MAX_SENT_BYTES = 32_000_000
+"""The same, in bytes."""
+LONGEST_SHOWN = 10_000
+"""Characters of one message that are put into a context: three quarters from its beginning, one from its end."""
+MOST_SHOWN = 40_000
+"""Characters that are put into a context before one step. What is left over waits for the next."""
+_FRAME = 100
+"""Characters that every message costs besides its text, so that a thousand short ones are not shown at once."""
+_LONGEST_WAIT_SECONDS = 15.0
+"""Messages, colleagues that finish and the end wake it earlier; this is for a Redis that has lost its data."""
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """When and how a message was shown to its recipient."""
+
+    delivered_at: str
+    step: int
+    how: str
+    """`context`: as a user message; `command`: by `read_messages` or `send_message --wait`."""
+
+
+class Inbox:
+    """Of one agent. Made before its RPC is started; `start` after that, `close` when the agent is done."""
+
+    def __init__(self, rpc: SandboxRpc, mailbox: Mailbox) -> None:
+        self.agent_id = rpc.agent_id
+        self.colleagues = rpc.colleagues
+        self._rpc = rpc
+        self._mailbox = mailbox
+        self._pending: dict[int, Message] = {}
+        self._deliveries: dict[int, Delivery] = {}
+        self._finished: set[str] = set()
+        self._failure: InfraError | None = None
+        self._sent = 0
+        self._sent_bytes = 0
+        self._changed = threading.Condition()
+        self._closed = False
+        self._thread: threading.Thread | None = None
+        self.on_sent: Callable[[Message], None] = lambda _: None
+        self.step = 0
+        """How many steps the agent has taken; kept by its session."""
+        rpc.add_commands("send_message", "read_messages")
+        rpc.handle("send", self._send)
+        rpc.handle("read", self._shown_by_command)
+        rpc.on_restart = self._write_files_again
+        rpc.on_lost = self._fail
+
+    def start(self) -> None:
+        """Begin to take in messages."""
+        self._thread = threading.Thread(target=self._take_in_all, name=f"inbox-{self.agent_id}", daemon=True)
+        self._thread.start()
+
+    def incoming(self) -> list[Message]:
+        """What has come and was not shown yet, in order and cut to size; from now on it counts as shown."""
+        with self._changed:
+            self._check()
+            shown: list[Message] = []
+            room = MOST_SHOWN
+            for sequence in sorted(self._pending):
+                message = _cut_to_size(self._pending[sequence])
+                room -= len(message.text) + _FRAME
+                if shown and room < 0:
+                    break
+                shown.append(message)
+                del self._pending[sequence]
+                self._deliveries[sequence] = Delivery(utc_now(), self.step, "context")
+            if self._pending and shown:
+                shown[-1] = replace(shown[-1], text=shown[-1].text + _more_waiting(len(self._pending)))
+        for message in shown:
+            self._rpc.put("read", _file_name(message), b"")
+        return shown
+
+    def wait(self, timeout_seconds: float) -> bool:
+        """Until there is something to show; False when the time is up or the inbox was closed."""
+        deadline = time.monotonic() + timeout_seconds
+        with self._changed:
+            while not self._pending and not self._closed:
+                self._check()
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
+                    return False
+                self._changed.wait(remaining)
+            return bool(self._pending)
+
+    def delivery(self, sequence: int) -> Delivery | None:
+        with self._changed:
+            return self._deliveries.get(sequence)
+
+    def close(self) -> None:
+        """What has not been shown by now is on record as not delivered. Its thread ends when the mailbox wakes it."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def join(self) -> None:
+        """Until its thread has ended, which it does when it is closed and the mailbox wakes it."""
+        if self._thread is not None:
+            self._thread.join(10)
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _fail(self, error: InfraError) -> None:
+        """Mailbox or sandbox have failed: the agent's next or current look into the inbox raises this."""
+        with self._changed:
+            self._failure = error
+            self._changed.notify_all()
+
+    def _send(self, _name: str, content: bytes) -> Response:
+        first, _, rest = content.partition(b"\n")
+        recipient = first.decode("utf-8", "replace")
+        recipients = self.colleagues if recipient == EVERYBODY else (recipient,)
+        if not set(recipients) <= set(self.colleagues):
+            return Response(2, f"no colleague {recipient!r}")
+        if len(rest) > MAX_MESSAGE_BYTES:
+            return Response(2, f"the text is too long: at most {MAX_MESSAGE_BYTES} bytes")
+        if self._sent + len(recipients) > MOST_SENT:
+            return Response(2, f"you have sent enough: at most {MOST_SENT} messages in all")
+        if self._sent_bytes + len(rest) * len(recipients) > MAX_SENT_BYTES:
+            return Response(2, f"you have sent enough: at most {MAX_SENT_BYTES} bytes in all")
+        self._sent += len(recipients)
+        self._sent_bytes += len(rest) * len(recipients)
+        text = rest.decode("utf-8", "replace").removesuffix("\n")
+        try:
+            posted = [self._mailbox.post(self.agent_id, name, text, self.step) for name in recipients]
+        except InfraError as error:
+            self._fail(error)
+            raise
+        for one in posted:
+            self.on_sent(one.message)
+        return _response(posted)
+
+    def _shown_by_command(self, name: str, _content: bytes) -> None:
+        if not name.isdigit():
+            return
+        with self._changed:
+            if self._pending.pop(int(name), None) is not None:
+                self._deliveries[int(name)] = Delivery(utc_now(), self.step, "command")
+
+    def _take_in_all(self) -> None:
+        try:
+            seen = 0
+            while not self._closed:
+                # Asked before the messages: those that a colleague sent before it finished come first.
+                working = [name for name in self.colleagues if name not in self._finished]
+                gone = [name for name in working if self._mailbox.is_finished(name)]
+                # A colleague that has finished is announced at once, with what it sent before.
+                wait_seconds = 0.0 if gone else _LONGEST_WAIT_SECONDS
+                for message in self._mailbox.receive(self.agent_id, seen, wait_seconds):
+                    seen = message.sequence
+                    self._take_in(message)
+                for colleague in gone:
+                    self._finished.add(colleague)
+                    self._rpc.put("finished", colleague, b"")
+        except InfraError as error:
+            self._fail(error)
+
+    def _take_in(self, message: Message) -> None:
+        with self._changed:
+            if self._closed:
+                return
+            self._pending[message.sequence] = message
+            self._changed.notify_all()
+        self._write_file(message)
+
+    def _write_file(self, message: Message) -> None:
+        data = f"{message.sender}\n{message.text}\n".encode("utf-8", "replace")
+        self._rpc.put("inbox", _file_name(message), data)
+
+    def _write_files_again(self) -> None:
+        with self._changed:
+            pending = list(self._pending.values())
+        for message in pending:
+            self._write_file(message)
+        for colleague in list(self._finished):
+            self._rpc.put("finished", colleague, b"")
+
+
+def _cut_to_size(message: Message) -> Message:
+    """As it is put into a context."""
+    left_out = len(message.text) - LONGEST_SHOWN
+    if left_out <= 0:
+        return message
+    tail = LONGEST_SHOWN // 4
+    note = (
+        f"\n[… {left_out} of {len(message.text)} characters left out; the whole text is in "
+        f"{TEAM_DIR}/inbox/{_file_name(message)} in your sandbox …]\n"
+    )
+    return replace(message, text=message.text[: LONGEST_SHOWN - tail] + note + message.text[-tail:])
+
+
+def _more_waiting(count: int) -> str:
+    waiting = plural(count, "more message")
+    return f"\n[{waiting} will be shown to you before your next step; `read_messages` shows them now]"
+
+
+def _response(posted: Sequence[Posted]) -> Response:
+    """With the number of the message, after which answers come."""
+    gone = [one.message.recipient for one in posted if one.recipient_finished]
+    if len(gone) == len(posted):
+        return Response(3, f"{', '.join(gone)} has finished and will not read this")
+    note = f"send_message: {', '.join(gone)} has finished and will not read this\n" if gone else ""
+    return Response(0, f"{posted[0].message.sequence}\n{note}")
+
+
+def _file_name(message: Message) -> str:
+    return f"{message.sequence:08d}"
