@@ -30,8 +30,7 @@ from tests.modelserver import Answer, ModelServer, ToolCall, call
 from tests.tiny import write_tiny
 
 from cooperbench import run
-from cooperbench.agents.environments.frameworks import get_framework
-from cooperbench.agents.environments.store import Environment, get_environment
+from cooperbench.agents.environments import Environment, get_environment, get_framework
 
 if TYPE_CHECKING:
     from tests.modelserver import Request

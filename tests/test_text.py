@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cooperbench.text import names_for_error, plural, printable
+from cooperbench.text import head_and_tail, names_for_error, plural, printable
 
 
 @pytest.mark.parametrize(
@@ -54,3 +54,17 @@ def test_plural() -> None:
         "1 pair",
         "2 repositories",
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "most", "shown"),
+    [
+        ("abcdef", 6, "abcdef"),
+        ("abcdefg", 6, "abc<1>efg"),
+        ("abcdefg", 5, "abc<2>fg"),
+        ("abcdefg", 1, "a<6>"),
+        ("", 0, ""),
+    ],
+)
+def test_of_a_long_text_both_ends_are_kept(text: str, most: int, shown: str) -> None:
+    assert head_and_tail(text, most, "<{cut}>") == shown

@@ -16,6 +16,12 @@ ATTEMPTS = 3
 FIRST_PAUSE_SECONDS = 1.0
 
 
+def backoff_seconds(attempt: int, longest: float = float("inf")) -> float:
+    """The pause after this failed attempt (from 1 on): growing, and not the same for all that failed together."""
+    usual = min(longest, FIRST_PAUSE_SECONDS * 2.0 ** (attempt - 1))
+    return usual * random.uniform(0.5, 1.5)  # noqa: S311  # jitter, not a secret
+
+
 def with_retries(
     work: Callable[[int], T],
     stop: threading.Event,
@@ -32,7 +38,6 @@ def with_retries(
             on_failure(attempt, error)
             if attempt == attempts:
                 raise
-            pause = FIRST_PAUSE_SECONDS * 2 ** (attempt - 1)
-            if stop.wait(pause * random.uniform(0.5, 1.5)):  # noqa: S311  # jitter, not a secret
+            if stop.wait(backoff_seconds(attempt)):
                 raise Interrupted("stopped") from error
     raise AssertionError("unreachable")

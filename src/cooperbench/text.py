@@ -39,6 +39,15 @@ def plural(count: int, noun: str, nouns: str = "") -> str:
     return f"{count} {noun if count == 1 else nouns or noun + 's'}"
 
 
+def head_and_tail(text: str, most: int, note: str = "\n[… {cut} characters left out …]\n") -> str:
+    """A text of at most `most` characters as it is; of a longer one both halves, since errors stand at the end."""
+    if len(text) <= most:
+        return text
+    tail = most // 2
+    head = most - tail
+    return text[:head] + note.format(cut=len(text) - most) + text[len(text) - tail :]
+
+
 def names_for_error(names: Iterable[str], wanted: str = "", *, limit: int = 12) -> str:
     """What there is, for the end of an error line: at most `limit` names, those like the wanted one first."""
     from difflib import get_close_matches

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from cooperbench.agents.environments.frameworks import get_framework
-from cooperbench.agents.environments.store import DATA_VARIABLE, find_environment, install
+from cooperbench.agents.environments import DATA_VARIABLE, find_environment, get_framework, install
 from cooperbench.errors import UserError
 from tests.backends.docker.engines import cache_folder, locked
 from tests.modelserver import Answer, ToolCall, call

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cooperbench.agents.conformance import AgentConformance, AgentUnderTest
-from cooperbench.agents.environments.store import DATA_VARIABLE
+from cooperbench.agents.environments import DATA_VARIABLE
 from tests.agents.frameworks import (
     DATA,
     FIRST_TIME_SECONDS,

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import argparse
+import inspect
+from dataclasses import MISSING, fields, replace
 from typing import TYPE_CHECKING
 
 import pytest
 
-from cooperbench.agents.base import Limits
+from cooperbench import run
+from cooperbench.cli.run import add_arguments
 from cooperbench.errors import UserError
-from cooperbench.runner.config import RunConfig
+from cooperbench.runner.config import RunConfig, options
 from cooperbench.storage import read_json
 
 if TYPE_CHECKING:
@@ -27,7 +30,7 @@ def test_what_differs_is_named_with_both_values(tmp_path: Path) -> None:
     config = make_config(tmp_path)
     config.save()
     config.check_against_disk()
-    other = replace(config, agent="oracle", limits=Limits(steps=5))
+    other = replace(config, agent="oracle", step_limit=5)
     with pytest.raises(UserError, match=r"agent: 'nop' → 'oracle'; step_limit: None → 5"):
         other.check_against_disk()
 
@@ -72,10 +75,37 @@ def test_a_foreign_config_file_is_not_overwritten(tmp_path: Path) -> None:
         ({"setting": "duo"}, "setting is 'duo'"),
         ({"concurrency": 0}, "concurrency is 0"),
         ({"eval_concurrency": -1}, "eval_concurrency is -1"),
-        ({"limits": Limits(steps=0)}, "limit on steps is 0"),
-        ({"limits": Limits(cost=-1.0)}, "limit on cost is -1.0"),
+        ({"step_limit": 0}, "step_limit is 0; it is above 0"),
+        ({"cost_limit": -1.0}, "cost_limit is -1.0"),
     ],
 )
 def test_values_that_cannot_work_are_refused(tmp_path: Path, change: dict[str, object], said: str) -> None:
     with pytest.raises(UserError, match=said):
         replace(make_config(tmp_path), **change)  # type: ignore[arg-type]
+
+
+def test_an_option_is_the_same_for_the_function_and_the_command() -> None:
+    """Declared once, in RunConfig: neither `run` nor the command line may lack one or have another default."""
+    parameters = inspect.signature(run).parameters
+    other_names = {
+        "model": "model_name",
+        "test_timeout_seconds": "test_timeout",
+        "time_limit_seconds": "time_limit",
+    }
+    assert {other_names.get(one.name, one.name) for one in fields(RunConfig)} == set(parameters)
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    given = vars(parser.parse_args([]))
+    for one in fields(RunConfig):
+        if one.name not in options():
+            continue
+        parameter = parameters[other_names.get(one.name, one.name)]
+        own_default = options()[one.name].cli_default
+        if one.name not in ("backend", "eval_network"):
+            # These two have no default of their own on the command line: variables and the config file decide.
+            expected = (
+                own_default if own_default is not None and one.name == "concurrency" else parameter.default
+            )
+            assert given[one.name] == expected, one.name
+        if one.default is not MISSING and one.name != "time_limit_seconds":
+            assert parameter.default == one.default, one.name

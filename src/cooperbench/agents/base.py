@@ -13,8 +13,9 @@ imports; what it raises is ignored.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from cooperbench.errors import UserError
 from cooperbench.models import REPO_DIR
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from cooperbench.agents.session import Session
     from cooperbench.models import Pair, Setting
 
-__all__ = ["REPO_DIR", "Agent", "CheckedAgent", "Limits", "ModelCheckedAgent"]
+__all__ = ["REPO_DIR", "Agent", "CheckedAgent", "Limits", "ModelCheckedAgent", "read_yaml"]
 
 
 class Agent(Protocol):
@@ -61,3 +62,13 @@ class Limits:
     cost: float | None = None
     """US dollars."""
     seconds: float | None = None
+
+
+def read_yaml(path: Path) -> Any:
+    """An agent config, parsed."""
+    import yaml
+
+    try:
+        return yaml.safe_load(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UserError(f"{path} is no readable YAML: {' '.join(str(error).split())}") from error

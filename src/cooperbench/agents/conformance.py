@@ -52,18 +52,8 @@ class AgentUnderTest:
     def words(self, logs: Path, *more: str) -> list[str]:
         numbers = ",".join(map(str, _FEATURES))
         words = ["run", "-n", "conformance", "-a", self.agent, "--backend", "local", "--dataset-dir", "demo"]
-        words += [
-            "-r",
-            _REPO,
-            "-t",
-            str(_TASK),
-            "-f",
-            numbers,
-            "--log-dir",
-            str(logs),
-            "--no-auto-eval",
-            *more,
-        ]
+        words += ["-r", _REPO, "-t", str(_TASK), "-f", numbers, "--log-dir", str(logs), "--no-auto-eval"]
+        words += more
         if self.model:
             words += ["-m", self.model]
         if self.config:

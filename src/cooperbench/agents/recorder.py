@@ -14,11 +14,10 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from cooperbench.agents.logtext import entry_text
 from cooperbench.models import Usage
 from cooperbench.redaction import redact
 from cooperbench.storage import AgentPaths, read_json, utc_now, write_json
-from cooperbench.text import printable
+from cooperbench.text import head_and_tail, printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,6 +27,8 @@ if TYPE_CHECKING:
 
 SCHEMA = "cooperbench.trajectory/1"
 KEPT_OBSERVATION_CHARACTERS = 60_000
+_LOGGED_CHARACTERS = 4_000
+_SPOKEN = ("think", "reply", "tell", "receive_message", "send_message")
 START = "start"
 """The journal's first entry says whose it is; in trajectory.json that stands above the steps."""
 
@@ -75,14 +76,12 @@ class Recorder:
             "timestamp": utc_now(),
             **more,
         }
-        cut = len(observation) - KEPT_OBSERVATION_CHARACTERS
-        if cut > 0:
-            half = KEPT_OBSERVATION_CHARACTERS // 2
-            note = f"\n[… {cut} characters are not kept in this record …]\n"
-            record["observation"] = observation[:half] + note + observation[-half:]
+        if len(observation) > KEPT_OBSERVATION_CHARACTERS:
+            note = "\n[… {cut} characters are not kept in this record …]\n"
+            record["observation"] = head_and_tail(observation, KEPT_OBSERVATION_CHARACTERS, note)
             record["observation_characters"] = len(observation)
         record = self._write_entry(record)
-        self._write_log(record["timestamp"], entry_text(record))
+        self._write_log(record["timestamp"], _log_text(record))
 
     def note(self, headline: str) -> None:
         """For people only."""
@@ -211,3 +210,56 @@ def _usage_of(reply: Mapping[str, Any]) -> Usage:
         model_seconds=float(reply.get("model_seconds") or 0.0),
         unpriced_calls=int(reply.get("unpriced_calls") or 0),
     )
+
+
+def _log_text(entry: Mapping[str, Any]) -> str:
+    """An entry as people read it in agent1.log: a headline, what was said or done, what came back."""
+    action, args = str(entry["action"]), entry["args"]
+    headline = " ".join(filter(None, [_step(entry), action, _details(action, args, entry)]))
+    body = str(entry.get("shown") or _body(action, args))
+    text = printable(headline) + "\n" + _indented(body, "    $ " if action == "run" else "    ")
+    return text + _indented(str(entry["observation"]), "    > ")
+
+
+def _step(entry: Mapping[str, Any]) -> str:
+    return f"[{entry['step']}]" if "step" in entry else ""
+
+
+def _details(action: str, args: Mapping[str, Any], entry: Mapping[str, Any]) -> str:
+    match action:
+        case "reply":
+            tokens = entry.get("tokens") or {}
+            counts = f"{tokens.get('prompt_tokens', 0)} + {tokens.get('completion_tokens', 0)} tokens"
+            price = "no known price" if entry.get("unpriced_calls") else f"${entry.get('cost', 0):.4f}"
+            return f"({counts}, {price}, {entry.get('model_seconds', 0):.1f}s)"
+        case "run":
+            ended = "timed out" if entry.get("timed_out") else f"exit {entry.get('returncode')}"
+            return f"({ended}, {entry.get('duration_seconds', 0):.2f}s)"
+        case "tell":
+            return f"({args.get('kind')})"
+        case "send_message":
+            return f"to {args.get('to')}"
+        case "receive_message":
+            return f"from {args.get('from')}"
+        case "write_file" | "apply_patch":
+            return str(args.get("path") or args.get("name"))
+    return ""
+
+
+def _body(action: str, args: Mapping[str, Any]) -> str:
+    if action == "run":
+        return str(args.get("command", ""))
+    if action in _SPOKEN or action == "write_file":
+        return str(args.get("content", ""))
+    if action == "apply_patch":
+        return str(args.get("patch", ""))
+    return json.dumps(dict(args), ensure_ascii=False)
+
+
+def _indented(text: str, mark: str) -> str:
+    text = text.rstrip()
+    if not text:
+        return ""
+    if len(text) > _LOGGED_CHARACTERS:
+        text = text[:_LOGGED_CHARACTERS] + "\n[… the rest is in trajectory.json]"
+    return "".join(f"{mark}{printable(line)}\n" for line in text.splitlines())

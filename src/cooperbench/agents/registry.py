@@ -20,12 +20,12 @@ MODULES_VARIABLE = "COOPERBENCH_EXTERNAL_AGENTS"
 _BUILT_IN = {
     "mini_swe_agent": "cooperbench.agents.mini_swe.adapter:MiniSweAgent",
     "mini_swe_agent_v2": "cooperbench.agents.mini_swe.adapter:MiniSweAgentV2",
-    "nop": "cooperbench.agents.nop:NopAgent",
-    "openhands": "cooperbench.agents.openhands_sdk.adapter:OpenHandsAgent",
-    "oracle": "cooperbench.agents.oracle:OracleAgent",
+    "nop": "cooperbench.agents.baselines:NopAgent",
+    "openhands": "cooperbench.agents.frameworks:OpenHandsAgent",
+    "oracle": "cooperbench.agents.baselines:OracleAgent",
     "replay": "cooperbench.agents.replay:ReplayAgent",
     "scripted": "cooperbench.agents.scripted:ScriptedAgent",
-    "swe_agent": "cooperbench.agents.swe_agent.adapter:SweAgent",
+    "swe_agent": "cooperbench.agents.frameworks:SweAgent",
 }
 _SHORT_NAMES = {"mini_swe_agent": "msa", "mini_swe_agent_v2": "msa2", "swe_agent": "swe", "openhands": "oh"}
 _registered: dict[str, Callable[[], Agent]] = {}

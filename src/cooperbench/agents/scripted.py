@@ -10,6 +10,7 @@ import time
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from cooperbench.agents.base import read_yaml
 from cooperbench.errors import AgentFailure, UserError
 from cooperbench.models import seats_of
 
@@ -66,12 +67,7 @@ def _version(script: Path) -> tuple[int, int]:
 
 @lru_cache(maxsize=8)
 def _load(script: Path, version: tuple[int, int]) -> dict[str, Any]:  # noqa: ARG001  # the cache's key
-    import yaml
-
-    try:
-        content = yaml.safe_load(script.read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UserError(f"{script} is no readable YAML: {' '.join(str(error).split())}") from error
+    content = read_yaml(script)
     repos = content.get("repos") if isinstance(content, dict) else None
     if not isinstance(repos, dict):
         raise UserError(

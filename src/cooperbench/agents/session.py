@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from cooperbench.agents.base import REPO_DIR, Limits
-from cooperbench.agents.models.calls import patience_seconds
+from cooperbench.agents.llm import patience_seconds
 from cooperbench.errors import AgentFailure, InfraError, Interrupted
 from cooperbench.models import Usage
 
@@ -211,16 +211,12 @@ class Session:
         """Words of the agent to itself, for the record."""
         self._recorder.entry("think", {"content": text}, "")
 
-    def spend(self, usage: Usage) -> None:
-        """Account for a model call."""
+    def reply(self, text: str, usage: Usage, **more: object) -> None:
+        """Account for a model call and keep what the model said; `more` is what the framework has besides, as JSON."""
         self._model_answered()
         self._cost_before_call = self.usage.cost
         self.usage += usage
         self._on_spend(usage)
-
-    def reply(self, text: str, usage: Usage, **more: object) -> None:
-        """Account for a model call and keep what the model said; `more` is what the framework has besides, as JSON."""
-        self.spend(usage)
         tokens = {
             "prompt_tokens": usage.prompt_tokens,
             "completion_tokens": usage.completion_tokens,

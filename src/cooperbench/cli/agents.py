@@ -7,8 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cooperbench.agents.environments.frameworks import FRAMEWORKS, get_framework
-from cooperbench.agents.environments.store import find_environment, install, remove
+from cooperbench.agents.environments import FRAMEWORKS, find_environment, get_framework, install, remove
 from cooperbench.agents.registry import agent_names
 
 if TYPE_CHECKING:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
+from dataclasses import MISSING, Field, fields
 from typing import TYPE_CHECKING, Any
 
-from cooperbench.agents.base import Limits
 from cooperbench.agents.registry import short_name, uses_model
-from cooperbench.backends.registry import OUR_BACKENDS
 from cooperbench.cli import EXIT_ERRORS, EXIT_OVER_BUDGET
 from cooperbench.cli.arguments import (
-    BACKEND_DEFAULT,
     above_zero,
     add_eval_network_argument,
     add_logs_argument,
@@ -21,25 +18,15 @@ from cooperbench.cli.arguments import (
     whole_above_zero,
 )
 from cooperbench.cli.containers import add_container_arguments, use_container_arguments
-from cooperbench.dataset.discovery import resolve_dataset_dir
-from cooperbench.models import SETTINGS
 from cooperbench.report.table import summary_text
-from cooperbench.runner.api import (
-    DEFAULT_TIME_LIMIT_SECONDS,
-    plan_experiment,
-    run_experiment,
-)
-from cooperbench.runner.config import Lineup, RunConfig
+from cooperbench.runner.api import plan_experiment, run_experiment
+from cooperbench.runner.config import GROUPS, WHAT, WHERE, Lineup, Option, RunConfig, make_config, options
 from cooperbench.runner.display import PlainDisplay, make_display
 from cooperbench.settings import default_backend, default_eval_network
 from cooperbench.storage import checked_run_name
-from cooperbench.team.mailbox import DEFAULT_REDIS_URL
 
 if TYPE_CHECKING:
     import argparse
-
-DEFAULT_MODEL = "vertex_ai/gemini-3-flash-preview"
-DEFAULT_CONCURRENCY = 30
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,89 +35,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_selection_arguments(parser)
     add_sound_only_argument(parser)
-    who = parser.add_argument_group("who works, and how")
-    who.add_argument(
-        "-m",
-        "--model",
-        default=DEFAULT_MODEL,
-        help="any LiteLLM model, or one for each agent: gpt-4o,claude-sonnet-4-5 (default: %(default)s)",
+    groups = {title: parser.add_argument_group(title) for title in GROUPS}
+    for field in fields(RunConfig):
+        option = field.metadata.get("option")
+        if option is not None and option.flags:
+            _add_option(groups[option.group], field, option)
+    add_eval_network_argument(groups[WHERE])
+    add_container_arguments(groups[WHERE])
+    groups[WHAT].add_argument(
+        "--dry-run", action="store_true", help="check everything and say what would be run"
     )
-    who.add_argument(
-        "-a",
-        "--agent",
-        default="mini_swe_agent",
-        help="a name, module:Class or ./program, or one for each seat: x,y (default: %(default)s)",
-    )
-    who.add_argument(
-        "--agent-config",
-        metavar="PATH",
-        help="handed to the agent: its own configuration; a.yaml,b.yaml for one each (a.yaml, for the first only)",
-    )
-    who.add_argument(
-        "--setting", choices=SETTINGS, default="coop", help="one agent a feature, or one for all"
-    )
-    who.add_argument("--no-messaging", action="store_true", help="agents cannot write to each other")
-    who.add_argument("--git", action="store_true", help="agents share a git remote, `team` (coop only)")
-    who.add_argument(
-        "--redis", default=DEFAULT_REDIS_URL, metavar="URL", help="where messages go (default: %(default)s)"
-    )
-    where = parser.add_argument_group("where, and how much")
-    where.add_argument(
-        "--backend",
-        help=f"{', '.join(OUR_BACKENDS)} or module:Class (default: {BACKEND_DEFAULT})",
-    )
-    where.add_argument(
-        "-c",
-        "--concurrency",
-        type=whole_above_zero,
-        default=DEFAULT_CONCURRENCY,
-        help="pairs at once (default: %(default)s)",
-    )
-    where.add_argument(
-        "--eval-concurrency",
-        type=whole_above_zero,
-        default=10,
-        help="evaluations at once (default: %(default)s)",
-    )
-    where.add_argument(
-        "--network", choices=("none", "public"), default="none", help="what agents' sandboxes reach"
-    )
-    add_eval_network_argument(where)
-    add_container_arguments(where)
-    where.add_argument(
-        "--max-cost",
-        type=above_zero,
-        metavar="DOLLARS",
-        help="what the whole experiment may cost: past it no new pair starts (exit code 3)",
-    )
-    where.add_argument("--step-limit", type=whole_above_zero, metavar="N", help="steps an agent may take")
-    where.add_argument("--cost-limit", type=above_zero, metavar="DOLLARS", help="what an agent may spend")
-    where.add_argument(
-        "--time-limit",
-        type=above_zero,
-        default=DEFAULT_TIME_LIMIT_SECONDS,
-        metavar="SECONDS",
-        help="how long an agent may take (default: %(default)g)",
-    )
-    where.add_argument(
-        "--test-timeout",
-        type=whole_above_zero,
-        default=600,
-        metavar="SECONDS",
-        help="how long one test run may take (default: %(default)s)",
-    )
-    flow = parser.add_argument_group("what happens")
-    flow.add_argument(
-        "--no-auto-eval", action="store_true", help="do not judge; `cooperbench eval` does it later"
-    )
-    flow.add_argument(
-        "--force", action="store_true", help="run finished pairs again; earlier attempts are kept"
-    )
-    flow.add_argument("--dry-run", action="store_true", help="check everything and say what would be run")
-    flow.add_argument(
+    groups[WHAT].add_argument(
         "--json", action="store_true", help="for machines: the summary as JSON on stdout, the rest on stderr"
     )
     add_logs_argument(parser)
+
+
+def _add_option(group: argparse._ArgumentGroup, field: Field[Any], option: Option) -> None:
+    settings: dict[str, Any] = {"dest": field.name, "help": option.help}
+    if isinstance(field.default, bool):
+        settings["action"] = "store_false" if field.default else "store_true"
+    else:
+        default = None if field.default is MISSING else field.default
+        settings |= {
+            "default": default if option.cli_default is None else option.cli_default,
+            "metavar": option.metavar,
+            "choices": option.choices,
+            "type": {int: whole_above_zero, float: above_zero, None: str}[option.above_zero],
+        }
+    group.add_argument(*option.flags, **settings)
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -153,32 +86,16 @@ def print_summary(summary: dict[str, Any], logs: str, *, as_json: bool) -> None:
 
 
 def _config(args: argparse.Namespace) -> RunConfig:
-    return RunConfig(
-        run_name=checked_run_name(args.name) if args.name else automatic_name(args),
-        dataset_dir=resolve_dataset_dir(args.dataset_dir),
-        logs_dir=Path(args.log_dir),
-        setting=args.setting,
-        agent=args.agent,
-        model=args.model,
-        backend=args.backend or default_backend(),
-        agent_config=args.agent_config,
-        subset=args.subset,
-        repo=args.repo,
-        task_id=args.task_id,
-        features=None if args.features is None else tuple(args.features),
-        concurrency=args.concurrency,
-        eval_concurrency=args.eval_concurrency,
-        force=args.force,
-        git_enabled=args.git,
-        messaging_enabled=not args.no_messaging,
-        auto_eval=not args.no_auto_eval,
-        redis_url=args.redis,
-        limits=Limits(args.step_limit, args.cost_limit, args.time_limit),
-        network=args.network,
-        eval_network=args.eval_network or default_eval_network(),
-        test_timeout_seconds=args.test_timeout,
-        max_cost=args.max_cost,
-        sound_only=args.sound_only,
+    values = {name: getattr(args, name) for name in options()}
+    return make_config(
+        values
+        | {
+            "run_name": args.name or automatic_name(args),
+            "dataset_dir": args.dataset_dir,
+            "logs_dir": args.log_dir,
+            "backend": args.backend or default_backend(),
+            "eval_network": args.eval_network or default_eval_network(),
+        }
     )
 
 
@@ -191,9 +108,9 @@ def automatic_name(args: argparse.Namespace) -> str:
     parts = [args.setting, "+".join(short_name(name) for name in lineup.agents)]
     if any(uses_model(name) for name in lineup.agents):
         parts.append("+".join((name or "").rpartition("/")[2] for name in lineup.models))
-    if args.git:
+    if args.git_enabled:
         parts.append("git")
-    if args.no_messaging:
+    if not args.messaging_enabled:
         parts.append("nomsg")
     parts += [part for part in (args.subset, args.repo) if part]
     if args.task_id is not None:

@@ -43,8 +43,7 @@ def _loads(name: str) -> Iterator[Finding]:
 
 def _framework(name: str) -> Iterator[Finding]:
     """One that lives in an environment of its own: is it there, and does its Python still run?"""
-    from cooperbench.agents.environments.frameworks import get_framework
-    from cooperbench.agents.environments.store import find_environment, works
+    from cooperbench.agents.environments import find_environment, get_framework, works
 
     framework = get_framework(name)
     environment = find_environment(framework)

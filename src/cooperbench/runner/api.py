@@ -5,30 +5,35 @@ from __future__ import annotations
 import atexit
 import threading
 from contextlib import nullcontext, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cooperbench.agents.base import CheckedAgent, Limits, ModelCheckedAgent
+from cooperbench.agents.base import CheckedAgent, ModelCheckedAgent
 from cooperbench.agents.registry import get_agent
-from cooperbench.dataset.discovery import discover, resolve_dataset_dir
+from cooperbench.dataset.discovery import discover
 from cooperbench.eval.reference import sound_pairs
-from cooperbench.runner.config import RunConfig
+from cooperbench.runner.config import DEFAULT_TIME_LIMIT_SECONDS, RunConfig, make_config
 from cooperbench.runner.display import header_lines
 from cooperbench.runner.plan import make_plan, something_to_run
 from cooperbench.settings import DOCUMENTED_BACKEND
-from cooperbench.storage import DEFAULT_LOGS_DIR, checked_run_name
+from cooperbench.storage import DEFAULT_LOGS_DIR
 from cooperbench.team.mailbox import DEFAULT_REDIS_URL, open_mailboxes
 from cooperbench.text import plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from cooperbench.models import EvalNetwork, Pair, Setting
     from cooperbench.runner.display import Display
     from cooperbench.runner.plan import Plan
     from cooperbench.sandbox.contract import NetworkPolicy
 
-DEFAULT_TIME_LIMIT_SECONDS = 3600.0
+_OTHER_NAMES = {
+    "model_name": "model",
+    "test_timeout": "test_timeout_seconds",
+    "time_limit": "time_limit_seconds",
+}
+"""Of parameters of `run` that are not called like the field of `RunConfig`."""
 _WARM_UP = "warm-up "
 
 
@@ -73,6 +78,9 @@ def run(
     `eval_network`: what test runs reach; `auto` is nothing where the golden patch passes so, else everything.
     `sound_only` leaves out features whose tests pass without them, as `cooperbench validate` has found.
     """
+    values = dict(locals())
+    for name, field in _OTHER_NAMES.items():
+        values[field] = values.pop(name)
     from cooperbench.envfile import load_env_file
     from cooperbench.report.table import summary_text
     from cooperbench.runner.display import make_display
@@ -80,33 +88,7 @@ def run(
     load_env_file()
     # Here only: the command line does not take the interpreter apart at its end.
     atexit.register(_let_warm_up_end)
-    config = RunConfig(
-        run_name=checked_run_name(run_name),
-        dataset_dir=resolve_dataset_dir(dataset_dir),
-        logs_dir=Path(logs_dir),
-        setting=setting,
-        agent=agent,
-        model=model_name,
-        backend=backend,
-        agent_config=agent_config,
-        subset=subset,
-        repo=repo,
-        task_id=task_id,
-        features=None if features is None else tuple(features),
-        concurrency=concurrency,
-        eval_concurrency=eval_concurrency,
-        force=force,
-        git_enabled=git_enabled,
-        messaging_enabled=messaging_enabled,
-        auto_eval=auto_eval,
-        redis_url=redis_url,
-        limits=Limits(step_limit, cost_limit, time_limit),
-        network=network,
-        test_timeout_seconds=test_timeout,
-        max_cost=max_cost,
-        eval_network=eval_network,
-        sound_only=sound_only,
-    )
+    config = make_config(values)
     summary = run_experiment(config, make_display())
     print(summary_text(summary, str(config.paths.root)))  # noqa: T201  # the documented function prints
 
@@ -129,7 +111,7 @@ def select(config: RunConfig) -> tuple[tuple[Pair, ...], tuple[str, ...]]:
 
 def check(config: RunConfig, pairs: Sequence[Pair]) -> None:
     """Whatever can be known to be wrong before anything is made."""
-    from cooperbench.agents.models.calls import patience_seconds
+    from cooperbench.agents.llm import patience_seconds
 
     patience_seconds()
     config.check_against_disk()

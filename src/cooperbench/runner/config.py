@@ -1,27 +1,60 @@
-"""What an experiment is: the choices that make its results comparable, and what may change between two calls."""
+"""What an experiment is: the choices that make its results comparable, and what may change between two calls.
+
+An option of a run is declared once, as a field of `RunConfig`: from it come the argument of `cooperbench run`, the
+check of its value and its place in config.json. Besides, `cooperbench.run` names it in its documented signature.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from cooperbench._version import __version__
 from cooperbench.agents.base import Limits
 from cooperbench.agents.registry import uses_model
+from cooperbench.dataset.discovery import resolve_dataset_dir
 from cooperbench.errors import UserError
 from cooperbench.models import SETTINGS, Setting, seats_of
 from cooperbench.settings import checked_eval_network
-from cooperbench.storage import ExperimentPaths, read_json, utc_now, write_json
+from cooperbench.storage import ExperimentPaths, checked_run_name, read_json, utc_now, write_json
 from cooperbench.team.mailbox import DEFAULT_REDIS_URL
 from cooperbench.text import plural
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from cooperbench.models import EvalNetwork, Pair
     from cooperbench.sandbox.contract import NetworkPolicy
 
 SCHEMA = "cooperbench.config/1"
+DEFAULT_TIME_LIMIT_SECONDS = 3600.0
+GROUPS = WHO, WHERE, WHAT = "who works, and how", "where, and how much", "what happens"
+"""Titles in `cooperbench run --help`."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """How a field of `RunConfig` is given on the command line, checked and recorded."""
+
+    flags: Sequence[str] = ()
+    """None where the argument is shared with other commands (cli/arguments)."""
+    group: str = WHERE
+    help: str = ""
+    metavar: str | None = None
+    choices: Sequence[str] | None = None
+    above_zero: type[int] | type[float] | None = None
+    """A number of this type that is above 0."""
+    cli_default: Any = None
+    """Where the command line has another default than the field; text in `help` may show it."""
+    recorded: Literal["identity", "invocation"] | None = "invocation"
+    """In config.json: as what must stay the same within an experiment, with every call, or not at all."""
+
+
+def option(*flags: str, **settings: Any) -> dict[str, Option]:
+    """The metadata of a field."""
+    return {"option": Option(flags, **settings)}
 
 
 @dataclass(frozen=True)
@@ -31,50 +64,172 @@ class RunConfig:
     run_name: str
     dataset_dir: Path
     logs_dir: Path
-    setting: Setting
-    agent: str
+    setting: Setting = field(
+        metadata=option(
+            "--setting",
+            group=WHO,
+            choices=SETTINGS,
+            cli_default="coop",
+            help="one agent a feature, or one for all",
+        )
+    )
+    agent: str = field(
+        metadata=option(
+            "-a",
+            "--agent",
+            group=WHO,
+            cli_default="mini_swe_agent",
+            recorded=None,
+            help="a name, module:Class or ./program, or one for each seat: x,y (default: %(default)s)",
+        )
+    )
     """One for all seats, or one for each, with commas; so are the model and the agent config."""
-    model: str | None
-    backend: str
-    agent_config: str | Path | None = None
-    subset: str | None = None
-    repo: str | None = None
-    task_id: int | None = None
-    features: tuple[int, ...] | None = None
-    concurrency: int = 20
-    eval_concurrency: int = 10
-    force: bool = False
-    git_enabled: bool = False
-    messaging_enabled: bool = True
-    auto_eval: bool = True
-    redis_url: str = DEFAULT_REDIS_URL
-    limits: Limits = field(default_factory=Limits)
-    network: NetworkPolicy = "none"
-    eval_network: EvalNetwork = "auto"
-    test_timeout_seconds: int = 600
-    max_cost: float | None = None
-    """US dollars for the whole experiment: past it no new pair is started."""
-    sound_only: bool = False
+    model: str | None = field(
+        metadata=option(
+            "-m",
+            "--model",
+            group=WHO,
+            cli_default="vertex_ai/gemini-3-flash-preview",
+            recorded=None,
+            help="any LiteLLM model, or one for each agent: gpt-4o,claude-sonnet-4-5 (default: %(default)s)",
+        )
+    )
+    backend: str = field(
+        metadata=option(
+            "--backend",
+            recorded="identity",
+            help="local, docker, modal, gcp or module:Class (default: $COOPERBENCH_BACKEND, your config, modal)",
+        )
+    )
+    agent_config: str | Path | None = field(
+        default=None,
+        metadata=option(
+            "--agent-config",
+            group=WHO,
+            metavar="PATH",
+            help="handed to the agent: its own configuration; a.yaml,b.yaml for one each (a.yaml, for the first only)",
+        ),
+    )
+    subset: str | None = field(default=None, metadata=option())
+    repo: str | None = field(default=None, metadata=option())
+    task_id: int | None = field(default=None, metadata=option())
+    features: tuple[int, ...] | None = field(default=None, metadata=option())
+    sound_only: bool = field(default=False, metadata=option())
     """Without features whose tests pass without them."""
+    messaging_enabled: bool = field(
+        default=True,
+        metadata=option(
+            "--no-messaging", group=WHO, recorded="identity", help="agents cannot write to each other"
+        ),
+    )
+    git_enabled: bool = field(
+        default=False,
+        metadata=option(
+            "--git", group=WHO, recorded="identity", help="agents share a git remote, `team` (coop only)"
+        ),
+    )
+    redis_url: str = field(
+        default=DEFAULT_REDIS_URL,
+        metadata=option(
+            "--redis",
+            group=WHO,
+            metavar="URL",
+            recorded=None,
+            help="where messages go (default: %(default)s)",
+        ),
+    )
+    concurrency: int = field(
+        default=20,
+        metadata=option(
+            "-c", "--concurrency", above_zero=int, cli_default=30, help="pairs at once (default: %(default)s)"
+        ),
+    )
+    eval_concurrency: int = field(
+        default=10,
+        metadata=option(
+            "--eval-concurrency", above_zero=int, help="evaluations at once (default: %(default)s)"
+        ),
+    )
+    network: NetworkPolicy = field(
+        default="none",
+        metadata=option(
+            "--network", choices=("none", "public"), recorded="identity", help="what agents' sandboxes reach"
+        ),
+    )
+    eval_network: EvalNetwork = field(default="auto", metadata=option(recorded="identity"))
+    max_cost: float | None = field(
+        default=None,
+        metadata=option(
+            "--max-cost",
+            above_zero=float,
+            metavar="DOLLARS",
+            help="what the whole experiment may cost: past it no new pair starts (exit code 3)",
+        ),
+    )
+    step_limit: int | None = field(
+        default=None,
+        metadata=option(
+            "--step-limit", above_zero=int, metavar="N", recorded="identity", help="steps an agent may take"
+        ),
+    )
+    cost_limit: float | None = field(
+        default=None,
+        metadata=option(
+            "--cost-limit",
+            above_zero=float,
+            metavar="DOLLARS",
+            recorded="identity",
+            help="what an agent may spend",
+        ),
+    )
+    time_limit_seconds: float | None = field(
+        default=None,
+        metadata=option(
+            "--time-limit",
+            above_zero=float,
+            metavar="SECONDS",
+            cli_default=DEFAULT_TIME_LIMIT_SECONDS,
+            recorded="identity",
+            help="how long an agent may take (default: %(default)g)",
+        ),
+    )
+    test_timeout_seconds: int = field(
+        default=600,
+        metadata=option(
+            "--test-timeout",
+            above_zero=int,
+            metavar="SECONDS",
+            recorded=None,
+            help="how long one test run may take (default: %(default)s)",
+        ),
+    )
+    auto_eval: bool = field(
+        default=True,
+        metadata=option("--no-auto-eval", group=WHAT, help="do not judge; `cooperbench eval` does it later"),
+    )
+    force: bool = field(
+        default=False,
+        metadata=option("--force", group=WHAT, help="run finished pairs again; earlier attempts are kept"),
+    )
 
     def __post_init__(self) -> None:
         if self.setting not in SETTINGS:
             raise UserError(f"setting is {self.setting!r}; it is one of {', '.join(SETTINGS)}")
-        for name in ("concurrency", "eval_concurrency", "test_timeout_seconds"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} is {getattr(self, name)}; it is at least 1")
-        for name in ("steps", "cost", "seconds"):
-            value = getattr(self.limits, name)
-            if value is not None and value <= 0:
-                raise UserError(f"the limit on {name} is {value}; it is above 0")
+        for name, option in options().items():
+            value = getattr(self, name)
+            if option.above_zero is not None and value is not None and value <= 0:
+                raise UserError(f"{name} is {value}; it is above 0")
         checked_eval_network(self.eval_network)
-        if self.max_cost is not None and self.max_cost <= 0:
-            raise UserError(f"max_cost is {self.max_cost}; it is above 0")
         missing = [path for path in self.lineup.config_paths if path and not path.exists()]
         if missing:
             raise UserError(f"{missing[0]}: no such agent config")
         if self.setting == "solo":
             self.lineup.players(1, "setting solo")
+
+    @property
+    def limits(self) -> Limits:
+        """Of one agent."""
+        return Limits(self.step_limit, self.cost_limit, self.time_limit_seconds)
 
     @property
     def lineup(self) -> Lineup:
@@ -102,36 +257,18 @@ class RunConfig:
             "agent": ",".join(self.lineup.agents),
             "model_name": self.lineup.model_name,
             "agent_config_sha256": _digests(self.lineup.config_paths),
-            "backend": self.backend,
-            "git_enabled": self.git_enabled,
-            "messaging_enabled": self.messaging_enabled,
-            "network": self.network,
-            "eval_network": self.eval_network,
-            "step_limit": self.limits.steps,
-            "cost_limit": self.limits.cost,
-            "time_limit_seconds": self.limits.seconds,
+            **self._recorded("identity"),
             "dataset": self.dataset_dir.name,
             "dataset_revision": dataset_revision(self.dataset_dir),
         }
 
     def invocation(self) -> dict[str, Any]:
         """What this call asked for beyond that."""
-        return {
-            "time": utc_now(),
-            "version": __version__,
-            "setting": self.setting,
-            "subset": self.subset,
-            "repo": self.repo,
-            "task_id": self.task_id,
-            "features": list(self.features) if self.features else None,
-            "agent_config": str(self.agent_config) if self.agent_config else None,
-            "concurrency": self.concurrency,
-            "eval_concurrency": self.eval_concurrency,
-            "auto_eval": self.auto_eval,
-            "force": self.force,
-            "max_cost": self.max_cost,
-            "sound_only": self.sound_only,
-        }
+        return {"time": utc_now(), "version": __version__, **self._recorded("invocation")}
+
+    def _recorded(self, where: str) -> dict[str, Any]:
+        values = {name: getattr(self, name) for name, option in options().items() if option.recorded == where}
+        return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
 
     def differences(self) -> list[str]:
         """How this call differs from the experiment on disk, as lines `key: there → here`."""
@@ -177,6 +314,25 @@ class RunConfig:
                 f"{self.paths.config} is no configuration of this version; take another name (-n)"
             )
         return stored
+
+
+def options() -> dict[str, Option]:
+    """By the names of the fields, in their order."""
+    return {one.name: one.metadata["option"] for one in fields(RunConfig) if "option" in one.metadata}
+
+
+def make_config(values: Mapping[str, Any]) -> RunConfig:
+    """Of what the command line, or the caller of `cooperbench.run`, has given."""
+    features = values["features"]
+    return RunConfig(
+        **{
+            **values,
+            "run_name": checked_run_name(values["run_name"]),
+            "dataset_dir": resolve_dataset_dir(values["dataset_dir"]),
+            "logs_dir": Path(values["logs_dir"]),
+            "features": None if features is None else tuple(features),
+        }
+    )
 
 
 def dataset_revision(dataset_dir: Path) -> str | None:

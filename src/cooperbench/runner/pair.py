@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from cooperbench._version import __version__
 from cooperbench.agents.base import REPO_DIR
-from cooperbench.agents.models.calls import patience_seconds
+from cooperbench.agents.llm import patience_seconds
 from cooperbench.agents.recorder import Recorder
 from cooperbench.agents.registry import get_agent, version_of
 from cooperbench.agents.session import Session

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
+from cooperbench.agents import llm
 from cooperbench.agents.mini_swe.adapter import MiniSweAgent, MiniSweAgentV2
-from cooperbench.agents.models import library
 from cooperbench.errors import UserError
 from tests.agents.mini_swe.helpers import TOOLS, run_solo
 from tests.runner.helpers import run_tiny
@@ -107,9 +107,9 @@ def test_a_key_may_be_in_the_environment_or_in_the_config(
 
 def test_without_the_extra_one_line_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "litellm", None)
-    library.load.cache_clear()
+    llm.load_litellm.cache_clear()
     with pytest.raises(UserError, match=r"pip install 'cooperbench\[agents\]'"):
-        library.load()
+        llm.load_litellm()
 
 
 def test_patience_is_a_number(tmp_path: Path, server: ModelServer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import cooperbench.retry
-from cooperbench.agents.models import calls
-from cooperbench.agents.models.library import load
+from cooperbench.agents.llm import Caller
 from cooperbench.cli import main
 from cooperbench.errors import InfraError, Interrupted, UserError
 from tests.agents.mini_swe.helpers import (
@@ -41,7 +40,7 @@ HALF = act(TOOLS, patching(golden(1)))
 def test_what_passes_is_tried_again_and_nobody_else_tries_too(
     tmp_path: Path, server: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calls, "FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(cooperbench.retry, "FIRST_PAUSE_SECONDS", 0.01)
     failures: list[Reply] = [
         error(429, retry_after="0"),
         Broken(),
@@ -230,7 +229,7 @@ def test_a_call_in_flight_does_not_hold_up_the_end() -> None:
         stopped.set()
 
     threading.Thread(target=stop).start()
-    caller = calls.Caller("m", load(), check, lambda _: None)
+    caller = Caller("m", check, lambda _: None)
     with pytest.raises(Interrupted):
         caller.ask(call)
     assert not answer.is_set()
@@ -245,4 +244,4 @@ def test_an_error_of_no_known_kind_is_an_outage(seen: Exception) -> None:
         raise seen
 
     with pytest.raises(InfraError, match="did not answer in 1 attempts"):
-        calls.Caller("m", load(), lambda: None, lambda _: None, patience=0).ask(call)
+        Caller("m", lambda: None, lambda _: None, patience=0).ask(call)

@@ -19,7 +19,7 @@ from tests.agents.frameworks import (
     using_them,
     write_config,
 )
-from tests.modelserver import ModelServer, call, error, say
+from tests.modelserver import Answer, ModelServer, ToolCall, call, error, say
 from tests.runner.helpers import run_tiny
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.xdist_group("frameworks"), pytest.mark.timeout(FIRST_TIME_SECONDS)]
 APP = "/workspace/repo/app.txt"
+ARRIVED = "while ! ls /cooperbench/team/inbox/* >/dev/null 2>&1; do sleep 0.05; done"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -70,6 +71,8 @@ def builder(number: int) -> list[Reply]:
         edit(command="str_replace", path=APP, old_str=place, new_str=f"{place}feature {number}\n"),
         edit(command="create", path=f"/workspace/repo/new{number}.txt", file_text="grüße\n"),
         tell(colleague, f"I am at {place.strip()}"),
+        # Until the colleague's message is there, however much slower it is.
+        Answer("", (ToolCall("terminal", {"command": ARRIVED, "timeout": 120}),)),
         call("sleep 60", tool="terminal"),
         *TONGUES["openhands"].last_words,
     ]
@@ -81,8 +84,8 @@ def test_two_agents_build_and_talk(tmp_path: Path, server: ModelServer) -> None:
     left = play(tmp_path, server, {"terminal": {"timeout_seconds": 3}})
     assert left.evaluation["overall_success"]
     agent = left.result["agents"]["agent1"]
-    assert (agent["status"], agent["model_calls"], agent["unpriced_calls"]) == ("submitted", 10, 10)
-    assert (agent["prompt_tokens"], agent["completion_tokens"]) == (1000, 100)
+    assert (agent["status"], agent["model_calls"], agent["unpriced_calls"]) == ("submitted", 11, 11)
+    assert (agent["prompt_tokens"], agent["completion_tokens"]) == (1100, 110)
     assert agent["agent_version"].startswith("1.")
     assert "new1.txt" in left.patch()
 
@@ -97,7 +100,7 @@ def test_two_agents_build_and_talk(tmp_path: Path, server: ModelServer) -> None:
     assert str(tmp_path) not in told, "nothing of the host"
 
     steps = left.trajectory()["steps"]
-    assert [step["action"] for step in steps].count("reply") == 10
+    assert [step["action"] for step in steps].count("reply") == 11
     assert {"tell", "run", "write_file", "send_message", "receive_message"} <= {
         step["action"] for step in steps
     }
@@ -140,6 +143,32 @@ def test_a_refusal_to_answer_is_an_outcome(tmp_path: Path, server: ModelServer) 
         tmp_path, server, lambda _: refusal if len(server.requests) > 1 else call("ls", tool="terminal")
     )
     assert (agent["status"], len(server.requests)) == ("content_policy", 4)
+
+
+@pytest.mark.parametrize(
+    ("reply", "status"),
+    [
+        (error(413, "body too large"), "context_overflow"),
+        (error(400, "too many tokens: 9 > 8"), "context_overflow"),
+        (error(422, "messages.7: odd"), "request_rejected"),
+    ],
+)
+def test_a_provider_that_refuses_later_on_is_an_outcome(
+    tmp_path: Path, server: ModelServer, reply: Reply, status: str
+) -> None:
+    agent = solo(
+        tmp_path, server, lambda _: reply if len(server.requests) > 1 else call("ls", tool="terminal")
+    )
+    assert agent["status"] == status
+
+
+@pytest.mark.parametrize("reply", [error(402, "pay"), error(400, "Payment required")])
+def test_an_empty_account_stops_the_run_also_later_on(
+    tmp_path: Path, server: ModelServer, reply: Reply
+) -> None:
+    server.script("", lambda _: reply if len(server.requests) > 1 else call("ls", tool="terminal"))
+    with pytest.raises(UserError, match="the account is used up"):
+        play(tmp_path, server, setting="solo")
 
 
 def test_a_provider_may_fail_for_as_long_as_the_harness_is_patient(

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from cooperbench.agents import swe_agent
+from cooperbench.agents.frameworks import SweAgent
 from tests.agents.worker.programs import program
 from tests.runner.helpers import run_tiny
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 pytest.importorskip("swerex")
-INSIDE = Path(swe_agent.__file__).parent / "inside"
+INSIDE = SweAgent.script.parent
 COMMON = """
 import asyncio, pathlib
 from swerex.exceptions import CommandTimeoutError, NonZeroExitCodeError
 from swerex.runtime import abstract as rex
-from swe_hook import ColleagueHook
-from swe_runtime import AgentOver, SandboxDeployment
+from swe_runtime import AgentOver, ColleagueHook, SandboxDeployment
 
 deployment = SandboxDeployment(harness)
 runtime = deployment.runtime

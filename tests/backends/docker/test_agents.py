@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cooperbench import run
-from cooperbench.agents.environments.store import DATA_VARIABLE
+from cooperbench.agents.environments import DATA_VARIABLE
 from tests.agents.frameworks import DATA, FIRST_TIME_SECONDS, TONGUES, provide, settings, tell
 from tests.agents.frameworks import write_config as write_settings
 from tests.agents.mini_swe.conftest import OTHERS_WARNINGS

@@ -1,6 +1,5 @@
-"""mini-swe-agent, the PyPI package, at work in our sandboxes: its own loop, models, prompts and config files.
+"""The PyPI package mini-swe-agent in our sandboxes: its own loop, models, prompts and config files.
 
-`adapter` has the two agents (actions as text, actions as tool calls), `framework` imports the package quietly,
-`config` makes one configuration of its defaults and the user's file, and `loop` puts our sandbox, colleagues, limits
-and accounts under its classes. `loop` and `config` import the package, so they are imported after `framework.load()`.
+`adapter` has the two agents, `config` makes one configuration of the framework's defaults and the user's file, and
+`loop` puts our sandbox, colleagues, limits and accounts under the framework's classes.
 """

@@ -20,7 +20,7 @@ from minisweagent.models.litellm_textbased_model import LitellmTextbasedModelCon
 from minisweagent.utils.serialize import recursive_merge
 from pydantic import BaseModel, ValidationError
 
-from cooperbench.agents.base import REPO_DIR
+from cooperbench.agents.base import REPO_DIR, read_yaml
 from cooperbench.errors import UserError
 from cooperbench.text import names_for_error, printable
 
@@ -114,14 +114,7 @@ def _defaults(style: Style) -> dict[str, Any]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    import yaml
-
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such agent config") from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UserError(f"{path} is no readable YAML: {' '.join(str(error).split())}") from error
+    content = read_yaml(path)
     if content is None:
         return {}
     if not isinstance(content, dict):

@@ -16,10 +16,15 @@ from minisweagent.models.litellm_model import LitellmModel
 from minisweagent.models.litellm_textbased_model import LitellmTextbasedModel
 
 from cooperbench.agents.base import REPO_DIR
+from cooperbench.agents.llm import (
+    DEFAULT_CALL_SECONDS,
+    NO_OTHER_RETRIES,
+    Caller,
+    load_litellm,
+    usage_of,
+)
 from cooperbench.agents.mini_swe.config import UNAME
-from cooperbench.agents.models.calls import DEFAULT_CALL_SECONDS, NO_OTHER_RETRIES, Caller
-from cooperbench.agents.models.library import load
-from cooperbench.agents.models.usage import usage_of
+from cooperbench.agents.worker.client import message_text
 from cooperbench.errors import AgentFailure
 from cooperbench.text import plural
 
@@ -75,17 +80,15 @@ class SandboxEnvironment:
         return {"info": {"config": {"environment": self.config.model_dump(), "environment_type": kind}}}
 
 
-class Asking:
-    """What both models do in our way: call, account, keep on record."""
+class ModelCalls:
+    """What both models do in our way: call, account, record."""
 
     def __init__(self, session: Session, config: Config) -> None:
         assert session.model is not None
         self._session = session
-        self._litellm = load()
+        self._litellm = load_litellm()
         self._model = session.model
-        self._caller = Caller(
-            session.model, self._litellm, session.check_running, session.note, again=session.check_limits
-        )
+        self._caller = Caller(session.model, session.check_running, session.note, again=session.check_limits)
         self.last_cost = 0.0
         self._said_unpriced = False
         asked_for = config.model.get("model_kwargs", {}).get("timeout") or DEFAULT_CALL_SECONDS
@@ -117,18 +120,18 @@ class Asking:
 class ToolCallModel(LitellmModel):
     """Actions as calls of the tool `bash`."""
 
-    def __init__(self, asking: Asking, **config: Any) -> None:
+    def __init__(self, calls: ModelCalls, **config: Any) -> None:
         super().__init__(**config)
         # The framework tries nothing again: neither Ctrl-C nor a time limit would end that.
         self.abort_exceptions = [Exception]
-        self._asking = asking
+        self._calls = calls
 
     def _query(self, messages: list[dict[str, str]], **kwargs: Any) -> Any:
         ask = super()._query
-        return self._asking.ask(lambda **more: ask(messages, **more), kwargs)
+        return self._calls.ask(lambda **more: ask(messages, **more), kwargs)
 
     def _calculate_cost(self, response: Any) -> dict[str, float]:  # noqa: ARG002  # known since it came
-        return {"cost": self._asking.last_cost}
+        return {"cost": self._calls.last_cost}
 
     def get_template_vars(self, **kwargs: Any) -> Message:
         """Without the settings of the model: a key may be among them."""
@@ -151,7 +154,7 @@ class Loop(DefaultAgent):
         # The framework's clock is ours: an outage of the provider is not the agent's time.
         self._start_time = time.time() - self._session.seconds
         for message in self._session.incoming():
-            text = f"Message from {message.sender}:\n\n{message.text}"
+            text = message_text(message.sender, message.text)
             super().add_messages(self.model.format_message(role="user", content=text))
         return super().query()
 

@@ -1,19 +1,18 @@
-"""The adapter for agents that are programs: `-a ./my_agent`, and the base of our own framework adapters."""
+"""The adapter for agents that are programs: `-a ./my_agent`, and the base of the frameworks' adapters."""
 
 from __future__ import annotations
 
 import os
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING
 
-from cooperbench.agents.environments.frameworks import get_framework
-from cooperbench.agents.environments.store import Environment, get_environment
-from cooperbench.agents.worker.dialogue import DEFAULT_SILENCE_SECONDS, Dialogue, start_message
+from cooperbench.agents.base import read_yaml
 from cooperbench.agents.worker.process import Worker
+from cooperbench.agents.worker.protocol import DEFAULT_SILENCE_SECONDS, RequestServer, start_message
 from cooperbench.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from cooperbench.agents.session import Session
     from cooperbench.models import Pair, Setting
@@ -49,55 +48,16 @@ class WorkerAgent:
     def check(self, config_path: Path | None, pairs: Sequence[Pair], setting: Setting) -> None:  # noqa: ARG002
         self.command()
         if config_path is not None:
-            read_config(config_path)
+            read_yaml(config_path)
 
     def run(self, session: Session) -> None:
-        config = None if session.config_path is None else read_config(session.config_path)
+        config = None if session.config_path is None else read_yaml(session.config_path)
         worker = Worker(self.command(), session.folder / WORKER_LOG, self.environment())
         try:
             start = start_message(session, config, model_variables(os.environ))
-            Dialogue(session, worker, self.silence_seconds).run(start)
+            RequestServer(session, worker, self.silence_seconds).run(start)
         finally:
             worker.close()
-
-
-class FrameworkAgent(WorkerAgent):
-    """A worker of ours in the environment of a framework; its config is a mapping, and the client is on its path."""
-
-    framework: ClassVar[str]
-    """Its name in the table of frameworks."""
-    sections: ClassVar[tuple[str, ...]] = ()
-    """What the agent config may have at its top."""
-
-    @classmethod
-    def version(cls) -> str | None:
-        return cls.installed().version
-
-    @classmethod
-    def installed(cls) -> Environment:
-        return get_environment(get_framework(cls.framework))
-
-    def config(self, path: Path | None) -> dict[str, Any] | None:
-        config = None if path is None else read_config(path)
-        if config is not None and not isinstance(config, dict):
-            raise UserError(f"{path} holds no mapping")
-        return config
-
-    def environment(self) -> Mapping[str, str]:
-        return {
-            "PYTHONPATH": str(Path(__file__).parent),
-            "PYTHONDONTWRITEBYTECODE": "1",
-            # Its price list from the network would cost seconds at every start.
-            "LITELLM_LOCAL_MODEL_COST_MAP": "True",
-        }
-
-    def check(self, config_path: Path | None, pairs: Sequence[Pair], setting: Setting) -> None:
-        super().check(config_path, pairs, setting)
-        unknown = [key for key in self.config(config_path) or {} if key not in self.sections]
-        if unknown:
-            raise UserError(
-                f"{config_path} has no section {unknown[0]!r}; there are: {', '.join(self.sections)}"
-            )
 
 
 def program_agent(path: Path) -> type[WorkerAgent]:
@@ -126,17 +86,3 @@ def model_variables(environment: Mapping[str, str]) -> dict[str, str]:
         for name, value in environment.items()
         if name.upper().endswith(_MODEL_VARIABLES) or name.upper().startswith(_MODEL_PREFIXES)
     }
-
-
-def read_config(path: Path) -> Any:
-    """The agent config as a worker gets it: YAML or JSON, parsed; what is neither is handed on as text."""
-    import yaml
-
-    try:
-        text = path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from error
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise UserError(f"{path} is no readable YAML: {' '.join(str(error).split())}") from error

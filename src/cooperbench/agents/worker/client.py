@@ -17,9 +17,21 @@ from __future__ import annotations
 import base64
 import json
 import os
+import shlex
 import sys
 import threading
 from typing import Any, BinaryIO, NamedTuple
+
+LONGEST_ARGUMENT = 100_000
+"""One argument of a command may not have more than 128 KiB: longer commands go through a file."""
+
+_RESTORE = """\
+exec 2>&1
+_cb={folder}
+if [ -e "$_cb/state" ]; then . "$_cb/state"; else mkdir -p "$_cb"; cd {start} || exit; fi
+trap '_cb_code=$?; trap - EXIT; {{ export -p; declare -f; printf "cd %q\\n" "$PWD"; }} >"$_cb/state.new" &&
+    mv "$_cb/state.new" "$_cb/state"; exit $_cb_code' EXIT
+"""
 
 
 class HarnessError(Exception):
@@ -50,6 +62,9 @@ class Result(NamedTuple):
 
 class Harness:
     """The way to the sandbox, the colleagues and the record. May be used from several threads."""
+
+    ended_as: type[BaseException] = Ended
+    """What to raise once the agent is over; a framework that catches every Exception needs something else."""
 
     def __init__(self, requests: BinaryIO, answers: BinaryIO) -> None:
         self._requests = requests
@@ -149,10 +164,14 @@ class Harness:
         """Not the agent's fault: `user` (a key that is refused: stops the run) or `infra` (is tried again)."""
         self._send({"type": "failed", "kind": kind, "message": message})
 
+    def finish(self, verdict: tuple[str, str, str]) -> None:
+        """`done` or `failed`, its status or kind, and a message."""
+        (self.done if verdict[0] == "done" else self.failed)(verdict[1], verdict[2])
+
     def _ask(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
         with self._lock:
             if self._ended is not None:
-                raise Ended(self._ended)
+                raise self.ended_as(self._ended)
             self._count += 1
             self._send({"id": self._count, "method": method, "params": params})
             answer = self._receive()
@@ -164,7 +183,7 @@ class Harness:
             if error["kind"] == "not_found":
                 raise FileNotFoundError(params.get("path", ""))
             self._ended = error["message"]
-            raise Ended(self._ended)
+            raise self.ended_as(self._ended)
 
     def _send(self, message: dict[str, Any]) -> None:
         self._requests.write(json.dumps(message).encode() + b"\n")
@@ -174,8 +193,44 @@ class Harness:
         line = self._answers.readline()
         if not line:
             self._ended = "the harness is gone"
-            raise Ended(self._ended)
+            raise self.ended_as(self._ended)
         return dict(json.loads(line))
+
+
+class Shell:
+    """A shell that keeps its state, for frameworks that expect a terminal; several may exist under different names.
+
+    Each command still is a fresh bash with a time limit of its own. What a terminal would carry over (the working
+    directory, exported variables, functions) is saved in the sandbox when a command ends, and read before the next.
+    """
+
+    def __init__(self, harness: Harness, name: str = "main", start_folder: str = "") -> None:
+        self._harness = harness
+        self._folder = f"/tmp/.cooperbench-shell/{name}"  # noqa: S108  # in the sandbox
+        self._start_folder = start_folder or str(harness.start["repo_dir"])
+
+    def run(
+        self, command: str, *, timeout_seconds: float = 600.0, step: bool = True, thought: str = ""
+    ) -> Result:
+        """stdout has everything, in the order in which it was written. A command that is ended leaves no trace."""
+        preamble = _RESTORE.format(folder=shlex.quote(self._folder), start=shlex.quote(self._start_folder))
+        text = f"{preamble}eval {shlex.quote(command)}"
+        if len(text.encode("utf-8", "surrogatepass")) > LONGEST_ARGUMENT:
+            path = f"{self._folder}-command"
+            self._harness.write_file(path, command.encode("utf-8", "surrogateescape"), step=False)
+            text = f"{preamble}. {shlex.quote(path)}"
+        return self._harness.exec(
+            text, timeout_seconds=timeout_seconds, step=step, thought=thought, shown=command
+        )
+
+    def reset(self) -> None:
+        """As if nothing had been done in it."""
+        self._harness.exec(f"rm -rf {shlex.quote(self._folder)}", step=False)
+
+
+def message_text(sender: str, text: str) -> str:
+    """A colleague's message as the model is shown it."""
+    return f"Message from {sender}:\n\n{text}"
 
 
 def connect() -> Harness:

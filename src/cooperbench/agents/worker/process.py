@@ -27,7 +27,7 @@ LINE_BYTES = 64 * 1024 * 1024
 """The longest line that is taken from a worker."""
 LOG_BYTES = 16 * 1024 * 1024
 """What is kept of its stderr."""
-_HANDED_ON = (
+_PASSED_ON = (
     "PATH",
     "LANG",
     "LC_ALL",
@@ -72,7 +72,7 @@ class Worker:
                 stderr=subprocess.PIPE,
                 bufsize=0,
                 cwd=self._home.name,
-                env=_little_environment(self._home.name) | dict(environment),
+                env=_minimal_environment(self._home.name) | dict(environment),
                 pass_fds=[told],
                 start_new_session=True,  # Ctrl-C is the harness's to handle
             )
@@ -109,7 +109,7 @@ class Worker:
             if not select.select([pipe], [], [], _WAKE_SECONDS)[0]:
                 if time.monotonic() - self._last_heard > silence_seconds:
                     raise InfraError(
-                        f"{self._name} has not been heard of for {silence_seconds:g} s{self.last_words()}"
+                        f"{self._name} has not been heard of for {silence_seconds:g} s{self.stderr_tail()}"
                     )
                 continue
             piece = os.read(pipe.fileno(), _READ_BYTES)
@@ -121,7 +121,7 @@ class Worker:
         del self._unread[: end + 1]
         return self._parsed(line)
 
-    def heard(self) -> None:
+    def reset_silence(self) -> None:
         """Silence counts from now: it was we who were busy."""
         self._last_heard = time.monotonic()
 
@@ -149,7 +149,7 @@ class Worker:
                     pipe.close()
         self._home.cleanup()
 
-    def last_words(self) -> str:
+    def stderr_tail(self) -> str:
         """The end of its stderr, to be put behind a sentence."""
         words = self._errors.tail()
         return f": {words}" if words else ""
@@ -159,7 +159,7 @@ class Worker:
         self._errors.join()
         code = self._process.returncode
         how = "closed its stdout" if code is None else f"ended with exit code {code}"
-        return InfraError(f"{self._name} {how} in mid-work{self.last_words()}")
+        return InfraError(f"{self._name} {how} in mid-work{self.stderr_tail()}")
 
     def _parsed(self, line: bytes) -> dict[str, Any]:
         try:
@@ -206,8 +206,8 @@ class _ErrorLog:
         self._thread.join(_END_SECONDS)
 
 
-def _little_environment(home: str) -> dict[str, str]:
+def _minimal_environment(home: str) -> dict[str, str]:
     """What any program needs. No key of the user's: those that the model needs come in the first message."""
-    names = (*_HANDED_ON, *_PROXIES, *(name.upper() for name in _PROXIES))
+    names = (*_PASSED_ON, *_PROXIES, *(name.upper() for name in _PROXIES))
     kept = {name: value for name in names if (value := os.environ.get(name)) is not None}
     return kept | {"HOME": home, "TMPDIR": home, "PYTHONUNBUFFERED": "1"}

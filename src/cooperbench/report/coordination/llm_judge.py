@@ -15,10 +15,15 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from cooperbench._version import __version__
-from cooperbench.agents.models.calls import DEFAULT_CALL_SECONDS, NO_OTHER_RETRIES, Caller
-from cooperbench.agents.models.keys import check_model
-from cooperbench.agents.models.library import load, warm_up
-from cooperbench.agents.models.usage import usage_of
+from cooperbench.agents.llm import (
+    DEFAULT_CALL_SECONDS,
+    NO_OTHER_RETRIES,
+    Caller,
+    check_model,
+    load_litellm,
+    usage_of,
+    warm_up,
+)
 from cooperbench.errors import AgentFailure, InfraError, Interrupted
 from cooperbench.models import Usage
 from cooperbench.redaction import redact
@@ -139,13 +144,13 @@ class _Judge:
     def __init__(self, model: str, stop: threading.Event) -> None:
         self._model = model
         self._stop = stop
-        self._litellm = load()
+        self._litellm = load_litellm()
 
     def judge(self, pair: PairData) -> tuple[dict[str, Any], Usage]:
         """The record that now is judge.json, and what it cost."""
         case = judge_prompt(pair)
         messages = [{"role": "system", "content": case.system}, {"role": "user", "content": case.text}]
-        caller = Caller(self._model, self._litellm, self._check, lambda _: None)
+        caller = Caller(self._model, self._check, lambda _: None)
         usage = Usage()
         problems: tuple[str, ...] = ()
         best = None

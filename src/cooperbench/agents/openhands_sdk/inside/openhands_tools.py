@@ -12,6 +12,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from client import Shell
 from openhands.sdk import TextContent
 from openhands.sdk.tool import Action, Observation, Tool, ToolDefinition, ToolExecutor, register_tool
 from openhands.tools.file_editor import FileEditorAction, FileEditorObservation, FileEditorTool
@@ -20,7 +21,6 @@ from openhands.tools.task_tracker import TaskTrackerTool
 from openhands.tools.terminal import TerminalAction, TerminalObservation, TerminalTool
 from openhands.tools.terminal.metadata import CmdOutputMetadata
 from pydantic import Field
-from shell import Shell
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -161,8 +161,8 @@ class SendMessage(ToolExecutor):
         return SendMessageObservation.from_text(result.output, is_error=result.returncode != 0)
 
 
-class Desk:
-    """What the tools below stand on. The SDK makes them from their classes, and one process serves one agent."""
+class ToolContext:
+    """What the tools below need. The SDK makes them from their classes, and one process serves one agent."""
 
     harness: ClassVar[Harness]
     terminal_seconds: ClassVar[float]
@@ -173,9 +173,11 @@ class SandboxTerminalTool(TerminalTool):
     @classmethod
     def create(cls, conv_state: Any) -> Sequence[ToolDefinition]:
         (tool,) = TerminalTool.create(
-            conv_state, executor=SandboxTerminal(Desk.harness, Desk.terminal_seconds)
+            conv_state, executor=SandboxTerminal(ToolContext.harness, ToolContext.terminal_seconds)
         )
-        note = _TERMINAL_NOTE.format(repo_dir=Desk.harness.start["repo_dir"], seconds=Desk.terminal_seconds)
+        note = _TERMINAL_NOTE.format(
+            repo_dir=ToolContext.harness.start["repo_dir"], seconds=ToolContext.terminal_seconds
+        )
         return [tool.model_copy(update={"description": tool.description + note})]
 
 
@@ -183,21 +185,23 @@ class SandboxFileEditorTool(FileEditorTool):
     @classmethod
     def create(cls, conv_state: Any) -> Sequence[ToolDefinition]:
         (tool,) = FileEditorTool.create(conv_state)
-        place, shown = str(conv_state.workspace.working_dir), str(Desk.harness.start["repo_dir"])
+        place, shown = str(conv_state.workspace.working_dir), str(ToolContext.harness.start["repo_dir"])
         told = {"description": tool.description.replace(place, shown)}
-        return [tool.set_executor(SandboxEditor(Desk.harness, Desk.mirror)).model_copy(update=told)]
+        return [
+            tool.set_executor(SandboxEditor(ToolContext.harness, ToolContext.mirror)).model_copy(update=told)
+        ]
 
 
 class SendMessageTool(ToolDefinition[SendMessageAction, SendMessageObservation]):
     @classmethod
     def create(cls, conv_state: Any) -> Sequence[ToolDefinition]:  # noqa: ARG003  # the SDK's signature
-        colleagues = ", ".join(Desk.harness.start["colleagues"])
+        colleagues = ", ".join(ToolContext.harness.start["colleagues"])
         return [
             cls(
                 action_type=SendMessageAction,
                 observation_type=SendMessageObservation,
                 description=f"Tell a colleague ({colleagues}) something, as `send_message` in the terminal does.",
-                executor=SendMessage(Desk.harness),
+                executor=SendMessage(ToolContext.harness),
             )
         ]
 
@@ -213,7 +217,7 @@ def sandbox_tools(
     harness: Harness, names: Sequence[str], terminal_seconds: float, mirror: Path
 ) -> list[Tool]:
     """The tools of an agent, made known to the SDK."""
-    Desk.harness, Desk.terminal_seconds, Desk.mirror = harness, terminal_seconds, mirror
+    ToolContext.harness, ToolContext.terminal_seconds, ToolContext.mirror = harness, terminal_seconds, mirror
     tools = [_TOOLS[name] for name in names]
     if harness.start["colleagues"]:
         tools.append(SendMessageTool)

@@ -1,6 +1,7 @@
-"""OpenHands at work: its Agent, LLM and Conversation, with our sandbox, colleagues, limits and accounts.
+"""The worker of the agent `openhands`: the SDK's Agent, LLM and Conversation with our sandbox, messages and limits.
 
-Runs in OpenHands' environment, not in ours: besides the SDK it imports the files beside it and the worker client.
+Runs in OpenHands' environment, not in ours: besides the SDK it imports the file beside it and those of `worker/` that
+stand alone. The agent config has the SDK's own settings, by section.
 """
 
 from __future__ import annotations
@@ -8,21 +9,20 @@ from __future__ import annotations
 import inspect
 import os
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from client import Ended, Harness, connect
-from model_faults import Verdict
+from client import Ended, Harness, connect, message_text
+from model_faults import Verdict, detail, for_user, judge_model_error
 from openhands.sdk import LLM, Agent, Conversation, Event
 from openhands.sdk.conversation.exceptions import ConversationRunError
 from openhands.sdk.conversation.state import ConversationExecutionStatus
 from openhands.sdk.event import MessageEvent, SystemPromptEvent
 from openhands.sdk.event.conversation_error import ConversationErrorEvent
 from openhands.sdk.llm import content_to_str
-from openhands.sdk.llm.exceptions.types import LLMContentPolicyViolationError
+from openhands.sdk.llm.exceptions import types as faults
 from openhands.tools.preset.default import get_default_condenser
-from openhands_faults import judge
-from openhands_settings import BadSettings, Settings, read_settings
 from openhands_tools import sandbox_tools
 from pydantic import PrivateAttr
 
@@ -30,6 +30,72 @@ TRAJECTORY = "openhands"
 """The folder with what the SDK itself writes down, beside trajectory.json."""
 _MOST_REFUSALS = 3
 """In a row, by the provider's content filter. The SDK would go on asking until its iterations are used up."""
+_CONVERSATION = {
+    "max_iteration_per_run",
+    "stuck_detection",
+    "stuck_detection_thresholds",
+    "max_budget_per_run",
+}
+_DEFAULT_TOOLS = ("terminal", "file_editor", "task_tracker")
+_OURS_IN_AGENT = {"llm", "tools"}
+_DEFAULT_TERMINAL_SECONDS = 300.0
+_OUTCOMES = (
+    (faults.LLMContextWindowExceedError, "context_overflow"),
+    (faults.LLMContentPolicyViolationError, "content_policy"),
+    (faults.LLMMalformedConversationHistoryError, "request_rejected"),
+    (faults.LLMMalformedActionError, "format_error"),
+    (faults.LLMNoActionError, "format_error"),
+    (faults.FunctionCallConversionError, "format_error"),
+    (faults.FunctionCallValidationError, "format_error"),
+    (faults.FunctionCallNotExistsError, "format_error"),
+)
+
+
+class BadSettings(Exception):
+    """One line for the user."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    llm: dict[str, Any]
+    agent: dict[str, Any]
+    conversation: dict[str, Any]
+    tools: tuple[str, ...]
+    terminal_seconds: float
+
+
+def read_settings(start: dict[str, Any], llm_class: Any, agent_class: Any) -> Settings:
+    config = start["config"] or {}
+    llm = _section(config, "llm", set(llm_class.model_fields))
+    agent = _section(config, "agent", set(agent_class.model_fields) - _OURS_IN_AGENT)
+    conversation = _section(config, "conversation", _CONVERSATION)
+    terminal = _section(config, "terminal", {"timeout_seconds"})
+    tools = config.get("tools", list(_DEFAULT_TOOLS))
+    if not isinstance(tools, list) or not set(tools) <= set(_DEFAULT_TOOLS):
+        raise BadSettings(f"agent config: tools is a list of {', '.join(_DEFAULT_TOOLS)}, not {tools!r}")
+    steps = start["limits"]["steps"]
+    if steps is not None:
+        # The harness counts steps; this is only so that the SDK's own limit does not come first.
+        conversation.setdefault("max_iteration_per_run", 2 * int(steps) + 50)
+    return Settings(
+        {"model": start["model"], "usage_id": "agent"} | llm,
+        agent,
+        conversation,
+        tuple(tools),
+        float(terminal.get("timeout_seconds", _DEFAULT_TERMINAL_SECONDS)),
+    )
+
+
+def _section(config: dict[str, Any], name: str, known: set[str]) -> dict[str, Any]:
+    section = config.get(name) or {}
+    if not isinstance(section, dict):
+        raise BadSettings(f"agent config: {name} is no mapping")
+    unknown = sorted(set(section) - known)
+    if unknown:
+        raise BadSettings(
+            f"agent config: {name} has no setting {unknown[0]!r}; there are: {', '.join(sorted(known))}"
+        )
+    return dict(section)
 
 
 class Refused(Exception):
@@ -79,7 +145,7 @@ class AccountedLLM(LLM):
         except Exception as error:
             self._errors.append(error)
             latest = self._errors[-_MOST_REFUSALS:]
-            refused = [isinstance(each, LLMContentPolicyViolationError) for each in latest]
+            refused = [isinstance(each, faults.LLMContentPolicyViolationError) for each in latest]
             if len(latest) == _MOST_REFUSALS and all(refused):
                 raise Refused(str(error)) from error
             raise
@@ -122,16 +188,15 @@ class ColleagueAgent(Agent):
 
     def step(self, conversation: Any, *args: Any, **kwargs: Any) -> None:
         for message in self._harness.incoming():
-            conversation.send_message(
-                f"Message from {message['from']}:\n\n{message['text']}", sender=message["from"]
-            )
+            text = message_text(message["from"], message["text"])
+            conversation.send_message(text, sender=message["from"])
         super().step(conversation, *args, **kwargs)
 
 
 def main() -> None:
     harness = connect()
     try:
-        end(harness, work(harness))
+        harness.finish(work(harness))
     except Ended:
         return
     except BadSettings as error:
@@ -200,11 +265,19 @@ def outcome(conversation: Any, llm: AccountedLLM, model: str) -> Verdict:
     return Verdict("failed", "infra", detail)
 
 
-def end(harness: Harness, verdict: Verdict) -> None:
-    if verdict.type == "done":
-        harness.done(verdict.kind, verdict.message)
-    else:
-        harness.failed(verdict.kind, verdict.message)
+def judge(error: BaseException, model: str, *, first_call: bool) -> Verdict:
+    """What a broken conversation means. The SDK has retried already, and wrapped the provider's error in its own."""
+    for kind, status in _OUTCOMES:
+        if isinstance(error, kind):
+            return Verdict("done", status, detail(error))
+    cause = error.__cause__ if isinstance(error, faults.LLMError) and error.__cause__ else error
+    verdict = judge_model_error(cause, model, first_call=first_call)
+    if isinstance(error, faults.LLMAuthenticationError) and verdict.kind != "user":
+        # The SDK knows it by the words where a provider answers with another status than 401.
+        return for_user(model, f"the provider does not accept the key: {detail(error)}")
+    if isinstance(error, faults.LLMContextWindowTooSmallError):
+        return for_user(model, detail(error))
+    return verdict
 
 
 if __name__ == "__main__":

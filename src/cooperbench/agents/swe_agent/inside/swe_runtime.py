@@ -1,4 +1,4 @@
-"""SWE-ReX's deployment and runtime over our sandbox: no server, no network. Runs in SWE-agent's environment.
+"""SWE-ReX's deployment and runtime over our sandbox, and a hook for messages. Runs in SWE-agent's environment.
 
 SWE-agent runs every call in an event loop of its own, so nothing here may be bound to one; the calls block, which is
 fine with one agent a process.
@@ -12,8 +12,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from client import Ended, Harness, Result
-from shell import Shell
+from client import Harness, Result, Shell, message_text
 from swerex.deployment.abstract import AbstractDeployment
 from swerex.exceptions import CommandTimeoutError, NonZeroExitCodeError, SessionDoesNotExistError
 from swerex.runtime import abstract as rex
@@ -32,6 +31,7 @@ class SandboxRuntime(rex.AbstractRuntime):
 
     def __init__(self, harness: Harness) -> None:
         self._harness = harness
+        harness.ended_as = AgentOver
         self._shells: dict[str, Shell] = {}
         self.action: tuple[str, str] | None = None
         """The thought and the command of the agent that is being carried out; None: the framework's own doing."""
@@ -76,7 +76,7 @@ class SandboxRuntime(rex.AbstractRuntime):
             words = f"export {name}={shlex.quote(value)}; {words}"
         if command.cwd:
             words = f"cd {shlex.quote(str(command.cwd))} && {{ {words}\n}}"
-        result = self._plumb(words, command.timeout or _DEFAULT_SECONDS)
+        result = self._run_unrecorded(words, command.timeout or _DEFAULT_SECONDS)
         if result.timed_out:
             raise CommandTimeoutError(f"{command.command!r} took longer than {command.timeout} seconds")
         if command.check and result.returncode:
@@ -84,10 +84,7 @@ class SandboxRuntime(rex.AbstractRuntime):
         return rex.CommandResponse(stdout=result.stdout, stderr=result.stderr, exit_code=result.returncode)
 
     async def read_file(self, request: rex.ReadFileRequest) -> rex.ReadFileResponse:
-        try:
-            data = self._harness.read_file(str(request.path))
-        except Ended as end:
-            raise AgentOver(str(end)) from None
+        data = self._harness.read_file(str(request.path))
         return rex.ReadFileResponse(
             content=data.decode(request.encoding or "utf-8", request.errors or "strict")
         )
@@ -110,15 +107,8 @@ class SandboxRuntime(rex.AbstractRuntime):
 
     def _run(self, shell: Shell, command: str, seconds: float | None) -> Result:
         thought, _ = self.action or ("", "")
-        try:
-            return shell.run(
-                command,
-                timeout_seconds=seconds or _DEFAULT_SECONDS,
-                step=self.action is not None,
-                thought=thought,
-            )
-        except Ended as end:
-            raise AgentOver(str(end)) from None
+        is_step = self.action is not None
+        return shell.run(command, timeout_seconds=seconds or _DEFAULT_SECONDS, step=is_step, thought=thought)
 
     def _upload_folder(self, source: Path, target: str) -> None:
         """All in one command: where the sandbox is far away, each file by itself would take a while."""
@@ -129,21 +119,15 @@ class SandboxRuntime(rex.AbstractRuntime):
                 name, mode = shlex.quote(str(place)), 755 if os.access(path, os.X_OK) else 644
                 lines += [f"mkdir -p {shlex.quote(str(place.parent))}", f"base64 -d >{name} <<'.'"]
                 lines += [base64.b64encode(path.read_bytes()).decode(), ".", f"chmod {mode} {name}"]
-        placed = self._plumb("bash", _DEFAULT_SECONDS, "\n".join(lines).encode())
+        placed = self._run_unrecorded("bash", _DEFAULT_SECONDS, "\n".join(lines).encode())
         if placed.returncode:
             raise NonZeroExitCodeError(f"{source.name} cannot be placed at {target}: {placed.output}")
 
-    def _plumb(self, command: str, seconds: float, stdin: bytes = b"") -> Result:
-        try:
-            return self._harness.exec(command, timeout_seconds=seconds, step=False, stdin=stdin)
-        except Ended as end:
-            raise AgentOver(str(end)) from None
+    def _run_unrecorded(self, command: str, seconds: float, stdin: bytes = b"") -> Result:
+        return self._harness.exec(command, timeout_seconds=seconds, step=False, stdin=stdin)
 
     def _place(self, path: str, data: bytes, *, executable: bool = False) -> None:
-        try:
-            self._harness.write_file(path, data, step=False, executable=executable)
-        except Ended as end:
-            raise AgentOver(str(end)) from None
+        self._harness.write_file(path, data, step=False, executable=executable)
 
 
 def with_quick_pip(command: str) -> str:
@@ -175,3 +159,53 @@ class SandboxDeployment(AbstractDeployment):
 
     def __del__(self) -> None:
         """Instead of the base's, which would stop it in an event loop that is gone."""
+
+
+class ColleagueHook:
+    """An agent hook of SWE-agent's, without its base class: messages in, prompts and actions to the record."""
+
+    def __init__(self, harness: Harness, runtime: SandboxRuntime) -> None:
+        self._harness = harness
+        self._runtime = runtime
+        self._agent: Any = None
+        self._told: set[str] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("on_"):
+            return lambda **_: None
+        raise AttributeError(name)
+
+    def on_init(self, *, agent: Any) -> None:
+        self._agent = agent
+
+    def on_tools_installation_started(self) -> None:
+        self._runtime.installing = True
+
+    def on_setup_attempt(self) -> None:
+        """They are installed."""
+        self._runtime.installing = False
+
+    def on_query_message_added(self, *, role: str, content: Any, message_type: str, **_: Any) -> None:
+        """The prompts, once each; what the model and the sandbox say is on record already."""
+        kind = {"system_prompt": "system"}.get(message_type, "task" if role == "user" else "")
+        if kind and kind not in self._told:
+            self._told.add(kind)
+            self._harness.tell(content if isinstance(content, str) else str(content), kind)
+
+    def on_step_start(self) -> None:
+        """Before the model is asked: what colleagues wrote."""
+        for message in self._harness.incoming():
+            self._agent._append_history(
+                {
+                    "role": "user",
+                    "content": message_text(message["from"], message["text"]),
+                    "agent": self._agent.name,
+                    "message_type": "user",
+                }
+            )
+
+    def on_action_started(self, *, step: Any) -> None:
+        self._runtime.action = (step.thought, step.action)
+
+    def on_action_executed(self, *, step: Any) -> None:  # noqa: ARG002  # the hook's signature
+        self._runtime.action = None

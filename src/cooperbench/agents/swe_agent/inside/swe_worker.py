@@ -1,6 +1,7 @@
-"""SWE-agent at work: its SWEEnv, agent and configs, with our sandbox, colleagues, limits and accounts.
+"""The worker of the agent `swe_agent`: SWE-agent's SWEEnv, agent and configs with our sandbox, messages and limits.
 
-Runs in SWE-agent's environment, not in ours: besides SWE-agent it imports the files beside it and the worker client.
+Runs in SWE-agent's environment, not in ours: besides SWE-agent it imports the file beside it and those of `worker/`
+that stand alone.
 """
 
 from __future__ import annotations
@@ -14,12 +15,11 @@ from typing import Any
 
 import litellm
 import yaml
-from client import Ended, Harness, connect
+from client import Harness, connect
 from litellm.exceptions import ContentPolicyViolationError
 from model_faults import Verdict, judge_model_error
 from pydantic import ValidationError
-from swe_hook import ColleagueHook
-from swe_runtime import AgentOver, SandboxDeployment
+from swe_runtime import AgentOver, ColleagueHook, SandboxDeployment
 
 TRAJECTORY = "swe_agent"
 """The folder with what SWE-agent itself writes down, beside trajectory.json."""
@@ -49,10 +49,7 @@ class Asked:
         """Of the last call, if it failed."""
 
     def __call__(self, **kwargs: Any) -> Any:
-        try:
-            self._harness.check_limits()
-        except Ended as end:
-            raise AgentOver(str(end)) from None
+        self._harness.check_limits()
         started = time.monotonic()
         self.error = None
         try:
@@ -92,16 +89,13 @@ class Asked:
 
 def main() -> None:
     harness = connect()
+    harness.ended_as = AgentOver
     try:
-        verdict = work(harness)
-    except (AgentOver, Ended):
+        harness.finish(work(harness))
+    except AgentOver:
         return
     except BadConfig as error:
-        verdict = Verdict("failed", "user", str(error))
-    if verdict.type == "done":
-        harness.done(verdict.kind, verdict.message)
-    else:
-        harness.failed(verdict.kind, verdict.message)
+        harness.failed("user", str(error))
 
 
 def work(harness: Harness) -> Verdict:

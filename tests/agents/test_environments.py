@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cooperbench.agents.environments.frameworks import FRAMEWORKS, Framework, get_framework
-from cooperbench.agents.environments.interpreters import checked_interpreter, find_interpreter
-from cooperbench.agents.environments.store import (
+from cooperbench.agents.environments import (
+    FRAMEWORKS,
+    Framework,
+    checked_interpreter,
     environments_dir,
     find_environment,
+    find_interpreter,
     get_environment,
+    get_framework,
     install,
     remove,
 )

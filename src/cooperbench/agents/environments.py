@@ -1,8 +1,11 @@
-"""The environments on disk: made beside their place and moved there whole, so that a half-made one is never used.
+"""The frameworks that have a virtual environment of their own: which ones, and how an environment is made and found.
 
-`<data>/agents/NAME/` has the virtual environment (`venv`), for a framework without releases its source (`source`), and
-`environment.json`, which is written last and says what is in it. A virtual environment cannot be moved: it is made in
-a folder with a name of its own, and `NAME` is a link to it.
+Their dependencies conflict with each other and with ours. An environment is made beside its place and put there whole,
+so that a half-made one is never used: `<data>/agents/NAME/` has the virtual environment (`venv`), for a framework
+without releases its source (`source`), and `environment.json`, which is written last and says what is in it. A virtual
+environment cannot be moved: it is made in a folder with a name of its own, and `NAME` is a link to it.
+
+The Python is one that is on the machine already. How a framework is run is told in `frameworks`, not here.
 """
 
 from __future__ import annotations
@@ -10,26 +13,81 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cooperbench.agents.environments.interpreters import checked_interpreter, find_interpreter
 from cooperbench.errors import UserError
 from cooperbench.storage import read_json, utc_now, write_json
 from cooperbench.temporary import remove_tree
 from cooperbench.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from cooperbench.agents.environments.frameworks import Framework
-
+Version = tuple[int, int]
 DATA_VARIABLE = "COOPERBENCH_DATA_DIR"
 SCHEMA = "cooperbench.environment/1"
 _DESCRIPTION = "environment.json"
 _INSTALL_SECONDS = 3600
 _VERSION_OF = "import importlib.metadata, sys; print(importlib.metadata.version(sys.argv[1]))"
+_ASK = "import sys, venv, ensurepip, ssl; print(sys.version_info[0], sys.version_info[1], sys.executable)"
+_ANSWER_SECONDS = 30
+LITELLM = "litellm>=1.75.5,!=1.82.7,!=1.82.8,!=1.106.*"
+"""1.106 fails on every call with tools unless `mcp` is installed."""
+
+
+@dataclass(frozen=True)
+class Framework:
+    """One framework, as `cooperbench agents` installs it."""
+
+    name: str
+    distribution: str
+    """Whose version is shown."""
+    oldest_python: Version
+    newest_python: Version
+    requirements: tuple[str, ...]
+    needs_source: bool = False
+    """It has no release that can be installed: the user says where its source is."""
+    source_folders: tuple[str, ...] = ()
+    """What must be in the source besides the package, since no installation brings it."""
+
+    @property
+    def install_command(self) -> str:
+        return f"cooperbench agents install {self.name}" + (
+            " --from PATH_OR_GIT_URL" if self.needs_source else ""
+        )
+
+
+FRAMEWORKS = {
+    framework.name: framework
+    for framework in (
+        Framework(
+            name="openhands",
+            distribution="openhands-sdk",
+            oldest_python=(3, 12),
+            newest_python=(3, 13),
+            requirements=("openhands-sdk>=1.58,<1.59", "openhands-tools>=1.58,<1.59", LITELLM),
+        ),
+        Framework(
+            name="swe_agent",
+            distribution="sweagent",
+            oldest_python=(3, 11),
+            newest_python=(3, 13),
+            requirements=(LITELLM,),
+            needs_source=True,
+            source_folders=("config", "tools"),
+        ),
+    )
+}
+
+
+def get_framework(name: str) -> Framework:
+    try:
+        return FRAMEWORKS[name]
+    except KeyError:
+        raise UserError(f"no framework {name!r}; there are: {', '.join(FRAMEWORKS)}") from None
 
 
 @dataclass(frozen=True)
@@ -213,3 +271,77 @@ def _run(argv: Sequence[str], problem: str) -> str:
         words = (done.stderr.strip() or done.stdout.strip()).rpartition("\n")[2]
         raise UserError(f"{problem}: {printable(words)[:300]}")
     return done.stdout
+
+
+def find_interpreter(oldest: Version, newest: Version, purpose: str) -> Path:
+    """A Python that works, has venv and is of a version between these; the one that runs us if that is one."""
+    seen: set[Path] = set()
+    for candidate in _candidates(oldest, newest):
+        resolved = candidate.resolve()
+        if resolved in seen or not resolved.is_file():
+            continue
+        seen.add(resolved)
+        version = _version(candidate)
+        if version is not None and oldest <= version <= newest:
+            return candidate
+    wanted = ".".join(map(str, newest))
+    raise UserError(
+        f"{purpose} needs Python {'.'.join(map(str, oldest))} to {wanted} with venv, and none was found; "
+        f"install one, e.g. `uv python install {wanted}` or `pyenv install {wanted}`, or name it with --python PATH"
+    )
+
+
+def checked_interpreter(path: Path, oldest: Version, newest: Version) -> Path:
+    """One that the user named."""
+    version = _version(path)
+    if version is None:
+        raise UserError(f"{path} is no Python that works and has venv")
+    if not oldest <= version <= newest:
+        found, low, high = (".".join(map(str, each)) for each in (version, oldest, newest))
+        raise UserError(f"{path} is Python {found}; {low} to {high} is needed")
+    return path
+
+
+def _candidates(oldest: Version, newest: Version) -> Iterator[Path]:
+    # Inside a virtual environment the base is asked: an environment that is removed must not take ours along.
+    yield Path(getattr(sys, "_base_executable", sys.executable))
+    versions = [(newest[0], minor) for minor in range(newest[1], oldest[1] - 1, -1)]
+    for major, minor in versions:
+        if found := shutil.which(f"python{major}.{minor}"):
+            yield Path(found)
+    yield from _pyenv(versions)
+    yield from _uv(versions)
+    if found := shutil.which("python3"):
+        yield Path(found)
+
+
+def _pyenv(versions: list[Version]) -> Iterator[Path]:
+    root = Path(os.environ.get("PYENV_ROOT") or Path("~/.pyenv").expanduser())
+    for major, minor in versions:
+        # The newest patch release last in the alphabet of numbers.
+        folders = sorted(
+            (root / "versions").glob(f"{major}.{minor}.*"),
+            key=lambda folder: [int(part) for part in folder.name.split(".") if part.isdigit()],
+        )
+        yield from (folder / "bin" / f"python{major}.{minor}" for folder in reversed(folders))
+
+
+def _uv(versions: list[Version]) -> Iterator[Path]:
+    uv = shutil.which("uv")
+    for major, minor in versions if uv else []:
+        found = _output([str(uv), "python", "find", "--no-python-downloads", f"{major}.{minor}"])
+        if found:
+            yield Path(found)
+
+
+def _version(python: Path) -> Version | None:
+    words = (_output([str(python), "-I", "-c", _ASK]) or "").split(" ", 2)
+    return (int(words[0]), int(words[1])) if len(words) == 3 else None
+
+
+def _output(argv: list[str]) -> str | None:
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=_ANSWER_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

@@ -1,4 +1,4 @@
-"""An agent that knows the answer: the ceiling. Alone a golden patch must pass; together it shows what merging costs."""
+"""The two ends of every scale, without a model: an agent that does nothing, and one that knows the answer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,18 @@ if TYPE_CHECKING:
     from cooperbench.agents.session import Session
 
 
+class NopAgent:
+    """It must score 0."""
+
+    uses_model = False
+
+    def run(self, session: Session) -> None:
+        session.think("Nothing to do.")
+
+
 class OracleAgent:
+    """Alone a golden patch must pass; together it shows what merging costs."""
+
     uses_model = False
 
     def run(self, session: Session) -> None:

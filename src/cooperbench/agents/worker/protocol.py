@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 PROTOCOL = 1
 DEFAULT_SILENCE_SECONDS = 1200.0
 """How long a worker may say nothing; a slow model must fit into it."""
-LAST_WORDS_SECONDS = 5.0
-"""What a worker has to put its papers in order once it is told that the agent has ended."""
+GRACE_SECONDS = 5.0
+"""What a worker has to save its files once it is told that the agent has ended."""
 SUBMITTED = "submitted"
 _LONGEST_STATUS = 40
 
@@ -57,8 +57,8 @@ def start_message(session: Session, config: Any, environment: Mapping[str, str])
     }
 
 
-class Dialogue:
-    """With one worker about one session, until it says that it is done."""
+class RequestServer:
+    """Serves one worker in one session, until it says that it is done."""
 
     def __init__(
         self, session: Session, worker: Worker, silence_seconds: float = DEFAULT_SILENCE_SECONDS
@@ -95,7 +95,7 @@ class Dialogue:
                     self._fail(message)
                 case other:
                     raise InfraError(f"the worker sent a message of an unknown type: {str(other)[:100]!r}")
-            self._worker.heard()
+            self._worker.reset_silence()
 
     def _serve(self, request: Mapping[str, Any]) -> None:
         number, name, params = request.get("id"), request.get("method"), request.get("params") or {}
@@ -125,10 +125,10 @@ class Dialogue:
             self._worker.send(told, lambda: None)
         except InfraError:
             return
-        self._worker.wait(LAST_WORDS_SECONDS)
+        self._worker.wait(GRACE_SECONDS)
 
     def _end(self, message: Mapping[str, Any]) -> None:
-        self._worker.wait(LAST_WORDS_SECONDS)
+        self._worker.wait(GRACE_SECONDS)
         status = str(message.get("status", SUBMITTED))
         if status == SUBMITTED:
             return
@@ -140,7 +140,7 @@ class Dialogue:
         text = str(message.get("message") or "no reason given")
         if message.get("kind") == "user":
             raise UserError(" ".join(text.split()))
-        raise InfraError(f"the worker failed: {text}{self._worker.last_words()}")
+        raise InfraError(f"the worker failed: {text}{self._worker.stderr_tail()}")
 
     def _exec(self, params: Mapping[str, Any]) -> dict[str, Any]:
         command = _text(params, "command")
