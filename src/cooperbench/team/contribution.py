@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from cooperbench.eval.diff import PatchError, parse_diff
+from cooperbench.diff import PatchError, parse_diff
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -1,7 +1,7 @@
 """A patch as places in the base: which lines it changes, and where in the patch file that stands.
 
-Built on `eval.diff`, which decides what belongs to which file. A change is a run of removed and added lines without
-context; its place is the range of base lines that it replaces (empty for an insertion).
+Built on `cooperbench.diff`, which decides what belongs to which file. A change is a run of removed and added lines
+without context; its place is the range of base lines that it replaces (empty for an insertion).
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cooperbench.eval.diff import PatchError, parse_diff
+from cooperbench.diff import PatchError, parse_diff
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cooperbench.eval.diff import FilePatch
+    from cooperbench.diff import FilePatch
 
 _HUNK = re.compile(r"@@ -(\d{1,10})(?:,(\d{1,10}))? \+\d{1,10}(?:,\d{1,10})? @@ ?(.*)")
 
