@@ -11,13 +11,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cooperbench.errors import UserError
-from cooperbench.report.loading import PairData, PairKey, Verdicts, load_run, resolve_run, run_names
-from cooperbench.report.rates import rate_rows
+from cooperbench.report.loading import load_run, resolve_run, run_names
+from cooperbench.report.rows import rate_rows
+from cooperbench.report.states import Verdicts
 from cooperbench.storage import ExperimentPaths
 from tests.report.factory import Kind, Style, layout, write_run
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from cooperbench.report.records import PairData, PairKey
 
 KINDS: tuple[Kind, ...] = (
     "passed", "union", "conflict", "capability", "integration",

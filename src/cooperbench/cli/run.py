@@ -21,7 +21,7 @@ from cooperbench.cli.arguments import (
 from cooperbench.cli.containers import add_container_arguments, use_container_arguments
 from cooperbench.dataset.discovery import resolve_dataset_dir
 from cooperbench.models import SETTINGS
-from cooperbench.report.table import summary_text
+from cooperbench.report.summary import summary_text
 from cooperbench.runner.api import (
     DEFAULT_TIME_LIMIT_SECONDS,
     plan_experiment,

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from cooperbench.export import Exported
 from cooperbench.report.records import (
-    VERDICTS,
     is_list,
     is_object,
     mapping,
@@ -21,14 +20,15 @@ from cooperbench.report.records import (
     read_bytes,
     text_or_none,
 )
-from cooperbench.report.states import JUDGED, STATES
+from cooperbench.report.states import JUDGED, STATES, VERDICTS
 from cooperbench.storage import write_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from cooperbench.report.loading import PairData, Run
+    from cooperbench.report.loading import Run
+    from cooperbench.report.records import PairData
 
 SCHEMA = "cooperbench.submission/1"
 Document = dict[str, Any]

@@ -6,12 +6,16 @@ own. Nothing in here raises for what is in a file, and nothing that could not be
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
+import stat
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
-from cooperbench.report.states import JUDGED, is_completed, state_of
+from cooperbench.report.states import JUDGED, Verdicts, is_completed, state_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,27 +23,29 @@ if TYPE_CHECKING:
 
     from cooperbench.models import Setting
     from cooperbench.report.states import State
-    from cooperbench.report.summary import PairKey
     from cooperbench.storage import PairPaths
 
-_KNOWN_SCHEMAS = {
-    "config": "cooperbench.config/1",
-    "result": "cooperbench.result/1",
-    "eval": "cooperbench.eval/1",
-}
+MOST_BYTES = 1 << 29
+"""Of one file; a larger one is not of this harness."""
 
 
-class Verdicts(NamedTuple):
-    """What the judge said; None where an older record does not tell."""
+class PairKey(NamedTuple):
+    """A pair by its place under logs/, in the order of reports."""
 
-    individual: bool | None
-    merge: bool | None
-    merged: bool | None
-    overall: bool
-    strict: bool | None
+    repo: str
+    task_id: int
+    features: tuple[int, ...]
 
+    @property
+    def label(self) -> str:
+        return f"{self.repo}/task{self.task_id} {self.features_label}"
 
-VERDICTS = Verdicts._fields
+    @property
+    def features_label(self) -> str:
+        return "_".join(f"f{number}" for number in self.features)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"repo": self.repo, "task_id": self.task_id, "features": list(self.features)}
 
 
 @dataclass(frozen=True)
@@ -123,8 +129,7 @@ class PairData:
 
     @property
     def label(self) -> str:
-        features = "_".join(f"f{number}" for number in self.key.features)
-        return f"{self.key.repo}/task{self.key.task_id} {features}"
+        return self.key.label
 
     @property
     def state(self) -> State:
@@ -136,6 +141,11 @@ class PairData:
         if self.state not in JUDGED or self.evaluation is None:
             return None
         return read_verdicts(self.evaluation, self.setting)
+
+    def verdict(self, name: str) -> bool | None:
+        """One of `VERDICTS`; None where there is none."""
+        value: bool | None = getattr(self.verdicts, name, None)
+        return value
 
     @property
     def error(self) -> str | None:
@@ -261,39 +271,16 @@ class PairData:
         return {name: data.decode("utf-8", "replace") for name, data in found.items() if data is not None}
 
 
-def load_pair(paths: PairPaths, setting: Setting, key: PairKey) -> PairData:
-    """The two small files of a pair, and a line for everything in them that cannot be used."""
-    result, no_result = read_object(paths.result)
-    evaluation, no_evaluation = read_object(paths.evaluation)
-    unread = [problem for problem in (no_result, no_evaluation) if problem]
-    problems = [*unread, *schema_problems(result, "result"), *schema_problems(evaluation, "eval")]
-    if is_completed(result) and not mapping(result, "agents"):
-        problems.append("result.json tells nothing about the agents: no cost, steps or models")
-    if is_completed(evaluation) and read_verdicts(evaluation, setting) is None:
-        problems.append("eval.json has no overall_success")
-    return PairData(key, setting, paths, result, evaluation, tuple(problems), bool(unread))
-
-
-def schema_problems(record: Mapping[str, Any] | None, kind: str) -> list[str]:
-    """Another schema is read as far as it goes, and said. What ended in an error has none."""
-    if record is None or record.get("status") == "error":
-        return []
-    schema = record.get("schema")
-    if schema == _KNOWN_SCHEMAS[kind]:
-        return []
-    return [f"{kind}.json is of another schema ({schema or 'none given'}), read as far as it goes"]
-
-
 def read_verdicts(evaluation: Mapping[str, Any], setting: Setting) -> Verdicts | None:
     """The five verdicts, also of an older eval.json that has only those of agents, merge and all; None: unusable."""
-    overall = _flag(evaluation, "overall_success")
+    overall = flag(evaluation, "overall_success")
     if overall is None:
         return None
     merged = mapping(evaluation, "merged")
-    individual = _flag(evaluation, "individual_success")
+    individual = flag(evaluation, "individual_success")
     if individual is None:
         alone = [
-            _flag(value, "success")
+            flag(value, "success")
             for name, value in evaluation.items()
             if is_object(value) and (name == "solo" or name.startswith("agent"))
         ]
@@ -301,19 +288,19 @@ def read_verdicts(evaluation: Mapping[str, Any], setting: Setting) -> Verdicts |
     if setting == "solo":
         # One agent's patch merges with nothing.
         return Verdicts(individual, None, None, overall, None)
-    merge = _flag(evaluation, "merge_success")
-    if merge is None and (conflict := _flag(merged, "merge_conflict")) is not None:
+    merge = flag(evaluation, "merge_success")
+    if merge is None and (conflict := flag(merged, "merge_conflict")) is not None:
         merge = not conflict
-    strict = _flag(evaluation, "overall_success_strict")
+    strict = flag(evaluation, "overall_success_strict")
     if strict is None and merge is not None:
         strict = overall and merge
-    return Verdicts(individual, merge, _flag(merged, "success"), overall, strict)
+    return Verdicts(individual, merge, flag(merged, "success"), overall, strict)
 
 
 def read_object(path: Path) -> tuple[dict[str, Any] | None, str | None]:
     """The JSON object in a file, or why there is none; two times None where there is no file."""
     try:
-        content = json.loads(path.read_bytes())
+        content = json.loads(_read_regular(path))
     except FileNotFoundError:
         return None, None
     except OSError as error:
@@ -325,9 +312,20 @@ def read_object(path: Path) -> tuple[dict[str, Any] | None, str | None]:
 
 def read_bytes(path: Path) -> bytes | None:
     try:
-        return path.read_bytes()
+        return _read_regular(path)
     except OSError:
         return None
+
+
+def _read_regular(path: Path) -> bytes:
+    """Regular files only: a FIFO would block, a device may have no end. Opening must not block either."""
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file")
+        if status.st_size > MOST_BYTES:
+            raise OSError(errno.EFBIG, f"larger than {MOST_BYTES >> 20} MiB")
+        return file.read()
 
 
 def _read_journal(path: Path) -> tuple[tuple[Mapping[str, Any], ...], int]:
@@ -353,7 +351,7 @@ def _agent(agent_id: str, record: Mapping[str, Any], verdict: Mapping[str, Any])
         agent=text_or_none(record, "agent"),
         model=text_or_none(record, "model"),
         status=text_or_none(record, "status"),
-        success=_flag(verdict, "success"),
+        success=flag(verdict, "success"),
         feature_ids=tuple(one for one in feature_ids if isinstance(one, int)) if is_list(feature_ids) else (),
         steps=int(number(record, "steps")),
         cost=number(record, "cost"),
@@ -409,6 +407,17 @@ def text_or_none(record: Mapping[str, Any], key: str) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def _flag(record: Mapping[str, Any], key: str) -> bool | None:
+def parse_time(text: object) -> datetime | None:
+    """A time as files have it (ISO 8601), in UTC; one without a zone is UTC. None for anything else."""
+    if not isinstance(text, str):
+        return None
+    try:
+        time = datetime.fromisoformat(text)
+        return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
+
+
+def flag(record: Mapping[str, Any], key: str) -> bool | None:
     value = record.get(key)
     return value if isinstance(value, bool) else None

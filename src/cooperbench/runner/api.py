@@ -73,7 +73,7 @@ def run(
     `sound_only` leaves out features whose tests pass without them, as `cooperbench validate` has found.
     """
     from cooperbench.envfile import load_env_file
-    from cooperbench.report.table import summary_text
+    from cooperbench.report.summary import summary_text
     from cooperbench.runner.live import make_display
 
     load_env_file()

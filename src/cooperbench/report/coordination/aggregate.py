@@ -9,18 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from cooperbench.report.coordination.loss import loss_of, split_loss
 from cooperbench.report.coordination.pair import coordination
-from cooperbench.report.numbers import key_text
 from cooperbench.report.states import ENDED
-from cooperbench.report.statistics.clusters import Observation, cluster_of
-from cooperbench.report.statistics.intervals import Estimate, mean, rate
+from cooperbench.report.statistics.intervals import Estimate, Observation, cluster_of, mean, rate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from cooperbench.report.coordination.loss import LossSplit
     from cooperbench.report.coordination.pair import Coordination
-    from cooperbench.report.records import PairData
-    from cooperbench.report.summary import PairKey
+    from cooperbench.report.records import PairData, PairKey
 
 SCHEMA = "cooperbench.run_coordination/1"
 
@@ -115,7 +112,7 @@ def coordination_of_run(
             ConflictedFile(*place, count)
             for place, count in sorted(conflicts.items(), key=lambda item: (-item[1], item[0]))
         ),
-        tuple(f"{key_text(one.key)}: {line}" for one in looked for line in one.found.problems),
+        tuple(f"{one.key.label}: {line}" for one in looked for line in one.found.problems),
     )
 
 

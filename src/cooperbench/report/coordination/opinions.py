@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from cooperbench.report.coordination.judge import judge_pairs, read_judgement
+from cooperbench.report.formatting import Table
 from cooperbench.report.records import is_list, is_object
-from cooperbench.report.tables import Table
 from cooperbench.text import plural, printable
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from cooperbench.report.coordination.aggregate import coordination_of_run
 from cooperbench.report.coordination.pair import coordination
-from cooperbench.report.numbers import NOTHING, percent_text, rate_text
-from cooperbench.report.tables import Table
+from cooperbench.report.formatting import NOTHING, Table, percent_text, rate_text
 from cooperbench.text import plural
 
 if TYPE_CHECKING:

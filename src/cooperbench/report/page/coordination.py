@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cooperbench.report.numbers import hundredths_text
+from cooperbench.report.formatting import hundredths_text
 from cooperbench.text import plural
 
 if TYPE_CHECKING:
