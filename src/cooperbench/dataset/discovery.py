@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cooperbench.dataset.demo_data import DEMO, demo_dir
 from cooperbench.dataset.subsets import load_subset, subset_names
 from cooperbench.errors import UserError
 from cooperbench.models import Pair, Task
@@ -26,6 +25,8 @@ if TYPE_CHECKING:
 
 ENVIRONMENT_VARIABLE = "COOPERBENCH_DATASET_DIR"
 DEFAULT_DATASET_DIR = "dataset"
+DEMO = "demo"
+"""The dataset in the package, wherever a dataset's folder is asked for; `./demo` is a folder of that name."""
 EVERYTHING = "full"
 """The subset that every dataset has, whether or not there is a file for it."""
 
@@ -54,6 +55,16 @@ class Selection:
     """By repository, task and features; numbers in numeric order."""
     notes: tuple[str, ...]
     """What was passed over in the tasks asked for, one line each."""
+
+
+def demo_dir() -> Path:
+    """The packaged dataset as a folder on disk."""
+    from importlib.resources import files
+
+    folder = files("cooperbench.dataset").joinpath(DEMO)
+    if isinstance(folder, Path) and folder.is_dir():
+        return folder
+    raise UserError("the demo dataset is missing from this installation; install cooperbench again, unzipped")
 
 
 def resolve_dataset_dir(dataset_dir: str | Path | None) -> Path:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from cooperbench.backends.docker.faults import NotThere, faults, words_of
 from cooperbench.backends.docker.labels import CONTEXT, INSTALLS, PREPARED, TASK
-from cooperbench.dataset.demo_data import demo_dir
+from cooperbench.dataset.discovery import demo_dir
 from cooperbench.dataset.images import (
     DEFAULT_TEMPLATE,
     ENVIRONMENT_VARIABLE,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from cooperbench.backends.docker.settings import read_settings
 from cooperbench.backends.modal.registry import resolve_digest
-from cooperbench.dataset.demo_data import demo_dir
+from cooperbench.dataset.discovery import demo_dir
 from cooperbench.dataset.images import ENVIRONMENT_VARIABLE, PUBLISHED_TEMPLATE, image_name, image_template
 from cooperbench.errors import InfraError
 from cooperbench.models import Image
