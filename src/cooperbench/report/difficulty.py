@@ -7,7 +7,7 @@ what tells something. Fractions are exact: a pair does not change its bucket by 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from fractions import Fraction
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -73,16 +73,7 @@ class Curve:
             "coop_area": self.coop_area,
             "delta_area": self.lost_area,
             "retention": self.retention,
-            "buckets": [
-                {
-                    "low": bucket.low,
-                    "high": bucket.high,
-                    "pairs": bucket.pairs,
-                    "solo": bucket.solo.to_json(),
-                    "coop": bucket.coop.to_json(),
-                }
-                for bucket in self.buckets
-            ],
+            "buckets": [asdict(bucket) for bucket in self.buckets],
         }
 
 

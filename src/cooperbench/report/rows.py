@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from cooperbench.errors import UserError
@@ -88,29 +88,13 @@ class RateRow:
         return {state: self.states[state] for state in STATES if state not in JUDGED and self.states[state]}
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "run": self.run,
-            "setting": self.setting,
-            "repo": self.repo,
-            "task_id": self.task_id,
+        record = asdict(self)
+        sound = {"pairs": self.unsound, "rates": record.pop("sound_rates")}
+        return record | {
             "pairs": self.pairs,
             "judged": self.judged,
-            "states": dict(self.states),
-            "rates": _rates_json(self.rates),
-            "unsound": {"pairs": self.unsound, "rates": _rates_json(self.sound_rates)}
-            if self.unsound
-            else None,
-            "cost": self.cost,
-            "unpriced_calls": self.unpriced_calls,
-            "steps": self.steps,
-            "tokens": self.tokens,
-            "messages": self.messages,
-            "agent_seconds": self.agent_seconds,
+            "unsound": sound if self.unsound else None,
         }
-
-
-def _rates_json(rates: Mapping[str, Estimate]) -> dict[str, Any]:
-    return {name: estimate.to_json() for name, estimate in rates.items()}
 
 
 def observations(pairs: Iterable[PairData], verdict: str) -> list[Observation]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from cooperbench.report.statistics.distributions import normal_quantile, t_quantile
@@ -90,16 +90,7 @@ class Estimate:
     note: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "value": self.value,
-            "low": self.low,
-            "high": self.high,
-            "n": self.n,
-            "clusters": self.clusters,
-            "design_effect": self.design_effect,
-            "method": self.method,
-            "note": self.note,
-        }
+        return asdict(self)
 
 
 def wilson_bounds(share: float, n: float, confidence: float = CONFIDENCE) -> tuple[float, float]:
