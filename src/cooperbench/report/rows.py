@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from cooperbench.errors import UserError
 from cooperbench.report.records import number
-from cooperbench.report.states import ENDED, JUDGED, STATES, VERDICTS, applicable_verdicts
+from cooperbench.report.states import ENDED, JUDGED, NOT_JUDGED, STATES, VERDICTS, applicable_verdicts
 from cooperbench.report.statistics.intervals import Estimate, Observation, rate
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class RateRow:
     @property
     def left_out(self) -> dict[State, int]:
         """What has no verdict, by why."""
-        return {state: self.states[state] for state in STATES if state not in JUDGED and self.states[state]}
+        return {state: self.states[state] for state in NOT_JUDGED if self.states[state]}
 
     def to_json(self) -> dict[str, Any]:
         record = asdict(self)

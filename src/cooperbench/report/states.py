@@ -16,25 +16,31 @@ State = Literal["passed", "failed", "error", "no_reference", "unevaluated", "mis
 
 
 class Meaning(NamedTuple):
+    mark: str
+    """One character, for the page."""
     short: str
     """As a label, and after a number: `2 not run yet`."""
     sentence: str
 
 
 STATES: Mapping[State, Meaning] = {
-    "passed": Meaning("passed", "every patch passes alone, and their merge passes all tests"),
-    "failed": Meaning("failed", "a patch fails its own tests alone, or the merge fails tests"),
-    "error": Meaning("ended in an error", "a sandbox, a server or a provider failed; not scored"),
+    "passed": Meaning("✓", "passed", "every patch passes alone, and their merge passes all tests"),
+    "failed": Meaning("✗", "failed", "a patch fails its own tests alone, or the merge fails tests"),
+    "error": Meaning("!", "ended in an error", "a sandbox, a server or a provider failed; not scored"),
     "no_reference": Meaning(
+        "∅",
         "no reference",
         "a golden patch does not pass its own tests here, which is the dataset's or the machine's fault; not scored",
     ),
-    "unevaluated": Meaning("not evaluated yet", "the agents are done, the tests have not run"),
-    "missing": Meaning("not run yet", "there is no result yet"),
-    "broken": Meaning("could not be read", "a file of the pair cannot be read or has no verdict; not scored"),
+    "unevaluated": Meaning("…", "not evaluated yet", "the agents are done, the tests have not run"),
+    "missing": Meaning("·", "not run yet", "there is no result yet"),
+    "broken": Meaning(
+        "!", "could not be read", "a file of the pair cannot be read or has no verdict; not scored"
+    ),
 }
 JUDGED: tuple[State, ...] = ("passed", "failed")
 """Those with a verdict: rates are over these."""
+NOT_JUDGED: tuple[State, ...] = tuple(state for state in STATES if state not in JUDGED)
 ENDED: tuple[State, ...] = (*JUDGED, "no_reference", "unevaluated")
 """The agents came to an end: what they did and cost is on record."""
 

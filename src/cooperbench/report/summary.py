@@ -6,6 +6,7 @@ dropped silently.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +14,8 @@ from cooperbench._version import __version__
 from cooperbench.models import SETTINGS, summed_accounts
 from cooperbench.report.formatting import NOTHING, aligned, hundredths_text
 from cooperbench.report.loading import read_pairs
-from cooperbench.report.records import mapping, number, read_object
-from cooperbench.report.states import JUDGED, STATES, VERDICTS, applicable_verdicts, is_completed
+from cooperbench.report.records import flag, mapping, number, read_object
+from cooperbench.report.states import JUDGED, NOT_JUDGED, STATES, VERDICTS, applicable_verdicts, is_completed
 from cooperbench.storage import utc_now, write_json
 from cooperbench.text import duration_text, plural, printable
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 SCHEMA = "cooperbench.summary/1"
 MOST_ROWS = 40
+_COUNTS = {"error": "errors"}
+"""What the number of pairs in a state is called, where it is not called like the state."""
 _VERDICTS = {
     "individual_success": "individual",
     "merge_success": "merge",
@@ -82,21 +85,16 @@ def _summarize(pairs: Sequence[PairData]) -> dict[str, Any]:
     judged = [pair for pair in pairs if pair.state in JUDGED]
     results = [pair for pair in pairs if is_completed(pair.result)]
     agents = [agent for pair in results for agent in pair.agents]
-    unsound = [pair for pair in judged if pair.unsound]
+    lines = [_line(pair) for pair in pairs]
+    verdicts = [line for line in lines if line["state"] in JUDGED]
+    sound = [line for line in verdicts if not line["unsound"]]
     return {
         "pairs": len(pairs),
         "evaluated": len(judged),
-        "errors": states.count("error"),
-        "no_reference": states.count("no_reference"),
-        "unevaluated": states.count("unevaluated"),
-        "missing": states.count("missing"),
-        "broken": states.count("broken"),
-        "rates": _rates(judged),
-        "unsound": {
-            "pairs": len(unsound),
-            "rates": _rates([pair for pair in judged if not pair.unsound]),
-        }
-        if unsound
+        **{_COUNTS.get(state, state): states.count(state) for state in NOT_JUDGED},
+        "rates": _rates(verdicts),
+        "unsound": {"pairs": len(verdicts) - len(sound), "rates": _rates(sound)}
+        if len(sound) < len(verdicts)
         else None,
         "agent_success": _rate(agent.success for pair in judged for agent in pair.agents),
         "agent_outcomes": _tally(agent.status for agent in agents),
@@ -106,18 +104,12 @@ def _summarize(pairs: Sequence[PairData]) -> dict[str, Any]:
         "steps": sum(agent.steps for agent in agents),
         "agent_seconds": round(sum(pair.duration_seconds for pair in results), 3),
         "test_seconds": round(sum(number(pair.evaluation, "duration_seconds") for pair in judged), 3),
-        "results": [_line(pair) for pair in pairs],
+        "results": lines,
     }
 
 
-def _rates(judged: Sequence[PairData]) -> dict[str, Any]:
-    return {name: _rate(_met(name, pair.evaluation or {}) for pair in judged) for name in _VERDICTS}
-
-
-def _met(name: str, evaluation: Mapping[str, Any]) -> bool | None:
-    """None where an older record does not tell."""
-    met = mapping(evaluation, "merged").get("success") if name == "merged_success" else evaluation.get(name)
-    return None if met is None else bool(met)
+def _rates(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    return {name: _rate(line[name] for line in lines) for name in _VERDICTS}
 
 
 def _rate(outcomes: Iterable[bool | None]) -> dict[str, Any]:
@@ -126,11 +118,7 @@ def _rate(outcomes: Iterable[bool | None]) -> dict[str, Any]:
 
 
 def _tally(values: Iterable[str | None]) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for value in values:
-        if value is not None:
-            counts[value] = counts.get(value, 0) + 1
-    return dict(sorted(counts.items()))
+    return dict(sorted(Counter(filter(None, values)).items()))
 
 
 def _line(pair: PairData) -> dict[str, Any]:
@@ -139,12 +127,13 @@ def _line(pair: PairData) -> dict[str, Any]:
     return {
         **pair.key.to_json(),
         "state": pair.state,
-        "individual_success": evaluation.get("individual_success"),
+        "individual_success": flag(evaluation, "individual_success"),
+        "merge_success": flag(evaluation, "merge_success"),
         "merge_status": merged.get("merge_status"),
         "strategy": merged.get("strategy"),
-        "merged_success": merged.get("success"),
-        "overall_success": evaluation.get("overall_success"),
-        "overall_success_strict": evaluation.get("overall_success_strict"),
+        "merged_success": flag(merged, "success"),
+        "overall_success": flag(evaluation, "overall_success"),
+        "overall_success_strict": flag(evaluation, "overall_success_strict"),
         "unsound": list(pair.unsound),
         "network": pair.network,
         "messages": result.get("messages"),
@@ -227,7 +216,7 @@ def sandboxes_text(sandboxes: dict[str, Any]) -> str:
 
 
 def _left_out(part: dict[str, Any]) -> str:
-    counts = {state: part["errors" if state == "error" else state] for state in STATES if state not in JUDGED}
+    counts = {state: part[_COUNTS.get(state, state)] for state in NOT_JUDGED}
     others = [f"{count} {STATES[state].short}" for state, count in counts.items() if count]
     return f" ({', '.join(others)}: not part of the rates)" if others else ""
 

@@ -7,7 +7,7 @@ estimated here: rates, deficits and curves are those of `report.analysis`, in th
 from __future__ import annotations
 
 from statistics import quantiles
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from cooperbench._version import __version__
 from cooperbench.report.analysis import analyse
@@ -15,7 +15,7 @@ from cooperbench.report.compare import Side
 from cooperbench.report.coordination.loss import LOSS_CLASSES, loss_of
 from cooperbench.report.loading import left_out_lines
 from cooperbench.report.records import mapping
-from cooperbench.report.states import ENDED, STATES, VERDICTS, unsound_text
+from cooperbench.report.states import ENDED, NOT_JUDGED, STATES, VERDICTS, Meaning, unsound_text
 from cooperbench.storage import utc_now
 
 if TYPE_CHECKING:
@@ -31,35 +31,23 @@ _MOST_PROBLEMS = 2_000
 _MOST_ERROR_CHARACTERS = 300
 
 
-class Outcome(NamedTuple):
-    """What became of a pair, in one word: by this the page counts, draws and filters."""
-
-    mark: str
-    word: str
-    meaning: str
-
-
-OUTCOMES = {
-    "passed": Outcome("✓", *STATES["passed"]),
-    "capability": Outcome(
+OUTCOMES: dict[str, Meaning] = {
+    "passed": STATES["passed"],
+    "capability": Meaning(
         "✗", "failed alone", "a patch fails its own feature's tests, before anything is merged"
     ),
-    "conflict": Outcome(
+    "conflict": Meaning(
         "⚡",
         "conflict",
         "each patch passes alone, but they conflict in a plain git merge, and the union merge fails",
     ),
-    "integration": Outcome(
+    "integration": Meaning(
         "≠", "failed together", "each patch passes alone and they merge, but the merge fails tests"
     ),
-    "error": Outcome("!", *STATES["error"]),
-    "no_reference": Outcome("∅", *STATES["no_reference"]),
-    "broken": Outcome("!", *STATES["broken"]),
-    "unevaluated": Outcome("…", *STATES["unevaluated"]),
-    "running": Outcome("▸", "running", "the agents are at work"),
-    "missing": Outcome("·", *STATES["missing"]),
+    "running": Meaning("▸", "running", "the agents are at work"),
+    **{state: STATES[state] for state in NOT_JUDGED},
 }
-"""In the order in which they are shown: the states, but `failed` in three kinds, and `running` apart from `missing`."""
+"""What the page counts, draws and filters by: the states, with `failed` in three kinds, and `running`."""
 
 
 def outcome_of(pair: PairData) -> str:
@@ -94,7 +82,13 @@ def make_overview(runs: Sequence[Run]) -> dict[str, Any]:
         "version": __version__,
         "time": utc_now(),
         "outcomes": {
-            name: {**one._asdict(), "judged": name in LOSS_CLASSES} for name, one in OUTCOMES.items()
+            name: {
+                "mark": one.mark,
+                "word": one.short,
+                "meaning": one.sentence,
+                "judged": name in LOSS_CLASSES,
+            }
+            for name, one in OUTCOMES.items()
         },
         "verdicts": dict(VERDICTS),
         "series": [
