@@ -179,19 +179,7 @@ def _agent(pair: PairData, agent_id: str) -> dict[str, Any]:
     judged = mapping(pair.evaluation, agent_id)
     record: dict[str, Any] = {"id": agent_id, "patch_bytes": len(pair.patch(agent_id) or b"")}
     if known is not None:
-        record |= {
-            "agent": known.agent,
-            "model": known.model,
-            "features": list(known.feature_ids),
-            "status": known.status,
-            "error": text_or_none(known.record, "error"),
-            "steps": known.steps,
-            "cost": known.cost,
-            "prompt_tokens": known.prompt_tokens,
-            "completion_tokens": known.completion_tokens,
-            "seconds": known.duration_seconds,
-            "success": known.success,
-        }
+        record |= {**vars(known), "record": None, "error": text_or_none(known.record, "error")}
     dropped = judged.get("dropped_files")
     return record | {
         "applied": text_or_none(judged, "apply_status"),
