@@ -128,8 +128,6 @@ def _series(side: Side, rows: Sequence[RateRow]) -> dict[str, Any]:
         "id": side.label,
         "run": side.run.name,
         "setting": side.setting,
-        "agent": side.run.agent,
-        "model": side.run.model,
         "counts": {outcome: outcomes.count(outcome) for outcome in dict.fromkeys(outcomes)},
         "rates": whole["rates"],
         "unsound": whole["unsound"],

@@ -170,23 +170,14 @@ def _message(message: SentMessage, clock: _Clock) -> dict[str, Any]:
         "text": cut(message.text),
         "t": clock.seconds(message.timestamp) or 0.0,
         "read": clock.seconds(message.delivered_at),
-        "step": message.sender_step,
     }
 
 
 def _agent(pair: PairData, agent_id: str) -> dict[str, Any]:
-    known = next((agent for agent in pair.agents if agent.agent_id == agent_id), None)
-    judged = mapping(pair.evaluation, agent_id)
     record: dict[str, Any] = {"id": agent_id, "patch_bytes": len(pair.patch(agent_id) or b"")}
-    if known is not None:
+    for known in (agent for agent in pair.agents if agent.agent_id == agent_id):
         record |= {**vars(known), "record": None, "error": text_or_none(known.record, "error")}
-    dropped = judged.get("dropped_files")
-    return record | {
-        "applied": text_or_none(judged, "apply_status"),
-        "dropped": [str(one.get("path")) for one in dropped if isinstance(one, dict)]
-        if isinstance(dropped, list)
-        else [],
-    }
+    return record
 
 
 def _merged(merged: Mapping[str, Any]) -> dict[str, Any]:
@@ -215,7 +206,6 @@ def _tests(pair: PairData) -> Iterator[dict[str, Any]]:
                 "passed": int(number(run, "tests_passed")),
                 "failed": int(number(run, "tests_failed")),
                 "skipped": int(number(run, "tests_skipped")),
-                "framework": text_or_none(run, "framework"),
                 "code": run.get("exit_code"),
                 "late": run.get("timed_out") is True,
                 "seconds": number(run, "duration_seconds"),
