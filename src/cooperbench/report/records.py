@@ -13,6 +13,7 @@ import os
 import stat
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 from cooperbench.report.states import JUDGED, Verdicts, is_completed, state_of
@@ -131,11 +132,11 @@ class PairData:
     def label(self) -> str:
         return self.key.label
 
-    @property
+    @cached_property
     def state(self) -> State:
         return state_of(self.result, self.evaluation, unreadable=self.unreadable)
 
-    @property
+    @cached_property
     def verdicts(self) -> Verdicts | None:
         """None unless the state is passed or failed."""
         if self.state not in JUDGED or self.evaluation is None:
@@ -172,7 +173,7 @@ class PairData:
             return ("solo",)
         return tuple(f"agent{place}" for place in range(1, len(self.key.features) + 1))
 
-    @property
+    @cached_property
     def agents(self) -> tuple[AgentData, ...]:
         """Those of whom result.json tells."""
         records = mapping(self.result, "agents")
