@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cooperbench.cli import main
-from cooperbench.dataset.demo_data import demo_dir
+from cooperbench.dataset.discovery import demo_dir
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,6 @@ from cooperbench.dataset.images import (
     PUBLISHED_TEMPLATE,
     base_commit,
     image_name,
-    task_from_image,
 )
 from cooperbench.errors import UserError
 from cooperbench.models import Task
@@ -62,34 +61,6 @@ def test_an_unknown_placeholder_is_told_what_there_is() -> None:
         UserError, match=r"\{name\}; there is: \{repo\}, \{short\}, \{task_id\}.*seeds, published"
     ):
         image_name(TASK, "a/{name}")
-
-
-def test_back_from_the_name_to_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    tasks = [
-        TASK,
-        Task("llama_index_task", 1, Path("unused"), (1, 2)),
-        Task("index_task", 17244, Path("unused"), (1,)),
-    ]
-    for task in tasks:
-        for name in (image_name(task), image_name(task, "published")):
-            assert task_from_image(name, tasks) == task
-            assert task_from_image(f"docker.io/{name}@sha256:{'0' * 64}", tasks) == task
-    assert task_from_image("mine/index-17244", tasks) is None
-    monkeypatch.setenv("COOPERBENCH_IMAGE_TEMPLATE", "mine/{short}-{task_id}")
-    assert task_from_image("mine/index-17244", tasks) == tasks[2]
-
-
-@pytest.mark.parametrize(
-    "name", ["", "python:3.12", "cooperbench/llama_index_task", "cooperbench/llama_index_task:task1724"]
-)
-def test_names_of_no_task(name: str) -> None:
-    assert task_from_image(name, [TASK]) is None
-
-
-def test_a_name_of_two_tasks_is_nobodys() -> None:
-    twins = [Task("a_b_task", 1, Path("unused"), (1,)), Task("a-b_task", 1, Path("unused"), (1,))]
-    assert task_from_image(image_name(twins[0], "published"), twins) is None
-    assert task_from_image(image_name(twins[0]), twins) == twins[0]
 
 
 def commit_of(folder: Path, setup: str | None = None, dockerfile: str | None = None) -> str | None:

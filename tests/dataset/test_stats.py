@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cooperbench.dataset.demo_data import demo_dir
-from cooperbench.dataset.discovery import load_tasks
+from cooperbench.dataset.discovery import demo_dir, load_tasks
 from cooperbench.dataset.stats import dataset_stats
 from tests.dataset.factory import task_files, write_dataset
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cooperbench.eval.diff import PatchError, parse_diff
+from cooperbench.diff import PatchError, parse_diff
 from cooperbench.eval.hygiene import CleanPatch, DroppedFile, clean_patch, is_test_config
 
 HIDDEN = frozenset({"tests/test_x.py", "tests/data/new.json"})

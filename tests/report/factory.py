@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from cooperbench.models import Pair, Task
-from cooperbench.report.summary import PairKey, save_summary
+from cooperbench.report.records import PairKey
+from cooperbench.report.summary import save_summary
 from cooperbench.storage import ExperimentPaths, PairPaths, read_json
 from tests.report.patches import BASE_PATH, feature_patch
 

@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cooperbench.errors import UserError
-from cooperbench.report.analysis import analyse
+from cooperbench.report.analysis import analyse, cross_play, find_repeats, pass_at_k
 from cooperbench.report.compare import Side, check_same_dataset, compare_sides, sides_to_compare
-from cooperbench.report.crossplay import cross_play
 from cooperbench.report.difficulty import analyse_difficulty, area
-from cooperbench.report.loading import PairKey, Run, load_run
+from cooperbench.report.formatting import print_tables
+from cooperbench.report.loading import Run, load_run
 from cooperbench.report.page.overview import make_overview
-from cooperbench.report.repeats import find_repeats, pass_at_k
-from cooperbench.report.tables import print_tables
-from cooperbench.report.terminal import analysis_tables
+from cooperbench.report.text_report import analysis_tables
 from tests.report.factory import Kind, Style, keys_of, layout, write_run
 
 if TYPE_CHECKING:
@@ -24,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cooperbench.models import Setting
+    from cooperbench.report.records import PairKey
 
 PAIRS = layout(2, 4, 12)
 KEYS = keys_of(PAIRS)
@@ -98,7 +97,7 @@ def test_solo_and_coop_of_two_runs_belong_together_by_agent_and_model(tmp_path: 
     (found,) = analyse(runs).deficits
     assert (found.first, found.second) == ("solo-a:solo", "coop-a:coop")
     (shown,) = make_overview(runs)["deficits"]
-    assert (shown["solo"], shown["coop"], shown["n"]) == (found.first, found.second, found.n)
+    assert (shown["first"], shown["second"], shown["n"]) == (found.first, found.second, found.n)
 
 
 def test_what_another_model_does_alone_is_no_measure_of_cooperation(

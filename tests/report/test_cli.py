@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cooperbench.cli import main
-from cooperbench.report.numbers import hundredths_text
+from cooperbench.report.formatting import hundredths_text
 from tests.report.factory import Kind, Style, keys_of, layout, share, write_run
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cooperbench.report.summary import PairKey
+    from cooperbench.report.records import PairKey
 
 PAIRS = layout(2, 6, 30)
 STYLE = Style(bare=True)

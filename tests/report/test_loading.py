@@ -4,21 +4,32 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections import Counter
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree as ET
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cooperbench.errors import UserError
-from cooperbench.report.loading import PairData, PairKey, Verdicts, load_run, resolve_run, run_names
-from cooperbench.report.rates import rate_rows
+from cooperbench.export.junit import write as write_junit
+from cooperbench.report.loading import load_run, resolve_run, run_names
+from cooperbench.report.page.pair_detail import pair_detail
+from cooperbench.report.records import parse_time
+from cooperbench.report.rows import rate_rows
+from cooperbench.report.states import Verdicts
 from cooperbench.storage import ExperimentPaths
 from tests.report.factory import Kind, Style, layout, write_run
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
+
+    from cooperbench.report.records import PairData, PairKey
 
 KINDS: tuple[Kind, ...] = (
     "passed", "union", "conflict", "capability", "integration",
@@ -240,3 +251,38 @@ def test_a_pipe_in_place_of_a_file_is_a_problem_and_does_not_hang(tmp_path: Path
     if name in ("result.json", "eval.json"):
         assert pair.error == problem
     assert problems == ((problem,) if name == "conversation.json" else ())
+
+
+@pytest.fixture
+def in_new_york(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    assert time.timezone == 18_000
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("in_new_york")
+def test_a_time_without_a_zone_is_utc_for_every_reader(tmp_path: Path) -> None:
+    paths = write_run(tmp_path, "r", {"repo_task": {1: [(1, 2)]}}, "passed")
+    result = paths.pair_named("coop", "repo_task", 1, (1, 2)).result
+
+    def shown() -> tuple[object, ...]:
+        run = load_run(tmp_path, "r")
+        write_junit(run, tmp_path / "junit.xml")
+        detail = pair_detail(run.pairs[0])
+        suite = ET.parse(tmp_path / "junit.xml").getroot().find("testsuite")
+        assert suite is not None
+        return detail["entries"], detail["messages"], suite.get("timestamp")
+
+    with_zone = shown()
+    started_at = json.loads(result.read_text())["started_at"]
+    assert started_at.endswith("Z")
+    edit(result, started_at=started_at.removesuffix("Z"))
+    assert shown() == with_zone
+    here = datetime.fromisoformat(started_at).astimezone(ZoneInfo("America/New_York"))
+    edit(result, started_at=here.isoformat())
+    assert shown() == with_zone
+    assert parse_time("2026-03-04T10:30:00") == datetime(2026, 3, 4, 10, 30, tzinfo=UTC)
+    assert [parse_time(one) for one in (None, 7, "", "soon", "0001-01-01T00:00:00+14:00")] == [None] * 5

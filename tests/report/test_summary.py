@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from cooperbench.models import Pair, Task
 from cooperbench.report.loading import load_run
-from cooperbench.report.summary import save_summary
-from cooperbench.report.table import deficit_text, sandboxes_text, summary_text
+from cooperbench.report.summary import deficit_text, sandboxes_text, save_summary, summary_text
 from cooperbench.sandbox.contract import ResourceUse
 from cooperbench.storage import ExperimentPaths, write_json
 

@@ -10,7 +10,7 @@ import pytest
 
 from cooperbench import run
 from cooperbench.backends.docker.engine import connect
-from cooperbench.dataset.demo_data import demo_dir
+from cooperbench.dataset.discovery import demo_dir
 from tests.backends.docker.engines import docker_host, provide_base, skipped_without_engine
 from tests.runner.helpers import Left
 from tests.team.redis_fixtures import socket_server, wait_for_message

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from cooperbench.cli.arguments import add_logs_argument, add_sound_only_argument
 from cooperbench.errors import UserError
 from cooperbench.models import SETTINGS
-from cooperbench.report.choices import METHODS
-from cooperbench.report.records import VERDICTS
+from cooperbench.report import METHODS
+from cooperbench.report.states import VERDICTS
 
 if TYPE_CHECKING:
     from cooperbench.models import Setting
@@ -54,9 +54,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     from cooperbench.report.compare import check_same_dataset, compare_sides, sides_to_compare
-    from cooperbench.report.comparetext import comparison_tables
+    from cooperbench.report.formatting import Table, print_tables
     from cooperbench.report.loading import left_out_lines, sound_only
-    from cooperbench.report.tables import Table, print_tables
+    from cooperbench.report.text_report import comparison_tables
 
     chosen = [_chosen(text, Path(args.log_dir)) for text in args.runs]
     check_same_dataset([run for run, _ in chosen], anyway=args.anyway)

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cooperbench.cli.arguments import add_logs_argument, whole_above_zero
-from cooperbench.dataset.demo_data import demo_dir
+from cooperbench.dataset.discovery import demo_dir
 from cooperbench.models import SETTINGS, Setting
-from cooperbench.report.table import deficit_text, summary_text
+from cooperbench.report.summary import deficit_text, summary_text
 from cooperbench.runner.api import run_experiment
 from cooperbench.runner.config import RunConfig
 from cooperbench.runner.display import make_display

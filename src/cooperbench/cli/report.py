@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from cooperbench.cli.arguments import add_logs_argument, add_sound_only_argument
 from cooperbench.errors import UserError
-from cooperbench.report.choices import LEVELS, METHODS
+from cooperbench.report import LEVELS, METHODS
 from cooperbench.text import names_for_error
 
 if TYPE_CHECKING:
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cooperbench.report.coordination.llm_judge import JudgeReport
+    from cooperbench.report.formatting import Table
     from cooperbench.report.loading import Run
-    from cooperbench.report.tables import Table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,8 +60,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     from cooperbench.report.analysis import analyse
     from cooperbench.report.compare import check_same_dataset
-    from cooperbench.report.tables import print_tables
-    from cooperbench.report.terminal import analysis_tables
+    from cooperbench.report.formatting import print_tables
+    from cooperbench.report.text_report import analysis_tables
 
     runs = _load(args)
     check_same_dataset(runs, anyway=args.anyway)

@@ -18,8 +18,11 @@ from cooperbench.cli.arguments import (
     whole_above_zero,
 )
 from cooperbench.cli.containers import add_container_arguments, use_container_arguments
-from cooperbench.report.table import summary_text
-from cooperbench.runner.api import plan_experiment, run_experiment
+from cooperbench.report.summary import summary_text
+from cooperbench.runner.api import (
+    plan_experiment,
+    run_experiment,
+)
 from cooperbench.runner.config import GROUPS, WHAT, WHERE, Lineup, Option, RunConfig, make_config, options
 from cooperbench.runner.display import PlainDisplay, make_display
 from cooperbench.settings import default_backend, default_eval_network

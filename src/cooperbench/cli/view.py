@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     from cooperbench.report.loading import run_names
-    from cooperbench.report.page.live import ADDRESS, LiveRuns, LiveServer
+    from cooperbench.report.page.live_server import ADDRESS, LiveRuns, LiveServer
 
     logs_dir = Path(args.log_dir)
     chosen = [Path(name) if "/" in name else logs_dir / name for name in args.runs]

@@ -11,9 +11,8 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from cooperbench.dataset.demo_data import DEMO, demo_dir
 from cooperbench.dataset.subsets import load_subset, subset_names
 from cooperbench.errors import UserError
 from cooperbench.models import Pair, Task
@@ -26,6 +25,8 @@ if TYPE_CHECKING:
 
 ENVIRONMENT_VARIABLE = "COOPERBENCH_DATASET_DIR"
 DEFAULT_DATASET_DIR = "dataset"
+DEMO = "demo"
+"""The dataset in the package, wherever a dataset's folder is asked for; `./demo` is a folder of that name."""
 EVERYTHING = "full"
 """The subset that every dataset has, whether or not there is a file for it."""
 
@@ -56,6 +57,16 @@ class Selection:
     """What was passed over in the tasks asked for, one line each."""
 
 
+def demo_dir() -> Path:
+    """The packaged dataset as a folder on disk."""
+    from importlib.resources import files
+
+    folder = files("cooperbench.dataset").joinpath(DEMO)
+    if isinstance(folder, Path) and folder.is_dir():
+        return folder
+    raise UserError("the demo dataset is missing from this installation; install cooperbench again, unzipped")
+
+
 def resolve_dataset_dir(dataset_dir: str | Path | None) -> Path:
     """The folder meant: `demo` is the packaged dataset, None is $COOPERBENCH_DATASET_DIR or `dataset`."""
     wanted = str(dataset_dir or os.environ.get(ENVIRONMENT_VARIABLE) or DEFAULT_DATASET_DIR)
@@ -78,7 +89,7 @@ def load_tasks(dataset_dir: Path, repo: str | None = None, task_id: int | None =
 
 def scan_tasks(dataset_dir: Path, repo: str | None = None, task_id: int | None = None) -> Scan:
     """`load_tasks`, with the notes."""
-    return _narrow(_scan(dataset_dir), repo, task_id)
+    return _narrow(*_scan(dataset_dir), repo, task_id)
 
 
 def discover(
@@ -93,10 +104,10 @@ def discover(
     group = _feature_group(features)
     if subset == EVERYTHING and EVERYTHING not in subset_names(dataset_dir):
         subset = None
-    everything = _scan(dataset_dir)
-    scan = _narrow(everything, repo, task_id)
+    tasks, notes = _scan(dataset_dir)
+    scan = _narrow(tasks, notes, repo, task_id)
     if subset is not None:
-        pairs = _subset_pairs(load_subset(dataset_dir, subset), everything.tasks, set(scan.tasks))
+        pairs = _subset_pairs(load_subset(dataset_dir, subset), tasks, set(scan.tasks))
         if group is not None:
             pairs = _with_features(pairs, group, f"subset {subset!r}")
     elif group is not None:
@@ -161,16 +172,17 @@ def _ids(numbers: Iterable[int]) -> str:
     return ",".join(map(str, numbers))
 
 
-@dataclass(frozen=True)
-class _Everything:
-    tasks: tuple[Task, ...]
-    notes: tuple[tuple[str, int, str], ...]
-    """Repository, task id and what to say."""
+class _Note(NamedTuple):
+    """What was passed over in a task."""
+
+    repo: str
+    task_id: int
+    text: str
 
 
-def _scan(dataset_dir: Path) -> _Everything:
+def _scan(dataset_dir: Path) -> tuple[tuple[Task, ...], list[_Note]]:
     tasks: list[Task] = []
-    notes: list[tuple[str, int, str]] = []
+    notes: list[_Note] = []
     for repo_name, repo_path in _folders(dataset_dir):
         for task_name, task_path in _folders(repo_path):
             match = _TASK.fullmatch(task_name)
@@ -178,11 +190,12 @@ def _scan(dataset_dir: Path) -> _Everything:
                 continue
             number = int(match[1])
             whole, broken = _feature_ids(task_path)
-            notes += [(repo_name, number, f"{repo_name}/{task_name}/{what}") for what in broken]
+            notes += [_Note(repo_name, number, f"{repo_name}/{task_name}/{what}") for what in broken]
             if whole:
                 tasks.append(Task(repo_name, number, Path(task_path), whole))
             else:
-                notes.append((repo_name, number, f"{repo_name}/{task_name} skipped: it has no whole feature"))
+                skipped = f"{repo_name}/{task_name} skipped: it has no whole feature"
+                notes.append(_Note(repo_name, number, skipped))
     if not tasks:
         raise UserError(
             f"no tasks in {dataset_dir} (looked for <repo>_task/task<id>/feature<N>/ with feature.md,"
@@ -190,18 +203,18 @@ def _scan(dataset_dir: Path) -> _Everything:
             " `cooperbench prepare`, or try `--dataset-dir demo`"
         )
     tasks.sort(key=lambda task: (task.repo, task.task_id))
-    return _Everything(tuple(tasks), tuple(sorted(notes)))
+    return tuple(tasks), sorted(notes)
 
 
-def _narrow(everything: _Everything, repo: str | None, task_id: int | None) -> Scan:
-    chosen = _chosen(everything.tasks, repo, task_id)
-    repos = None if repo is None else {task.repo for task in chosen}
-    notes = (
-        printable(text)
-        for name, number, text in everything.notes
-        if (repos is None or name in repos) and task_id in (None, number)
+def _narrow(tasks: tuple[Task, ...], notes: list[_Note], repo: str | None, task_id: int | None) -> Scan:
+    chosen = _chosen(tasks, repo, task_id)
+    repos = {task.repo for task in chosen}
+    kept = (
+        printable(note.text)
+        for note in notes
+        if (repo is None or note.repo in repos) and task_id in (None, note.task_id)
     )
-    return Scan(chosen, tuple(notes))
+    return Scan(chosen, tuple(kept))
 
 
 def _chosen(tasks: tuple[Task, ...], repo: str | None, task_id: int | None) -> tuple[Task, ...]:

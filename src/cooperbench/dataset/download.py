@@ -18,9 +18,8 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cooperbench.dataset.demo_data import DEMO
-from cooperbench.dataset.discovery import load_tasks
-from cooperbench.dataset.hub import AGAIN, NOTES_FOLDER, fetch, look_up
+from cooperbench.dataset.discovery import DEMO, load_tasks
+from cooperbench.dataset.huggingface import AGAIN, NOTES_FOLDER, fetch, look_up
 from cooperbench.errors import InfraError, UserError
 from cooperbench.storage import read_json, utc_now, write_json
 from cooperbench.text import names_for_error, plural, printable
@@ -28,7 +27,7 @@ from cooperbench.text import names_for_error, plural, printable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from cooperbench.dataset.hub import Snapshot
+    from cooperbench.dataset.huggingface import Snapshot
 
 DEFAULT_DATASET_ID = "CodeConflict/cooperbench-dataset"
 MARKER = ".cooperbench.json"

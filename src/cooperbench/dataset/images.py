@@ -16,7 +16,7 @@ from cooperbench.errors import UserError
 from cooperbench.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from cooperbench.models import Task
 
@@ -48,14 +48,6 @@ def image_template(template: str | None = None) -> str:
                 f" there is: {known}, or the templates {', '.join(NAMED_TEMPLATES)}"
             )
     return chosen
-
-
-def task_from_image(name: str, tasks: Iterable[Task]) -> Task | None:
-    """The task whose image this is, by a known template or the one in force; None where it is nobody's."""
-    wanted = name.partition("@")[0].removeprefix("docker.io/")
-    templates = {*NAMED_TEMPLATES.values(), image_template()}
-    matching = [task for task in tasks if any(_fill(template, task) == wanted for template in templates)]
-    return matching[0] if len(matching) == 1 else None
 
 
 def _fill(template: str, task: Task) -> str:

@@ -12,8 +12,8 @@ from pathlib import PurePosixPath
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
+from cooperbench.diff import parse_diff
 from cooperbench.errors import UserError
-from cooperbench.eval.diff import parse_diff
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

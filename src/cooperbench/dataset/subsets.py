@@ -52,11 +52,6 @@ def subset_names(dataset_dir: Path) -> tuple[str, ...]:
     return tuple(sorted(name for name in names if _NAME.fullmatch(name)))
 
 
-def list_subsets(dataset_dir: Path) -> tuple[Subset, ...]:
-    """All subsets, read; one broken file is an error."""
-    return tuple(load_subset(dataset_dir, name) for name in subset_names(dataset_dir))
-
-
 def load_subset(dataset_dir: Path, name: str) -> Subset:
     if not _NAME.fullmatch(name):
         there_is = names_for_error(subset_names(dataset_dir))

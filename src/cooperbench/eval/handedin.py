@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cooperbench.eval.diff import PatchError, check_safe_paths, parse_diff, paths_of
+from cooperbench.diff import PatchError, check_safe_paths, parse_diff, paths_of
 from cooperbench.eval.hygiene import clean_patch
 from cooperbench.eval.merge import PatchRepo
 

@@ -29,12 +29,12 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Literal
 
-from cooperbench.eval.diff import Diff, PatchError, check_safe_paths, parse_diff, render
+from cooperbench.diff import Diff, PatchError, check_safe_paths, parse_diff, render
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from cooperbench.eval.diff import FilePatch
+    from cooperbench.diff import FilePatch
 
 Reason = Literal["hidden_test", "test_config"]
 

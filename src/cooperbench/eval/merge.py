@@ -21,8 +21,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Literal, Self
 
+from cooperbench.diff import PatchError, parse_diff
 from cooperbench.errors import UserError
-from cooperbench.eval.diff import PatchError, parse_diff
 from cooperbench.eval.trees import (
     GITLINK,
     MERGE_TREE_VERSION,

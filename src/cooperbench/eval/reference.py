@@ -15,9 +15,9 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from cooperbench._version import __version__
+from cooperbench.diff import PatchError, paths_of
 from cooperbench.errors import CooperBenchError, UserError
 from cooperbench.eval.counts import read_outcomes
-from cooperbench.eval.diff import PatchError, paths_of
 from cooperbench.eval.handedin import examine
 from cooperbench.eval.testrun import Conditions, not_run
 from cooperbench.once import Once

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from cooperbench.report.loading import PairData, Run
+    from cooperbench.report.loading import Run
+    from cooperbench.report.records import PairData
 
 SCHEMA_VERSION = "ATIF-v1.7"
 _SURROGATES = re.compile("[\ud800-\udfff]")

@@ -8,13 +8,12 @@ because a golden patch does not pass, is skipped. A pair with unsound tests says
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
 from cooperbench.export import Exported
 from cooperbench.report.coordination.pair import loss_of
-from cooperbench.report.records import mapping, number, text_or_none
+from cooperbench.report.records import mapping, number, parse_time, text_or_none
 from cooperbench.report.states import STATES, unsound_text
 from cooperbench.storage import write_bytes
 
@@ -24,7 +23,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from cooperbench.models import Setting
-    from cooperbench.report.loading import PairData, Run
+    from cooperbench.report.loading import Run
+    from cooperbench.report.records import PairData
 
 _OUTPUT_CHARACTERS = 4_000
 """Of what one failed test run printed: its end, where the failures are."""
@@ -137,13 +137,9 @@ def _why(run: Mapping[str, Any]) -> str:
 
 def _first_start(pairs: Sequence[PairData]) -> str | None:
     """In UTC and without a zone, as the format has it."""
-    moments = []
-    for pair in pairs:
-        try:
-            moments.append(datetime.fromisoformat(str((pair.result or {})["started_at"])).astimezone(UTC))
-        except (KeyError, ValueError, OverflowError):
-            continue
-    return min(moments).strftime("%Y-%m-%dT%H:%M:%S") if moments else None
+    times = (parse_time((pair.result or {}).get("started_at")) for pair in pairs)
+    first = min(filter(None, times), default=None)
+    return first.strftime("%Y-%m-%dT%H:%M:%S") if first else None
 
 
 def _seconds(values: Iterator[float] | Sequence[float]) -> str:

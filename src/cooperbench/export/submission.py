@@ -19,7 +19,6 @@ from cooperbench.errors import UserError
 from cooperbench.export import Exported
 from cooperbench.report.loading import load_run
 from cooperbench.report.records import (
-    VERDICTS,
     is_list,
     is_object,
     mapping,
@@ -27,14 +26,15 @@ from cooperbench.report.records import (
     read_bytes,
     text_or_none,
 )
-from cooperbench.report.states import JUDGED, STATES
+from cooperbench.report.states import JUDGED, STATES, VERDICTS
 from cooperbench.storage import write_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from cooperbench.report.loading import PairData, Run
+    from cooperbench.report.loading import Run
+    from cooperbench.report.records import PairData
 
 SCHEMA = "cooperbench.submission/1"
 Document = dict[str, Any]

@@ -10,18 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 from cooperbench.errors import UserError
 from cooperbench.models import SETTINGS
-from cooperbench.report.records import VERDICTS
-from cooperbench.report.statistics.clusters import Observation
+from cooperbench.report.states import VERDICTS
 from cooperbench.report.statistics.distributions import mcnemar_exact
-from cooperbench.report.statistics.intervals import Estimate, mean, rate, ratio
+from cooperbench.report.statistics.intervals import Estimate, Observation, mean, rate, ratio
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from cooperbench.models import Setting
-    from cooperbench.report.choices import Method
-    from cooperbench.report.loading import PairData, Run
-    from cooperbench.report.summary import PairKey
+    from cooperbench.report import Method
+    from cooperbench.report.loading import Run
+    from cooperbench.report.records import PairData, PairKey
 
 
 @dataclass(frozen=True)
@@ -86,14 +85,14 @@ class Comparison:
             "second": self.second,
             "verdict": self.verdict,
             **self.estimates_json(),
-            "gained": [_key_json(key) for key in self.gained],
-            "lost": [_key_json(key) for key in self.lost],
+            "gained": [key.to_json() for key in self.gained],
+            "lost": [key.to_json() for key in self.lost],
             "mcnemar_p": self.p_value,
             "unpaired": [
-                {**_key_json(one.key), "first_state": one.first_state, "second_state": one.second_state}
+                {**one.key.to_json(), "first_state": one.first_state, "second_state": one.second_state}
                 for one in self.unpaired
             ],
-            "unsound": {"pairs": [_key_json(key) for key in self.unsound], **self.sound.estimates_json()}
+            "unsound": {"pairs": [key.to_json() for key in self.unsound], **self.sound.estimates_json()}
             if self.sound
             else None,
         }
@@ -109,10 +108,6 @@ class Comparison:
         }
 
 
-def _key_json(key: PairKey) -> dict[str, Any]:
-    return {"repo": key.repo, "task_id": key.task_id, "features": list(key.features)}
-
-
 def compare_sides(
     first: Side,
     second: Side,
@@ -126,12 +121,13 @@ def compare_sides(
     ours, theirs = first.pairs, second.pairs
     before, after, unpaired = [], [], []
     for key in sorted({*ours, *theirs} - {*without}):
-        values = [_value(side.get(key), verdict) for side in (ours, theirs)]
-        if values[0] is None or values[1] is None:
-            unpaired.append(Unpaired(key, _state(ours.get(key)), _state(theirs.get(key))))
+        pairs = ours.get(key), theirs.get(key)
+        old, new = (pair.verdict(verdict) if pair else None for pair in pairs)
+        if old is None or new is None:
+            unpaired.append(Unpaired(key, _state(pairs[0]), _state(pairs[1])))
         else:
-            before.append(Observation(key, values[0]))
-            after.append(Observation(key, values[1]))
+            before.append(Observation(key, float(old)))
+            after.append(Observation(key, float(new)))
     changes = [Observation(old.key, new.value - old.value) for old, new in zip(before, after, strict=True)]
     over_tasks: Method = "clustered" if method == "wilson" else method
     gained = tuple(key for key, change in changes if change > 0)
@@ -163,12 +159,6 @@ def compare_sides(
         unsound=unsound,
         sound=compare_sides(first, second, verdict, method, unsound) if unsound else None,
     )
-
-
-def _value(pair: PairData | None, verdict: str) -> float | None:
-    verdicts = pair.verdicts if pair is not None else None
-    value = getattr(verdicts, verdict) if verdicts is not None else None
-    return None if value is None else float(value)
 
 
 def _state(pair: PairData | None) -> str:
@@ -203,6 +193,28 @@ def sides_to_compare(chosen: Sequence[tuple[Run, Setting | None]]) -> list[tuple
             f"runs {first.name!r} and {second.name!r} have no setting in common; name one, e.g. RUN:coop"
         )
     return [(Side(first, setting), Side(second, setting)) for setting in shared]
+
+
+def match_solo_and_coop(runs: Sequence[Run]) -> tuple[list[tuple[Side, Side]], list[Side]]:
+    """Each coop side with the solo side of its own run, or else with that of every run of the same agent and model.
+
+    Only on the same dataset. What another agent or model does alone says nothing about cooperation: such coop sides
+    are the second part of the answer.
+    """
+    matched: list[tuple[Side, Side]] = []
+    alone: list[Side] = []
+    solo_runs = [run for run in runs if "solo" in run.settings]
+    for run in (run for run in runs if "coop" in run.settings):
+        alike = [
+            other
+            for other in solo_runs
+            if (other.configuration, other.dataset) == (run.configuration, run.dataset)
+        ]
+        chosen = [run] if "solo" in run.settings else alike
+        matched += [(Side(one, "solo"), Side(run, "coop")) for one in chosen]
+        if not chosen:
+            alone.append(Side(run, "coop"))
+    return matched, alone
 
 
 def check_same_dataset(runs: Sequence[Run], *, anyway: bool = False) -> None:

@@ -7,7 +7,7 @@ what tells something. Fractions are exact: a pair does not change its bucket by 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from fractions import Fraction
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from cooperbench.models import Setting
     from cooperbench.report.loading import Run
-    from cooperbench.report.summary import PairKey
+    from cooperbench.report.records import PairKey
 
 BUCKETS = 10
 _FEWEST_BUCKETS = 3
@@ -73,16 +73,7 @@ class Curve:
             "coop_area": self.coop_area,
             "delta_area": self.lost_area,
             "retention": self.retention,
-            "buckets": [
-                {
-                    "low": bucket.low,
-                    "high": bucket.high,
-                    "pairs": bucket.pairs,
-                    "solo": bucket.solo.to_json(),
-                    "coop": bucket.coop.to_json(),
-                }
-                for bucket in self.buckets
-            ],
+            "buckets": [asdict(bucket) for bucket in self.buckets],
         }
 
 
@@ -106,15 +97,7 @@ class Difficulty:
             "unscored": self.unscored,
             "note": self.note,
             "curves": [curve.to_json() for curve in self.curves],
-            "scores": [
-                {
-                    "repo": key.repo,
-                    "task_id": key.task_id,
-                    "features": list(key.features),
-                    "difficulty": score,
-                }
-                for key, score in self.scores.items()
-            ],
+            "scores": [{**key.to_json(), "difficulty": score} for key, score in self.scores.items()],
         }
 
 
@@ -145,19 +128,13 @@ def analyse_difficulty(runs: Sequence[Run]) -> Difficulty:
     )
 
 
-def configuration_of(run: Run) -> str:
-    """Who works in a run, in words."""
-    return " · ".join(part for part in (run.model, run.agent) if part) or run.name
-
-
 def _outcomes(runs: Sequence[Run], setting: Setting) -> Outcomes:
     outcomes: Outcomes = {}
     for run in runs:
         for pair in run.of(setting):
-            verdicts = pair.verdicts
-            if verdicts is not None:
-                pairs = outcomes.setdefault(configuration_of(run), {})
-                pairs.setdefault(pair.key, []).append(verdicts.overall)
+            if pair.verdicts is not None:
+                pairs = outcomes.setdefault(run.configuration, {})
+                pairs.setdefault(pair.key, []).append(pair.verdicts.overall)
     return outcomes
 
 

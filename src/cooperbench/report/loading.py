@@ -6,6 +6,7 @@ outputs are read by `PairData` when asked for: a run of 652 pairs has gigabytes 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,44 +14,31 @@ from typing import TYPE_CHECKING, Any
 from cooperbench.errors import UserError
 from cooperbench.models import SETTINGS
 from cooperbench.report.records import (
-    AgentData,
-    Conversation,
     PairData,
-    SentMessage,
-    Trajectory,
-    Verdicts,
+    PairKey,
     is_list,
     is_object,
-    load_pair,
     mapping,
     read_object,
-    schema_problems,
+    read_verdicts,
     text_or_none,
 )
-from cooperbench.report.summary import PairKey, pair_keys
+from cooperbench.report.states import is_completed
 from cooperbench.storage import DEFAULT_LOGS_DIR, ExperimentPaths
 from cooperbench.text import names_for_error, plural
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from cooperbench.models import Setting
+    from cooperbench.models import Pair, Setting
+    from cooperbench.storage import PairPaths
 
-__all__ = [
-    "AgentData",
-    "Conversation",
-    "PairData",
-    "PairKey",
-    "Run",
-    "SentMessage",
-    "Trajectory",
-    "Verdicts",
-    "left_out_lines",
-    "load_run",
-    "resolve_run",
-    "run_names",
-    "sound_only",
-]
+_FEATURE = re.compile(r"f[0-9]{1,18}")
+_KNOWN_SCHEMAS = {
+    "config": "cooperbench.config/1",
+    "result": "cooperbench.result/1",
+    "eval": "cooperbench.eval/1",
+}
 
 
 @dataclass(frozen=True)
@@ -86,6 +74,11 @@ class Run:
     def model(self) -> str | None:
         return text_or_none(self.config, "model_name")
 
+    @property
+    def configuration(self) -> str:
+        """Who works in it, in words."""
+        return " · ".join(part for part in (self.model, self.agent) if part) or self.name
+
 
 def load_run(logs_dir: Path, name: str) -> Run:
     """Everything small about a run. Raises UserError only where there is no such run at all."""
@@ -95,11 +88,11 @@ def load_run(logs_dir: Path, name: str) -> Run:
         raise UserError(f"no run {name!r} in {logs_dir}; there are: {there}")
     config, problem = read_object(paths.config)
     problems = [] if config is not None else [problem or "config.json is missing"]
-    problems += schema_problems(config, "config")
+    problems += _schema_problems(config, "config")
     summary, _ = read_object(paths.summary)
-    pairs: list[PairData] = []
-    for setting in SETTINGS:
-        pairs += _load_setting(paths, setting, summary)
+    pairs = [
+        pair for setting in SETTINGS for pair in _load_pairs(paths, setting, _announced(summary, setting))
+    ]
     if not pairs:
         older = next(iter(sorted(paths.root.glob("*/task*/features_*"))), None)
         layout = f", only an older layout ({older.relative_to(paths.root)})" if older else ""
@@ -151,14 +144,29 @@ def _without(run: Run, keys: set[PairKey]) -> Run:
     return replace(run, settings=settings, pairs=kept, unsound_left_out=left_out)
 
 
-def _load_setting(
-    paths: ExperimentPaths, setting: Setting, summary: Mapping[str, Any] | None
-) -> list[PairData]:
-    keys = sorted(pair_keys(paths, setting) | _announced(summary, setting))
+def read_pairs(paths: ExperimentPaths, setting: Setting, expected: Iterable[Pair] = ()) -> list[PairData]:
+    """Every pair that has a folder, and those that should have one."""
+    keys = {PairKey(pair.task.repo, pair.task.task_id, pair.feature_ids) for pair in expected}
+    return _load_pairs(paths, setting, keys)
+
+
+def _load_pairs(paths: ExperimentPaths, setting: Setting, expected: set[PairKey]) -> list[PairData]:
     return [
-        load_pair(paths.pair_named(setting, key.repo, key.task_id, key.features), setting, key)
-        for key in keys
+        _load_pair(paths.pair_named(setting, key.repo, key.task_id, key.features), setting, key)
+        for key in sorted(expected | _keys_on_disk(paths, setting))
     ]
+
+
+def _keys_on_disk(paths: ExperimentPaths, setting: Setting) -> set[PairKey]:
+    """Every pair that has a folder."""
+    keys = set()
+    for folder in (paths.root / setting).glob("*/*/f*"):
+        features = folder.name.split("_")
+        task = folder.parent.name
+        if task.isascii() and task.isdigit() and all(_FEATURE.fullmatch(part) for part in features):
+            numbers = tuple(int(part[1:]) for part in features)
+            keys.add(PairKey(folder.parent.parent.name, int(task), numbers))
+    return keys
 
 
 def _announced(summary: Mapping[str, Any] | None, setting: Setting) -> set[PairKey]:
@@ -174,3 +182,26 @@ def _announced(summary: Mapping[str, Any] | None, setting: Setting) -> set[PairK
         if is_list(features) and features and all(isinstance(one, int) for one in features):
             keys.add(PairKey(repo, task_id, tuple(features)))
     return keys
+
+
+def _load_pair(paths: PairPaths, setting: Setting, key: PairKey) -> PairData:
+    """The two small files of a pair, and a line for everything in them that cannot be used."""
+    result, no_result = read_object(paths.result)
+    evaluation, no_evaluation = read_object(paths.evaluation)
+    unread = [problem for problem in (no_result, no_evaluation) if problem]
+    problems = [*unread, *_schema_problems(result, "result"), *_schema_problems(evaluation, "eval")]
+    if is_completed(result) and not mapping(result, "agents"):
+        problems.append("result.json tells nothing about the agents: no cost, steps or models")
+    if is_completed(evaluation) and read_verdicts(evaluation, setting) is None:
+        problems.append("eval.json has no overall_success")
+    return PairData(key, setting, paths, result, evaluation, tuple(problems), bool(unread))
+
+
+def _schema_problems(record: Mapping[str, Any] | None, kind: str) -> list[str]:
+    """Another schema is read as far as it goes, and said. What ended in an error has none."""
+    if record is None or record.get("status") == "error":
+        return []
+    schema = record.get("schema")
+    if schema == _KNOWN_SCHEMAS[kind]:
+        return []
+    return [f"{kind}.json is of another schema ({schema or 'none given'}), read as far as it goes"]

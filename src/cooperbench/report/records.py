@@ -9,9 +9,11 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
-from cooperbench.report.states import JUDGED, is_completed, state_of
+from cooperbench.report.states import JUDGED, Verdicts, is_completed, state_of
 from cooperbench.storage import read_regular_file
 
 if TYPE_CHECKING:
@@ -20,27 +22,26 @@ if TYPE_CHECKING:
 
     from cooperbench.models import Setting
     from cooperbench.report.states import State
-    from cooperbench.report.summary import PairKey
     from cooperbench.storage import PairPaths
 
-_KNOWN_SCHEMAS = {
-    "config": "cooperbench.config/1",
-    "result": "cooperbench.result/1",
-    "eval": "cooperbench.eval/1",
-}
 
+class PairKey(NamedTuple):
+    """A pair by its place under logs/, in the order of reports."""
 
-class Verdicts(NamedTuple):
-    """What the judge said; None where an older record does not tell."""
+    repo: str
+    task_id: int
+    features: tuple[int, ...]
 
-    individual: bool | None
-    merge: bool | None
-    merged: bool | None
-    overall: bool
-    strict: bool | None
+    @property
+    def label(self) -> str:
+        return f"{self.repo}/task{self.task_id} {self.features_label}"
 
+    @property
+    def features_label(self) -> str:
+        return "_".join(f"f{number}" for number in self.features)
 
-VERDICTS = Verdicts._fields
+    def to_json(self) -> dict[str, Any]:
+        return {"repo": self.repo, "task_id": self.task_id, "features": list(self.features)}
 
 
 @dataclass(frozen=True)
@@ -124,19 +125,23 @@ class PairData:
 
     @property
     def label(self) -> str:
-        features = "_".join(f"f{number}" for number in self.key.features)
-        return f"{self.key.repo}/task{self.key.task_id} {features}"
+        return self.key.label
 
-    @property
+    @cached_property
     def state(self) -> State:
         return state_of(self.result, self.evaluation, unreadable=self.unreadable)
 
-    @property
+    @cached_property
     def verdicts(self) -> Verdicts | None:
         """None unless the state is passed or failed."""
         if self.state not in JUDGED or self.evaluation is None:
             return None
         return read_verdicts(self.evaluation, self.setting)
+
+    def verdict(self, name: str) -> bool | None:
+        """One of `VERDICTS`; None where there is none."""
+        value: bool | None = getattr(self.verdicts, name, None)
+        return value
 
     @property
     def error(self) -> str | None:
@@ -163,7 +168,7 @@ class PairData:
             return ("solo",)
         return tuple(f"agent{place}" for place in range(1, len(self.key.features) + 1))
 
-    @property
+    @cached_property
     def agents(self) -> tuple[AgentData, ...]:
         """Those of whom result.json tells."""
         records = mapping(self.result, "agents")
@@ -262,39 +267,16 @@ class PairData:
         return {name: data.decode("utf-8", "replace") for name, data in found.items() if data is not None}
 
 
-def load_pair(paths: PairPaths, setting: Setting, key: PairKey) -> PairData:
-    """The two small files of a pair, and a line for everything in them that cannot be used."""
-    result, no_result = read_object(paths.result)
-    evaluation, no_evaluation = read_object(paths.evaluation)
-    unread = [problem for problem in (no_result, no_evaluation) if problem]
-    problems = [*unread, *schema_problems(result, "result"), *schema_problems(evaluation, "eval")]
-    if is_completed(result) and not mapping(result, "agents"):
-        problems.append("result.json tells nothing about the agents: no cost, steps or models")
-    if is_completed(evaluation) and read_verdicts(evaluation, setting) is None:
-        problems.append("eval.json has no overall_success")
-    return PairData(key, setting, paths, result, evaluation, tuple(problems), bool(unread))
-
-
-def schema_problems(record: Mapping[str, Any] | None, kind: str) -> list[str]:
-    """Another schema is read as far as it goes, and said. What ended in an error has none."""
-    if record is None or record.get("status") == "error":
-        return []
-    schema = record.get("schema")
-    if schema == _KNOWN_SCHEMAS[kind]:
-        return []
-    return [f"{kind}.json is of another schema ({schema or 'none given'}), read as far as it goes"]
-
-
 def read_verdicts(evaluation: Mapping[str, Any], setting: Setting) -> Verdicts | None:
     """The five verdicts, also of an older eval.json that has only those of agents, merge and all; None: unusable."""
-    overall = _flag(evaluation, "overall_success")
+    overall = flag(evaluation, "overall_success")
     if overall is None:
         return None
     merged = mapping(evaluation, "merged")
-    individual = _flag(evaluation, "individual_success")
+    individual = flag(evaluation, "individual_success")
     if individual is None:
         alone = [
-            _flag(value, "success")
+            flag(value, "success")
             for name, value in evaluation.items()
             if is_object(value) and (name == "solo" or name.startswith("agent"))
         ]
@@ -302,13 +284,13 @@ def read_verdicts(evaluation: Mapping[str, Any], setting: Setting) -> Verdicts |
     if setting == "solo":
         # One agent's patch merges with nothing.
         return Verdicts(individual, None, None, overall, None)
-    merge = _flag(evaluation, "merge_success")
-    if merge is None and (conflict := _flag(merged, "merge_conflict")) is not None:
+    merge = flag(evaluation, "merge_success")
+    if merge is None and (conflict := flag(merged, "merge_conflict")) is not None:
         merge = not conflict
-    strict = _flag(evaluation, "overall_success_strict")
+    strict = flag(evaluation, "overall_success_strict")
     if strict is None and merge is not None:
         strict = overall and merge
-    return Verdicts(individual, merge, _flag(merged, "success"), overall, strict)
+    return Verdicts(individual, merge, flag(merged, "success"), overall, strict)
 
 
 def read_object(path: Path) -> tuple[dict[str, Any] | None, str | None]:
@@ -354,7 +336,7 @@ def _agent(agent_id: str, record: Mapping[str, Any], verdict: Mapping[str, Any])
         agent=text_or_none(record, "agent"),
         model=text_or_none(record, "model"),
         status=text_or_none(record, "status"),
-        success=_flag(verdict, "success"),
+        success=flag(verdict, "success"),
         feature_ids=tuple(one for one in feature_ids if isinstance(one, int)) if is_list(feature_ids) else (),
         steps=int(number(record, "steps")),
         cost=number(record, "cost"),
@@ -410,6 +392,17 @@ def text_or_none(record: Mapping[str, Any], key: str) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def _flag(record: Mapping[str, Any], key: str) -> bool | None:
+def parse_time(text: object) -> datetime | None:
+    """A time as files have it (ISO 8601), in UTC; one without a zone is UTC. None for anything else."""
+    if not isinstance(text, str):
+        return None
+    try:
+        time = datetime.fromisoformat(text)
+        return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
+
+
+def flag(record: Mapping[str, Any], key: str) -> bool | None:
     value = record.get(key)
     return value if isinstance(value, bool) else None

@@ -1,18 +1,29 @@
-"""One flat row a pair, for CSV, Parquet and whatever reads tables."""
+"""Results as rows: `RateRow`, the pairs of a run, repository or task together; and one flat row a pair.
+
+Terminal, JSON and page show the same `RateRow`s: verdicts with intervals, and everything else counted beside them. The
+rows of pairs are for CSV, Parquet and whatever reads tables.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from cooperbench.errors import UserError
-from cooperbench.report.records import VERDICTS
+from cooperbench.report.records import number
+from cooperbench.report.states import ENDED, JUDGED, NOT_JUDGED, STATES, VERDICTS, applicable_verdicts
+from cooperbench.report.statistics.intervals import Estimate, Observation, rate
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from cooperbench.report.loading import PairData, Run
+    from cooperbench.models import Setting
+    from cooperbench.report import Level, Method
+    from cooperbench.report.loading import Run
+    from cooperbench.report.records import PairData
+    from cooperbench.report.states import State
 
 _SEATS = 2
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -33,12 +44,128 @@ COLUMNS: dict[str, type] = {
 """Names and types; any value may be missing. The one agent of solo stands as agent1."""
 
 
+@dataclass(frozen=True)
+class RateRow:
+    """The pairs of one setting of one run, or those of one repository or task among them."""
+
+    run: str
+    setting: Setting
+    repo: str | None
+    """None: all repositories; likewise for the task."""
+    task_id: int | None
+    states: Mapping[State, int]
+    """How many pairs are in which state; rates are over the judged ones."""
+    rates: Mapping[str, Estimate]
+    """By verdict; those that do not apply (one agent's patch merges with nothing) are not in it."""
+    unsound: int
+    """Judged pairs with tests that pass without the feature."""
+    sound_rates: Mapping[str, Estimate]
+    """The rates without those."""
+    cost: float
+    unpriced_calls: int
+    """Of models whose price nobody knows: the cost is without them."""
+    steps: int
+    tokens: int
+    messages: int
+    agent_seconds: float
+
+    @property
+    def pairs(self) -> int:
+        return sum(self.states.values())
+
+    @property
+    def judged(self) -> int:
+        return sum(self.states[state] for state in JUDGED)
+
+    @property
+    def finished(self) -> int:
+        """Pairs whose agents came to an end, judged or not: those that the cost is of."""
+        return sum(self.states[state] for state in ENDED)
+
+    @property
+    def left_out(self) -> dict[State, int]:
+        """What has no verdict, by why."""
+        return {state: self.states[state] for state in NOT_JUDGED if self.states[state]}
+
+    def to_json(self) -> dict[str, Any]:
+        record = asdict(self)
+        sound = {"pairs": self.unsound, "rates": record.pop("sound_rates")}
+        return record | {
+            "pairs": self.pairs,
+            "judged": self.judged,
+            "unsound": sound if self.unsound else None,
+        }
+
+
+def observations(pairs: Iterable[PairData], verdict: str) -> list[Observation]:
+    """One verdict of all pairs that have it, as zeros and ones."""
+    found = ((pair.key, pair.verdict(verdict)) for pair in pairs)
+    return [Observation(key, float(value)) for key, value in found if value is not None]
+
+
+def _rates(pairs: Sequence[PairData], setting: Setting, method: Method) -> dict[str, Estimate]:
+    return {verdict: rate(observations(pairs, verdict), method) for verdict in applicable_verdicts(setting)}
+
+
+def rate_rows(runs: Sequence[Run], level: Level = "setting", method: Method = "clustered") -> list[RateRow]:
+    """A row for each setting of each run, followed by those of its repositories, or tasks, if asked for."""
+    rows = []
+    for run in runs:
+        for setting in run.settings:
+            pairs = run.of(setting)
+            rows.append(_rate_row(run, setting, pairs, method))
+            rows += [
+                _rate_row(run, setting, group, method, repo, task_id)
+                for (repo, task_id), group in _groups(pairs, level).items()
+            ]
+    return rows
+
+
+def _groups(pairs: Sequence[PairData], level: Level) -> dict[tuple[str, int | None], list[PairData]]:
+    groups: dict[tuple[str, int | None], list[PairData]] = {}
+    if level != "setting":
+        for pair in pairs:
+            place = (pair.key.repo, pair.key.task_id if level == "task" else None)
+            groups.setdefault(place, []).append(pair)
+    return groups
+
+
+def _rate_row(
+    run: Run,
+    setting: Setting,
+    pairs: Sequence[PairData],
+    method: Method,
+    repo: str | None = None,
+    task_id: int | None = None,
+) -> RateRow:
+    states = [pair.state for pair in pairs]
+    sound = [pair for pair in pairs if not pair.unsound]
+    return RateRow(
+        run=run.name,
+        setting=setting,
+        repo=repo,
+        task_id=task_id,
+        states={state: states.count(state) for state in STATES},
+        rates=_rates(pairs, setting, method),
+        unsound=len(pairs) - len(sound),
+        sound_rates=_rates(sound, setting, method),
+        cost=sum(pair.cost for pair in pairs),
+        unpriced_calls=sum(
+            int(number(agent.record, "unpriced_calls")) for pair in pairs for agent in pair.agents
+        ),
+        steps=sum(pair.steps for pair in pairs),
+        tokens=sum(pair.tokens for pair in pairs),
+        messages=sum(pair.messages for pair in pairs),
+        agent_seconds=sum(pair.duration_seconds for pair in pairs),
+    )
+
+
 def pair_rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """Every pair of every run, also those without a verdict: the column `state` tells."""
-    return [_row(run, pair) for run in runs for pair in run.pairs]
+    return [_pair_row(run, pair) for run in runs for pair in run.pairs]
 
 
-def _row(run: Run, pair: PairData) -> dict[str, Any]:
+def _pair_row(run: Run, pair: PairData) -> dict[str, Any]:
     row: dict[str, Any] = dict.fromkeys(COLUMNS)
     agents = pair.agents
     row |= {

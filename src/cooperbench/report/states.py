@@ -1,4 +1,7 @@
-"""The states of a pair: how one follows from result.json and eval.json, and what each is called, for all reports."""
+"""The states of a pair and the verdicts on it: what each is called and means, for all reports.
+
+A state follows from result.json and eval.json. Verdicts are what eval.json says of a pair in the states of `JUDGED`.
+"""
 
 from __future__ import annotations
 
@@ -7,31 +10,64 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeGuard
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from cooperbench.models import Setting
+
 State = Literal["passed", "failed", "error", "no_reference", "unevaluated", "missing", "broken"]
 
 
 class Meaning(NamedTuple):
+    mark: str
+    """One character, for the page."""
     short: str
     """As a label, and after a number: `2 not run yet`."""
     sentence: str
 
 
 STATES: Mapping[State, Meaning] = {
-    "passed": Meaning("passed", "every patch passes alone, and their merge passes all tests"),
-    "failed": Meaning("failed", "a patch fails its own tests alone, or the merge fails tests"),
-    "error": Meaning("ended in an error", "a sandbox, a server or a provider failed; not scored"),
+    "passed": Meaning("✓", "passed", "every patch passes alone, and their merge passes all tests"),
+    "failed": Meaning("✗", "failed", "a patch fails its own tests alone, or the merge fails tests"),
+    "error": Meaning("!", "ended in an error", "a sandbox, a server or a provider failed; not scored"),
     "no_reference": Meaning(
+        "∅",
         "no reference",
         "a golden patch does not pass its own tests here, which is the dataset's or the machine's fault; not scored",
     ),
-    "unevaluated": Meaning("not evaluated yet", "the agents are done, the tests have not run"),
-    "missing": Meaning("not run yet", "there is no result yet"),
-    "broken": Meaning("could not be read", "a file of the pair cannot be read or has no verdict; not scored"),
+    "unevaluated": Meaning("…", "not evaluated yet", "the agents are done, the tests have not run"),
+    "missing": Meaning("·", "not run yet", "there is no result yet"),
+    "broken": Meaning(
+        "!", "could not be read", "a file of the pair cannot be read or has no verdict; not scored"
+    ),
 }
 JUDGED: tuple[State, ...] = ("passed", "failed")
 """Those with a verdict: rates are over these."""
+NOT_JUDGED: tuple[State, ...] = tuple(state for state in STATES if state not in JUDGED)
 ENDED: tuple[State, ...] = (*JUDGED, "no_reference", "unevaluated")
 """The agents came to an end: what they did and cost is on record."""
+
+
+class Verdicts(NamedTuple):
+    """What the tests said of one pair; None where it does not apply or an older record does not tell."""
+
+    individual: bool | None
+    merge: bool | None
+    merged: bool | None
+    overall: bool
+    strict: bool | None
+
+
+VERDICTS: Mapping[str, str] = {
+    "individual": "every patch passes its own tests alone",
+    "merge": "the patches merge in plain git",
+    "merged": "the merge passes all tests",
+    "overall": "both: alone and merged",
+    "strict": "overall, and without a textual conflict",
+}
+"""The fields of `Verdicts`, and what they mean."""
+
+
+def applicable_verdicts(setting: Setting) -> tuple[str, ...]:
+    """The verdicts of a setting: one agent's patch merges with nothing."""
+    return tuple(VERDICTS) if setting != "solo" else ("individual", "overall")
 
 
 def is_completed(record: Mapping[str, Any] | None) -> TypeGuard[Mapping[str, Any]]:

@@ -1,4 +1,4 @@
-"""summary.json and its table: how an experiment stands, with every denominator said.
+"""summary.json and its text: how an experiment stands, with every denominator said.
 
 Rates are over the pairs that have a verdict. Pairs in any other state (see `states`) are counted beside them and never
 dropped silently.
@@ -6,15 +6,18 @@ dropped silently.
 
 from __future__ import annotations
 
-import re
+from collections import Counter
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from cooperbench._version import __version__
 from cooperbench.models import SETTINGS, summed_accounts
-from cooperbench.report.records import load_pair, mapping, number
-from cooperbench.report.states import JUDGED, is_completed
-from cooperbench.storage import read_json, utc_now, write_json
+from cooperbench.report.formatting import NOTHING, aligned, hundredths_text
+from cooperbench.report.loading import read_pairs
+from cooperbench.report.records import flag, mapping, number, read_object
+from cooperbench.report.states import JUDGED, NOT_JUDGED, STATES, VERDICTS, applicable_verdicts, is_completed
+from cooperbench.storage import utc_now, write_json
+from cooperbench.text import duration_text, plural, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -25,37 +28,17 @@ if TYPE_CHECKING:
     from cooperbench.storage import ExperimentPaths
 
 SCHEMA = "cooperbench.summary/1"
-_FEATURE = re.compile(r"f[0-9]{1,18}")
-RATES = ("individual_success", "merge_success", "merged_success", "overall_success", "overall_success_strict")
-
-
-class PairKey(NamedTuple):
-    """A pair by its place under logs/, in the order of reports."""
-
-    repo: str
-    task_id: int
-    features: tuple[int, ...]
-
-
-def pair_keys(paths: ExperimentPaths, setting: Setting) -> set[PairKey]:
-    """Every pair that has a folder."""
-    keys = set()
-    for folder in (paths.root / setting).glob("*/*/f*"):
-        features = folder.name.split("_")
-        task = folder.parent.name
-        if task.isascii() and task.isdigit() and all(_FEATURE.fullmatch(part) for part in features):
-            numbers = tuple(int(part[1:]) for part in features)
-            keys.add(PairKey(folder.parent.parent.name, int(task), numbers))
-    return keys
-
-
-def read_pairs(paths: ExperimentPaths, setting: Setting, expected: Iterable[Pair] = ()) -> list[PairData]:
-    """Every pair that has a folder, and those that should have one."""
-    keys = {PairKey(pair.task.repo, pair.task.task_id, pair.feature_ids) for pair in expected}
-    return [
-        load_pair(paths.pair_named(setting, key.repo, key.task_id, key.features), setting, key)
-        for key in sorted(keys | pair_keys(paths, setting))
-    ]
+MOST_ROWS = 40
+_COUNTS = {"error": "errors"}
+"""What the number of pairs in a state is called, where it is not called like the state."""
+_VERDICTS = {
+    "individual_success": "individual",
+    "merge_success": "merge",
+    "merged_success": "merged",
+    "overall_success": "overall",
+    "overall_success_strict": "strict",
+}
+"""What the verdicts are called in eval.json and summary.json."""
 
 
 def save_summary(
@@ -89,7 +72,7 @@ def save_summary(
 
 def _sandboxes(paths: ExperimentPaths, used: ResourceUse | None) -> dict[str, Any] | None:
     """Nothing else on disk tells what sandboxes used, so each call adds to what the last summary said."""
-    before: dict[str, Any] | None = (read_json(paths.summary) or {}).get("sandboxes")
+    before: dict[str, Any] | None = (read_object(paths.summary)[0] or {}).get("sandboxes")
     if used is None or not used.count:
         return before
     now = asdict(used)
@@ -102,21 +85,16 @@ def _summarize(pairs: Sequence[PairData]) -> dict[str, Any]:
     judged = [pair for pair in pairs if pair.state in JUDGED]
     results = [pair for pair in pairs if is_completed(pair.result)]
     agents = [agent for pair in results for agent in pair.agents]
-    unsound = [pair for pair in judged if pair.unsound]
+    lines = [_line(pair) for pair in pairs]
+    verdicts = [line for line in lines if line["state"] in JUDGED]
+    sound = [line for line in verdicts if not line["unsound"]]
     return {
         "pairs": len(pairs),
         "evaluated": len(judged),
-        "errors": states.count("error"),
-        "no_reference": states.count("no_reference"),
-        "unevaluated": states.count("unevaluated"),
-        "missing": states.count("missing"),
-        "broken": states.count("broken"),
-        "rates": _rates(judged),
-        "unsound": {
-            "pairs": len(unsound),
-            "rates": _rates([pair for pair in judged if not pair.unsound]),
-        }
-        if unsound
+        **{_COUNTS.get(state, state): states.count(state) for state in NOT_JUDGED},
+        "rates": _rates(verdicts),
+        "unsound": {"pairs": len(verdicts) - len(sound), "rates": _rates(sound)}
+        if len(sound) < len(verdicts)
         else None,
         "agent_success": _rate(agent.success for pair in judged for agent in pair.agents),
         "agent_outcomes": _tally(agent.status for agent in agents),
@@ -126,18 +104,12 @@ def _summarize(pairs: Sequence[PairData]) -> dict[str, Any]:
         "steps": sum(agent.steps for agent in agents),
         "agent_seconds": round(sum(pair.duration_seconds for pair in results), 3),
         "test_seconds": round(sum(number(pair.evaluation, "duration_seconds") for pair in judged), 3),
-        "results": [_line(pair) for pair in pairs],
+        "results": lines,
     }
 
 
-def _rates(judged: Sequence[PairData]) -> dict[str, Any]:
-    return {name: _rate(_met(name, pair.evaluation or {}) for pair in judged) for name in RATES}
-
-
-def _met(name: str, evaluation: Mapping[str, Any]) -> bool | None:
-    """None where an older record does not tell."""
-    met = mapping(evaluation, "merged").get("success") if name == "merged_success" else evaluation.get(name)
-    return None if met is None else bool(met)
+def _rates(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    return {name: _rate(line[name] for line in lines) for name in _VERDICTS}
 
 
 def _rate(outcomes: Iterable[bool | None]) -> dict[str, Any]:
@@ -146,27 +118,22 @@ def _rate(outcomes: Iterable[bool | None]) -> dict[str, Any]:
 
 
 def _tally(values: Iterable[str | None]) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for value in values:
-        if value is not None:
-            counts[value] = counts.get(value, 0) + 1
-    return dict(sorted(counts.items()))
+    return dict(sorted(Counter(filter(None, values)).items()))
 
 
 def _line(pair: PairData) -> dict[str, Any]:
     evaluation, result = pair.evaluation or {}, pair.result or {}
     merged = mapping(evaluation, "merged")
     return {
-        "repo": pair.key.repo,
-        "task_id": pair.key.task_id,
-        "features": list(pair.key.features),
+        **pair.key.to_json(),
         "state": pair.state,
-        "individual_success": evaluation.get("individual_success"),
+        "individual_success": flag(evaluation, "individual_success"),
+        "merge_success": flag(evaluation, "merge_success"),
         "merge_status": merged.get("merge_status"),
         "strategy": merged.get("strategy"),
-        "merged_success": merged.get("success"),
-        "overall_success": evaluation.get("overall_success"),
-        "overall_success_strict": evaluation.get("overall_success_strict"),
+        "merged_success": flag(merged, "success"),
+        "overall_success": flag(evaluation, "overall_success"),
+        "overall_success_strict": flag(evaluation, "overall_success_strict"),
         "unsound": list(pair.unsound),
         "network": pair.network,
         "messages": result.get("messages"),
@@ -174,3 +141,147 @@ def _line(pair: PairData) -> dict[str, Any]:
         "unpriced_calls": result.get("unpriced_calls"),
         "error": pair.error or merged.get("error"),
     }
+
+
+def summary_text(summary: dict[str, Any], logs: str) -> str:
+    """All of a summary."""
+    lines: list[str] = []
+    for setting, part in summary["settings"].items():
+        lines += [*_setting_lines(setting, part), ""]
+    if summary.get("budget"):
+        lines += [budget_text(summary["budget"]), ""]
+    if summary.get("sandboxes"):
+        lines += [sandboxes_text(summary["sandboxes"]), ""]
+    lines.append(f"Logs: {logs}")
+    return "\n".join(lines)
+
+
+def _setting_lines(setting: Setting, part: dict[str, Any]) -> Iterable[str]:
+    yield f"{setting}: {plural(part['pairs'], 'pair')}, {part['evaluated']} evaluated" + _left_out(part)
+    if part["no_reference"]:
+        reason = next(one["error"] for one in part["results"] if one["state"] == "no_reference")
+        count = plural(part["no_reference"], "pair")
+        yield f"  no reference: {count} ({printable(reason)}; see eval.json)"
+    yield ""
+    yield from _pair_lines(part["results"], with_merge=setting != "solo")
+    yield ""
+    applicable = applicable_verdicts(setting)
+    names = [name for name, verdict in _VERDICTS.items() if verdict in applicable]
+    yield from aligned([_rate_row(name, part["rates"][name]) for name in names])
+    if part["unsound"]:
+        rows = [_rate_row(name, part["unsound"]["rates"][name]) for name in names]
+        rates = ", ".join(f"{title} {count} ({share})" for title, count, share, _ in rows)
+        yield f"  without {plural(part['unsound']['pairs'], 'unsound pair')}: {rates}"
+    yield ""
+    yield from _account_lines(part)
+
+
+def _account_lines(part: dict[str, Any]) -> Iterable[str]:
+    tokens = part["prompt_tokens"] + part["completion_tokens"]
+    cached = f" ({part['cached_tokens']} cached)" if part["cached_tokens"] else ""
+    calls = f", {plural(part['model_calls'], 'model call')}" if part["model_calls"] else ""
+    yield (
+        f"  cost ${part['cost']:.2f}, {tokens} tokens{cached}{calls}, {plural(part['steps'], 'step')}, "
+        f"{plural(part['messages'], 'message')}"
+    )
+    inside = (
+        f" (in models {duration_text(part['model_seconds'])}, in sandboxes {duration_text(part['sandbox_seconds'])})"
+        if part["model_calls"]
+        else ""
+    )
+    yield f"  pairs {duration_text(part['agent_seconds'])}{inside}, tests {duration_text(part['test_seconds'])}"
+    if part["unpriced_calls"]:
+        yield f"  cost without {plural(part['unpriced_calls'], 'call')} of models without a known price"
+
+
+def budget_text(budget: dict[str, Any]) -> str:
+    """How `--max-cost` stands, and what to do where it ended the run."""
+    text = f"Budget: ${budget['spent']:.2f} of ${budget['max_cost']:.2f} spent"
+    left = budget["pairs_not_started"]
+    if not left:
+        return text
+    were = "was" if left == 1 else "were"
+    return f"{text}; {plural(left, 'pair')} {were} not started: the same command with a higher --max-cost runs them"
+
+
+def sandboxes_text(sandboxes: dict[str, Any]) -> str:
+    """What was used of a cloud, beside the models."""
+    what = sandboxes["what"]
+    count = plural(sandboxes["count"], what, f"{what}es" if what.endswith("x") else f"{what}s")
+    hours = {
+        what: sandboxes["seconds"] / 3600,
+        "vCPU": sandboxes.get("vcpu_seconds", 0) / 3600,
+        "GiB": sandboxes.get("gib_seconds", 0) / 3600,
+    }
+    return ", ".join([count, *(_hours_text(number, of) for of, number in hours.items() if number)])
+
+
+def _hours_text(hours: float, of: str) -> str:
+    return f"{hours:.{1 if hours < 10 else 0}f} {of} hours"
+
+
+def _left_out(part: dict[str, Any]) -> str:
+    counts = {state: part[_COUNTS.get(state, state)] for state in NOT_JUDGED}
+    others = [f"{count} {STATES[state].short}" for state, count in counts.items() if count]
+    return f" ({', '.join(others)}: not part of the rates)" if others else ""
+
+
+def _rate_row(name: str, rate: dict[str, Any]) -> tuple[str, str, str, str]:
+    verdict = _VERDICTS[name]
+    share = NOTHING if rate["rate"] is None else f"{hundredths_text(rate['rate'])} %"
+    return verdict, f"{rate['passed']}/{rate['of']}", share, VERDICTS[verdict]
+
+
+def _pair_lines(results: Sequence[dict[str, Any]], *, with_merge: bool) -> list[str]:
+    shown = (
+        results
+        if len(results) <= MOST_ROWS
+        else [one for one in results if one["state"] != "passed"][:MOST_ROWS]
+    )
+    if not shown:
+        return []
+    rows: list[tuple[str, ...]] = [
+        ("repository", "task", "features", "alone", "merge", "together", "overall", "")
+    ]
+    rows += [_pair_row(one) for one in shown]
+    if not with_merge:
+        rows = [(*row[:3], *row[6:]) for row in rows]
+    lines = aligned(rows)
+    if len(shown) < len(results):
+        lines.append(f"  … {len(results) - len(shown)} more in summary.json")
+    return lines
+
+
+def _pair_row(one: dict[str, Any]) -> tuple[str, ...]:
+    place = (one["repo"], str(one["task_id"]), ",".join(map(str, one["features"])))
+    error = printable(one["error"] or "")[:44]
+    if one["state"] not in JUDGED:
+        return (*place, "", "", "", STATES[one["state"]].short, error)
+    merge = (one["merge_status"] or NOTHING) + (" (union)" if one["strategy"] == "union" else "")
+    remarks = ["" if one["overall_success"] else error]
+    if one["unsound"]:
+        remarks.append(f"unsound (feature {', '.join(map(str, one['unsound']))})")
+    return (
+        *place,
+        _mark(one["individual_success"]),
+        merge,
+        _mark(one["merged_success"]),
+        _mark(one["overall_success"]),
+        "; ".join(filter(None, remarks)),
+    )
+
+
+def _mark(success: bool | None) -> str:
+    return NOTHING if success is None else "✓" if success else "✗"
+
+
+def deficit_text(solo: dict[str, Any], coop: dict[str, Any]) -> str:
+    """The number that the benchmark exists for, from two summaries of the same pairs."""
+    alone, together = (part["rates"]["overall_success"] for part in (solo, coop))
+    if alone["rate"] is None or together["rate"] is None:
+        return "Coordination deficit: nothing to compare yet"
+    deficit = hundredths_text(alone["rate"] - together["rate"], 1)
+    return (
+        f"Coordination deficit: solo {alone['passed']}/{alone['of']} − coop {together['passed']}/{together['of']} "
+        f"= {deficit} percentage points"
+    )

@@ -82,7 +82,7 @@ def run(
     for name, field in _OTHER_NAMES.items():
         values[field] = values.pop(name)
     from cooperbench.envfile import load_env_file
-    from cooperbench.report.table import summary_text
+    from cooperbench.report.summary import summary_text
     from cooperbench.runner.display import make_display
 
     load_env_file()

@@ -44,7 +44,7 @@ def evaluate(
     Verdicts are in each pair's eval.json; a summary is printed. `eval_network`: what test runs reach, by default what
     the run was started with. `sound_only`: without features whose tests pass without them, as `validate` has found.
     """
-    from cooperbench.report.table import summary_text
+    from cooperbench.report.summary import summary_text
     from cooperbench.runner.display import make_display
 
     paths = ExperimentPaths(Path(logs_dir), run_name)
@@ -112,7 +112,7 @@ def select_results(
 
 def _groups_on_disk(paths: ExperimentPaths, setting: Setting, pairs: Iterable[Pair]) -> list[Pair]:
     """Teams of more than two, which no enumeration of pairs finds."""
-    from cooperbench.report.summary import read_pairs
+    from cooperbench.report.loading import read_pairs
 
     tasks = {(pair.task.repo, pair.task.task_id): pair.task for pair in pairs}
     return [

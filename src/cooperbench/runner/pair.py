@@ -14,8 +14,8 @@ from cooperbench.agents.llm import patience_seconds
 from cooperbench.agents.recorder import Recorder
 from cooperbench.agents.registry import get_agent, version_of
 from cooperbench.agents.session import Session
+from cooperbench.diff import PatchError, paths_of
 from cooperbench.errors import AgentFailure, InfraError, Interrupted, RunStopped, SandboxError, UserError
-from cooperbench.eval.diff import PatchError, paths_of
 from cooperbench.gitcall import GitError
 from cooperbench.models import seats_of, summed_accounts
 from cooperbench.redaction import redact

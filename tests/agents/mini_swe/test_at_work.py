@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cooperbench import run
-from cooperbench.dataset.demo_data import DEMO, demo_dir
+from cooperbench.dataset.discovery import DEMO, demo_dir
 from tests.agents.mini_swe.helpers import KEY, SUBMIT, TEXT, TOOLS, act, patching, run_solo, write_config
 from tests.modelserver import Request, Tokens, ToolCall, say
 from tests.runner.helpers import Left, run_tiny

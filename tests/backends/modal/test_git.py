@@ -14,7 +14,7 @@ from modal_proto import api_pb2
 
 from cooperbench import run
 from cooperbench.backends.modal import ModalBackend
-from cooperbench.dataset.demo_data import demo_dir
+from cooperbench.dataset.discovery import demo_dir
 from cooperbench.errors import InfraError, SandboxError, UserError
 from cooperbench.sandbox.contract import SandboxOptions
 from cooperbench.team.git_remote import make_remote

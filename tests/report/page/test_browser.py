@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.resources import files
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,7 +20,7 @@ from tests.report.page.conftest import COOP, PAIRS, coop_kind, judgement
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cooperbench.report.summary import PairKey
+    from cooperbench.report.records import PairKey
     from tests.report.factory import Kind
     from tests.report.page.browser import Browser
 
@@ -302,6 +303,34 @@ def test_hundreds_of_pairs_come_as_one_scrolls(browser: Browser, tmp_path: Path)
     browser.until(scrolled_to_the_end)
     assert len(set(browser.texts(f"{ROWS} a"))) == 250
     browser.assert_silent()
+
+
+def test_rows_come_also_when_one_scrolls_on_before_the_next_frame(browser: Browser, tmp_path: Path) -> None:
+    """The end of the table is then in sight before and after: no change that an observer would tell of."""
+    write_run(tmp_path, "many", layout(4, 10, 250), "passed", style=Style(bare=True))
+    build_page([load_run(tmp_path, "many")], tmp_path / "many.html")
+    browser.open(tmp_path / "many.html")
+    browser.ask(
+        "const to_the_end = () => scrollTo({top: document.body.scrollHeight, behavior: 'instant'});"
+        "new MutationObserver(to_the_end).observe(document.querySelector('.pairs tbody'), {childList: true});"
+        "to_the_end();"
+    )
+    browser.until(lambda: browser.count(ROWS) == 250)
+
+
+def test_times_in_the_lanes_are_rounded_not_cut(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    script = files("cooperbench.report.page").joinpath("assets/2_format.js").read_text(encoding="utf-8")
+    times = {
+        0: "0:00.0",
+        0.96: "0:01.0",
+        9.94: "0:09.9",
+        9.96: "0:10",
+        59.99: "0:59",
+        61.5: "1:01",
+        3600: "60:00",
+    }
+    assert browser.ask(f"{script}\nreturn arguments[0].map(moment)", list(times)) == list(times.values())
 
 
 HOSTILE = (

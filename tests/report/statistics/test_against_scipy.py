@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from cooperbench.report.statistics.clusters import Observation, cluster_of
+from cooperbench.report.records import PairKey
 from cooperbench.report.statistics.distributions import incomplete_beta, mcnemar_exact, t_cdf, t_quantile
-from cooperbench.report.statistics.intervals import design_effect, mean, rate, wilson
-from cooperbench.report.summary import PairKey
+from cooperbench.report.statistics.intervals import Observation, cluster_of, design_effect, mean, rate, wilson
 
 # Both libraries take seconds to import: one process of the tests does it.
 pytestmark = pytest.mark.xdist_group("scipy")

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cooperbench.report.choices import METHODS, Method
-from cooperbench.report.statistics.clusters import Observation, cluster_of, clusters_of
-from cooperbench.report.statistics.intervals import mean, rate, ratio
-from cooperbench.report.summary import PairKey
+from cooperbench.report import METHODS, Method
+from cooperbench.report.records import PairKey
+from cooperbench.report.statistics.intervals import Observation, cluster_of, clusters_of, mean, rate, ratio
 
 DIFFERENCE = (-1.0, 1.0)
 

@@ -19,8 +19,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cooperbench.backends.docker.containers import CONTAINER_LABELS
-from cooperbench.backends.docker.faults import UNREACHABLE, NotThere, build_failed, lacks_tool
-from cooperbench.dataset.demo_data import demo_dir
+from cooperbench.backends.docker.faults import (
+    UNREACHABLE,
+    NotThere,
+    build_failed,
+    lacks_tool,
+)
+from cooperbench.dataset.discovery import demo_dir
 from cooperbench.dataset.images import (
     DEFAULT_TEMPLATE,
     ENVIRONMENT_VARIABLE,

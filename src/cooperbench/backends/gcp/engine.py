@@ -23,7 +23,7 @@ from cooperbench.backends.docker.images import ImageStore
 from cooperbench.backends.docker.settings import read_settings
 from cooperbench.backends.gcp.faults import faults
 from cooperbench.backends.image_digest import resolve_digest
-from cooperbench.dataset.demo_data import demo_dir
+from cooperbench.dataset.discovery import demo_dir
 from cooperbench.dataset.images import ENVIRONMENT_VARIABLE, PUBLISHED_TEMPLATE, image_name, image_template
 from cooperbench.errors import InfraError, SandboxError
 from cooperbench.models import Image

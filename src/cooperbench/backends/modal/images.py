@@ -14,7 +14,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from cooperbench.backends.image_digest import resolve_digest
-from cooperbench.dataset.demo_data import demo_dir
+from cooperbench.dataset.discovery import demo_dir
 from cooperbench.dataset.images import ENVIRONMENT_VARIABLE, PUBLISHED_TEMPLATE, image_name, image_template
 from cooperbench.errors import CooperBenchError, UserError
 from cooperbench.models import REPO_DIR, Image

@@ -8,17 +8,14 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from cooperbench.report.coordination.pair import LOSS_CLASSES, coordination, loss_of
-from cooperbench.report.numbers import key_text
 from cooperbench.report.states import ENDED
-from cooperbench.report.statistics.clusters import Observation, cluster_of
-from cooperbench.report.statistics.intervals import Estimate, mean, rate
+from cooperbench.report.statistics.intervals import Estimate, Observation, cluster_of, mean, rate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from cooperbench.report.coordination.pair import Coordination, Loss
-    from cooperbench.report.records import PairData
-    from cooperbench.report.summary import PairKey
+    from cooperbench.report.records import PairData, PairKey
 
 SCHEMA = "cooperbench.run_coordination/2"
 
@@ -162,7 +159,7 @@ def coordination_of_run(
             ConflictedFile(*place, count)
             for place, count in sorted(conflicts.items(), key=lambda item: (-item[1], item[0]))
         ),
-        tuple(f"{key_text(key)}: {line}" for key, one in looked for line in one.problems),
+        tuple(f"{key.label}: {line}" for key, one in looked for line in one.problems),
         looked,
     )
 

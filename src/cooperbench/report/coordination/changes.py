@@ -1,7 +1,7 @@
 """A patch as changes to the base: files, hunks, line ranges, and the functions and classes that it touches.
 
-Built on `eval.diff`, which decides what belongs to which file. A change is a run of removed and added lines without
-context; its place is the range of base lines that it replaces (empty for an insertion).
+Built on `cooperbench.diff`, which decides what belongs to which file. A change is a run of removed and added lines
+without context; its place is the range of base lines that it replaces (empty for an insertion).
 
 Symbols are read from the patch alone, because the base repository is not on disk. A changed line belongs to the nearest
 definition above it that is less indented; where the hunk does not show one, to the hunk's heading; where that is no
@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from cooperbench.eval.diff import PatchError, parse_diff
+from cooperbench.diff import PatchError, parse_diff
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from cooperbench.eval.diff import FilePatch
+    from cooperbench.diff import FilePatch
 
 _HUNK = re.compile(r"@@ -(\d{1,10})(?:,(\d{1,10}))? \+\d{1,10}(?:,\d{1,10})? @@ ?(.*)")
 

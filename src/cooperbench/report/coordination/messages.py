@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING
+
+from cooperbench.report.records import parse_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -92,14 +93,9 @@ class UnreadMessage:
 
 
 def timestamp_of(text: object) -> float | None:
-    """Seconds since 1970 of an ISO 8601 time; None for anything else. Without a zone it is UTC."""
-    if not isinstance(text, str) or not 10 <= len(text) <= 40:
-        return None
-    try:
-        time = datetime.fromisoformat(text)
-        return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
-    except (ValueError, OverflowError):
-        return None
+    """Seconds since 1970 of an ISO 8601 time; None for anything else."""
+    time = parse_time(text)
+    return None if time is None else time.timestamp()
 
 
 def seconds_between(start: float | None, end: float | None) -> float | None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cooperbench.report.numbers import NOTHING, hundredths_text, key_text, percent_text, rate_text
-from cooperbench.report.tables import Table
+from cooperbench.report.formatting import NOTHING, Table, hundredths_text, percent_text, rate_text
 from cooperbench.text import plural
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ def coordination_tables(run_name: str, found: RunCoordination) -> Iterator[Table
         "Named in a message, touched only by the other",
         ("pair", "agent", "message", "named", "touched by"),
         [
-            [key_text(key), one.sender, str(one.messages[0]), _name(one), _places(one)]
+            [key.label, one.sender, str(one.messages[0]), _name(one), _places(one)]
             for key, pair in found.pairs
             for one in pair.mentions
             if one.touched_by_other and one.touched_by_sender is False

@@ -1,7 +1,7 @@
 """The report as a file that opens from disk: overview first, then the details of each pair, compressed.
 
-Pairs are read, packed and written one by one, so that the memory needed does not grow with their number. The
-file appears whole or not at all.
+Pairs are read, packed and written one by one, so that the memory needed does not grow with their number; many pairs are
+packed by several processes. The file appears whole or not at all.
 """
 
 from __future__ import annotations
@@ -9,32 +9,69 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import multiprocessing
 import os
 import shutil
+import signal
+import threading
+from collections import deque
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, suppress
-from typing import IO, TYPE_CHECKING, Any
+from dataclasses import fields
+from functools import cached_property
+from multiprocessing.connection import wait
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from cooperbench.errors import UserError
 from cooperbench.report.coordination.aggregate import coordination_of_run
 from cooperbench.report.coordination.pair import coordination
 from cooperbench.report.coordination.presentation import pair_rows, run_rows
-from cooperbench.report.page.detail import pair_detail
 from cooperbench.report.page.document import document
 from cooperbench.report.page.overview import make_overview, numbered_pairs, series_of, title_of
-from cooperbench.report.page.remembered import remembered
-from cooperbench.report.page.workers import Packed, pack_all
+from cooperbench.report.page.pair_detail import pair_detail
+from cooperbench.report.records import PairData
 from cooperbench.report.states import ENDED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Generator, Sequence
+    from concurrent.futures import Future
     from pathlib import Path
 
     from cooperbench.report.coordination.pair import Coordination
-    from cooperbench.report.loading import PairData, Run
-    from cooperbench.report.page.overview import Series
+    from cooperbench.report.loading import Run
+    from cooperbench.report.records import Conversation, Trajectory
 
+MOST_PROCESSES = 4
+FEWEST_PAIRS = 48
+"""With fewer, starting processes takes longer than they save."""
 _COMPRESSION = 4
 """Half the time of the usual 6, for files that are a twentieth larger."""
+
+
+class Packed(NamedTuple):
+    """One pair as the page unpacks it, and what was found in it."""
+
+    data: bytes
+    found: Coordination | None
+
+
+class _CachedPair(PairData):
+    """Reads large files once. Keep it only as long as the pair is looked at: it holds whole trajectories."""
+
+    @cached_property
+    def _trajectories(self) -> dict[str, Trajectory]:
+        return {agent_id: PairData.trajectory(self, agent_id) for agent_id in self.agent_ids}
+
+    @cached_property
+    def _conversation(self) -> Conversation:
+        return PairData.conversation(self)
+
+    def trajectory(self, agent_id: str) -> Trajectory:
+        return self._trajectories[agent_id]
+
+    def conversation(self) -> Conversation:
+        return self._conversation
 
 
 def build_page(runs: Sequence[Run], target: Path, *, split: bool = False) -> None:
@@ -55,20 +92,18 @@ def build_page(runs: Sequence[Run], target: Path, *, split: bool = False) -> Non
 
 def detail_with_coordination(pair: PairData) -> tuple[dict[str, Any], Coordination | None]:
     """The details of a pair, and what is found in them where it has come to an end."""
-    once = remembered(pair)
-    found = coordination(once) if pair.state in ENDED else None
-    return {**pair_detail(once), "coordination": [] if found is None else pair_rows(found)}, found
+    cached = _CachedPair(*(getattr(pair, one.name) for one in fields(PairData)))
+    found = coordination(cached) if pair.state in ENDED else None
+    return {**pair_detail(cached), "coordination": [] if found is None else pair_rows(found)}, found
 
 
-def coordination_rows(
-    series: Iterable[Series], look: Callable[[PairData], Coordination]
-) -> list[dict[str, Any]]:
+def coordination_rows(runs: Sequence[Run], look: Callable[[PairData], Coordination]) -> list[dict[str, Any]]:
     """The table of the first page: a column for each coop series."""
     return [
-        {"series": one.series_id, "rows": rows}
-        for one in series
-        if one.setting == "coop"
-        if (rows := run_rows(coordination_of_run(one.pairs, look)))
+        {"series": side.label, "rows": rows}
+        for side in series_of(runs)
+        if side.setting == "coop"
+        if (rows := run_rows(coordination_of_run(side.run.of("coop"), look)))
     ]
 
 
@@ -127,15 +162,14 @@ def _script(folder: Path, number: int, text: bytes) -> None:
 
 def _each_pair(runs: Sequence[Run], write: Callable[[int, bytes], None]) -> dict[str, Any]:
     """Write the details of every pair, and return the overview with what was found in them."""
-    series = series_of(runs)
     found: dict[int, Coordination] = {}
-    pairs = numbered_pairs(series)
-    with closing(pack_all(pairs, pack_pair)) as packed:
+    pairs = numbered_pairs(runs)
+    with closing(pack_all(pairs, process_count(len(pairs)))) as packed:
         for number, one in enumerate(packed):
             write(number, one.data)
             if one.found is not None:
                 found[id(pairs[number])] = one.found
-    return make_overview(runs) | {"coordination": coordination_rows(series, lambda pair: found[id(pair)])}
+    return make_overview(runs) | {"coordination": coordination_rows(runs, lambda pair: found[id(pair)])}
 
 
 def pack_pair(pair: PairData) -> Packed:
@@ -144,3 +178,50 @@ def pack_pair(pair: PairData) -> Packed:
     text = json.dumps(detail, ensure_ascii=False, separators=(",", ":"))
     data = gzip.compress(text.encode("utf-8", "replace"), _COMPRESSION, mtime=0)
     return Packed(base64.b64encode(data), found)
+
+
+def process_count(pairs: int) -> int:
+    """0: not worth it, or not safe: a fork of a process with several threads may deadlock."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    forks = "fork" in multiprocessing.get_all_start_methods() and threading.active_count() == 1
+    return min(MOST_PROCESSES, usable) if forks and usable > 1 and pairs >= FEWEST_PAIRS else 0
+
+
+def pack_all(pairs: Sequence[PairData], processes: int) -> Generator[Packed]:
+    """In the order of the pairs. Closed before its end, it ends the processes.
+
+    Processes are forked, as a spawned one would import the caller's script again. What they do not do because one of
+    them died is done here.
+    """
+    if not processes:
+        yield from map(pack_pair, pairs)
+        return
+    context = multiprocessing.get_context("fork")
+    pool = ProcessPoolExecutor(processes, context, _start_worker)
+    try:
+        waiting: deque[Future[Packed]] = deque()
+        for place, pair in enumerate(pairs):
+            # A few ahead of the one that is asked for: what is packed and not yet written takes memory.
+            ahead = pairs[place + len(waiting) : place + 3 * processes]
+            with suppress(BrokenProcessPool):
+                waiting.extend(pool.submit(pack_pair, one) for one in ahead)
+            try:
+                packed = waiting.popleft().result() if waiting else pack_pair(pair)
+            except BrokenProcessPool:
+                packed = pack_pair(pair)
+            yield packed
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _start_worker() -> None:
+    """Ctrl-C is for the parent. Without a parent a worker would wait for work forever."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)

@@ -4,23 +4,25 @@ Three methods: `wilson` takes pairs for independent, `clustered` (the default) d
 degree of freedom less than there are tasks, `bootstrap` draws whole tasks. Few tasks can agree by luck, so a clustered
 variance below that of independent pairs is not believed. Where a method has no answer (one task, no variance at all)
 that is said in `note`, never papered over. docs/statistics.md has the formulas.
+
+The cluster of a pair is its task: pairs of one task share a repository, a base commit and features (a feature is in
+several pairs), so their outcomes hang together: 652 pairs of 30 tasks tell less than 652 independent ones.
 """
 
 from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from cooperbench.report.statistics.clusters import clusters_of
 from cooperbench.report.statistics.distributions import normal_quantile, t_quantile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from cooperbench.report.choices import Method
-    from cooperbench.report.statistics.clusters import Cluster, Observation
+    from cooperbench.report import Method
+    from cooperbench.report.records import PairKey
 
 CONFIDENCE = 0.95
 RESAMPLES = 2000
@@ -30,6 +32,43 @@ _NO_VARIANCE = 1e-24
 """Rounding leaves less than this where values agree exactly."""
 FEW_TASKS = 10
 """With fewer, a bootstrap over tasks says so itself."""
+
+
+class TaskKey(NamedTuple):
+    """A task by its place in the dataset."""
+
+    repo: str
+    task_id: int
+
+
+class Observation(NamedTuple):
+    """One number about one pair."""
+
+    key: PairKey
+    value: float
+
+
+class Cluster(NamedTuple):
+    """The observations of one cluster, as far as sums of them need to be known."""
+
+    size: int
+    total: float
+
+
+def cluster_of(key: PairKey) -> TaskKey:
+    """The one place that says so, for standard errors, degrees of freedom and the bootstrap alike."""
+    return TaskKey(key.repo, key.task_id)
+
+
+def clusters_of(observations: Iterable[Observation]) -> list[Cluster]:
+    """One entry a cluster, in the order of tasks, so that a seeded bootstrap does not depend on the input's order."""
+    sizes: dict[TaskKey, int] = {}
+    totals: dict[TaskKey, float] = {}
+    for key, value in observations:
+        task = cluster_of(key)
+        sizes[task] = sizes.get(task, 0) + 1
+        totals[task] = totals.get(task, 0.0) + value
+    return [Cluster(sizes[task], totals[task]) for task in sorted(sizes)]
 
 
 @dataclass(frozen=True)
@@ -50,22 +89,8 @@ class Estimate:
     """How many times larger the variance is than that of as many independent pairs; None where that has no meaning."""
     note: str = ""
 
-    @property
-    def effective_n(self) -> float | None:
-        """As many independent pairs would tell as much."""
-        return self.n / self.design_effect if self.design_effect else None
-
     def to_json(self) -> dict[str, Any]:
-        return {
-            "value": self.value,
-            "low": self.low,
-            "high": self.high,
-            "n": self.n,
-            "clusters": self.clusters,
-            "design_effect": self.design_effect,
-            "method": self.method,
-            "note": self.note,
-        }
+        return asdict(self)
 
 
 def wilson_bounds(share: float, n: float, confidence: float = CONFIDENCE) -> tuple[float, float]:

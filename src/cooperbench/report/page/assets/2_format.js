@@ -1,6 +1,6 @@
 // Numbers and names as people read them.
 
-// Halves go away from zero, as in the terminal: hundredths_text in report/numbers.py says the same of every share.
+// Halves go away from zero, as in the terminal: hundredths_text in report/formatting.py says the same of every share.
 function hundredths(share, digits = 0) {
   const text = Number(Math.abs(100 * share).toFixed(9)).toFixed(digits);
   return (share < 0 && Number(text) !== 0 ? "−" : "") + text;
@@ -30,10 +30,10 @@ function duration(seconds) {
 
 // A place in time, the same width in every row.
 function moment(seconds) {
-  const whole = Math.floor(seconds);
-  const minutes = Math.floor(whole / 60);
-  const rest = String(whole % 60).padStart(2, "0");
-  return minutes ? `${minutes}:${rest}` : `0:${rest}` + (seconds < 10 ? (seconds % 1).toFixed(1).slice(1) : "");
+  const tenths = Math.round(10 * seconds);
+  if (tenths < 100) return `0:0${(tenths / 10).toFixed(1)}`;
+  const whole = Math.floor(seconds < 10 ? 10 : seconds);
+  return `${Math.floor(whole / 60)}:${String(whole % 60).padStart(2, "0")}`;
 }
 
 function count(number, noun, nouns) {

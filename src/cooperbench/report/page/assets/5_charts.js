@@ -100,7 +100,7 @@ function splitBars(bars, label) {
   });
 }
 
-// curves: {setting, label, points: [{x, rate, low, high, n}]}
+// curves: {setting, points: [{x, value, low, high, n}]}
 function difficultyChart(curves, label) {
   return drawn((width) => {
     const [left, right, top, height] = [54, 12, 14, 260];
@@ -112,13 +112,13 @@ function difficultyChart(curves, label) {
       s("text", { class: "quiet middle", x: x(at), y: top + height + 20 }, String(at)),
     ]);
     const lines = curves.map((curve) => {
-      const points = curve.points.filter((one) => one.rate !== null);
-      const path = points.map((one, at) => `${at ? "L" : "M"}${x(one.x)},${y(one.rate)}`).join("");
+      const points = curve.points.filter((one) => one.value !== null);
+      const path = points.map((one, at) => `${at ? "L" : "M"}${x(one.x)},${y(one.value)}`).join("");
       const band = points.map((one, at) => `${at ? "L" : "M"}${x(one.x)},${y(one.high)}`).join("")
         + [...points].reverse().map((one) => `L${x(one.x)},${y(one.low)}`).join("") + "Z";
       return s("g", null, s("path", { class: `band ${curve.setting}`, d: band }), s("path", { class: `curve ${curve.setting}`, d: path }),
-        points.map((one) => tipped(shape(curve.setting, x(one.x), y(one.rate)),
-          `${curve.label}, difficulty ${one.x.toFixed(2)}: ${percent(one.rate)} (${interval(one)}), n = ${one.n}`)));
+        points.map((one) => tipped(shape(curve.setting, x(one.x), y(one.value)),
+          `${curve.setting}, difficulty ${one.x.toFixed(2)}: ${percent(one.value)} (${interval(one)}), n = ${one.n}`)));
     });
     const counts = curves.slice(0, 2).map((curve, at) => [
       s("text", { class: "quiet", x: 0, y: top + height + 62 + 18 * at }, curve.setting),

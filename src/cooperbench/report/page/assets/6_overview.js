@@ -1,21 +1,18 @@
 // The first page: the one number, what it rests on, and all pairs.
 
-const RATES = [
-  ["overall", "overall", "every patch passes alone and their merge passes all tests"],
-  ["individual", "individual", "every patch passes its own feature's tests alone"],
-  ["merge", "merge", "the patches merge in plain git"],
-  ["merged", "merged", "the merge passes all tests"],
-  ["strict", "strict", "overall, and without a textual conflict"],
-];
+// The verdicts as the overview names them, the one that counts first.
+function verdicts() {
+  return Object.entries(overview.verdicts).sort(([one], [other]) => (other === "overall") - (one === "overall"));
+}
 
 function rateValue(rate) {
-  return rate.n ? `${percent(rate.rate)}  (${interval(rate)})  n = ${rate.n}` : "n = 0";
+  return rate.n ? `${percent(rate.value)}  (${interval(rate)})  n = ${rate.n}` : "n = 0";
 }
 
 function rateRow(label, rate, setting) {
   const clusters = rate.clusters ? `${count(rate.clusters, "task")}, ` : "";
   const effect = rate.design_effect ? `design effect ${rate.design_effect.toFixed(1)}, ` : "";
-  return { label, setting, ...rate, value: rateValue(rate), note: clusters + effect + rate.method };
+  return { label, setting, rate: rate.value, low: rate.low, high: rate.high, value: rateValue(rate), note: clusters + effect + rate.method };
 }
 
 function renderOverview() {
@@ -43,22 +40,24 @@ function headline() {
   const [first, ...others] = overview.deficits;
   if (!first) return plainHeadline();
   const one = (id) => overview.series.find((series) => series.id === id);
-  const span = first.low === null ? "no interval: too few tasks" : `95 % interval ${hundredths(first.low, 1)} to ${hundredths(first.high, 1)}`;
+  const { coordination_deficit: deficit, retention, mcnemar_p: p, unsound } = first;
+  const range = ({ low, high }, none) => (low === null ? none : `${hundredths(low, 1)} to ${hundredths(high, 1)}`);
+  const span = deficit.low === null ? "no interval: too few tasks" : `95 % interval ${range(deficit)}`;
   return h("div", null,
     h("p", { class: "eyebrow" }, "Coordination deficit"),
     h("div", { class: "headline" },
-      h("div", { class: "figure" }, hundredths(first.deficit, 1), h("span", { class: "unit" }, " percentage points")),
+      h("div", { class: "figure" }, hundredths(deficit.value, 1), h("span", { class: "unit" }, " percentage points")),
       h("div", null,
-        h("p", null, `One agent alone solves ${percent(first.solo_rate)} of the pairs; two agents together, one feature each, solve ${percent(first.coop_rate)}.`),
-        h("p", { class: "quiet" }, `${span}; ${count(first.n, "pair")} in ${count(first.clusters, "task")}`
-          + (first.p === null ? "" : `; McNemar p ${first.p < 0.001 ? "< 0.001" : "= " + first.p.toFixed(3)}`)
-          + (first.retention === null ? "." : `; retention ${percent(first.retention)}.`)),
-        first.unsound > 0 && h("p", { class: "quiet" }, `Without ${count(first.unsound, "unsound pair")}: ${first.sound_deficit === null ? "–" : hundredths(first.sound_deficit, 1)} points.`),
-        h("p", { class: "quiet small" }, `${seriesName(one(first.solo))} minus ${seriesName(one(first.coop))}`))),
+        h("p", null, `One agent alone solves ${percent(first.first_rate.value)} of the pairs; two agents together, one feature each, solve ${percent(first.second_rate.value)}.`),
+        h("p", { class: "quiet" }, `${span}; ${count(first.n, "pair")} in ${count(deficit.clusters, "task")}`
+          + `; McNemar p ${p < 0.001 ? "< 0.001" : "= " + p.toFixed(3)}`
+          + (retention.value === null ? "." : `; retention ${percent(retention.value)}.`)),
+        unsound && h("p", { class: "quiet" }, `Without ${count(unsound.pairs.length, "unsound pair")}: ${unsound.n ? hundredths(unsound.coordination_deficit.value, 1) : "–"} points.`),
+        h("p", { class: "quiet small" }, `${seriesName(one(first.first))} minus ${seriesName(one(first.second))}`))),
     others.length > 0 && h("div", { class: "others small scroller" }, h("table", null,
       h("thead", null, h("tr", null, ["solo", "coop"].map((text) => h("th", null, text)), ["deficit, points", "95 % interval", "pairs"].map((text) => h("th", { class: "number" }, text)))),
-      h("tbody", null, others.map((row) => h("tr", null, h("td", null, seriesName(one(row.solo))), h("td", null, seriesName(one(row.coop))),
-        h("td", { class: "number" }, hundredths(row.deficit, 1)), h("td", { class: "number" }, row.low === null ? "–" : `${hundredths(row.low, 1)} to ${hundredths(row.high, 1)}`),
+      h("tbody", null, others.map((row) => h("tr", null, h("td", null, seriesName(one(row.first))), h("td", null, seriesName(one(row.second))),
+        h("td", { class: "number" }, hundredths(row.coordination_deficit.value, 1)), h("td", { class: "number" }, range(row.coordination_deficit, "–")),
         h("td", { class: "number" }, row.n)))))),
     overview.without_solo.length > 0 && h("p", { class: "quiet small" }, `No solo run of the same agent and model for ${overview.without_solo.map((id) => seriesName(one(id))).join(", ")}.`));
 }
@@ -68,8 +67,8 @@ function plainHeadline() {
   if (!series) return h("p", null, "There is nothing in these runs yet.");
   const rate = series.rates.overall;
   return h("div", null, h("p", { class: "eyebrow" }, `${series.setting}, overall success`),
-    h("div", { class: "headline" }, h("div", { class: "figure" }, rate.n ? hundredths(rate.rate) : "–", h("span", { class: "unit" }, " % of pairs")),
-      h("div", null, h("p", null, `${rate.passed} of ${count(rate.n, "judged pair")}${rate.n ? `, 95 % interval ${interval(rate)}` : ""}.`),
+    h("div", { class: "headline" }, h("div", { class: "figure" }, rate.n ? hundredths(rate.value) : "–", h("span", { class: "unit" }, " % of pairs")),
+      h("div", null, h("p", null, `${Math.round((rate.value ?? 0) * rate.n)} of ${count(rate.n, "judged pair")}${rate.n ? `, 95 % interval ${interval(rate)}` : ""}.`),
         h("p", { class: "quiet" }, overview.without_solo.length > 0
           ? "There is no solo run of the same agent and model here: add one of the same pairs to see the coordination deficit."
           : "Add a run of the same pairs in the other setting to see the coordination deficit."))));
@@ -85,15 +84,15 @@ function endings() {
 }
 
 function rates() {
-  const rows = RATES.flatMap(([key, title]) => {
+  const rows = verdicts().flatMap(([key]) => {
     const known = overview.series.filter((series) => series.rates[key]);
-    return known.length ? [{ heading: title }, ...known.flatMap((series) => [rateRow(seriesName(series), series.rates[key], series.setting),
+    return known.length ? [{ heading: key }, ...known.flatMap((series) => [rateRow(seriesName(series), series.rates[key], series.setting),
       ...(series.unsound ? [rateRow(`without ${count(series.unsound.pairs, "unsound pair")}`, series.unsound.rates[key], series.setting)] : [])])] : [];
   });
   const repos = overview.repos.flatMap((repo) => [{ heading: repoName(repo) },
     ...overview.series.filter((series) => series.by_repo[repo]).map((series) => rateRow(seriesName(series), series.by_repo[repo], series.setting))]);
   return h("figure", null, forest(rows, "Success rates with 95 % intervals"), settingsLegend(),
-    h("figcaption", null, RATES.map(([, title, meaning]) => `${title}: ${meaning}`).join("; ") + ". Intervals take pairs of one task as one cluster."
+    h("figcaption", null, verdicts().map(([key, meaning]) => `${key}: ${meaning}`).join("; ") + ". Intervals take pairs of one task as one cluster."
       + (overview.series.some((series) => series.unsound) ? " Unsound: tests of a feature pass without the feature." : "")),
     overview.repos.length > 1 && h("details", null, h("summary", null, "Overall, by repository"), forest(repos, "Overall success by repository")));
 }
@@ -106,18 +105,20 @@ function settingsLegend() {
 }
 
 function difficulty() {
-  const { curves, areas, pairs, models, unscored } = overview.difficulty;
+  const { curves: areas, configurations, pairs, unscored } = overview.difficulty;
+  const curves = ["solo", "coop"].map((setting) => ({ setting, area: areas[0][`${setting}_area`],
+    points: areas[0].buckets.map((bucket) => ({ ...bucket[setting], x: (bucket.low + bucket.high) / 2 })) }));
   const area = (value) => (value === null ? "–" : value.toFixed(3).replace("-", "−"));
   const missing = unscored ? ` ${count(unscored, "coop pair")} without a solo verdict left out.` : "";
   return h("figure", null, difficultyChart(curves, "Success by difficulty of the pair"),
     h("ul", { class: "legend" }, curves.map((curve) => h("li", null,
       s("svg", { width: 34, height: 14, "aria-hidden": "true" }, s("line", { class: `curve ${curve.setting}`, x1: 0, x2: 34, y1: 7, y2: 7 }), shape(curve.setting, 17, 7)),
-      `${curve.label}, area ${area(curve.area)}`))),
-    h("figcaption", null, `Difficulty of a pair: 1 − mean solo success over ${count(models, "configuration")}, rescaled to 0…1; ${count(pairs, "pair")} in ten buckets, Wilson 95 % intervals.`
-      + ` Area between the curves: ${area(areas[0].lost)}, retention ${percent(areas[0].retention)}.${missing}`),
+      `${curve.setting}, area ${area(curve.area)}`))),
+    h("figcaption", null, `Difficulty of a pair: 1 − mean solo success over ${count(configurations.length, "configuration")}, rescaled to 0…1; ${count(pairs, "pair")} in ten buckets, Wilson 95 % intervals.`
+      + ` Area between the curves: ${area(areas[0].delta_area)}, retention ${percent(areas[0].retention)}.${missing}`),
     areas.length > 1 && h("div", { class: "scroller" }, h("table", { class: "small" },
       h("thead", null, h("tr", null, h("th", null, "configuration"), ["area solo", "area coop", "difference", "retention"].map((text) => h("th", { class: "number" }, text)))),
-      h("tbody", null, areas.map((one) => h("tr", null, h("td", null, one.configuration), [one.solo, one.coop, one.lost].map((value) => h("td", { class: "number" }, area(value))),
+      h("tbody", null, areas.map((one) => h("tr", null, h("td", null, one.configuration), [one.solo_area, one.coop_area, one.delta_area].map((value) => h("td", { class: "number" }, area(value))),
         h("td", { class: "number" }, percent(one.retention))))))));
 }
 

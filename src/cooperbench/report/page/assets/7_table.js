@@ -14,7 +14,7 @@ function pairSection() {
   table = { ...table, body, more, made: 0, pairs: shownPairs(state), series: focusSeries(state) };
   const end = h("div", { "aria-hidden": "true" });
   holder.append(end);
-  new IntersectionObserver((seen) => seen.some((one) => one.isIntersecting) && addRows(), { rootMargin: "800px" }).observe(end);
+  new IntersectionObserver(addRowsInSight, { rootMargin: "800px" }).observe(end);
   addRows();
   return holder;
 }
@@ -64,6 +64,16 @@ function addRows() {
   table.body.append(...next.map((pair, at) => rowOf(pair, table.made + at)));
   table.made += next.length;
   return sayFound();
+}
+
+// An observer tells of changes only: where the end is still in sight after more rows, because a reader scrolled on before
+// the next frame, it would stay silent. Observed anew, it tells how things are.
+function addRowsInSight(seen, observer) {
+  if (!seen.some((one) => one.isIntersecting)) return;
+  const end = seen.at(-1).target;
+  addRows();
+  observer.unobserve(end);
+  if (table.made < table.pairs.length) observer.observe(end);
 }
 
 function sayFound() {

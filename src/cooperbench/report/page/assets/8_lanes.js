@@ -74,7 +74,7 @@ class Lanes {
     this.arrows = s("svg", { class: "arrows", "aria-hidden": "true" });
     const columns = { "--columns": this.names.length };
     const heads = h("div", { class: "row lane-heads" }, detail.agents.map((agent, lane) => h("div", { class: `lane-head l${lane + 1}` }, agent.id,
-      agent.features && h("span", { class: "quiet small" }, ` feature ${agent.features.join(" and ")}`))));
+      agent.feature_ids && h("span", { class: "quiet small" }, ` feature ${agent.feature_ids.join(" and ")}`))));
     const rows = laneRows(detail).map((row) => h("div", { class: "row" }, row.map((item) => h("div", { class: "cell" }, item && this.node(item)))));
     this.element = h("div", { class: this.names.length > 1 ? "lanes" : "lanes one", vars: columns }, heads, rows, this.arrows);
     new ResizeObserver(() => this.drawArrows()).observe(this.element);

@@ -90,10 +90,10 @@ function agentTable(detail) {
   const number = (text) => h("td", { class: "number" }, text);
   return h("div", { class: "agents" }, h("table", null,
     h("thead", null, h("tr", null, ["agent", "feature", "who", "ended"].map((text) => h("th", null, text)), ["steps", "tokens in", "tokens out", "cost", "time", "patch"].map((text) => h("th", { class: "number" }, text)))),
-    h("tbody", null, known.map((agent, lane) => h("tr", null, h("td", { class: `lane-head l${lane + 1}` }, agent.id), h("td", null, agent.features.join(", ")),
+    h("tbody", null, known.map((agent, lane) => h("tr", null, h("td", { class: `lane-head l${lane + 1}` }, agent.id), h("td", null, agent.feature_ids.join(", ")),
       h("td", null, [agent.model, agent.agent].filter(Boolean).join(" · ") || "–"), h("td", { title: agent.error }, (agent.status ?? "–").replaceAll("_", " ")),
       number(agent.steps), number(agent.prompt_tokens.toLocaleString("en")), number(agent.completion_tokens.toLocaleString("en")), number(money(agent.cost)),
-      number(duration(agent.seconds)), number(size(agent.patch_bytes)))))));
+      number(duration(agent.duration_seconds)), number(size(agent.patch_bytes)))))));
 }
 
 function coordinationOf(rows) {

@@ -22,7 +22,7 @@ from cooperbench.report.coordination.pair import coordination
 from cooperbench.report.loading import load_run
 from cooperbench.report.page.build import coordination_rows, detail_with_coordination
 from cooperbench.report.page.document import document, policy
-from cooperbench.report.page.overview import make_overview, numbered_pairs, series_of, title_of
+from cooperbench.report.page.overview import make_overview, numbered_pairs, title_of
 from cooperbench.report.states import ENDED
 
 if TYPE_CHECKING:
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cooperbench.report.coordination.pair import Coordination
-    from cooperbench.report.loading import PairData, Run
+    from cooperbench.report.loading import Run
+    from cooperbench.report.records import PairData
 
 ADDRESS = "127.0.0.1"
 _SMALL_FILES = ("config.json", "summary.json")
@@ -69,13 +70,9 @@ class LiveRuns:
             shown = self._shown
             if shown is None or shown.tag.rstrip("+") != tag:
                 runs = tuple(load_run(root.parent, root.name) for root in roots)
-                shown = Shown(
-                    tag, runs, make_overview(runs), tuple(numbered_pairs(series_of(runs))), complete=False
-                )
+                shown = Shown(tag, runs, make_overview(runs), tuple(numbered_pairs(runs)), complete=False)
             if not shown.complete and self._look(shown.pairs):
-                rows = coordination_rows(
-                    series_of(shown.runs), lambda pair: self._looked[pair.paths.folder][1]
-                )
+                rows = coordination_rows(shown.runs, lambda pair: self._looked[pair.paths.folder][1])
                 overview = shown.overview | {"coordination": rows}
                 shown = replace(shown, tag=f"{tag}+", overview=overview, complete=True)
             self._shown = shown

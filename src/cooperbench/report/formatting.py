@@ -1,23 +1,84 @@
-"""Tables on a terminal: drawn to its width by rich, plain columns when piped. Hostile text is made visible."""
+"""Numbers and tables as people read them: rates with intervals, differences in points; drawn by rich or plain.
+
+On a terminal tables are as wide as it is, in a pipe they are plain columns. Hostile text is made visible.
+"""
 
 from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from decimal import ROUND_HALF_UP, Decimal
 from typing import TYPE_CHECKING
 
-from cooperbench.report.table import aligned
-from cooperbench.text import printable
+from cooperbench.text import plural, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from rich.table import Table as RichTable
 
+    from cooperbench.report.statistics.intervals import Estimate
 
+NOTHING = "–"
+_FIXED_SPACE = "\u00a0"
+"""A cell that has to be broken is broken before its interval, not before its unit."""
 _ANY_WIDTH = 10_000
 _NEVER_BROKEN = 12
 """Characters of a column that stays as wide as it is."""
+
+
+def hundredths_text(share: float, digits: int = 0) -> str:
+    """`63` for 0.625: halves go away from zero. `hundredths` in the page's 2_format.js says the same of every share.
+
+    29/200 is 14.5 %, though 100 times its nearest floating-point number is a little less: so what differs in the tenth
+    decimal only does not count.
+    """
+    exact = Decimal(100 * share).quantize(Decimal("1e-9"), ROUND_HALF_UP)
+    shown = exact.quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP)
+    return f"{abs(shown) if shown.is_zero() else shown}".replace("-", "−")
+
+
+def percent_text(value: float | None) -> str:
+    return NOTHING if value is None else f"{hundredths_text(value)}{_FIXED_SPACE}%"
+
+
+def rate_text(estimate: Estimate) -> str:
+    """`63 % [50–73]`; without an interval only the rate."""
+    if estimate.low is None or estimate.high is None:
+        return percent_text(estimate.value)
+    return (
+        f"{percent_text(estimate.value)} [{hundredths_text(estimate.low)}–{hundredths_text(estimate.high)}]"
+    )
+
+
+def points_text(estimate: Estimate) -> str:
+    """`−4.2 points [−10.1, +1.7]`, of a difference between rates."""
+    if estimate.value is None:
+        return NOTHING
+    text = f"{_signed(estimate.value)}{_FIXED_SPACE}points"
+    if estimate.low is None or estimate.high is None:
+        return text
+    return f"{text} [{_signed(estimate.low)},{_FIXED_SPACE}{_signed(estimate.high)}]"
+
+
+def _signed(value: float) -> str:
+    shown = hundredths_text(value, 1)
+    return shown if shown == "0.0" or shown.startswith("−") else f"+{shown}"
+
+
+def basis_text(estimate: Estimate) -> str:
+    """What an interval rests on: `24 pairs of 4 tasks, design effect 1.3`."""
+    pairs, tasks = plural(estimate.n, "pair"), plural(estimate.clusters, "task")
+    effect = "" if estimate.design_effect is None else f", design effect {estimate.design_effect:.1f}"
+    return f"{pairs} of {tasks}{effect}" + (f"; {estimate.note}" if estimate.note else "")
+
+
+def p_text(value: float) -> str:
+    return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
+
+
+def area_text(value: float | None) -> str:
+    return NOTHING if value is None else f"{value:.3f}".replace("-", "−")
 
 
 @dataclass(frozen=True)
@@ -85,3 +146,12 @@ def _drawn(table: Table, break_before: str = "") -> RichTable:
     for row in rows:
         drawn.add_row(*(Text(cell) for cell in row))
     return drawn
+
+
+def aligned(rows: Sequence[Sequence[str]], indent: str = "  ") -> list[str]:
+    """Columns side by side, each as wide as it must be."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))] if rows else []
+    return [
+        (indent + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))).rstrip()
+        for row in rows
+    ]

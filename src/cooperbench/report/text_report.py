@@ -1,23 +1,21 @@
-"""A whole analysis as tables for the terminal."""
+"""An analysis, or a comparison, as tables for the terminal."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cooperbench.report.loading import left_out_lines
-from cooperbench.report.numbers import (
+from cooperbench.report.formatting import (
     NOTHING,
+    Table,
     area_text,
     basis_text,
-    key_text,
     p_text,
     percent_text,
     points_text,
     rate_text,
 )
-from cooperbench.report.rates import MEANINGS
-from cooperbench.report.states import STATES
-from cooperbench.report.tables import Table
+from cooperbench.report.loading import left_out_lines
+from cooperbench.report.states import STATES, VERDICTS
 from cooperbench.text import duration_text, plural
 
 if TYPE_CHECKING:
@@ -25,10 +23,11 @@ if TYPE_CHECKING:
 
     from cooperbench.report.analysis import Analysis
     from cooperbench.report.compare import Comparison
-    from cooperbench.report.rates import RateRow
+    from cooperbench.report.rows import RateRow
     from cooperbench.report.statistics.intervals import Estimate
 
 MOST_LINES = 20
+MOST_UNPAIRED = 40
 _MARKS = "¹²³⁴"
 _INTERVALS = {
     "clustered": "95 % intervals, clustered by task (Student's t over tasks)",
@@ -60,7 +59,7 @@ def analysis_tables(analysis: Analysis) -> Iterator[Table]:
 
 
 def _rates(analysis: Analysis) -> Table:
-    names = [name for name in MEANINGS if any(name in row.rates for row in analysis.rates)]
+    names = [name for name in VERDICTS if any(name in row.rates for row in analysis.rates)]
     remarks = sorted(
         {
             rate.note
@@ -81,7 +80,7 @@ def _rates(analysis: Analysis) -> Table:
     notes += [f"{_INTERVALS[analysis.method]}; n: judged pairs; deff: design effect of overall", ""]
     notes += [line for row in analysis.rates if row.repo is None for line in _states(row)]
     notes += left_out_lines(analysis.runs)
-    notes += ["", *(f"{name}: {MEANINGS[name]}" for name in names)]
+    notes += ["", *(f"{name}: {VERDICTS[name]}" for name in names)]
     return Table("Rates", ("run", "n", "tasks", *names, "deff"), rows, notes)
 
 
@@ -214,7 +213,7 @@ def _repeats(analysis: Analysis) -> Iterator[Table]:
             for k, estimate in repeats.pass_at.items()
         ]
         flaky = [
-            f"flaky: {key_text(key)} ({repeats.tries[key][0]} of {repeats.tries[key][1]} passed)"
+            f"flaky: {key.label} ({repeats.tries[key][0]} of {repeats.tries[key][1]} passed)"
             for key in repeats.flaky
         ]
         title = f"Repeated: {', '.join(repeats.runs)} ({repeats.setting})"
@@ -236,3 +235,62 @@ def _cross_play(analysis: Analysis) -> Table:
 def _first(lines: tuple[str, ...] | list[str]) -> list[str]:
     more = len(lines) - MOST_LINES
     return [*lines[:MOST_LINES], *([f"… {more} more (--json has all)"] if more > 0 else [])]
+
+
+def comparison_tables(comparison: Comparison, problems: Sequence[str] = ()) -> Iterator[Table]:
+    """The numbers, the flips, and what could not be compared."""
+    yield _compared_rates(comparison)
+    for title, keys in (
+        (f"Lost: passed in {comparison.first}, failed in {comparison.second}", comparison.lost),
+        (f"Gained: failed in {comparison.first}, passed in {comparison.second}", comparison.gained),
+    ):
+        if keys:
+            marks = dict.fromkeys(comparison.unsound, " (unsound)")
+            yield Table(f"{title} ({len(keys)})", notes=[key.label + marks.get(key, "") for key in keys])
+    if comparison.unpaired:
+        yield _unpaired(comparison)
+    if problems:
+        yield Table("Could not be read", notes=problems)
+
+
+def _compared_rates(comparison: Comparison) -> Table:
+    first, second = comparison.first_rate, comparison.second_rate
+    rows = [
+        [comparison.first, rate_text(first), f"{_count(first.value, first.n)}/{first.n}"],
+        [comparison.second, rate_text(second), f"{_count(second.value, second.n)}/{second.n}"],
+        ["difference", points_text(comparison.difference), ""],
+    ]
+    if comparison.deficit is not None:
+        rows.append(["coordination deficit (solo − coop)", points_text(comparison.deficit), ""])
+    if comparison.retention is not None:
+        rows.append(["retention (coop ∕ solo)", rate_text(comparison.retention), ""])
+    flips = f"{len(comparison.gained)} gained, {len(comparison.lost)} lost"
+    notes = [
+        f"difference: {basis_text(comparison.difference)}",
+        f"McNemar's exact test: {p_text(comparison.p_value)} ({flips}; it takes pairs for independent)",
+    ]
+    if comparison.retention is not None and comparison.retention.note:
+        notes.append(f"retention: {comparison.retention.note}")
+    if comparison.sound is not None:
+        notes.append(_without_unsound(comparison.sound, len(comparison.unsound)))
+    title = f"{comparison.verdict} over {plural(comparison.n, 'pair')} with a verdict on both sides"
+    return Table(title, ("", "", "passed"), rows, notes)
+
+
+def _without_unsound(sound: Comparison, unsound: int) -> str:
+    rates = f"{sound.first} {rate_text(sound.first_rate)}, {sound.second} {rate_text(sound.second_rate)}"
+    return f"without {plural(unsound, 'unsound pair')}: {rates}, difference {points_text(sound.difference)}"
+
+
+def _count(value: float | None, n: int) -> int:
+    return round((value or 0.0) * n)
+
+
+def _unpaired(comparison: Comparison) -> Table:
+    unpaired = comparison.unpaired
+    rows = [[one.key.label, one.first_state, one.second_state] for one in unpaired[:MOST_UNPAIRED]]
+    more = len(unpaired) - len(rows)
+    notes = [f"… {more} more (--json has all)"] if more else []
+    return Table(
+        f"Not compared ({len(unpaired)})", ("pair", comparison.first, comparison.second), rows, notes
+    )

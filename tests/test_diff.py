@@ -11,12 +11,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cooperbench.eval.diff import PatchError, check_safe_paths, parse_diff, paths_of, render
+from cooperbench.diff import PatchError, check_safe_paths, parse_diff, paths_of, render
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cooperbench.eval.diff import FilePatch
+    from cooperbench.diff import FilePatch
 
 MODIFIED = b"""\
 diff --git a/src/x.py b/src/x.py

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cooperbench.report.page.live import LiveRuns, LiveServer
+from cooperbench.report.page.live_server import LiveRuns, LiveServer
 from tests.report.factory import TALK, Kind, write_run
 
 if TYPE_CHECKING:

@@ -6,26 +6,36 @@ Read from disk for one pair at a time. Long texts are cut, and what was cut is s
 from __future__ import annotations
 
 import json
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from cooperbench.report.coordination.llm_judge_prompt import CAUSES, SYMPTOMS
 from cooperbench.report.page.diffs import side_by_side, unreadable
-from cooperbench.report.page.opinion import opinion_of
-from cooperbench.report.page.outcomes import outcome_of
-from cooperbench.report.records import mapping, number, text_or_none
+from cooperbench.report.page.overview import outcome_of
+from cooperbench.report.records import (
+    is_list,
+    is_object,
+    mapping,
+    number,
+    parse_time,
+    read_bytes,
+    read_object,
+    text_or_none,
+)
 from cooperbench.report.states import unsound_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
 
-    from cooperbench.report.loading import PairData, SentMessage
+    from cooperbench.report.records import PairData, SentMessage
 
 MOST_CHARACTERS = 12_000
 """Of one text of a trajectory, e.g. what a command printed."""
 MOST_FILE_CHARACTERS = 60_000
 _SHOWN_FILES = ("result.json", "eval.json", "conversation.json", "judge.json", "merged.patch")
 _HEADLINE_CHARACTERS = 160
+_MOST_SYMPTOMS = 20
+"""Of a judge's label, and quotes of each."""
+_MOST_OPINION_CHARACTERS = 1_000
 
 
 def pair_detail(pair: PairData) -> dict[str, Any]:
@@ -55,7 +65,7 @@ def pair_detail(pair: PairData) -> dict[str, Any]:
         "unreadable": unreadable(patches) if pair.result is not None else [],
         "merged": _merged(merged) if pair.verdicts is not None else None,
         "tests": list(_tests(pair)),
-        "opinion": opinion_of(pair),
+        "opinion": _opinion(pair),
         "files": list(_files(pair)),
     }
 
@@ -71,23 +81,15 @@ class _Clock:
                 for agent_id in pair.agent_ids
                 for entry in pair.trajectory(agent_id).entries[:1]
             ]
-        begun = [moment for stamp in stamps if (moment := _moment(stamp)) is not None]
-        self._start = min(begun, default=None)
+        self._start = min(filter(None, map(parse_time, stamps)), default=None)
 
     def seconds(self, stamp: str | None) -> float | None:
-        moment = _moment(stamp)
-        if moment is None:
+        time = parse_time(stamp)
+        if time is None:
             return None
         if self._start is None:
-            self._start = moment
-        return round(max(0.0, moment - self._start), 3)
-
-
-def _moment(stamp: str | None) -> float | None:
-    try:
-        return datetime.fromisoformat(stamp).timestamp() if stamp else None
-    except (ValueError, OverflowError):
-        return None
+            self._start = time
+        return round(max(0.0, (time - self._start).total_seconds()), 3)
 
 
 def cut(text: str, most: int = MOST_CHARACTERS) -> str:
@@ -168,35 +170,14 @@ def _message(message: SentMessage, clock: _Clock) -> dict[str, Any]:
         "text": cut(message.text),
         "t": clock.seconds(message.timestamp) or 0.0,
         "read": clock.seconds(message.delivered_at),
-        "step": message.sender_step,
     }
 
 
 def _agent(pair: PairData, agent_id: str) -> dict[str, Any]:
-    known = next((agent for agent in pair.agents if agent.agent_id == agent_id), None)
-    judged = mapping(pair.evaluation, agent_id)
     record: dict[str, Any] = {"id": agent_id, "patch_bytes": len(pair.patch(agent_id) or b"")}
-    if known is not None:
-        record |= {
-            "agent": known.agent,
-            "model": known.model,
-            "features": list(known.feature_ids),
-            "status": known.status,
-            "error": text_or_none(known.record, "error"),
-            "steps": known.steps,
-            "cost": known.cost,
-            "prompt_tokens": known.prompt_tokens,
-            "completion_tokens": known.completion_tokens,
-            "seconds": known.duration_seconds,
-            "success": known.success,
-        }
-    dropped = judged.get("dropped_files")
-    return record | {
-        "applied": text_or_none(judged, "apply_status"),
-        "dropped": [str(one.get("path")) for one in dropped if isinstance(one, dict)]
-        if isinstance(dropped, list)
-        else [],
-    }
+    for known in (agent for agent in pair.agents if agent.agent_id == agent_id):
+        record |= {**vars(known), "record": None, "error": text_or_none(known.record, "error")}
+    return record
 
 
 def _merged(merged: Mapping[str, Any]) -> dict[str, Any]:
@@ -225,7 +206,6 @@ def _tests(pair: PairData) -> Iterator[dict[str, Any]]:
                 "passed": int(number(run, "tests_passed")),
                 "failed": int(number(run, "tests_failed")),
                 "skipped": int(number(run, "tests_skipped")),
-                "framework": text_or_none(run, "framework"),
                 "code": run.get("exit_code"),
                 "late": run.get("timed_out") is True,
                 "seconds": number(run, "duration_seconds"),
@@ -244,12 +224,61 @@ def _files(pair: PairData) -> Iterator[dict[str, Any]]:
             continue
         record: dict[str, Any] = {"name": name, "bytes": path.stat().st_size}
         if name in shown:
-            record["text"] = cut(_read_text(path), MOST_FILE_CHARACTERS)
+            record["text"] = cut((read_bytes(path) or b"").decode("utf-8", "replace"), MOST_FILE_CHARACTERS)
         yield record
 
 
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_bytes().decode("utf-8", "replace")
-    except OSError as error:
-        return f"cannot be read: {error.strerror}"
+def _opinion(pair: PairData) -> dict[str, Any] | None:
+    """A judge's labels from judge.json, kept apart from what is computed; None where there is none.
+
+    The file may have been written by anybody: only text is taken.
+    """
+    record, problem = read_object(pair.paths.judgement)
+    if record is None and problem is None:
+        return None
+    label = (record or {}).get("label")
+    opinion: dict[str, Any] = {
+        "model": text_or_none(record or {}, "model"),
+        "judged_at": text_or_none(record or {}, "judged_at"),
+        "problem": problem,
+        "cause": None,
+        "meaning": None,
+        "summary": "",
+        "symptoms": [],
+    }
+    if is_object(label):
+        cause = _text(label, "cause")
+        opinion |= {
+            "cause": cause,
+            "meaning": CAUSES.get(cause),
+            "summary": _text(label, "summary"),
+            "symptoms": [_symptom(one) for one in _objects(label, "symptoms")],
+        }
+    return opinion
+
+
+def _symptom(record: Mapping[str, Any]) -> dict[str, Any]:
+    name = _text(record, "symptom")
+    return {
+        "name": name.replace("_", " "),
+        "meaning": SYMPTOMS.get(name),
+        "why": _text(record, "why"),
+        "quotes": [_quote(one) for one in _objects(record, "quotes")],
+    }
+
+
+def _quote(record: Mapping[str, Any]) -> dict[str, Any]:
+    source = _text(record, "source")
+    kind, _, number = source.partition(":")
+    message = int(number) if kind == "message" and number.isascii() and number.isdigit() else None
+    return {"source": source.replace(":", " "), "message": message, "text": _text(record, "text")}
+
+
+def _objects(record: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+    listed = record.get(key)
+    return [one for one in listed[:_MOST_SYMPTOMS] if is_object(one)] if is_list(listed) else []
+
+
+def _text(record: Mapping[str, Any], key: str) -> str:
+    value = record.get(key)
+    return value[:_MOST_OPINION_CHARACTERS] if isinstance(value, str) else ""
