@@ -30,6 +30,7 @@ _FIRST_TIME_SECONDS = 900
 """The base image may have to be made."""
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist then finds the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "backends/docker/" not in item.nodeid and "engine_kind" not in getattr(item, "fixturenames", ()):

@@ -315,7 +315,7 @@ class ImageStore:
         return removed
 
     def _remove(self, image: dict[str, Any], removed: list[str]) -> None:
-        names = [name for name in image.get("RepoTags") or [] if name != "<none>:<none>"] or [image["Id"]]
+        names = _tags(image) or [image["Id"]]
         for name in names:
             with suppress(NotThere), self._engine.faults(f"removing {name}"):
                 self._engine.api.remove_image(name, force=True)
@@ -327,7 +327,7 @@ class ImageStore:
             name
             for image in self._everything()
             if (labels := image.get("Labels") or {}).get(INSTALLS) and labels.get(TASK) == task.label
-            for name in image.get("RepoTags") or []
+            for name in _tags(image)
         )
 
     def _everything(self) -> list[dict[str, Any]]:
@@ -373,6 +373,10 @@ def _changes(task: Task, source: EngineImage, kind: str) -> list[str]:
         # An empty command would not replace the sandbox's.
         f"CMD {json.dumps(source.command or ['sh'])}",
     ]
+
+
+def _tags(image: dict[str, Any]) -> list[str]:
+    return [name for name in image.get("RepoTags") or [] if name != "<none>:<none>"]
 
 
 def _is_id(name: str) -> bool:
