@@ -53,7 +53,7 @@ def pairs_way() -> set[Path]:
         sys.setprofile(note)
         try:
             run(
-                "size", repo="stencil_task", features=[1, 2], agent="oracle", backend="local", git_enabled=True,
+                "size", repo="stencil_task", features=[1, 2], agent="oracle", backend="local",
                 dataset_dir="demo", logs_dir=f"{scratch}/logs",
             )  # fmt: skip
         finally:

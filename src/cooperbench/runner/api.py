@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from cooperbench.agents.base import CheckedAgent, ModelCheckedAgent
 from cooperbench.agents.registry import get_agent
 from cooperbench.dataset.discovery import discover
-from cooperbench.eval.reference import sound_pairs
 from cooperbench.runner.config import DEFAULT_TIME_LIMIT_SECONDS, RunConfig, make_config
 from cooperbench.runner.display import header_lines
 from cooperbench.runner.plan import make_plan, something_to_run
@@ -104,6 +103,8 @@ def select(config: RunConfig) -> tuple[tuple[Pair, ...], tuple[str, ...]]:
     )
     if not config.sound_only:
         return found.pairs, (*found.notes, *config.notes())
+    from cooperbench.eval.reference import sound_pairs
+
     sound = sound_pairs(found.pairs)
     left_out = f"{plural(len(found.pairs) - len(sound), 'pair')} left out as unsound"
     return sound, (*found.notes, *config.notes(), left_out)
