@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from cooperbench.sandbox.session import SandboxSession
 
 DEFAULT_TEST_SECONDS = 600
-_PATH_CHARACTERS = 4096
 
 
 def evaluate(
