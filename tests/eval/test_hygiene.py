@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from cooperbench.diff import PatchError, parse_diff
 from cooperbench.eval.hygiene import CleanPatch, DroppedFile, clean_patch, is_test_config
+from cooperbench.eval.testside import TestSide
 
 HIDDEN = frozenset({"tests/test_x.py", "tests/data/new.json"})
 
@@ -20,23 +21,23 @@ def changed(path: str) -> bytes:
 
 
 def cleaned(patch: bytes, before: bytes | None = None, after: bytes | None = None) -> CleanPatch:
-    return clean_patch(patch, HIDDEN, lambda path: before, lambda path: after)
+    return clean_patch(patch, TestSide(HIDDEN), lambda path: before, lambda path: after)
 
 
 WORK = changed("src/x.py")
 
 
 def test_a_patch_without_such_files_is_left_alone() -> None:
-    patch = b"Subject: x\n\n" + WORK + changed("tests/test_y.py") + b"-- \n2.39.5\n"
+    patch = b"Subject: x\n\n" + WORK + changed("docs/y.md") + b"-- \n2.39.5\n"
     assert cleaned(patch) == CleanPatch(patch, ())
     assert cleaned(b"") == CleanPatch(b"", ())
 
 
 def test_exactly_the_hidden_files_are_dropped() -> None:
     result = cleaned(
-        WORK + changed("tests/test_x.py") + changed("tests/test_x.py.bak") + changed("src/tests/test_x.py")
+        WORK + changed("tests/test_x.py") + changed("src/test_x.py.bak") + changed("src/tests_x.py")
     )
-    assert result.patch == WORK + changed("tests/test_x.py.bak") + changed("src/tests/test_x.py")
+    assert result.patch == WORK + changed("src/test_x.py.bak") + changed("src/tests_x.py")
     assert result.dropped == (DroppedFile("tests/test_x.py", "hidden_test"),)
 
 
@@ -107,7 +108,14 @@ def test_what_cannot_be_cleaned_is_refused(patch: bytes) -> None:
             "karma.conf.js",
         ),
         *(".mocharc", ".mocharc.yml", ".npmrc", ".yarnrc.yml", "node_modules/jest/index.js"),
-        *(".cargo/config", "sub/.cargo/config.toml", ".config/nextest.toml", "rust-toolchain.toml"),
+        *(
+            ".cargo/config",
+            "sub/.cargo/config.toml",
+            ".config/nextest.toml",
+            "rust-toolchain.toml",
+            "go.work",
+        ),
+        *("ava.config.js", "bunfig.toml", "e2e/playwright.config.ts", "packages/a/node_modules/b/index.js"),
         *("x.egg-info/entry_points.txt", "pytest.py", "src/_pytest/__init__.py", "unittest/__init__.py"),
     ],
 )
@@ -126,7 +134,7 @@ def test_test_runner_configuration_is_dropped_by_name(path: str) -> None:
             "src/jest/config.js",
             "cargo/config.toml",
         ),
-        *("lib/pytest.py", "tests/unittest/__init__.py", "entry_points.txt", "fixtures/node_modules/a.js"),
+        *("lib/pytest.py", "entry_points.txt", "fixtures/modules/a.js"),
         *("babel.config.js", "tsconfig.json", ".coveragerc", "Makefile", "build.rs", ".node-version"),
     ],
 )
@@ -175,8 +183,6 @@ def test_other_files_are_work(path: str) -> None:
         ("Cargo.toml", b"[workspace]\nmembers=['a']", b"[workspace]\nmembers=['a']\ndefault-members=[]", True),
         ("vite.config.ts", b"export default {}", b"export default { plugins: [] }", False),
         ("vite.config.ts", b"export default {}", b"export default { test: { include: [] } }", True),
-        ("x_test.go", b"package x", b"package x\nfunc TestA(t *testing.T) {}", False),
-        ("x_test.go", None, b"package x\nfunc TestMain(m *testing.M) { os.Exit(0) }", True),
     ],
 )  # fmt: skip
 def test_mixed_files_go_only_if_their_test_runner_part_changes(
@@ -189,12 +195,13 @@ def test_mixed_files_go_only_if_their_test_runner_part_changes(
 
 @given(
     st.lists(
-        st.sampled_from(["a.py", "b/c.txt", "tests/test_x.py", "conftest.py", "tests/test_y.py"]), max_size=8
+        st.sampled_from(["a.py", "b/c.txt", "tests/test_x.py", "conftest.py", "tests/test_y.py", "c.py"]),
+        max_size=8,
     ),
     st.binary(max_size=30),
 )
 def test_what_remains_is_what_was_there_less_the_dropped(paths: list[str], content: bytes) -> None:
-    forbidden = {"tests/test_x.py", "conftest.py"}
+    forbidden = {"tests/test_x.py", "conftest.py", "tests/test_y.py"}
     patch = b"".join(map(changed, paths))
     result = cleaned(patch, content, content)
     assert result.patch == b"".join(changed(path) for path in paths if path not in forbidden)

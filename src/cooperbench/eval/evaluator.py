@@ -15,10 +15,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cooperbench._version import __version__
 from cooperbench.errors import Interrupted
+from cooperbench.eval.canary import add_canary
 from cooperbench.eval.counts import broken_place
-from cooperbench.eval.handedin import examine_all, hidden_paths_of, touched_paths, tree_id
+from cooperbench.eval.evidence import suspicious_lines
+from cooperbench.eval.handedin import examine_all, touched_paths, tree_id
 from cooperbench.eval.record import SCHEMA, evaluation_key, read_evaluation, read_patches
 from cooperbench.eval.testrun import TestRun, not_run
+from cooperbench.eval.testside import test_side_of
 from cooperbench.models import seats_of
 from cooperbench.retry import with_retries
 from cooperbench.storage import error_record, remove_tree, utc_now, write_bytes, write_json, write_text
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
     from cooperbench.eval.executor import TestExecutor
     from cooperbench.eval.handedin import HandedIn
     from cooperbench.eval.reference import Reference, References, ReferenceStore
-    from cooperbench.models import MergeResult, Pair, Setting
+    from cooperbench.models import Feature, MergeResult, Pair, Setting
     from cooperbench.storage import ExperimentPaths, PairPaths
 
 _Runs: TypeAlias = Mapping[int, TestRun]
@@ -51,6 +54,8 @@ def evaluate_pair(
     patches: Mapping[str, bytes | None],
     executor: TestExecutor,
     references: References,
+    *,
+    canary: bool = True,
 ) -> Evaluation:
     """The whole verdict. InfraErrors of sandboxes pass through: they are nobody's failure."""
     started_at, started = utc_now(), time.monotonic()
@@ -58,7 +63,9 @@ def evaluate_pair(
     evaluation = Evaluation({})
     missing = {number: reference.error for number, reference in found.items() if not reference.success}
     outcome = (
-        _no_reference(missing) if missing else _judge(pair, setting, patches, executor, found, evaluation)
+        _no_reference(missing)
+        if missing
+        else _judge(pair, setting, patches, executor, references, evaluation, canary=canary)
     )
     image = executor.image(pair.task)
     networks = {reference.network for reference in found.values()}
@@ -74,7 +81,9 @@ def evaluate_pair(
         "network": "public" if "public" in networks else next(iter(networks)),
         "references": {str(number): _reference_record(reference) for number, reference in found.items()},
         "unsound": references.store.unsound_of(pair),
-        "key": evaluation_key(pair, patches, image.digest, executor.timeout_seconds, references.asked),
+        "key": evaluation_key(
+            pair, patches, image.digest, executor.timeout_seconds, references.asked, canary
+        ),
         "image": image.reference,
         "image_digest": image.digest,
         "test_timeout_seconds": executor.timeout_seconds,
@@ -100,24 +109,30 @@ def _judge(
     setting: Setting,
     patches: Mapping[str, bytes | None],
     executor: TestExecutor,
-    references: Mapping[int, Reference],
+    references: References,
     evaluation: Evaluation,
+    *,
+    canary: bool,
 ) -> dict[str, Any]:
     """What eval.json says of the agents; puts what was tested and printed beside it."""
-    hidden, base = hidden_paths_of(pair), executor.base(pair.task)
+    base = executor.base(pair.task)
     base.read(touched_paths(patches.values()))  # all at once: each read may need a sandbox
-    handed_in, merge = examine_all(patches, hidden, base)
+    handed_in, merge = examine_all(patches, test_side_of(pair.features, base), base)
+
+    def test(feature: Feature, patch: bytes, tree: str) -> TestRun:
+        reference = references.get(pair.task, feature)
+        run = executor.ask(pair.task, feature, patch, tree, reference.conditions, pair.label)
+        held = run.held_against(reference)
+        if run.success and not held.success:
+            # Before that counts: some frameworks name their tests differently each time.
+            held = run.held_against(references.confirm(pair.task, feature))
+        return held
 
     def test_all(feature_ids: Sequence[int], patch: bytes | None, tree: str, reason: str | None) -> _Runs:
         """Each feature's tests; where there is nothing to test, that is said of each."""
         if not patch:
             return {number: not_run(reason or "nothing to test") for number in feature_ids}
-        runs = {}
-        for number in feature_ids:
-            reference, feature = references[number], pair.task.feature(number)
-            run = executor.ask(pair.task, feature, patch, tree, reference.conditions, pair.label)
-            runs[number] = run.without_requiring(reference.flaky_tests, reference.passed_tests)
-        return runs
+        return {number: test(pair.task.feature(number), patch, tree) for number in feature_ids}
 
     agents = {}
     for seat in seats_of(pair, setting):
@@ -136,6 +151,19 @@ def _judge(
         merged = _merged_record(merge, runs)
     alone = all(agent["success"] for agent in agents.values())
     overall = alone and merged["success"]
+    suspicious = [
+        {"reason": "test_process", "agent": agent_id, **line._asdict()}
+        for agent_id, work in handed_in.items()
+        for line in suspicious_lines(work.patch or b"")
+    ]
+    confirmation: dict[str, str] = {}
+    if overall and canary:
+        tested = handed_in["solo"].patch if setting == "solo" else merge.patch
+        confirmation = _confirm(pair, tested or b"", executor, references)
+    for number, answer in confirmation.items():
+        if answer == "suspicious":
+            overall = False
+            suspicious.append({"reason": "canary", "feature": int(number)})
     return {
         **agents,
         "merged": merged,
@@ -143,7 +171,31 @@ def _judge(
         "merge_success": merged["merge_status"] in ("clean", "identical"),
         "overall_success": overall,
         "overall_success_strict": overall and merged["strategy"] == "plain",
+        "canary": confirmation if canary else "off",
+        "suspicious": suspicious,
     }
+
+
+def _confirm(pair: Pair, patch: bytes, executor: TestExecutor, references: References) -> dict[str, str]:
+    """Each feature's tests once more with one that must fail: `confirmed`, `suspicious`, or why it cannot be told."""
+    answers = {}
+    for feature in pair.features:
+        canary = add_canary(feature.tests.read_bytes(), executor.base(pair.task))
+        if canary is None:
+            answers[str(feature.feature_id)] = "no test can be added to these tests"
+            continue
+        conditions = references.get(pair.task, feature).conditions
+        run = executor.run(pair.task, feature, patch, conditions, pair.label, canary.tests)
+        if not canary.was_seen(run) and run.exit_code != 0:
+            # Neither green nor seen: something else went wrong.
+            run = executor.run(pair.task, feature, patch, conditions, pair.label, canary.tests)
+        if canary.was_seen(run):
+            answers[str(feature.feature_id)] = "confirmed"
+        elif references.sees_canary(pair.task, feature):
+            answers[str(feature.feature_id)] = "suspicious"
+        else:
+            answers[str(feature.feature_id)] = "a test that is added is not run with the golden patch either"
+    return answers
 
 
 def _reference_record(reference: Reference) -> dict[str, Any]:
@@ -231,8 +283,16 @@ def _solo_merged(work: HandedIn, agent: Mapping[str, Any]) -> dict[str, Any]:
 class Evaluator:
     """For one experiment and one backend; `evaluate` may be called from several threads."""
 
-    def __init__(self, paths: ExperimentPaths, executor: TestExecutor, references: References) -> None:
+    def __init__(
+        self,
+        paths: ExperimentPaths,
+        executor: TestExecutor,
+        references: References,
+        *,
+        canary: bool = True,
+    ) -> None:
         self._paths = paths
+        self._canary = canary
         self._executor = executor
         self._references = references
 
@@ -242,7 +302,8 @@ class Evaluator:
 
         def judge(attempt: int) -> Evaluation:  # noqa: ARG001  # each attempt is like the first
             patches = read_patches(paths, pair, setting)
-            return evaluate_pair(pair, setting, patches, self._executor, self._references)
+            executor, references = self._executor, self._references
+            return evaluate_pair(pair, setting, patches, executor, references, canary=self._canary)
 
         try:
             evaluation = with_retries(judge, self._executor.stop)

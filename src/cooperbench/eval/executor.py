@@ -32,6 +32,10 @@ SPARE_SECONDS = 300
 _KEPT_OUTPUT_CHARACTERS = 1_000_000
 """An answer with more output is not kept for others who ask the same: a whole experiment's would fill the memory."""
 _REMOVERS = 2
+_LIST_MODULES = (
+    "find / -xdev -type d '(' -name site-packages -o -name dist-packages ')' -not -path '/proc/*'"
+    " -exec ls {} ';' 2>/dev/null | sort -u"
+)
 
 
 class TestExecutor:
@@ -72,11 +76,20 @@ class TestExecutor:
         return run
 
     def run(
-        self, task: Task, feature: Feature, patch: bytes | None, conditions: Conditions, label: str = ""
+        self,
+        task: Task,
+        feature: Feature,
+        patch: bytes | None,
+        conditions: Conditions,
+        label: str = "",
+        tests: bytes | None = None,
     ) -> TestRun:
-        """The same without asking whether it was done before. None: the base as it is."""
+        """The same without asking whether it was done before, with other `tests` than the feature's if given.
+
+        Without a patch it is the base as it is.
+        """
         with self._sandbox(task, conditions.network, installed=conditions.installed, label=label) as sandbox:
-            tests = feature.tests.read_bytes()
+            tests = feature.tests.read_bytes() if tests is None else tests
             return run_tests(sandbox, tests, patch, self.timeout_seconds, conditions.env)
 
     def _base_network(self) -> NetworkPolicy:
@@ -111,11 +124,22 @@ class _CachedBase:
         self._lock = threading.Lock()
         self._listing: Mapping[str, str] | None = None
         self._files: dict[str, BaseFile] = {}
+        self._modules: frozenset[str] | None = None
 
     def listing(self) -> Mapping[str, str]:
         self.read([])
         assert self._listing is not None
         return self._listing
+
+    def installed_modules(self) -> frozenset[str]:
+        """Names of the Python modules in the image's site-packages."""
+        with self._lock:
+            if self._modules is None:
+                with self._sandbox() as sandbox:
+                    done = sandbox.run(["bash", "-c", _LIST_MODULES], timeout_seconds=300)
+                names = (name.partition(".")[0] for name in done.stdout_read().split("\n"))
+                self._modules = frozenset(filter(None, names))
+            return self._modules
 
     def read(self, paths: Sequence[str]) -> Mapping[str, BaseFile]:
         with self._lock:

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
     from cooperbench.eval.hygiene import DroppedFile
     from cooperbench.eval.merge import Applied, BaseTree
-    from cooperbench.models import MergeResult, Pair
+    from cooperbench.eval.testside import TestSide
+    from cooperbench.models import MergeResult
 
 
 @dataclass(frozen=True)
@@ -35,24 +36,19 @@ class HandedIn:
     """Identifies what the patch makes of the base; the same for two patches that make the same."""
 
 
-def hidden_paths_of(pair: Pair) -> frozenset[str]:
-    """What the tests of the pair touch: these files come from the dataset, whoever changed them."""
-    return frozenset(path for feature in pair.features for path in paths_of(feature.tests.read_bytes()))
-
-
 def examine_all(
-    patches: Mapping[str, bytes | None], hidden: frozenset[str], base: BaseTree
+    patches: Mapping[str, bytes | None], test_side: TestSide, base: BaseTree
 ) -> tuple[dict[str, HandedIn], MergeResult]:
     """Each agent's patch, and all of them merged."""
     with PatchRepo(base, [patch for patch in patches.values() if patch and not _problem(patch)]) as repo:
-        works = {agent_id: _examine(patch, hidden, base, repo) for agent_id, patch in patches.items()}
+        works = {agent_id: _examine(patch, test_side, base, repo) for agent_id, patch in patches.items()}
         return works, repo.merge_applied([work.applied for work in works.values()])
 
 
-def examine(patch: bytes | None, hidden: frozenset[str], base: BaseTree) -> HandedIn:
+def examine(patch: bytes | None, test_side: TestSide, base: BaseTree) -> HandedIn:
     """One patch by itself."""
     with PatchRepo(base, [patch] if patch and not _problem(patch) else []) as repo:
-        return _examine(patch, hidden, base, repo)
+        return _examine(patch, test_side, base, repo)
 
 
 def _problem(patch: bytes) -> str:
@@ -64,7 +60,7 @@ def _problem(patch: bytes) -> str:
     return ""
 
 
-def _examine(patch: bytes | None, hidden: frozenset[str], base: BaseTree, repo: PatchRepo) -> HandedIn:
+def _examine(patch: bytes | None, test_side: TestSide, base: BaseTree, repo: PatchRepo) -> HandedIn:
     """Is it a patch, does it apply, and what of it may reach the tests?"""
     if patch is None:
         return HandedIn("missing", None, error="no patch was handed in")
@@ -81,7 +77,7 @@ def _examine(patch: bytes | None, hidden: frozenset[str], base: BaseTree, repo: 
         found = base.read([path]).get(path)
         return found.data if found else None
 
-    clean = clean_patch(patch, hidden, before, lambda path: repo.file(tree, path))
+    clean = clean_patch(patch, test_side, before, lambda path: repo.file(tree, path))
     if clean.dropped:
         applied = repo.apply(clean.patch)
         if applied.status == "empty":

@@ -2,24 +2,23 @@
 
 Dropped are whole file sections that touch
 - a path of the hidden test patches (or stand where one of them needs a folder): "hidden_test";
+- what belongs to the tests by its path, see `testside`;
 - test-runner configuration, which is taken from the dataset, never from an agent: "test_config". Files that
   are nothing else go by their name. Files that carry real work too (pyproject.toml, setup.cfg, setup.py,
-  package.json, Cargo.toml, vite.config.*, Go test files) go only if their test-runner part differs before
+  package.json, Cargo.toml, vite.config.*) go only if their test-runner part differs before
   and after the patch.
 
 What counts as configuration beyond the obvious, and why: start-up files of an interpreter
-(sitecustomize.py, *.pth), registered pytest plugins (`pytest11`, entry_points.txt) and a `TestMain` run
+(sitecustomize.py, *.pth), registered pytest plugins (`pytest11`, entry_points.txt) run
 before the tests and can replace them; .npmrc (`node-options`), .yarnrc (`yarnPath`), .pnpmfile and
-rust-toolchain choose the program that runs them; a `pytest.py` at the root or anything in the root's
-node_modules can be that program. Not counted, because features rightly change them and they give no more
+rust-toolchain choose the program that runs them; a `pytest.py` at the root or anything in node_modules
+can be that program. Not counted, because features rightly change them and they give no more
 power than library code has: babel, TypeScript and coverage settings, lock files, dependencies, Makefiles,
 build.rs, .node-version.
 
 This protects against a patch that rewrites, deselects or reconfigures the hidden tests, on purpose or by
-accident. It does not protect against code under test that attacks its tests from inside the process
-(patches the assertion library, exits early with code 0, prints a summary), nor does it keep helper files
-beside the tests that no hidden patch touches. The exit code of the runner and the counts that it prints
-stay the judge.
+accident. Against code under test that attacks its tests from inside the process (patches the assertion
+library, exits early with code 0, prints a summary) there are the expected tests and the canary.
 """
 
 from __future__ import annotations
@@ -35,8 +34,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from cooperbench.diff import FilePatch
+    from cooperbench.eval.testside import TestSide
 
-Reason = Literal["hidden_test", "test_config"]
+Reason = Literal["hidden_test", "test_config", "test_file", "compiled_file", "shadows_module"]
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class CleanPatch:
 
 def clean_patch(
     patch: bytes,
-    hidden_paths: frozenset[str],
+    test_side: TestSide,
     base_file: Callable[[str], bytes | None],
     patched_file: Callable[[str], bytes | None],
 ) -> CleanPatch:
@@ -69,12 +69,12 @@ def clean_patch(
     """
     diff = parse_diff(patch)
     check_safe_paths(diff)
-    folders = frozenset(folder for path in hidden_paths for folder in _folders_of(path))
+    folders = frozenset(folder for path in test_side.hidden for folder in _folders_of(path))
     kept: list[FilePatch] = []
     dropped: list[DroppedFile] = []
     pieces = [diff.preamble]
     for section in diff.files:
-        reason = _reason_to_drop(section.reachable_paths, hidden_paths | folders, base_file, patched_file)
+        reason = _reason_to_drop(section, test_side, folders, base_file, patched_file)
         if reason is None:
             kept.append(section)
             pieces.append(section.data)
@@ -110,12 +110,14 @@ def _folders_of(path: str) -> list[str]:
 
 
 def _reason_to_drop(
-    paths: tuple[str, ...],
-    hidden_paths: frozenset[str],
+    section: FilePatch,
+    test_side: TestSide,
+    folders: frozenset[str],
     base_file: Callable[[str], bytes | None],
     patched_file: Callable[[str], bytes | None],
 ) -> Reason | None:
-    if not hidden_paths.isdisjoint(paths):
+    paths = section.reachable_paths
+    if not test_side.hidden.isdisjoint(paths) or not folders.isdisjoint(paths):
         return "hidden_test"
     for path in paths:
         if is_test_config(path):
@@ -123,7 +125,7 @@ def _reason_to_drop(
         runner_part = _runner_part_reader(path)
         if runner_part and _differs(runner_part, base_file(path), patched_file(path)):
             return "test_config"
-    return None
+    return next((reason for path in section.paths if (reason := test_side.reason_to_drop(path))), None)
 
 
 # Files that are test-runner configuration and nothing else
@@ -134,15 +136,15 @@ _CONFIG_NAMES = (
     *("jest.config.*", "jest.setup.*", "jest.preset.*", "setupTests.*", "karma.conf.*", ".mocharc*"),
     *("vitest.config.*", "vitest.setup.*", "vitest.workspace.*"),
     *(".npmrc", ".yarnrc", ".yarnrc.yml", ".pnpmfile.*", ".taprc"),
+    *("ava.config.*", "bunfig.toml", "playwright.config.*", "cypress.config.*", "go.work", "go.work.sum"),
     *("nextest.toml", "rust-toolchain", "rust-toolchain.toml"),
 )
 _CONFIG_PATHS = re.compile(
     r"(?:.*/)?(?:"
     r"\.cargo/config(?:\.toml)?"
     r"|[^/]+\.(?:egg|dist)-info/entry_points\.txt"
-    r"|node_modules/\.bin/.*"
-    r")"
     r"|node_modules/.*"
+    r")"
     r"|(?:src/)?(?:pytest|_pytest|pluggy|unittest)(?:\.py|/__init__\.py)",
     re.DOTALL,
 )
@@ -166,8 +168,6 @@ def _runner_part_reader(path: str) -> Callable[[bytes], object] | None:
         return _READERS[name]
     if fnmatchcase(name, "vite.config.*"):
         return _whole_if(rb"\btest\b|vitest")
-    if name.endswith("_test.go"):
-        return _whole_if(rb"\bfunc\s+TestMain\b")
     return None
 
 

@@ -41,7 +41,7 @@ from cooperbench.models import MergeResult
 from cooperbench.temporary import owned_prefix
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence, Set
+    from collections.abc import Mapping, Sequence, Set
     from types import TracebackType
 
     from cooperbench.gitcall import GitOutput
@@ -136,6 +136,15 @@ class PatchRepo:
         if not oid or mode == GITLINK:
             return oid.encode() or None
         return self._git("cat-file", "blob", oid)
+
+    def with_files(self, tree: str, files: Mapping[str, bytes]) -> str:
+        """A tree with other contents in some of its files."""
+        stream = [f"{_COMMIT}M 040000 {tree} \n".encode()]
+        modes = parse_tree(self._git("ls-tree", "-r", "-z", "--full-tree", tree))
+        for path, data in files.items():
+            stream += [_change(modes[path][0], "inline", path), _data(data)]
+        self._fast_import(b"".join(stream))
+        return self._git("rev-parse", f"{_BRANCH}^{{tree}}").decode().strip()
 
     def patch_of(self, tree: str) -> bytes:
         """From the base to a tree, in the form that applies everywhere: full ids, binary, no renames."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from cooperbench.storage import PairPaths
 
 SCHEMA = "cooperbench.eval/1"
-JUDGE = 2
+JUDGE = 3
 """Raised when the rules of judging change: then nothing judged before stands."""
 
 
@@ -36,8 +36,9 @@ def evaluation_key(
     image_digest: str,
     timeout_seconds: int,
     eval_network: EvalNetwork,
+    canary: bool = True,
 ) -> str:
-    return _hash(_key_parts(pair, patches, f"{image_digest} {timeout_seconds} {eval_network}"))
+    return _hash(_key_parts(pair, patches, f"{image_digest} {timeout_seconds} {eval_network} {canary}"))
 
 
 def _key_parts(pair: Pair, patches: Mapping[str, bytes | None], conditions: str) -> Iterable[bytes]:
@@ -59,7 +60,9 @@ def _hash(parts: Iterable[bytes]) -> str:
     return digest.hexdigest()
 
 
-def is_evaluated(paths: PairPaths, pair: Pair, setting: Setting, eval_network: EvalNetwork) -> bool:
+def is_evaluated(
+    paths: PairPaths, pair: Pair, setting: Setting, eval_network: EvalNetwork, canary: bool = True
+) -> bool:
     """Is there a verdict on just what lies here now? One that is missing for want of a reference is tried again."""
     evaluation = read_evaluation(paths)
     if evaluation is None or evaluation.get("status") != "completed":
@@ -70,6 +73,7 @@ def is_evaluated(paths: PairPaths, pair: Pair, setting: Setting, eval_network: E
         str(evaluation.get("image_digest", "")),
         int(evaluation.get("test_timeout_seconds", 0)),
         eval_network,
+        canary,
     )
     return bool(evaluation.get("key") == key)
 

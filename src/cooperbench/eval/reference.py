@@ -15,11 +15,13 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from cooperbench._version import __version__
-from cooperbench.diff import PatchError, paths_of
+from cooperbench.diff import PatchError
 from cooperbench.errors import CooperBenchError, UserError
+from cooperbench.eval.canary import add_canary
 from cooperbench.eval.counts import read_outcomes
 from cooperbench.eval.handedin import examine
 from cooperbench.eval.testrun import Conditions, not_run
+from cooperbench.eval.testside import test_side_of
 from cooperbench.once import Once
 from cooperbench.retry import with_retries
 from cooperbench.sandbox.contract import SandboxOptions, check_network
@@ -36,8 +38,8 @@ if TYPE_CHECKING:
     from cooperbench.models import EvalNetwork, Feature, Pair, Task
     from cooperbench.sandbox.contract import Capabilities, NetworkPolicy
 
-SCHEMA = "cooperbench.reference/1"
-EXPORT_SCHEMA = "cooperbench.references/1"
+SCHEMA = "cooperbench.reference/2"
+EXPORT_SCHEMA = "cooperbench.references/2"
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,7 @@ class Reference:
 
 def question_of(task: Task, feature: Feature) -> str:
     """What a reference is about, whatever the image and the conditions."""
-    digest = hashlib.sha256(b"cooperbench-reference/1")
+    digest = hashlib.sha256(b"cooperbench-reference/2")
     for path in (task.runner_script, feature.tests, feature.patch):
         digest.update(hashlib.sha256(path.read_bytes() if path.is_file() else b"").digest())
     return digest.hexdigest()
@@ -208,6 +210,8 @@ class References:
         self._note = note
         self._steps = conditions_to_try(executor.backend_can, asked)
         self._found: Once[tuple[Task, int], Reference] = Once()
+        self._canaries: Once[tuple[Task, int], bool] = Once()
+        self._confirmed: Once[tuple[Task, int], Reference] = Once()
         self._lock = threading.Lock()
         self._told: set[Task] = set()
 
@@ -250,25 +254,51 @@ class References:
         golden = self._find(task, feature, fresh=True)
         if not golden.success:
             return golden
-        patch = feature.patch.read_bytes()
-        work = examine(patch, frozenset(paths_of(feature.tests.read_bytes())), self._executor.base(task))
+        _, patch, _ = self._golden(task, feature)
         conditions = golden.conditions
-        runs = [self._run(task, feature, work.patch, conditions) for _ in range(repeat - 1)]
+        runs = [self._run(task, feature, patch, conditions) for _ in range(repeat - 1)]
         base = [self._run(task, feature, None, conditions) for _ in range(repeat)]
-        known = dict.fromkeys(golden.passed_tests, "passed")
-        flaky = {
-            *_differing([known, *(read_outcomes(run.output) for run in runs)] if runs else []),
-            *_differing([read_outcomes(run.output) for run in base]),
-        }
+        flaky = _differing([read_outcomes(run.output) for run in base])
         measured = replace(
             golden,
-            flaky_tests=tuple(sorted({*golden.flaky_tests, *flaky})),
+            flaky_tests=tuple(sorted({*golden.flaky_tests, *flaky, *_unsteady(golden, runs)})),
             base_passes=any(run.success for run in base),
             runs=repeat,
             failed_runs=sum(not run.success for run in runs),
         )
         self._save(measured)
         return measured
+
+    def confirm(self, task: Task, feature: Feature) -> Reference:
+        """The reference after a second run of the golden patch: ids that differ from run to run are not required."""
+
+        def run_again() -> Reference:
+            reference = self.get(task, feature)
+            if reference.runs > 1:
+                return reference
+            _, patch, _ = self._golden(task, feature)
+            run = self._run(task, feature, patch, reference.conditions)
+            flaky = {*reference.flaky_tests, *_unsteady(reference, [run])}
+            confirmed = replace(
+                reference, flaky_tests=tuple(sorted(flaky)), runs=2, failed_runs=int(not run.success)
+            )
+            self._save(confirmed)
+            return confirmed
+
+        return self._confirmed.get((task, feature.feature_id), run_again)
+
+    def sees_canary(self, task: Task, feature: Feature) -> bool:
+        """Whether a test that must fail is seen beside the golden patch: some runners choose their tests by name."""
+
+        def run_canary() -> bool:
+            canary = add_canary(feature.tests.read_bytes(), self._executor.base(task))
+            if canary is None:
+                return False
+            _, patch, _ = self._golden(task, feature)
+            conditions = self.get(task, feature).conditions
+            return canary.was_seen(self._run(task, feature, patch, conditions, canary.tests))
+
+        return self._canaries.get((task, feature.feature_id), run_canary)
 
     def _find(self, task: Task, feature: Feature, *, fresh: bool = False) -> Reference:
         # What one feature of a task needs, the others will need, too.
@@ -307,17 +337,25 @@ class References:
     def _golden(self, task: Task, feature: Feature) -> tuple[str, bytes, str]:
         """Why it cannot be tested, or the golden patch as an agent's would be tested and what identifies its tree."""
         try:
-            hidden = frozenset(paths_of(feature.tests.read_bytes()))
+            test_side = test_side_of((feature,), self._executor.base(task))
         except PatchError as error:
             return f"tests.patch is no patch: {error}", b"", ""
-        if not hidden:
+        if not test_side.hidden:
             return "tests.patch is empty", b"", ""
-        work = examine(feature.patch.read_bytes(), hidden, self._executor.base(task))
+        work = examine(feature.patch.read_bytes(), test_side, self._executor.base(task))
         return (work.error or "" if not work.patch else ""), work.patch or b"", work.tree
 
-    def _run(self, task: Task, feature: Feature, patch: bytes | None, conditions: Conditions) -> TestRun:
+    def _run(
+        self,
+        task: Task,
+        feature: Feature,
+        patch: bytes | None,
+        conditions: Conditions,
+        tests: bytes | None = None,
+    ) -> TestRun:
+        run = self._executor.run
         return with_retries(
-            lambda _: self._executor.run(task, feature, patch, conditions, task.label), self._executor.stop
+            lambda _: run(task, feature, patch, conditions, task.label, tests), self._executor.stop
         )
 
     def _reference(self, task: Task, feature: Feature, conditions: Conditions, run: TestRun) -> Reference:
@@ -372,6 +410,16 @@ class References:
                     f" without a network; its tests run {how}"
                 )
         return found
+
+
+def _unsteady(reference: Reference, runs: Iterable[TestRun]) -> set[str]:
+    """Tests that passed with the golden patch once, but then failed, or have another name each time."""
+    found: set[str] = set()
+    for run in runs:
+        outcomes = read_outcomes(run.output)
+        unwanted = ("failed", "skipped", None) if run.success else ("failed",)
+        found |= {test for test in reference.passed_tests if outcomes.get(test) in unwanted}
+    return found
 
 
 def _differing(runs: Sequence[dict[str, Any]]) -> set[str]:

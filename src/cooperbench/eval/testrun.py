@@ -1,7 +1,7 @@
 """One patch against one feature's tests, in a sandbox that no agent has touched.
 
-The runner's exit code is the judge; what its test framework printed is the witness: no success without a test that
-passed, none with one that failed.
+The runner's exit code is the judge; what its test framework printed is the witness: no success without every test that
+passes with the golden patch, none with one that failed.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from cooperbench.eval.counts import first_error, read_counts, read_outcomes
 from cooperbench.models import TestCounts
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Mapping
 
+    from cooperbench.eval.reference import Reference
     from cooperbench.sandbox.contract import CommandResult, NetworkPolicy, RichSandbox
 
 RUNNER = "/usr/local/bin/runner.sh"
@@ -37,6 +38,12 @@ OFFLINE = {
     "CARGO_NET_OFFLINE": "true",
 }
 """Tells package managers to take what the image with installs has, since there is no network."""
+_NAME_ALL_TESTS = """
+export PYTEST_ADDOPTS="-rpfEsxX${PYTEST_ADDOPTS:+ $PYTEST_ADDOPTS}" NEXTEST_STATUS_LEVEL=pass
+if command -v go >/dev/null; then export GOFLAGS="$(go env GOFLAGS) -v"; fi
+exec bash "$0" "$@"
+"""
+"""Asks frameworks that can be asked by their environment to name every test, also those that pass."""
 _OUTPUT_LIMIT = 8_000_000
 _COMMAND_NOT_FOUND = 127
 
@@ -73,6 +80,10 @@ class TestRun:
     output: str
     flaky_failures: tuple[str, ...] = ()
     """Tests that failed and are not required, as they fail now and then with the golden patch too."""
+    missing_tests: tuple[str, ...] = ()
+    """Tests that pass with the golden patch and were not even named here."""
+    skipped_tests: tuple[str, ...] = ()
+    """Tests that pass with the golden patch and were skipped here."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -86,19 +97,41 @@ class TestRun:
             "duration_seconds": self.duration_seconds,
             "error": self.error,
             "flaky_failures": list(self.flaky_failures),
+            "missing_tests": list(self.missing_tests),
+            "skipped_tests": list(self.skipped_tests),
         }
 
-    def without_requiring(self, flaky: Collection[str], passed: Collection[str]) -> TestRun:
-        """A success all the same where only `flaky` tests failed, and of those that `passed` before none is missing."""
-        if self.success or self.timed_out or not flaky:
+    def held_against(self, reference: Reference) -> TestRun:
+        """A success needs every test that passes with the golden patch to have passed here, but for flaky ones.
+
+        It is a success, too, where only flaky tests failed. Where the framework names no tests, their numbers decide.
+        """
+        if self.exit_code is None or self.timed_out:
             return self
         outcomes = read_outcomes(self.output)
-        failures = {test for test, outcome in outcomes.items() if outcome == "failed"}
-        passed_here = {test for test, outcome in outcomes.items() if outcome == "passed"}
-        missing = set(passed) - set(flaky) - passed_here
-        if not failures or not failures <= set(flaky) or missing or not self.counts.passed:
+        flaky = set(reference.flaky_tests)
+        absent = {test for test in reference.passed_tests if outcomes.get(test) != "passed"} - flaky
+        if not self.success:
+            failures = {test for test, outcome in outcomes.items() if outcome == "failed"}
+            if absent or not failures or not failures <= flaky or not self.counts.passed:
+                return self
+            return replace(self, success=True, error=None, flaky_failures=tuple(sorted(failures)))
+        skipped = tuple(sorted(test for test in absent if outcomes.get(test) == "skipped"))
+        missing = tuple(sorted(absent - set(skipped)))
+        error = None
+        if absent:
+            error = (
+                f"{len(absent)} of {len(reference.passed_tests)} expected tests did not run: {min(absent)}"
+            )
+        elif self.counts.passed + len(flaky) < reference.tests_passed:
+            error = (
+                f"only {self.counts.passed} tests passed, {reference.tests_passed} do with the golden patch"
+            )
+        elif self.counts.skipped > reference.tests_skipped + len(flaky):
+            error = f"{self.counts.skipped} tests were skipped, {reference.tests_skipped} are with the golden patch"
+        if error is None:
             return self
-        return replace(self, success=True, error=None, flaky_failures=tuple(sorted(failures)))
+        return replace(self, success=False, error=error, missing_tests=missing, skipped_tests=skipped)
 
 
 def not_run(reason: str) -> TestRun:
@@ -115,7 +148,7 @@ def run_tests(
 ) -> TestRun:
     """`patch` None or empty means the base as it is."""
     sandbox.write_file(f"{PATCHES_DIR}/{TESTS_NAME}", tests)
-    argv = ["bash", RUNNER, TESTS_NAME]
+    argv = ["bash", "-c", _NAME_ALL_TESTS, RUNNER, TESTS_NAME]
     if patch:
         sandbox.write_file(f"{PATCHES_DIR}/{FEATURE_NAME}", patch)
         argv.append(FEATURE_NAME)

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from cooperbench.errors import CooperBenchError, Interrupted
-from cooperbench.eval.handedin import examine, hidden_paths_of
-from cooperbench.models import Pair
+from cooperbench.eval.handedin import examine
+from cooperbench.eval.testside import test_side_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -116,13 +116,13 @@ class TaskValidator:
         for feature, reference in references.items():
             self._report.checks += 1
             run = self._executor.ask(self._task, feature, work.patch, work.tree, reference.conditions)
-            run = run.without_requiring(reference.flaky_tests, reference.passed_tests)
+            run = run.held_against(reference)
             if not run.success:
                 self._report.problems.append(f"feature {feature.feature_id}: {name} fails: {run.error}")
 
     def _examine(self, patch: bytes, hiders: Sequence[Feature], name: str) -> HandedIn:
-        hidden = hidden_paths_of(Pair(self._task, tuple(one.feature_id for one in hiders)))
-        work = examine(patch, hidden, self._executor.base(self._task))
+        base = self._executor.base(self._task)
+        work = examine(patch, test_side_of(hiders, base), base)
         for file in work.dropped:
             self._report.notes.append(f"{name} touches {file.path} ({file.reason}), which is taken out")
         return work

@@ -214,9 +214,10 @@ def run_patch_test(
     """
     from cooperbench.eval import backends
     from cooperbench.eval.executor import TestExecutor
-    from cooperbench.eval.handedin import examine, hidden_paths_of
+    from cooperbench.eval.handedin import examine
     from cooperbench.eval.reference import References
     from cooperbench.eval.testrun import not_run
+    from cooperbench.eval.testside import test_side_of
     from cooperbench.sandbox.session import SandboxSession
 
     (task,) = load_tasks(resolve_dataset_dir(dataset_dir), repo_name, task_id)
@@ -230,11 +231,12 @@ def run_patch_test(
     patch = feature.patch.read_bytes() if agent_patch is None else _read_patch(agent_patch)
     with SandboxSession(backends.get_backend(backend)) as session:
         executor = TestExecutor(session, timeout)
+        base = executor.base(task)
         reference = References(executor, checked_eval_network(eval_network)).get(task, feature)
-        work = examine(patch, hidden_paths_of(Pair(task, (feature_id,))), executor.base(task))
+        work = examine(patch, test_side_of((feature,), base), base)
         if work.patch:
             run = executor.ask(task, feature, work.patch, work.tree, reference.conditions)
-            run = run.without_requiring(reference.flaky_tests, reference.passed_tests)
+            run = run.held_against(reference)
         else:
             run = not_run(work.error or "nothing to test")
     return {

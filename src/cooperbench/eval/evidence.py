@@ -1,0 +1,59 @@
+"""Added lines that reach for the test process: listed as evidence for people, and deciding nothing by themselves."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_MOST_LINES = 50
+_LONGEST_LINE = 200
+_HUNK = re.compile(rb"@@ -\d+(?:,\d+)? \+(\d+)")
+_SUSPICIOUS: dict[str, str] = {
+    r"\.py$": (
+        r"\bos\s*\.\s*(?:_exit|abort|kill|exec[lv]\w*)\b|\bsys\s*\.\s*(?:exit|settrace|setprofile|modules|meta_path)\b"
+        r"|\batexit\b|\bSkipTest\b|\b(?:pytest|_pytest|unittest|conftest|pluggy)\b|\bgc\s*\.\s*get_objects\b"
+        r"|\bsys\._getframe\b|\binspect\.(?:stack|currentframe)\b|__builtins__|\bbuiltins\b|\bctypes\b|/proc/"
+        r"|\bdef __eq__\([^)]*\)[^:]*:\s*return True"
+    ),
+    r"\.[cm]?[jt]sx?$": (
+        r"\bprocess\s*\.\s*(?:exit|reallyExit|abort|kill|exitCode)\b|\bprocess\.on\b|\bglobalThis\.(?:it|test|expect|describe)\b"
+        r"|[\"'](?:node:test|vitest|jest|@jest/\w+|mocha|node:child_process|child_process)[\"']|/proc/"
+    ),
+    r"\.go$": r'\bos\.Exit\b|\bsyscall\.(?:Exit|Kill)\b|\bruntime\.Goexit\b|"testing"|\bflag\.Set\(|/proc/',
+    r"\.rs$": r"\bprocess::(?:exit|abort)\b|\bpanic::(?:set_hook|catch_unwind)\b|\blibc::_?exit\b|/proc/",
+}
+_PATTERNS = {re.compile(ending): re.compile(pattern) for ending, pattern in _SUSPICIOUS.items()}
+
+
+class SuspiciousLine(NamedTuple):
+    path: str
+    line: int
+    text: str
+
+
+def suspicious_lines(patch: bytes) -> list[SuspiciousLine]:
+    """At most 50 of them."""
+    found = []
+    for path, number, text in _added_lines(patch):
+        pattern = next((one for ending, one in _PATTERNS.items() if ending.search(path)), None)
+        if pattern and pattern.search(text):
+            found.append(SuspiciousLine(path, number, text.strip()[:_LONGEST_LINE]))
+    return found[:_MOST_LINES]
+
+
+def _added_lines(patch: bytes) -> Iterator[tuple[str, int, str]]:
+    """Path, line number and text of each line that a patch adds."""
+    path, number = "", 0
+    for line in patch.split(b"\n"):
+        if line.startswith(b"+++ "):
+            path = line[4:].partition(b"\t")[0].decode("utf-8", "replace").removeprefix("b/")
+        elif hunk := _HUNK.match(line):
+            number = int(hunk[1])
+        elif line.startswith(b"+"):
+            yield path, number, line[1:].decode("utf-8", "replace")
+            number += 1
+        elif line.startswith(b" "):
+            number += 1
