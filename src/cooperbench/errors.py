@@ -40,6 +40,10 @@ class SandboxDead(SandboxError):
     """The sandbox is gone: terminated, out of memory, killed. What ran in it has no result."""
 
 
+class SandboxDestroyed(SandboxDead):
+    """It ended from inside, with everything around it healthy: that is the doing of whoever worked in it."""
+
+
 class SandboxTimeout(SandboxError, TimeoutError):
     """The sandbox did not answer, although its own time limit should have made it answer."""
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from cooperbench.diff import PatchError, check_safe_paths, parse_diff, paths_of
 from cooperbench.eval.hygiene import clean_patch
 from cooperbench.eval.merge import PatchRepo
+from cooperbench.eval.sizes import too_large
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -53,6 +54,8 @@ def examine(patch: bytes | None, test_side: TestSide, base: BaseTree) -> HandedI
 
 def _problem(patch: bytes) -> str:
     """Why it is no patch, or none that may be applied."""
+    if reason := too_large(patch):
+        return reason
     try:
         check_safe_paths(parse_diff(patch))
     except PatchError as error:

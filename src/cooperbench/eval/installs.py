@@ -49,7 +49,7 @@ def image_with_installs(session: SandboxSession, task: Task, timeout_seconds: in
             image.reference, timeout_seconds=3 * timeout_seconds, options=options
         ) as sandbox:
             # Its verdict does not matter: tests of a feature that is not there fail.
-            run_tests(sandbox, tests, None, timeout_seconds, _ENVIRONMENT)
+            run_tests(sandbox, tests, None, timeout_seconds, _ENVIRONMENT, last=False)
             done = sandbox.run(
                 ["bash", "-c", _keep_wheels().decode(), "keep-wheels", _PIP_LOG, WHEELS_DIR],
                 timeout_seconds=timeout_seconds,

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from itertools import count
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
-from cooperbench.errors import InfraError, SandboxDead, SandboxTimeout
+from cooperbench.errors import InfraError, SandboxDead, SandboxDestroyed, SandboxTimeout
 from cooperbench.sandbox import kill_script
 from cooperbench.sandbox.channel import ChannelPool, Command
 from cooperbench.sandbox.contract import DEFAULT_OUTPUT_LIMIT, CommandResult
@@ -42,6 +42,8 @@ class BaseSandbox(ABC):
         self._deadline = time.monotonic() + lifetime_seconds
         self._workdir = workdir
         self._end_reason = ""
+        self._destroyed = False
+        """It ended from inside, not by its lifetime, its backend or the harness."""
         self._numbers = count(1)
         """Of channels and streams: each needs a folder or a mark of its own."""
 
@@ -64,6 +66,25 @@ class BaseSandbox(ABC):
             Command(argv, timeout_seconds, self._path(cwd or ""), env or {}, stdin, output_limit)
         )
 
+    def run_last(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout_seconds: float,
+        env: Mapping[str, str] | None = None,
+        output_limit: int = DEFAULT_OUTPUT_LIMIT,
+    ) -> CommandResult:
+        """The sandbox's last command, which is judged: the host itself sees its output and its exit code.
+
+        Nothing of the harness is left inside that it could reach. Afterwards the sandbox can only be ended.
+        """
+        self._check_alive()
+        command = Command(argv, timeout_seconds, self._path(""), env or {}, b"", output_limit)
+        try:
+            return self._run_last(command)
+        finally:
+            self._end_reason = self._end_reason or "its last command was run"
+
     def write_file(self, path: str, data: bytes, mode: int = 0o644) -> None:
         with self._alive():
             self._commands.write_file(self._path(path), data, mode)
@@ -84,11 +105,15 @@ class BaseSandbox(ABC):
 
     def death(self) -> SandboxDead:
         """The error for whoever uses it after its end."""
-        return SandboxDead(f"the sandbox has ended: {self._end_reason or 'its processes were killed'}")
+        kind = SandboxDestroyed if self._destroyed else SandboxDead
+        return kind(f"the sandbox has ended: {self._end_reason or 'its processes were killed'}")
 
     def _run(self, command: Command) -> CommandResult:
         with self._alive():
             return self._commands.run(command)
+
+    def _run_last(self, command: Command) -> CommandResult:
+        return self._run(command)
 
     def _find_reason(self) -> str:
         """Why it is not running; empty if it is, or if nobody knows. Streams may end before its state says so."""
@@ -132,6 +157,7 @@ class BaseSandbox(ABC):
         except InfraError as error:
             if not self._has_ended(error):
                 raise
+            self._destroyed |= not self._end_reason
             self.end("its processes were killed")
             raise self.death() from error
 

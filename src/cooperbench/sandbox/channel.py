@@ -196,6 +196,11 @@ class Channel:
             raise SandboxError(f"{problem}: it is larger than {READ_FILE_LIMIT} bytes")
         return data
 
+    def leave(self) -> None:
+        """The other end ends by itself; what becomes of the sandbox is for whoever started it to say."""
+        self._broken = "it was left"
+        self._transport.send(b"leave\n", time.monotonic() + _READ_SECONDS)
+
     @property
     def usable(self) -> bool:
         return not self._broken
@@ -383,6 +388,41 @@ def trim(data: bytes, limit: int) -> tuple[bytes, int]:
     half = limit // 2
     kept = data[:half] + data[len(data) - half :]
     return kept, len(data) - len(kept)
+
+
+class CappedOutput:
+    """Output as it comes, of which the first and the last half of `limit` bytes are kept."""
+
+    def __init__(self, limit: int) -> None:
+        self._half = limit // 2
+        self._head = bytearray()
+        self._tail = bytearray()
+        self.cut = 0
+
+    def add(self, data: bytes) -> None:
+        room = self._half - len(self._head)
+        self._head += data[:room]
+        self._tail += data[room:]
+        if len(self._tail) > 2 * self._half:
+            self._shorten()
+
+    def taken(self) -> bytes:
+        self._shorten()
+        return bytes(self._head + self._tail)
+
+    def _shorten(self) -> None:
+        extra = max(len(self._tail) - self._half, 0)
+        self.cut += extra
+        del self._tail[:extra]
+
+
+def last_script(command: Command) -> bytes:
+    """For bash: becomes the command."""
+    lines = [b"cd -- %b || exit 126" % quote(as_bytes(command.cwd))]
+    lines += [b"export %b" % quote(as_bytes(f"{name}={value}")) for name, value in command.env.items()]
+    return b"\n".join(
+        [*lines, b"exec -- %b" % b" ".join(quote(as_bytes(word)) for word in command.argv), b""]
+    )
 
 
 def _show(data: bytes) -> str:

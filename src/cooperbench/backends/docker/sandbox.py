@@ -17,10 +17,20 @@ from typing import TYPE_CHECKING, Any
 
 from cooperbench.backends.docker.containers import SCRATCH_DIR
 from cooperbench.backends.docker.faults import EngineGone, NotRunning, NotThere, lacks_tool
+from cooperbench.backends.docker.stream import STDERR
 from cooperbench.errors import InfraError, SandboxDead, SandboxError, SandboxTimeout
 from cooperbench.sandbox import channel_script
 from cooperbench.sandbox.base_sandbox import BaseSandbox
-from cooperbench.sandbox.channel import Channel, ChannelBroken, ChannelPool, ChannelUnavailable, Command
+from cooperbench.sandbox.channel import (
+    CappedOutput,
+    Channel,
+    ChannelBroken,
+    ChannelPool,
+    ChannelUnavailable,
+    Command,
+    last_script,
+)
+from cooperbench.sandbox.contract import TIMEOUT_EXIT_CODE, CommandResult
 from cooperbench.sandbox.transport import stream_over
 
 if TYPE_CHECKING:
@@ -28,12 +38,13 @@ if TYPE_CHECKING:
 
     from cooperbench.backends.docker.engine import Engine
     from cooperbench.backends.docker.stream import ContainerStream
-    from cooperbench.sandbox.contract import CommandResult, Stream
+    from cooperbench.sandbox.contract import Stream
 
 _LIFETIME_OVER = (86, 143)
 _CLOCKS_APART_SECONDS = 2.0
 _STREAM_ENDED = 87
 _KILLED = 137
+LAST_COMMAND = "/cooperbench/last"
 _STREAM = 'export COOPERBENCH_COMMAND="$1"; shift; exec "$@"'
 _OOM_KILLS = "cat /sys/fs/cgroup/memory.events /sys/fs/cgroup/memory/memory.oom_control 2>/dev/null"
 _NO_SHELL = r"exec (sh|/run/podman-init)\b.*(failed|no such file)"
@@ -79,6 +90,7 @@ class DockerSandbox(BaseSandbox):
         self._oom_kills = 0
         next(self._numbers)  # the supervisor's channel
         first: list[Channel] = [Channel(_Held(stream))]
+        self._first_channel = first[0]
         self._commands = ChannelPool(lambda: first.pop() if first else self._open_channel())
         try:
             first[0].handshake()
@@ -129,6 +141,34 @@ class DockerSandbox(BaseSandbox):
             result = replace(result, stderr=result.stderr + note.encode())
         return result
 
+    def _run_last(self, command: Command) -> CommandResult:
+        started = time.monotonic()
+        with self._alive():
+            self._commands.write_file(LAST_COMMAND, last_script(command))
+            self._first_channel.leave()
+        out, err = CappedOutput(command.output_limit), CappedOutput(command.output_limit)
+        deadline, timed_out = started + command.timeout_seconds, False
+        try:
+            while frames := self._stream.receive_frames(deadline):
+                for frame in frames:
+                    (err if frame.source == STDERR else out).add(frame.data)
+            code = self._exit_code()
+        except TimeoutError:
+            code, timed_out = TIMEOUT_EXIT_CODE, True
+        seconds = time.monotonic() - started
+        return CommandResult(code, out.taken(), err.taken(), out.cut, err.cut, timed_out, seconds)
+
+    def _exit_code(self) -> int:
+        """Of the container, whose output has ended."""
+        deadline = time.monotonic() + _DYING_SECONDS
+        while time.monotonic() < deadline:
+            with self._engine.faults("asking for a container's exit code"):
+                state = self._engine.api.inspect_container(self.container)["State"]
+            if not state["Running"]:
+                return int(state["ExitCode"])
+            time.sleep(0.01)
+        raise SandboxError("the connection to the engine was lost while the tests ran")
+
     def _open_channel(self) -> Channel:
         self._check_alive()
         argv = ["bash", "-c", channel_script(), "channel", f"{SCRATCH_DIR}/{next(self._numbers)}", "trusted"]
@@ -170,11 +210,12 @@ class DockerSandbox(BaseSandbox):
         code = state.get("ExitCode")
         if code in _LIFETIME_OVER and time.monotonic() > self._deadline - _CLOCKS_APART_SECONDS:
             return f"it reached its lifetime of {self._lifetime_seconds:g} s"
+        if code == _STREAM_ENDED:
+            return "the connection to its engine was lost"
+        self._destroyed = True
         if state.get("OOMKilled"):
             limit = f" of {self._memory_bytes / 1024**2:.0f} MiB" if self._memory_bytes else ""
             return f"it ran out of its memory{limit}"
-        if code == _STREAM_ENDED:
-            return "the connection to its engine was lost"
         if code in (_KILLED, *_LIFETIME_OVER):
             return "its processes were killed"
         return f"its container ended with exit code {code} {state.get('Error') or ''}".strip()

@@ -23,7 +23,7 @@ _NOT_NOW = (BlockingIOError, TimeoutError, ssl.SSLWantReadError, ssl.SSLWantWrit
 _STDERR_KEPT = 4000
 _OVERTAKEN_SECONDS = 0.5
 _HEADER_SIZE = 8
-_STDERR = 2
+STDERR = 2
 
 
 class Frame(NamedTuple):
@@ -93,21 +93,21 @@ class ContainerStream:
             ending = bool(self._end_mark) and self._end_mark in self.stderr
             try:
                 # The mark may have overtaken what was written before it.
-                frames = self._receive_frames(time.monotonic() + _OVERTAKEN_SECONDS if ending else deadline)
+                frames = self.receive_frames(time.monotonic() + _OVERTAKEN_SECONDS if ending else deadline)
             except TimeoutError:
                 if not ending:
                     raise
                 break
             if not frames:
                 break
-            out = b"".join(frame.data for frame in frames if frame.source != _STDERR)
-            err = b"".join(frame.data for frame in frames if frame.source == _STDERR)
+            out = b"".join(frame.data for frame in frames if frame.source != STDERR)
+            err = b"".join(frame.data for frame in frames if frame.source == STDERR)
             self.stderr = (self.stderr + err)[-_STDERR_KEPT:]
             if out:
                 return out
         return b""
 
-    def _receive_frames(self, deadline: float) -> list[Frame]:
+    def receive_frames(self, deadline: float) -> list[Frame]:
         """At least one; none means that the other end is gone."""
         with self._receiving:
             while True:

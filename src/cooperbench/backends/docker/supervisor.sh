@@ -1,7 +1,8 @@
 # The first process of a container: serves the first channel and ends the container when its time is over or when
 # nobody holds the other end of its stdin any more. Needs sh and sleep; says so where bash is missing.
 # Usage: sh -c SUPERVISOR supervisor CHANNEL_SCRIPT SCRATCH_DIR LIFETIME_SECONDS [trusted|'']
-# Exit codes: 143 or 86 the lifetime is over, 87 the harness has gone.
+# A channel that ends with 90 leaves the container to /cooperbench/last, a script for bash.
+# Exit codes else: 143 or 86 the lifetime is over, 87 the harness has gone.
 #
 # The channel runs in the foreground: what sh starts in the background ignores SIGINT, and so would all commands.
 exec 3<&0 </dev/null
@@ -32,6 +33,8 @@ hosts=
 
 if command -v bash >/dev/null 2>&1; then
   bash -c "$1" channel "$2" "$4" <&3 3<&-
+  # The last command takes our place: nothing of the harness is left here, and the engine tells its exit code.
+  [ $? = 90 ] && exec bash /cooperbench/last 3<&-
 else
   echo "cooperbench-channel unavailable bash is missing"
 fi

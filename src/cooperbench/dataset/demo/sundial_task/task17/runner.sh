@@ -53,4 +53,4 @@ trap 'exit 143' TERM
 apply_patch tests "$tests"
 
 cd "$REPO" || exit 2
-PYTHONDONTWRITEBYTECODE=1 python3 -m unittest discover -s tests -t .
+PYTHONDONTWRITEBYTECODE=1 python3 -m unittest discover -v -s tests -t .
