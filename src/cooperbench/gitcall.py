@@ -90,6 +90,8 @@ _ENVIRONMENT = {
     "GIT_COMMITTER_DATE": "946684800 +0000",
 }
 _DIFF_COMMANDS = frozenset({"diff", "diff-tree", "diff-index", "diff-files", "log", "show", "format-patch"})
+_BOUNDED = ("sh", "-c", 'ulimit -v 2097152 && ulimit -f 524288 && exec "$@"', "sh")
+"""2 GiB of memory, 256 MiB in a file."""
 _FILTER_KEYS = re.compile(rb"^filter\.(?:.*)\.(?:clean|smudge|process|required)$", re.DOTALL)
 _DRIVER_KEYS = re.compile(rb"^merge\.(?:.*)\.driver$", re.DOTALL)
 
@@ -152,13 +154,17 @@ def run_git(
     stdin: bytes = b"",
     env: Mapping[str, str] | None = None,
     own_repository: bool = False,
+    bounded: bool = False,
     timeout_seconds: float = 600,
 ) -> GitOutput:
-    """As `git`, for callers to whom the exit code is an answer."""
+    """As `git`, for callers to whom the exit code is an answer.
+
+    `bounded`: with limits of memory and file size, for input that an agent has written.
+    """
     environment = _environment(cwd, git_dir, index)
     if not own_repository:
         environment |= _overrides_of_drivers(cwd, environment)
-    return _call(args, cwd, environment | dict(env or {}), stdin, timeout_seconds)
+    return _call(args, cwd, environment | dict(env or {}), stdin, timeout_seconds, bounded=bounded)
 
 
 @cache
@@ -231,9 +237,15 @@ def _overrides_of_drivers(cwd: Path | None, environment: dict[str, str]) -> dict
 
 
 def _call(
-    args: tuple[str, ...], cwd: Path | None, environment: dict[str, str], stdin: bytes, timeout_seconds: float
+    args: tuple[str, ...],
+    cwd: Path | None,
+    environment: dict[str, str],
+    stdin: bytes,
+    timeout_seconds: float,
+    *,
+    bounded: bool = False,
 ) -> GitOutput:
-    command = ["git", "--no-pager"]
+    command = [*(_BOUNDED if bounded else ()), "git", "--no-pager"]
     for key, value in _SETTINGS.items():
         command += ["-c", f"{key}={value}"]
     safe = ["--no-ext-diff", "--no-textconv"] if args[:1] and args[0] in _DIFF_COMMANDS else []

@@ -231,6 +231,8 @@ class MergeResult:
     conflicting_files: tuple[str, ...] = ()
     detail: str = ""
     """One line for people where something went wrong."""
+    tree: str = ""
+    """What identifies the merge; empty where there is no result."""
 
 
 @dataclass(frozen=True)

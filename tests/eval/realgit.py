@@ -8,26 +8,30 @@ import subprocess
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cooperbench.eval.merge import BaseFile
+from cooperbench.eval.base import base_of_clone
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
     from pathlib import Path
+
+    from cooperbench.eval.base import Base
+
+
+@dataclass(frozen=True)
+class BaseFile:
+    """A file of a commit."""
+
+    mode: str
+    data: bytes
+    """Of a link its target, of a submodule its commit."""
+
 
 Files = dict[str, BaseFile]
 
 
-@dataclass(frozen=True)
-class DictTree:
-    """A base commit that lives in memory."""
-
-    files: Files
-
-    def listing(self) -> Mapping[str, str]:
-        return {path: file.mode for path, file in self.files.items()}
-
-    def read(self, paths: Sequence[str]) -> Mapping[str, BaseFile]:
-        return {path: self.files[path] for path in paths if path in self.files}
+def base_with(folder: Path, files: Files) -> Base:
+    """A base commit of just these files."""
+    repo = RealRepo(folder / os.urandom(4).hex())
+    return base_of_clone(repo.path / ".git", repo.commit(files))
 
 
 def text(content: str | bytes, mode: str = "100644") -> BaseFile:

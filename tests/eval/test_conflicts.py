@@ -12,13 +12,13 @@ from cooperbench.errors import InfraError, UserError
 from cooperbench.eval.conflicts import golden_conflicts, to_json
 from cooperbench.models import Pair
 from tests.dataset.factory import feature_files, write_dataset
-from tests.eval.realgit import DictTree, RealRepo, text
+from tests.eval.realgit import RealRepo, base_with, text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from cooperbench.eval.merge import BaseTree
+    from cooperbench.eval.base import Base
     from cooperbench.models import Task
 
 LINES = "".join(f"line {number}\n" for number in range(1, 21))
@@ -164,11 +164,10 @@ def test_every_kind_of_clone_is_only_read(tmp_path: Path, rearrange: Callable[[F
     assert snapshot(tmp_path) == before
 
 
-def snapshot(root: Path) -> dict[str, tuple[int, bytes]]:
+def snapshot(root: Path) -> dict[str, bytes]:
+    """Without times: git touches an object of the clone that it would have written itself."""
     paths = [path for path in root.rglob("*") if not path.is_symlink()]
-    return {
-        str(path): (path.stat().st_mtime_ns, b"" if path.is_dir() else path.read_bytes()) for path in paths
-    }
+    return {str(path): b"" if path.is_dir() else path.read_bytes() for path in paths}
 
 
 def test_what_is_broken_is_named_and_the_rest_goes_on(tmp_path: Path) -> None:
@@ -206,12 +205,12 @@ def test_what_is_broken_is_named_and_the_rest_goes_on(tmp_path: Path) -> None:
 def test_base_trees_may_come_from_elsewhere(tmp_path: Path) -> None:
     fixture = Fixture(tmp_path, {"alpha_task": {0: [1, 2]}, "beta_task": {0: [1, 2]}})
 
-    def base_tree_of(task: Task) -> BaseTree:
+    def base_of(task: Task) -> Base:
         if task.repo == "beta_task":
             raise InfraError("the sandbox is gone")
-        return DictTree(BASE)
+        return base_with(tmp_path, BASE)
 
-    report = golden_conflicts(fixture.tasks, base_tree_of=base_tree_of)
+    report = golden_conflicts(fixture.tasks, base_of=base_of)
     assert [(pair.repo, pair.status) for pair in report.pairs] == [("alpha_task", "conflict")]
     assert [(broken.repo, broken.reason) for broken in report.broken] == [
         ("beta_task", "the sandbox is gone")

@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cooperbench.errors import UserError
-from cooperbench.eval.merge import BaseFile, GitBaseTree, PatchRepo, merge_patches
-from tests.eval.realgit import DictTree, Files, RealRepo, text
+from cooperbench.eval.base import base_of_clone
+from cooperbench.eval.trees import MOST_CHANGED_BYTES, MOST_PATCH_BYTES, TreeStore, merge_patches
+from tests.eval.realgit import BaseFile, Files, RealRepo, base_with, text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from pathlib import Path
 
+    from cooperbench.eval.base import Base
+
 LINES = "".join(f"line {number}\n" for number in range(1, 21))
-BOTH_WAYS = pytest.mark.parametrize("without_merge_tree", [False, True], ids=["merge-tree", "work tree"])
 
 
 def submodule(digit: str) -> BaseFile:
@@ -42,8 +44,8 @@ class Lab:
         return self.real.diff(self.commit, self.real.commit(self.side(changes), self.commit), *options)
 
     @property
-    def tree(self) -> DictTree:
-        return DictTree(self.base)
+    def tree(self) -> Base:
+        return base_of_clone(self.real.path / ".git", self.commit)
 
     def files_after(self, patch: bytes) -> dict[str, bytes]:
         tree = self.real.tree_with(self.commit, patch)
@@ -57,12 +59,11 @@ class Lab:
         }
 
 
-@BOTH_WAYS
-def test_separate_changes_merge_cleanly(tmp_path: Path, without_merge_tree: bool) -> None:
+def test_separate_changes_merge_cleanly(tmp_path: Path) -> None:
     lab = Lab(tmp_path, {"a.txt": LINES, "untouched.txt": "same\n"})
     ours = lab.patch({"a.txt": LINES.replace("line 2\n", "ours\n")})
     theirs = lab.patch({"a.txt": LINES.replace("line 19\n", "theirs\n"), "new.txt": "new\n"})
-    result = merge_patches(lab.tree, [ours, theirs], without_merge_tree=without_merge_tree)
+    result = merge_patches(lab.tree, [ours, theirs])
     assert (result.status, result.strategy, result.conflicting_files, result.detail) == (
         "clean",
         "plain",
@@ -76,12 +77,11 @@ def test_separate_changes_merge_cleanly(tmp_path: Path, without_merge_tree: bool
     }
 
 
-@BOTH_WAYS
-def test_a_textual_conflict_is_told_and_both_sides_are_kept(tmp_path: Path, without_merge_tree: bool) -> None:
+def test_a_textual_conflict_is_told_and_both_sides_are_kept(tmp_path: Path) -> None:
     lab = Lab(tmp_path, {"b.txt": LINES, "a.txt": "one\n"})
     ours = lab.patch({"b.txt": LINES.replace("line 2\n", "ours\n"), "a.txt": "one\nours\n"})
     theirs = lab.patch({"b.txt": LINES.replace("line 2\n", "theirs\n"), "a.txt": "one\ntheirs\n"})
-    result = merge_patches(lab.tree, [ours, theirs], without_merge_tree=without_merge_tree)
+    result = merge_patches(lab.tree, [ours, theirs])
     assert (result.status, result.strategy) == ("conflict", "union")
     assert result.conflicting_files == ("a.txt", "b.txt")
     assert result.detail == "CONFLICT (content): Merge conflict in a.txt"
@@ -90,7 +90,6 @@ def test_a_textual_conflict_is_told_and_both_sides_are_kept(tmp_path: Path, with
     assert b"line 1\nours\ntheirs\nline 3\n" in after["b.txt"]
 
 
-@BOTH_WAYS
 @pytest.mark.parametrize(
     ("ours", "theirs"),
     [
@@ -105,7 +104,6 @@ def test_a_textual_conflict_is_told_and_both_sides_are_kept(tmp_path: Path, with
 )  # fmt: skip
 def test_conflicts_that_no_union_resolves_have_no_result(
     tmp_path: Path,
-    without_merge_tree: bool,
     ours: dict[str, BaseFile | str | bytes | None],
     theirs: dict[str, BaseFile | str | bytes | None],
 ) -> None:
@@ -113,22 +111,19 @@ def test_conflicts_that_no_union_resolves_have_no_result(
     base |= {"link": BaseFile("120000", b"base"), "module": submodule("f")}
     lab = Lab(tmp_path, base)
     patches = [lab.patch(ours), lab.patch(theirs)]
-    result = merge_patches(lab.tree, patches, without_merge_tree=without_merge_tree)
+    result = merge_patches(lab.tree, patches)
     assert (result.status, result.strategy, result.patch) == ("conflict", "none", b"")
     assert result.conflicting_files
     assert not any("~" in path for path in result.conflicting_files)
     assert result.detail.startswith(("CONFLICT", "warning", "Failed to merge submodule"))
 
 
-@BOTH_WAYS
-def test_a_file_added_to_a_moved_directory_conflicts_only_if_all_of_it_moved(
-    tmp_path: Path, without_merge_tree: bool
-) -> None:
+def test_a_file_added_to_a_moved_directory_conflicts_only_if_all_of_it_moved(tmp_path: Path) -> None:
     def merged(base: dict[str, BaseFile | str | bytes], name: str) -> tuple[str, tuple[str, ...]]:
         lab = Lab(tmp_path / name, base)
         ours = lab.patch({"old/a": None, "new/a": LINES, "old/b": None, "new/b": LINES * 2})
         theirs = lab.patch({"old/added": "added\n"})
-        result = merge_patches(lab.tree, [ours, theirs], without_merge_tree=without_merge_tree)
+        result = merge_patches(lab.tree, [ours, theirs])
         return result.status, result.conflicting_files
 
     everything: dict[str, BaseFile | str | bytes] = {"old/a": LINES, "old/b": LINES * 2, "untouched": "x\n"}
@@ -137,18 +132,17 @@ def test_a_file_added_to_a_moved_directory_conflicts_only_if_all_of_it_moved(
     assert merged(everything | {"new/added": "in the way\n"}, "in the way") == ("conflict", ())
 
 
-@pytest.mark.parametrize("without_merge_tree", [False, True])
 @pytest.mark.parametrize(
     "rule", ["* merge=union", "* merge=ours", "* -merge", "* binary", "* merge=evil", "* text eol=crlf"]
 )
-def test_attributes_of_the_agents_do_not_count(tmp_path: Path, rule: str, without_merge_tree: bool) -> None:
+def test_attributes_of_the_agents_do_not_count(tmp_path: Path, rule: str) -> None:
     macro = f"[attr]sly merge=union text\n* sly\n{rule}\n"
     for place, base in (("in the base", {".gitattributes": macro}), ("added", {})):
         lab = Lab(tmp_path / place, {"a.txt": "one\ntwo\n", "b.txt": LINES, **base})
         added = {".gitattributes": macro} if not base else {}
         ours = lab.patch({"a.txt": "one\nours\n", "b.txt": "first\n" + LINES, **added}, "--text")
         theirs = lab.patch({"a.txt": "one\ntheirs\n", "b.txt": LINES + "last\n", **added}, "--text")
-        result = merge_patches(lab.tree, [ours, theirs], without_merge_tree=without_merge_tree)
+        result = merge_patches(lab.tree, [ours, theirs])
         assert (result.status, result.strategy, result.conflicting_files) == ("conflict", "union", ("a.txt",))
         assert b"\r" not in result.patch
         assert lab.files_after(result.patch)["a.txt"] == b"one\nours\ntheirs\n"
@@ -214,7 +208,7 @@ def test_many_pairs_go_through_one_process(tmp_path: Path) -> None:
         {"a.txt": "theirs\n" + LINES},
     ]
     patches = [lab.patch(side) for side in sides]
-    with PatchRepo(lab.tree, patches) as repo:
+    with TreeStore(lab.tree) as repo:
         trees = [repo.apply(patch).tree or "" for patch in patches]
         pairs = [(ours, theirs) for ours in trees for theirs in trees]
         files = [merge.files for merge in repo.merge_pairs(pairs)]
@@ -259,7 +253,7 @@ def test_every_kind_of_change_survives_byte_for_byte(tmp_path: Path, options: tu
     lab = Lab(tmp_path, HARD_BASE)
     patch = lab.patch(HARD_CHANGES, *options)
     expected = lab.side(HARD_CHANGES)
-    with PatchRepo(lab.tree, [patch]) as repo:
+    with TreeStore(lab.tree) as repo:
         applied = repo.apply(patch)
         assert (applied.status, applied.error) == ("applied", "")
         assert applied.tree is not None
@@ -269,7 +263,7 @@ def test_every_kind_of_change_survives_byte_for_byte(tmp_path: Path, options: tu
         assert repo.file(applied.tree, "src") is None
         again = repo.patch_of(applied.tree)
         assert b"rename from" not in again
-        with PatchRepo(lab.tree, [again]) as second:
+        with TreeStore(lab.tree) as second:
             assert second.apply(again).tree == applied.tree
 
 
@@ -287,10 +281,10 @@ def test_every_kind_of_change_survives_byte_for_byte(tmp_path: Path, options: tu
         ),
     ],
 )
-def test_patches_without_gits_header_apply(headers: str) -> None:
-    tree = DictTree({"src/x.py": text("one\n"), "x.py": text("one\n")})
+def test_patches_without_gits_header_apply(tmp_path: Path, headers: str) -> None:
+    base = base_with(tmp_path, {"src/x.py": text("one\n"), "x.py": text("one\n")})
     patch = f"{headers}@@ -1 +1 @@\n-one\n+two\n".encode()
-    with PatchRepo(tree, [patch]) as repo:
+    with TreeStore(base) as repo:
         applied = repo.apply(patch)
         assert (applied.status, applied.error) == ("applied", "")
         assert applied.tree is not None
@@ -306,10 +300,10 @@ def creation(path: str) -> bytes:
 @pytest.mark.parametrize(
     "path", [".git/config", "../x", "folder", "link/x", "file/x", "file", "sub/.GIT/hooks/x"]
 )
-def test_patches_that_reach_where_they_must_not_are_refused(path: str) -> None:
+def test_patches_that_reach_where_they_must_not_are_refused(tmp_path: Path, path: str) -> None:
     files = {"folder/x": text("x\n"), "link": BaseFile("120000", b"folder"), "file": text("x\n")}
     good = creation("good.txt")
-    with PatchRepo(DictTree(files), [creation(path), good]) as repo:
+    with TreeStore(base_with(tmp_path, files)) as repo:
         bad = repo.apply(creation(path))
         assert (bad.status, bad.tree) == ("failed", None)
         assert bad.error
@@ -317,65 +311,55 @@ def test_patches_that_reach_where_they_must_not_are_refused(path: str) -> None:
         assert repo.apply(good).status == "applied"
 
 
-def test_a_store_refuses_files_it_was_not_made_for() -> None:
-    with PatchRepo(DictTree({}), [creation("a")]) as repo, pytest.raises(ValueError, match="made without"):
-        repo.apply(creation("b"))
-
-
-def test_a_part_of_a_patch_applies_in_the_store_of_the_whole() -> None:
-    with PatchRepo(DictTree({}), [creation("a") + creation("b")]) as repo:
-        part = repo.apply(creation("b"))
-        assert part.tree is not None
-        assert repo.file(part.tree, "a") is None
-        assert repo.file(part.tree, "b") == b"x\n"
-
-
 def test_a_store_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    base = base_with(tmp_path, {"a.txt": text("one\n")})
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setenv("TMPDIR", str(scratch))
     monkeypatch.setattr("tempfile.tempdir", None)
-    lab_files = {"a.txt": text("one\n")}
-    with PatchRepo(DictTree(lab_files), [creation("b")], without_merge_tree=True) as repo:
-        assert list(tmp_path.iterdir())
-        tree = repo.apply(creation("b")).tree
+    with TreeStore(base) as store:
+        assert list(scratch.iterdir())
+        tree = store.apply(creation("b")).tree
         assert tree is not None
-        assert repo.merge([tree, repo.base_tree]).status == "clean"
-    assert not list(tmp_path.iterdir())
-
-    class Broken(DictTree):
-        def read(self, paths: Sequence[str]) -> Mapping[str, BaseFile]:
-            return {}
-
-    change = b"--- a/a.txt\n+++ b/a.txt\n@@ -1 +1 @@\n-one\n+two\n"
-    with pytest.raises(UserError, match=r"'a\.txt', but it cannot be read"):
-        merge_patches(Broken(lab_files), [change, change])
-    assert not list(tmp_path.iterdir())
+        assert store.merge([tree, base.tree]).status == "clean"
+    assert not list(scratch.iterdir())
 
 
-def test_only_touched_files_are_read(tmp_path: Path) -> None:
-    asked: list[str] = []
+def test_a_patch_that_unpacks_to_too_much_fails(tmp_path: Path) -> None:
+    """As text, as one huge file in a few bytes, and as many copies of what is there."""
+    half = MOST_CHANGED_BYTES // 2 + 1
+    lab = Lab(tmp_path, {"half": b"\0" * half})
+    zeros = lab.real.path / "zeros"
+    zeros.write_bytes(b"\0" * (4 * MOST_CHANGED_BYTES))
+    object_id = lab.real.git("hash-object", "-w", "zeros").decode().strip()
+    lab.real.git("read-tree", lab.commit)
+    lab.real.git("update-index", "--add", "--cacheinfo", f"100644,{object_id},bomb")
+    bomb = lab.real.git("diff", "--cached", "--binary", lab.commit)
+    assert len(bomb) < 4_000_000
+    copies = b"".join(
+        b"diff --git a/half b/copy%d\nsimilarity index 100%%\ncopy from half\ncopy to copy%d\n" % (one, one)
+        for one in range(2)
+    )
+    with TreeStore(lab.tree) as store:
+        for patch in (b"x" * (MOST_PATCH_BYTES + 1), bomb, copies):
+            applied = store.apply(patch)
+            assert (applied.status, applied.tree) == ("failed", None)
+            assert applied.error
+        ours, theirs = (store.edited(lab.tree.tree, {name: b"\1" * half}) for name in ("ours", "theirs"))
+        merged = store.merge([ours, theirs])
+        assert (merged.status, merged.strategy, merged.patch) == ("clean", "none", b"")
+        assert "more than" in merged.detail
 
-    class Watched(DictTree):
-        def read(self, paths: Sequence[str]) -> Mapping[str, BaseFile]:
-            asked.extend(paths)
-            return super().read(paths)
 
-    lab = Lab(tmp_path, {"a": LINES, "b": LINES * 2, "c/d": "x\n"})
-    patches = [lab.patch({"a": None, "moved": LINES}, "-M"), lab.patch({"b": "y\n"})]
-    assert merge_patches(Watched(lab.base), patches).status == "clean"
-    assert sorted(asked) == ["a", "b"]
-
-
-class TestGitBaseTree:
-    def test_reads_a_commit_of_a_clone(self, tmp_path: Path) -> None:
+class TestBaseOfClone:
+    def test_reads_a_commit(self, tmp_path: Path) -> None:
         lab = Lab(tmp_path, {**HARD_BASE, "module": submodule("f")})
-        tree = GitBaseTree(lab.real.path / ".git", lab.commit[:12])
-        assert tree.listing() == {path: file.mode for path, file in lab.base.items()}
-        assert tree.read([*lab.base, "absent", "src"]) == lab.base
-        assert tree.read([]) == {}
+        base = base_of_clone(lab.real.path / ".git", lab.commit[:12])
+        assert base.files == {path: file.mode for path, file in lab.base.items()}
 
     def test_says_what_is_missing(self, tmp_path: Path) -> None:
         lab = Lab(tmp_path, {"a": "one\n"})
         with pytest.raises(UserError, match=r"commit 1234567 is not in .*: fetch it"):
-            GitBaseTree(lab.real.path / ".git", "1234567")
+            base_of_clone(lab.real.path / ".git", "1234567")
         with pytest.raises(UserError, match="commit --all is not in"):
-            GitBaseTree(lab.real.path / ".git", "--all")
+            base_of_clone(lab.real.path / ".git", "--all")

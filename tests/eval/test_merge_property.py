@@ -1,16 +1,16 @@
-"""Merging on partial trees gives what `git merge` gives in a full clone."""
+"""Merging trees gives what `git merge` gives in a clone."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cooperbench.eval.merge import BaseFile, PatchRepo, merge_patches
-from tests.eval.realgit import DictTree, Files, RealRepo
+from cooperbench.eval.base import base_of_clone
+from cooperbench.eval.trees import TreeStore, merge_patches
+from tests.eval.realgit import BaseFile, Files, RealRepo
 
 FOLDERS = ("", "old/", "old/sub/", "new/", "new/sub/", "other/")
 NAMES = ("one", "two", "three", 'ünï cödé\t"q"')
@@ -111,19 +111,16 @@ def situations(draw: st.DrawFn) -> tuple[Files, Files, Files]:
     return base, draw(edited(base)), draw(edited(base))
 
 
-@pytest.mark.parametrize("without_merge_tree", [False, True])
 @given(situation=situations(), with_renames=st.booleans())
 @settings(max_examples=25, suppress_health_check=list(HealthCheck))
-def test_merges_are_those_of_a_full_clone(
-    without_merge_tree: bool, situation: tuple[Files, Files, Files], with_renames: bool
-) -> None:
+def test_merges_are_those_of_a_full_clone(situation: tuple[Files, Files, Files], with_renames: bool) -> None:
     base, ours, theirs = situation
     with TemporaryDirectory() as folder:
         real = RealRepo(Path(folder) / "clone")
         base_commit = real.commit(base)
         sides = [real.commit(side, base_commit) for side in (ours, theirs)]
         patches = [real.diff(base_commit, side, "-M" if with_renames else "--no-renames") for side in sides]
-        result = merge_patches(DictTree(base), patches, without_merge_tree=without_merge_tree)
+        result = merge_patches(base_of_clone(real.path / ".git", base_commit), patches)
         if b"" in patches:
             assert result.status == "missing_input"
             assert real.tree_with(base_commit, result.patch) == real.tree(
@@ -152,7 +149,7 @@ def test_patches_round_trip_through_trees(situation: tuple[Files, Files, Files])
         base_commit = real.commit(base)
         side = real.commit(ours, base_commit)
         patch = real.diff(base_commit, side, "-M", "--full-index")
-        with PatchRepo(DictTree(base), [patch]) as repo:
+        with TreeStore(base_of_clone(real.path / ".git", base_commit)) as repo:
             applied = repo.apply(patch)
             assert applied.tree is not None
             normalised = repo.patch_of(applied.tree)

@@ -193,7 +193,7 @@ def test_a_golden_patch_that_fails_costs_its_own_pairs_only_and_is_tried_again(t
     ("tests", "reason"),
     [
         ("", "tests.patch is empty"),
-        ("no patch at all\n", "tests.patch is no patch"),
+        ("no patch at all\n", "tests.patch does not apply"),
         (text_patch("tests/base.sh", ["nothing like it\n"], ["new\n"]), "patch"),
     ],
 )

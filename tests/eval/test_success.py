@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 
-from cooperbench.eval.canary import add_canary
+from cooperbench.eval.canary import Canary, add_canary
 from cooperbench.eval.evidence import suspicious_lines
 from cooperbench.eval.reference import Reference
-from cooperbench.eval.sizes import MOST_PATCH_BYTES, MOST_UNPACKED_BYTES, too_large
 from cooperbench.eval.testrun import TestRun, judge
-from cooperbench.eval.trees import BaseFile
+from cooperbench.eval.trees import TreeStore
+from cooperbench.models import Feature
 from cooperbench.sandbox.contract import CommandResult
+from tests.eval.realgit import base_with, text
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 REFERENCE = Reference(
     "q", "x/task1", 1, "sha256:0", "none", False, True, 0, 2, 0, 0, "pytest", False, 1.0, None,
@@ -56,16 +61,14 @@ def test_without_names_the_numbers_decide() -> None:
     assert ran(summary="4 passed, 1 skipped in 0.01s").held_against(nameless).success
 
 
-class Base:
-    def __init__(self, files: dict[str, bytes]) -> None:
-        self._files = {path: BaseFile("100644", data) for path, data in files.items()}
-
-    def listing(self) -> dict[str, str]:
-        return {path: file.mode for path, file in self._files.items()}
-
-    def read(self, paths: object) -> dict[str, BaseFile]:
-        assert isinstance(paths, list | tuple)
-        return {path: self._files[path] for path in paths if path in self._files}
+def canary_in(folder: Path, path: str, content: str) -> Canary | None:
+    """Added to hidden tests of one new file."""
+    feature = Feature(1, folder / "feature1")
+    feature.tests.parent.mkdir(exist_ok=True)
+    feature.tests.write_bytes(new_file(path, content))
+    feature.patch.write_bytes(b"")
+    with TreeStore(base_with(folder, {"README": text("x\n")})) as store:
+        return add_canary(feature, store)
 
 
 def new_file(path: str, content: str) -> bytes:
@@ -83,8 +86,8 @@ def new_file(path: str, content: str) -> bytes:
         ("tests/a.rs", "#[test]\nfn a() {}\n"),
     ],
 )
-def test_a_canary_is_added_in_the_language_of_the_tests(path: str, content: str) -> None:
-    first, second = (add_canary(new_file(path, content), Base({})) for _ in range(2))
+def test_a_canary_is_added_in_the_language_of_the_tests(tmp_path: Path, path: str, content: str) -> None:
+    first, second = (canary_in(tmp_path, path, content) for _ in range(2))
     assert first is not None
     assert second is not None
     assert first.name != second.name
@@ -92,41 +95,25 @@ def test_a_canary_is_added_in_the_language_of_the_tests(path: str, content: str)
     assert all(b"+" + line.encode() in first.tests for line in content.splitlines())
 
 
-def test_the_canary_of_a_python_program_comes_before_its_end() -> None:
+def test_the_canary_of_a_python_program_comes_before_its_end(tmp_path: Path) -> None:
     main = "import unittest\nclass A(unittest.TestCase):\n    pass\nif __name__ == '__main__':\n    unittest.main()\n"
-    canary = add_canary(new_file("test_a.py", main), Base({}))
+    canary = canary_in(tmp_path, "test_a.py", main)
     assert canary is not None
     assert canary.tests.index(canary.name.encode()) < canary.tests.index(b"__main__")
 
 
 @pytest.mark.parametrize("path", ["tests/data.json", "tests/helper.py", "tests/a.rb"])
-def test_nothing_is_added_to_what_holds_no_tests(path: str) -> None:
-    assert add_canary(new_file(path, "x = 1\n"), Base({})) is None
+def test_nothing_is_added_to_what_holds_no_tests(tmp_path: Path, path: str) -> None:
+    assert canary_in(tmp_path, path, "x = 1\n") is None
 
 
-def test_a_canary_is_seen_only_where_it_decided() -> None:
-    canary = add_canary(new_file("t.py", "def test_a():\n    pass\n"), Base({}))
+def test_a_canary_is_seen_only_where_it_decided(tmp_path: Path) -> None:
+    canary = canary_in(tmp_path, "t.py", "def test_a():\n    pass\n")
     assert canary is not None
     assert canary.was_seen(replace(GREEN, exit_code=1, output=f"FAILED t.py::Test{canary.name}"))
     assert not canary.was_seen(replace(GREEN, output=f"FAILED t.py::Test{canary.name}"))
     assert not canary.was_seen(replace(GREEN, exit_code=1, output="boom"))
     assert not canary.was_seen(replace(GREEN, exit_code=124, timed_out=True, output=canary.name))
-
-
-def test_a_patch_is_as_large_as_what_it_unpacks_to() -> None:
-    assert too_large(b"diff --git a/x b/x\n+1\n") == ""
-    assert "bytes" in too_large(b"x" * (MOST_PATCH_BYTES + 1))
-    assert "unpacks" in too_large(b"GIT binary patch\nliteral %d\nzcmb\n" % (MOST_UNPACKED_BYTES + 1))
-
-
-def test_a_delta_is_as_large_as_its_target() -> None:
-    # 100 times a gigabyte of the same base, in ten bytes of numbers
-    import base64
-    import zlib
-
-    delta = zlib.compress(bytes([0x01, 0x80, 0x80, 0x80, 0x80, 0x04, 0x90, 0x01]))
-    delta += bytes(-len(delta) % 4)
-    assert "unpacks" in too_large(b"GIT binary patch\ndelta 8\nH" + base64.b85encode(delta) + b"\n")
 
 
 def test_lines_that_reach_for_the_test_process_are_named() -> None:

@@ -122,7 +122,7 @@ def _in_sandboxes(
         if args.repos:
             conflicts = golden_conflicts(tasks, pairs=pairs, repos_dir=args.repos)
         else:
-            conflicts = golden_conflicts(tasks, pairs=pairs, base_tree_of=executor.base)
+            conflicts = golden_conflicts(tasks, pairs=pairs, base_of=executor.base)
         if not args.conflicts_only:
             wanted = {
                 task: [one for one in task.features if not args.features or one.feature_id in args.features]

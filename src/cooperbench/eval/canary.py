@@ -12,14 +12,12 @@ from dataclasses import dataclass
 from string import ascii_lowercase
 from typing import TYPE_CHECKING
 
-from cooperbench.diff import paths_of
-from cooperbench.eval.merge import PatchRepo
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cooperbench.eval.testrun import TestRun
-    from cooperbench.eval.trees import BaseTree
+    from cooperbench.eval.trees import TreeStore
+    from cooperbench.models import Feature
 
 _NAME_LETTERS = 16
 
@@ -35,21 +33,23 @@ class Canary:
         return run.exit_code != 0 and not run.timed_out and self.name in run.output
 
 
-def add_canary(tests: bytes, base: BaseTree) -> Canary | None:
-    """None where no file of these tests is of a kind that a test can be added to."""
+def add_canary(feature: Feature, store: TreeStore) -> Canary | None:
+    """None where no file of the feature's tests is of a kind that a test can be added to."""
     name = "".join(secrets.choice(ascii_lowercase) for _ in range(_NAME_LETTERS)).capitalize()
-    with PatchRepo(base, [tests]) as repo:
-        applied = repo.apply(tests)
-        if applied.tree is None:
-            return None
-        files = {}
-        for path in paths_of(tests):
-            writer = next((write for ending, write in _WRITERS.items() if re.search(ending, path)), None)
-            content = repo.file(applied.tree, path) if writer else None
-            changed = writer(content.decode("utf-8", "surrogateescape"), name) if writer and content else None
-            if changed is not None:
-                files[path] = changed.encode("utf-8", "surrogateescape")
-        return Canary(name, repo.patch_of(repo.with_files(applied.tree, files))) if files else None
+    tests, onto = feature.tests.read_bytes(), store.base.tree
+    applied = store.apply(tests)
+    if applied.tree is None and (golden := store.apply(feature.patch.read_bytes()).tree):
+        applied, onto = store.apply(tests, golden), golden
+    if applied.tree is None:
+        return None
+    files = {}
+    for path, change in store.changes(applied.tree, onto).items():
+        writer = next((write for ending, write in _WRITERS.items() if re.search(ending, path)), None)
+        content = store.content(change.after) if writer else None
+        changed = writer(content.decode("utf-8", "surrogateescape"), name) if writer and content else None
+        if changed is not None:
+            files[path] = changed.encode("utf-8", "surrogateescape")
+    return Canary(name, store.patch_of(store.edited(applied.tree, files), onto)) if files else None
 
 
 def _python(content: str, name: str) -> str | None:

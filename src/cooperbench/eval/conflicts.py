@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 from cooperbench.dataset.images import base_commit
 from cooperbench.errors import CooperBenchError, UserError
-from cooperbench.eval.merge import GitBaseTree, PatchRepo
+from cooperbench.eval.base import base_of_clone
+from cooperbench.eval.trees import TreeStore
 from cooperbench.gitcall import git_dir_of
 from cooperbench.storage import read_json
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from cooperbench.eval.merge import BaseTree
+    from cooperbench.eval.base import Base
     from cooperbench.models import MergeStatus, Pair, Task
 
 SCHEMA = "cooperbench.gold_conflicts/1"
@@ -67,14 +68,14 @@ def golden_conflicts(
     *,
     pairs: Sequence[Pair] | None = None,
     repos_dir: Path | None = None,
-    base_tree_of: Callable[[Task], BaseTree] | None = None,
+    base_of: Callable[[Task], Base] | None = None,
     workers: int | None = None,
 ) -> ConflictReport:
     """Merge the golden patches of every pair of the tasks, or of those of them given.
 
-    The base commits come from `base_tree_of`, else from the clones in `repos_dir`.
+    The base commits come from `base_of`, else from the clones in `repos_dir`.
     """
-    if base_tree_of is None:
+    if base_of is None:
         if repos_dir is None:
             raise UserError(
                 "golden merges need a clone of each repository: say where they are with --repos DIR"
@@ -85,10 +86,10 @@ def golden_conflicts(
                 f"there is no folder {clones}: --repos takes the folder with one clone per repository"
             )
 
-        def base_tree_of(task: Task) -> BaseTree:
-            return clone_base_tree(task, clones)
+        def base_of(task: Task) -> Base:
+            return base_in_clones(task, clones)
 
-    source = base_tree_of
+    source = base_of
     wanted: dict[tuple[str, int], list[Pair]] = {(task.repo, task.task_id): [] for task in tasks}
     for pair in [pair for task in tasks for pair in task.pairs] if pairs is None else pairs:
         if (pair.task.repo, pair.task.task_id) in wanted:
@@ -114,7 +115,7 @@ def golden_conflicts(
     )
 
 
-def clone_base_tree(task: Task, repos_dir: Path) -> GitBaseTree:
+def base_in_clones(task: Task, repos_dir: Path) -> Base:
     """A task's base commit in the clone of its repository."""
     places = (repos_dir / task.repo, repos_dir / f"{task.repo}.git")
     git_dir = next((found for place in places if (found := git_dir_of(place)) is not None), None)
@@ -123,7 +124,7 @@ def clone_base_tree(task: Task, repos_dir: Path) -> GitBaseTree:
     commit = base_commit(task)
     if commit is None:
         raise UserError(f"neither setup.sh nor the Dockerfile in {task.path} names the base commit")
-    return GitBaseTree(git_dir, commit)
+    return base_of_clone(git_dir, commit)
 
 
 def to_json(report: ConflictReport) -> dict[str, object]:
@@ -164,7 +165,7 @@ def known_conflicts(dataset_dir: Path) -> dict[tuple[str, int, tuple[int, ...]],
 
 
 def _judge_task(
-    task: Task, pairs: Sequence[Pair], base_tree_of: Callable[[Task], BaseTree]
+    task: Task, pairs: Sequence[Pair], base_of: Callable[[Task], Base]
 ) -> tuple[list[PairConflict], list[str]]:
     reasons: list[str] = []
     patches: dict[int, bytes] = {}
@@ -174,9 +175,9 @@ def _judge_task(
         except OSError as error:
             reasons.append(f"feature {feature.feature_id}: the golden patch cannot be read: {error.strerror}")
     trees: dict[int, str] = {}
-    with PatchRepo(base_tree_of(task), list(patches.values())) as repo:
+    with TreeStore(base_of(task)) as store:
         for feature_id, patch in sorted(patches.items()):
-            applied = repo.apply(patch)
+            applied = store.apply(patch)
             if applied.status == "applied" and applied.tree is not None:
                 trees[feature_id] = applied.tree
             elif applied.status == "empty":
@@ -184,20 +185,20 @@ def _judge_task(
             else:
                 reasons.append(f"feature {feature_id}: the golden patch does not apply: {applied.error}")
         whole = [pair for pair in pairs if trees.keys() >= set(pair.feature_ids)]
-        return _merge_all(repo, trees, whole), reasons
+        return _merge_all(store, trees, whole), reasons
 
 
-def _merge_all(repo: PatchRepo, trees: Mapping[int, str], pairs: Sequence[Pair]) -> list[PairConflict]:
+def _merge_all(store: TreeStore, trees: Mapping[int, str], pairs: Sequence[Pair]) -> list[PairConflict]:
     """Twos go through git together: all plain, the conflicts again as unions. Larger groups go one by one."""
     two = {
         pair.feature_ids: (trees[pair.feature_ids[0]], trees[pair.feature_ids[1]])
         for pair in pairs
         if len(pair.feature_ids) == 2
     }
-    plain = dict(zip(two, repo.merge_pairs(list(two.values())), strict=True))
+    plain = dict(zip(two, store.merge_pairs(list(two.values())), strict=True))
     conflicts = [features for features, merge in plain.items() if merge.tree is None]
     union = dict(
-        zip(conflicts, repo.merge_pairs([two[features] for features in conflicts], union=True), strict=True)
+        zip(conflicts, store.merge_pairs([two[features] for features in conflicts], union=True), strict=True)
     )
     found = []
     for pair in pairs:
@@ -209,7 +210,7 @@ def _merge_all(repo: PatchRepo, trees: Mapping[int, str], pairs: Sequence[Pair])
             files = plain[features].files
             resolved = features in union and union[features].tree is not None
         else:
-            merged = repo.merge([trees[number] for number in features])
+            merged = store.merge([trees[number] for number in features])
             status, files, resolved = merged.status, merged.conflicting_files, merged.strategy == "union"
         found.append(PairConflict(pair.task.repo, pair.task.task_id, features, status, files, resolved))
     return found

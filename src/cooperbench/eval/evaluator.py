@@ -1,8 +1,8 @@
 """The verdict on a pair: each patch alone, all of them merged, everything tested in fresh sandboxes.
 
-Computed on the host from exit codes and counts. Every test run has a sandbox of its own, so that code of one patch
-cannot prepare the ground for another. Files that the hidden tests touch, and test-runner configuration, are taken out
-of the patches first and come from the dataset. Where a golden patch does not pass there is no verdict.
+Computed on the host from exit codes and test output. Every test run has a sandbox of its own, so that code of one patch
+cannot prepare the ground for another. The test side is taken out of the patches first and comes from the dataset. Where
+a golden patch does not pass there is no verdict.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from cooperbench.errors import Interrupted
 from cooperbench.eval.canary import add_canary
 from cooperbench.eval.counts import broken_place
 from cooperbench.eval.evidence import suspicious_lines
-from cooperbench.eval.handedin import examine_all, touched_paths, tree_id
 from cooperbench.eval.record import SCHEMA, evaluation_key, read_evaluation, read_patches
+from cooperbench.eval.test_side import judged_patch
 from cooperbench.eval.testrun import TestRun, not_run
-from cooperbench.eval.testside import test_side_of
+from cooperbench.eval.trees import Applied, TreeStore, merge_all
 from cooperbench.models import seats_of
 from cooperbench.retry import with_retries
 from cooperbench.storage import error_record, remove_tree, utc_now, write_bytes, write_json, write_text
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cooperbench.eval.executor import TestExecutor
-    from cooperbench.eval.handedin import HandedIn
     from cooperbench.eval.reference import Reference, References, ReferenceStore
+    from cooperbench.eval.test_side import JudgedPatch
     from cooperbench.models import Feature, MergeResult, Pair, Setting
     from cooperbench.storage import ExperimentPaths, PairPaths
 
@@ -62,11 +62,11 @@ def evaluate_pair(
     found = {feature.feature_id: references.get(pair.task, feature) for feature in pair.features}
     evaluation = Evaluation({})
     missing = {number: reference.error for number, reference in found.items() if not reference.success}
-    outcome = (
-        _no_reference(missing)
-        if missing
-        else _judge(pair, setting, patches, executor, references, evaluation, canary=canary)
-    )
+    if missing:
+        outcome = _no_reference(missing)
+    else:
+        with TreeStore(executor.base(pair.task)) as store:
+            outcome = _judge(pair, setting, patches, store, executor, references, evaluation, canary=canary)
     image = executor.image(pair.task)
     networks = {reference.network for reference in found.values()}
     evaluation.record = {
@@ -108,6 +108,7 @@ def _judge(
     pair: Pair,
     setting: Setting,
     patches: Mapping[str, bytes | None],
+    store: TreeStore,
     executor: TestExecutor,
     references: References,
     evaluation: Evaluation,
@@ -115,9 +116,9 @@ def _judge(
     canary: bool,
 ) -> dict[str, Any]:
     """What eval.json says of the agents; puts what was tested and printed beside it."""
-    base = executor.base(pair.task)
-    base.read(touched_paths(patches.values()))  # all at once: each read may need a sandbox
-    handed_in, merge = examine_all(patches, test_side_of(pair.features, base), base)
+    side = executor.test_side(pair.task, pair.features, store)
+    judged = {agent_id: judged_patch(patch, side, store) for agent_id, patch in patches.items()}
+    merge = merge_all(store, [_applied(work) for work in judged.values()])
 
     def test(feature: Feature, patch: bytes, tree: str) -> TestRun:
         reference = references.get(pair.task, feature)
@@ -136,30 +137,27 @@ def _judge(
 
     agents = {}
     for seat in seats_of(pair, setting):
-        work = handed_in[seat.agent_id]
+        work = judged[seat.agent_id]
         runs = test_all(seat.feature_ids, work.patch, work.tree, work.error)
         _keep_outputs(evaluation, seat.agent_id, runs)
         agents[seat.agent_id] = _agent_record(work, runs)
     if setting == "solo":
-        merged = _solo_merged(handed_in["solo"], agents["solo"])
+        merged = _solo_merged(judged["solo"], agents["solo"])
     else:
         evaluation.merged_patch = merge.patch
-        runs = test_all(
-            pair.feature_ids, merge.patch, tree_id(merge.patch), merge.detail or "nothing to merge"
-        )
+        runs = test_all(pair.feature_ids, merge.patch, merge.tree, merge.detail or "nothing to merge")
         _keep_outputs(evaluation, "merged", runs)
         merged = _merged_record(merge, runs)
     alone = all(agent["success"] for agent in agents.values())
     overall = alone and merged["success"]
     suspicious = [
         {"reason": "test_process", "agent": agent_id, **line._asdict()}
-        for agent_id, work in handed_in.items()
-        for line in suspicious_lines(work.patch or b"")
+        for agent_id, work in judged.items()
+        for line in suspicious_lines(work.patch)
     ]
     confirmation: dict[str, str] = {}
     if overall and canary:
-        tested = handed_in["solo"].patch if setting == "solo" else merge.patch
-        confirmation = _confirm(pair, tested or b"", executor, references)
+        confirmation = _confirm(pair, merge.patch, store, executor, references)
     for number, answer in confirmation.items():
         if answer == "suspicious":
             overall = False
@@ -176,11 +174,20 @@ def _judge(
     }
 
 
-def _confirm(pair: Pair, patch: bytes, executor: TestExecutor, references: References) -> dict[str, str]:
+def _applied(work: JudgedPatch) -> Applied | None:
+    """As what is merged; an agent without a patch that applies has nothing to merge."""
+    if work.status == "applied" or work.status == "empty":
+        return Applied(work.status, work.tree)
+    return None
+
+
+def _confirm(
+    pair: Pair, patch: bytes, store: TreeStore, executor: TestExecutor, references: References
+) -> dict[str, str]:
     """Each feature's tests once more with one that must fail: `confirmed`, `suspicious`, or why it cannot be told."""
     answers = {}
     for feature in pair.features:
-        canary = add_canary(feature.tests.read_bytes(), executor.base(pair.task))
+        canary = add_canary(feature, store)
         if canary is None:
             answers[str(feature.feature_id)] = "no test can be added to these tests"
             continue
@@ -230,12 +237,12 @@ def _totals(runs: Mapping[int, TestRun]) -> dict[str, Any]:
     }
 
 
-def _agent_record(work: HandedIn, runs: Mapping[int, TestRun]) -> dict[str, Any]:
+def _agent_record(work: JudgedPatch, runs: Mapping[int, TestRun]) -> dict[str, Any]:
     return {
         **_totals(runs),
         "apply_status": work.status,
         "dropped_files": [{"path": file.path, "reason": file.reason} for file in work.dropped],
-        "patch_sha256": hashlib.sha256(work.patch or b"").hexdigest(),
+        "patch_sha256": hashlib.sha256(work.patch).hexdigest(),
     }
 
 
@@ -258,7 +265,7 @@ def _merged_record(merge: MergeResult, runs: Mapping[int, TestRun]) -> dict[str,
     }
 
 
-def _solo_merged(work: HandedIn, agent: Mapping[str, Any]) -> dict[str, Any]:
+def _solo_merged(work: JudgedPatch, agent: Mapping[str, Any]) -> dict[str, Any]:
     """One agent's patch is its own merge: the same answers under the documented name."""
     usable = work.status == "applied"
     shared = (

@@ -1,28 +1,31 @@
 """Test runs of one experiment: each in a fresh sandbox, and the same question only once, also across pairs.
 
-A question is a feature's tests on one tree under some conditions. Also reads the base commits of tasks, out of
-sandboxes that nothing has run in.
+A question is a feature's tests on one tree under some conditions. Also gives the base commits of tasks.
 """
 
 from __future__ import annotations
 
-import threading
+import tempfile
+import weakref
 from contextlib import contextmanager
-from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cooperbench.eval.base import cached_base, read_base
 from cooperbench.eval.installs import image_with_installs
+from cooperbench.eval.test_side import feature_paths, side_of
 from cooperbench.eval.testrun import run_tests
-from cooperbench.eval.trees import SandboxBaseTree
 from cooperbench.once import Once
 from cooperbench.sandbox.contract import SandboxOptions, capabilities_of
+from cooperbench.temporary import owned_prefix, remove_tree
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
+    from collections.abc import Iterable, Iterator
 
+    from cooperbench.eval.base import Base
+    from cooperbench.eval.test_side import FeaturePaths, TestSide
     from cooperbench.eval.testrun import Conditions, TestRun
-    from cooperbench.eval.trees import BaseFile
+    from cooperbench.eval.trees import TreeStore
     from cooperbench.models import Feature, Image, Task
     from cooperbench.sandbox.contract import Capabilities, NetworkPolicy, RichSandbox
     from cooperbench.sandbox.session import SandboxSession
@@ -32,10 +35,6 @@ SPARE_SECONDS = 300
 _KEPT_OUTPUT_CHARACTERS = 1_000_000
 """An answer with more output is not kept for others who ask the same: a whole experiment's would fill the memory."""
 _REMOVERS = 2
-_LIST_MODULES = (
-    "find / -xdev -type d '(' -name site-packages -o -name dist-packages ')' -not -path '/proc/*'"
-    " -exec ls {} ';' 2>/dev/null | sort -u"
-)
 
 
 class TestExecutor:
@@ -48,7 +47,8 @@ class TestExecutor:
         self.stop = session.stop
         self._session = session
         self._labels = {"run": run_name} if run_name else {}
-        self._bases: Once[Task, _CachedBase] = Once()
+        self._bases: Once[Task, Base] = Once()
+        self._paths: Once[tuple[Task, int], FeaturePaths] = Once()
         self._installed: Once[Task, str] = Once()
         self._answers: Once[tuple[object, ...], TestRun] = Once()
         # A removal takes a while in some backends, and no test has to wait for it. What is left ends with the session.
@@ -61,9 +61,17 @@ class TestExecutor:
     def image(self, task: Task) -> Image:
         return self._session.image(task)
 
-    def base(self, task: Task) -> _CachedBase:
-        """The task's base commit. Files are read when first asked for, and kept."""
-        return self._bases.get(task, lambda: _CachedBase(partial(self._sandbox, task, self._base_network())))
+    def base(self, task: Task) -> Base:
+        """The task's base commit, read from its image unless that was done on this machine before."""
+        return self._bases.get(task, lambda: self._read_base(task))
+
+    def test_side(self, task: Task, features: Iterable[Feature], store: TreeStore) -> TestSide:
+        """What patches that are to implement these features are held against."""
+        paths = [
+            self._paths.get((task, one.feature_id), lambda one=one: feature_paths(one, store))  # type: ignore[misc]
+            for one in features
+        ]
+        return side_of(paths, store)
 
     def ask(
         self, task: Task, feature: Feature, patch: bytes, tree: str, conditions: Conditions, label: str = ""
@@ -92,8 +100,18 @@ class TestExecutor:
             tests = feature.tests.read_bytes() if tests is None else tests
             return run_tests(sandbox, tests, patch, self.timeout_seconds, conditions.env)
 
-    def _base_network(self) -> NetworkPolicy:
-        return "none" if "none" in self.backend_can.networks else "public"
+    def _read_base(self, task: Task) -> Base:
+        digest = self.image(task).digest
+        if known := cached_base(digest):
+            return known
+        scratch = Path(tempfile.gettempdir())
+        if not digest:
+            # Nobody could say later what it was read from: it is kept as long as this object.
+            scratch = Path(tempfile.mkdtemp(prefix=owned_prefix("base")))
+            weakref.finalize(self, remove_tree, scratch)
+        network: NetworkPolicy = "none" if "none" in self.backend_can.networks else "public"
+        with self._sandbox(task, network) as sandbox:
+            return read_base(sandbox, digest, scratch)
 
     @contextmanager
     def _sandbox(
@@ -114,40 +132,3 @@ class TestExecutor:
             yield sandbox
         finally:
             self._removals.submit(self._session.end, sandbox)
-
-
-class _CachedBase:
-    """A `BaseTree` that opens a sandbox only for what it has not read yet."""
-
-    def __init__(self, sandbox: Callable[[], AbstractContextManager[RichSandbox]]) -> None:
-        self._sandbox = sandbox
-        self._lock = threading.Lock()
-        self._listing: Mapping[str, str] | None = None
-        self._files: dict[str, BaseFile] = {}
-        self._modules: frozenset[str] | None = None
-
-    def listing(self) -> Mapping[str, str]:
-        self.read([])
-        assert self._listing is not None
-        return self._listing
-
-    def installed_modules(self) -> frozenset[str]:
-        """Names of the Python modules in the image's site-packages."""
-        with self._lock:
-            if self._modules is None:
-                with self._sandbox() as sandbox:
-                    done = sandbox.run(["bash", "-c", _LIST_MODULES], timeout_seconds=300)
-                names = (name.partition(".")[0] for name in done.stdout_read().split("\n"))
-                self._modules = frozenset(filter(None, names))
-            return self._modules
-
-    def read(self, paths: Sequence[str]) -> Mapping[str, BaseFile]:
-        with self._lock:
-            if self._listing is None or any(
-                path in self._listing and path not in self._files for path in paths
-            ):
-                with self._sandbox() as sandbox:
-                    tree = SandboxBaseTree(sandbox)
-                    self._listing = tree.listing()
-                    self._files.update(tree.read([path for path in paths if path not in self._files]))
-            return {path: self._files[path] for path in paths if path in self._files}

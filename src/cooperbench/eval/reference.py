@@ -15,13 +15,12 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from cooperbench._version import __version__
-from cooperbench.diff import PatchError
 from cooperbench.errors import CooperBenchError, UserError
 from cooperbench.eval.canary import add_canary
 from cooperbench.eval.counts import read_outcomes
-from cooperbench.eval.handedin import examine
+from cooperbench.eval.test_side import judged_patch
 from cooperbench.eval.testrun import Conditions, not_run
-from cooperbench.eval.testside import test_side_of
+from cooperbench.eval.trees import TreeStore
 from cooperbench.once import Once
 from cooperbench.retry import with_retries
 from cooperbench.sandbox.contract import SandboxOptions, check_network
@@ -291,7 +290,8 @@ class References:
         """Whether a test that must fail is seen beside the golden patch: some runners choose their tests by name."""
 
         def run_canary() -> bool:
-            canary = add_canary(feature.tests.read_bytes(), self._executor.base(task))
+            with TreeStore(self._executor.base(task)) as store:
+                canary = add_canary(feature, store)
             if canary is None:
                 return False
             _, patch, _ = self._golden(task, feature)
@@ -335,15 +335,15 @@ class References:
         return reference
 
     def _golden(self, task: Task, feature: Feature) -> tuple[str, bytes, str]:
-        """Why it cannot be tested, or the golden patch as an agent's would be tested and what identifies its tree."""
-        try:
-            test_side = test_side_of((feature,), self._executor.base(task))
-        except PatchError as error:
-            return f"tests.patch is no patch: {error}", b"", ""
-        if not test_side.hidden:
+        """Why it cannot be tested, or the golden patch as an agent's would be tested and the tree that it makes."""
+        if not feature.tests.read_bytes().strip():
             return "tests.patch is empty", b"", ""
-        work = examine(feature.patch.read_bytes(), test_side, self._executor.base(task))
-        return (work.error or "" if not work.patch else ""), work.patch or b"", work.tree
+        with TreeStore(self._executor.base(task)) as store:
+            side = self._executor.test_side(task, (feature,), store)
+            work = judged_patch(feature.patch.read_bytes(), side, store)
+        if work.status == "applied" and not side.hidden:
+            return "tests.patch does not apply", b"", ""
+        return work.error or "", work.patch, work.tree
 
     def _run(
         self,

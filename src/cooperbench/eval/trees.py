@@ -1,147 +1,65 @@
-"""Trees of git: the base commit of a task, in a clone or in a sandbox, and merging two of them."""
+"""Patches become trees, and trees become one: by git, in a throw-away object store on top of a base commit.
+
+Nothing is checked out. Attributes do not count: an agent that adds `* merge=union` to `.gitattributes` changes neither
+the merge nor a byte of it. Git works under limits of memory and file size, so that a patch that unpacks to gigabytes
+fails instead.
+
+Not for deciding what of a patch may be tested: that is `test_side`.
+"""
 
 from __future__ import annotations
 
 import os
 import re
-import shlex
+import shutil
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Self
 
-from cooperbench.errors import SandboxError, UserError
-from cooperbench.gitcall import GitError, decode_path, git, run_git
-from cooperbench.models import REPO_DIR
+from cooperbench.errors import UserError
+from cooperbench.eval.base import GITLINK, TreeEntry, make_git_dir, parse_tree
+from cooperbench.gitcall import GitError, decode_path, encode_path, git_version, last_lines, run_git
+from cooperbench.models import MergeResult
+from cooperbench.temporary import owned_prefix
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from types import TracebackType
 
+    from cooperbench.eval.base import Base
     from cooperbench.gitcall import GitOutput
-    from cooperbench.sandbox.contract import RichSandbox
 
-GITLINK = "160000"
+MOST_PATCH_BYTES = 64 * 1024**2
+MOST_CHANGED_BYTES = 128 * 1024**2
+"""What the files that a patch or a merge changes may have together."""
+OLDEST_GIT = (2, 39)
+"""The first one with `merge-tree --write-tree --stdin`."""
+_MEMORY = Path("/dev/shm")  # noqa: S108  # only as the parent of private folders
+_PLENTY_BYTES = 512 * 1024**2
+_NO_OBJECT = "0" * 40
+_PREFIXED = re.compile(rb'^(?:diff --git|---|\+\+\+) "?[abciow]/', re.MULTILINE)
+"""Paths with the prefixes of git; patches without them are rare."""
 
 
 @dataclass(frozen=True)
-class BaseFile:
-    """A file of the base commit."""
+class Applied:
+    """What became of a patch."""
 
-    mode: str
-    """100644, 100755, 120000 (a symbolic link) or 160000 (a submodule)."""
-    data: bytes
-    """The content; of a link its target, of a submodule its commit in hex."""
-
-
-class BaseTree(Protocol):
-    """A base commit. Paths that are not UTF-8 carry surrogates."""
-
-    def listing(self) -> Mapping[str, str]:
-        """Path and mode of every file."""
-        ...
-
-    def read(self, paths: Sequence[str]) -> Mapping[str, BaseFile]:
-        """These files; what is not a file of the base is left out."""
-        ...
+    status: Literal["applied", "empty", "failed"]
+    """`empty`: it changes nothing."""
+    tree: str | None
+    """None where it does not apply: nothing of it is kept then."""
+    error: str = ""
 
 
-class CommitTree:
-    """A `BaseTree` over anything that can run git: `call(words, stdin)` gives what git prints."""
+@dataclass(frozen=True)
+class Change:
+    """One path that differs between the base and a tree; None where it is absent."""
 
-    def __init__(self, commit: str, where: str, call: Callable[[Sequence[str], bytes], bytes]) -> None:
-        """`where` is named in errors."""
-        self._where = where
-        self._call = call
-        self._entries = parse_tree(call(["ls-tree", "-r", "-z", "--full-tree", commit], b""))
-
-    def listing(self) -> Mapping[str, str]:
-        return {path: mode for path, (mode, _) in self._entries.items()}
-
-    def read(self, paths: Sequence[str]) -> Mapping[str, BaseFile]:
-        entries = {path: self._entries[path] for path in paths if path in self._entries}
-        blobs = sorted({oid for mode, oid in entries.values() if mode != GITLINK})
-        contents = dict(zip(blobs, self._contents(blobs), strict=True)) if blobs else {}
-        return {
-            path: BaseFile(mode, oid.encode() if mode == GITLINK else contents[oid])
-            for path, (mode, oid) in entries.items()
-        }
-
-    def _contents(self, blobs: Sequence[str]) -> Iterator[bytes]:
-        request = "".join(f"{oid}\n" for oid in blobs).encode()
-        output = self._call(["cat-file", "--batch"], request)
-        position = 0
-        for oid in blobs:
-            end = output.index(b"\n", position)
-            words = output[position:end].split()
-            if words[-1] == b"missing":
-                raise UserError(
-                    f"object {oid} is missing in {self._where}: a partial clone must be made whole"
-                )
-            size = int(words[2])
-            yield output[end + 1 : end + 1 + size]
-            position = end + size + 2
-
-
-class GitBaseTree(CommitTree):
-    """A commit of a clone on this machine, which is only read, never written to."""
-
-    def __init__(self, git_dir: Path, commit: str) -> None:
-        def call(words: Sequence[str], stdin: bytes, *, check: bool = True) -> bytes:
-            # No command here could run a filter or a driver: the clone's config need not be searched for any.
-            return git(*words, git_dir=git_dir, stdin=stdin, check=check, own_repository=True)
-
-        name = f"{commit}^{{commit}}"
-        found = call(["rev-parse", "--verify", "--quiet", "--end-of-options", name], b"", check=False)
-        if not found:
-            raise UserError(
-                f"commit {commit} is not in {git_dir}: fetch it there, e.g. `git fetch --unshallow`"
-            )
-        super().__init__(found.decode().strip(), str(git_dir), call)
-
-
-def parse_tree(listed: bytes) -> dict[str, tuple[str, str]]:
-    """Mode and object id by path, of what `git ls-tree -z` prints."""
-    entries = {}
-    for line in listed.split(b"\0"):
-        if line:
-            facts, _, path = line.partition(b"\t")
-            mode, _, oid = facts.decode().split(" ")
-            entries[decode_path(path)] = (mode, oid)
-    return entries
-
-
-_SCRATCH = "/tmp/cooperbench-base"  # noqa: S108  # inside a sandbox
-_SECONDS = 300
-_GIT = (
-    "GIT_CONFIG_NOSYSTEM=1 GIT_CONFIG_GLOBAL=/dev/null "
-    f"git -c safe.directory='*' -c core.fsmonitor=false -C {REPO_DIR}"
-)
-
-
-class SandboxBaseTree(CommitTree):
-    """HEAD of a sandbox's repository. It is listed at once; files are read when asked for."""
-
-    def __init__(self, sandbox: RichSandbox) -> None:
-        def call(words: Sequence[str], stdin: bytes) -> bytes:
-            # By way of a file: what a command prints is capped, a file is not.
-            script = f"{_GIT} {shlex.join(words)} >{_SCRATCH}"
-            done = sandbox.run(["bash", "-c", script], stdin=stdin, timeout_seconds=_SECONDS)
-            if done.returncode != 0:
-                raise SandboxError(f"{REPO_DIR} cannot be read: {done.stderr_read().strip()[-300:]}")
-            output = sandbox.read_file(_SCRATCH)
-            sandbox.run(["rm", "-f", _SCRATCH], timeout_seconds=60)
-            return output
-
-        super().__init__("HEAD", REPO_DIR, call)
-
-
-MERGE_TREE_VERSION = (2, 39)
-"""The first git with `merge-tree --write-tree --stdin`."""
-_ATTRIBUTES = "merge text eol crlf diff filter ident working-tree-encoding conflict-marker-size whitespace"
-_CONFIG = "[core]\n\trepositoryformatversion = 0\n\tbare = true\n\tlooseCompression = 0\n\tfsync = none\n"
-_MEMORY = Path("/dev/shm")  # noqa: S108  # only as the parent of private folders
-_PLENTY_BYTES = 512 * 1024 * 1024
-_UNION = ("-c", "merge.default=union")
+    before: TreeEntry | None
+    after: TreeEntry | None
 
 
 @dataclass(frozen=True)
@@ -156,36 +74,216 @@ class TreeMerge:
     """Git's first word about the conflict."""
 
 
-def store_parent() -> Path | None:
+class TreeStore:
+    """Trees on top of one base, there as long as the `with` block."""
+
+    def __init__(self, base: Base) -> None:
+        if git_version() < OLDEST_GIT:
+            raise UserError("git on this machine is too old to merge patches: 2.39 or newer is needed")
+        self.base = base
+        self._commits: dict[str, str] = {base.tree: base.commit}
+        self._clean_up = ExitStack()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            place = TemporaryDirectory(prefix=owned_prefix("merge"), dir=_store_parent())
+            self._folder = Path(stack.enter_context(place))
+            self._git_dir = make_git_dir(self._folder / "store")
+            alternates = self._git_dir / "objects" / "info" / "alternates"
+            alternates.write_bytes(os.fsencode(self.base.objects) + b"\n")
+            self._clean_up = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._clean_up.close()
+
+    def apply(self, patch: bytes, onto: str | None = None) -> Applied:
+        """Apply a patch to the base, or to another tree: the whole of it, byte for byte, or nothing."""
+        onto = onto or self.base.tree
+        if not patch.strip():
+            return Applied("empty", onto)
+        if len(patch) > MOST_PATCH_BYTES:
+            return Applied("failed", None, f"the patch has more than {MOST_PATCH_BYTES // 1024**2} MiB")
+        strip = "-p1" if _PREFIXED.search(patch) else "-p0"
+        index = self._index_of(onto)
+        options = ("--cached", "--binary", "--whitespace=nowarn", strip)
+        done = self._run("apply", *options, index=index, stdin=patch)
+        if done.returncode != 0:
+            reason = last_lines(done.stderr) or "git would need more memory or disk than it may have"
+            return Applied("failed", None, reason)
+        tree = self._write_tree(index)
+        if problem := self._too_large(tree):
+            return Applied("failed", None, problem)
+        return Applied("applied" if tree != onto else "empty", tree)
+
+    def changes(self, tree: str, since: str | None = None) -> dict[str, Change]:
+        """What differs from the base, or from another tree, by path."""
+        words = ("diff-tree", "-r", "-z", "--raw", "--no-renames", "--full-index")
+        fields = self._git(*words, since or self.base.tree, tree).split(b"\0")
+        found = {}
+        for facts, path in zip(fields[::2], fields[1::2], strict=False):
+            old_mode, new_mode, old_id, new_id, _ = facts.decode().lstrip(":").split(" ")
+            before = None if old_id == _NO_OBJECT else TreeEntry(old_mode, old_id)
+            after = None if new_id == _NO_OBJECT else TreeEntry(new_mode, new_id)
+            found[decode_path(path)] = Change(before, after)
+        return found
+
+    def content(self, entry: TreeEntry | None) -> bytes | None:
+        """Of a link its target, of a submodule its commit."""
+        if entry is None or entry.mode == GITLINK:
+            return entry.object_id.encode() if entry else None
+        return self._git("cat-file", "blob", entry.object_id)
+
+    def file(self, tree: str, path: str) -> bytes | None:
+        """A file's content in a tree; None where there is none."""
+        listed = self._git("ls-tree", "-r", "-z", "--full-tree", tree, "--", path)
+        return self.content(parse_tree(listed).get(path))
+
+    def edited(self, tree: str, entries: Mapping[str, TreeEntry | bytes | None]) -> str:
+        """A tree with other entries, or other content of regular files, at some paths; None removes."""
+        index = self._index_of(tree)
+        lines = []
+        for path, entry in entries.items():
+            if isinstance(entry, bytes):
+                object_id = self._git("hash-object", "-w", "--stdin", stdin=entry).decode().strip()
+                entry = TreeEntry("100644", object_id)
+            facts = f"{entry.mode} {entry.object_id}" if entry else f"0 {_NO_OBJECT}"
+            lines.append(facts.encode() + b"\t" + encode_path(path) + b"\0")
+        self._git("update-index", "-z", "--index-info", index=index, stdin=b"".join(lines))
+        return self._write_tree(index)
+
+    def patch_of(self, tree: str, since: str | None = None) -> bytes:
+        """From the base to a tree, in the form that applies everywhere: full ids, binary, no renames."""
+        form = ("--binary", "--full-index", "--no-renames", "--src-prefix=a/", "--dst-prefix=b/")
+        words = ("diff-tree", "-r", "-p", *form, "--diff-algorithm=myers")
+        return self._git(*words, since or self.base.tree, tree)
+
+    def merge(self, trees: Sequence[str]) -> MergeResult:
+        """Merge trees from the left, with the base as the common ancestor of them all."""
+        merged = trees[0]
+        if len(trees) > 1 and merged != self.base.tree and set(trees) == {merged}:
+            return self._result("identical", "plain", merged)
+        files: set[str] = set()
+        conflicts: list[str] = []
+        for tree in trees[1:]:
+            step = self.merge_pairs([(merged, tree)])[0]
+            if step.tree is None:
+                files.update(step.files)
+                conflicts.append(step.message)
+                step = self.merge_pairs([(merged, tree)], union=True)[0]
+            if step.tree is None:
+                return MergeResult("conflict", "none", b"", tuple(sorted(files)), conflicts[0])
+            merged = step.tree
+        if conflicts:
+            return self._result("conflict", "union", merged, tuple(sorted(files)), conflicts[0])
+        return self._result("clean", "plain", merged)
+
+    def merge_pairs(self, pairs: Sequence[tuple[str, str]], *, union: bool = False) -> list[TreeMerge]:
+        """Merge two trees at a time, all in one process; `union` keeps both sides of textual conflicts."""
+        if not pairs:
+            return []
+        commits = [(self._commit(ours), self._commit(theirs)) for ours, theirs in pairs]
+        request = "".join(f"{ours} {theirs}\n" for ours, theirs in commits).encode()
+        settings = ("-c", "merge.default=union") if union else ()
+        answer = self._git(*settings, "merge-tree", "--write-tree", "--stdin", stdin=request)
+        fields = iter(answer.split(b"\0"))
+        return [_parse_merge(fields, *both) for both in commits]
+
+    def _result(
+        self,
+        status: Literal["clean", "conflict", "identical"],
+        strategy: Literal["plain", "union"],
+        tree: str,
+        files: tuple[str, ...] = (),
+        detail: str = "",
+    ) -> MergeResult:
+        if problem := self._too_large(tree):
+            return MergeResult(status, "none", b"", files, problem)
+        return MergeResult(status, strategy, self.patch_of(tree), files, detail, tree)
+
+    def _too_large(self, tree: str) -> str:
+        """Why a tree is not looked at any further; empty where it may be."""
+        entries = [change.after for change in self.changes(tree).values()]
+        ids = {entry.object_id for entry in entries if entry and entry.mode != GITLINK}
+        if not ids:
+            return ""
+        request = "".join(f"{object_id}\n" for object_id in sorted(ids)).encode()
+        sizes = self._git("cat-file", "--batch-check=%(objectname) %(objectsize)", stdin=request)
+        by_id = dict(line.split() for line in sizes.decode().splitlines())
+        total = sum(int(by_id[entry.object_id]) for entry in entries if entry and entry.object_id in by_id)
+        if total <= MOST_CHANGED_BYTES:
+            return ""
+        return f"the changed files have {total} bytes, more than {MOST_CHANGED_BYTES}"
+
+    def _index_of(self, tree: str) -> Path:
+        """An index of a tree, to be changed by its one user."""
+        kept, index = self._folder / f"index-{tree}", self._folder / "index"
+        if not kept.exists():
+            self._git("read-tree", tree, index=kept)
+        shutil.copyfile(kept, index)
+        return index
+
+    def _write_tree(self, index: Path) -> str:
+        return self._git("write-tree", index=index).decode().strip()
+
+    def _commit(self, tree: str) -> str:
+        """Git merges commits: one for each tree, with the base as its parent."""
+        if tree not in self._commits:
+            made = self._git("commit-tree", "-m", "tree", "-p", self.base.commit, tree)
+            self._commits[tree] = made.decode().strip()
+        return self._commits[tree]
+
+    def _run(self, *args: str, index: Path | None = None, stdin: bytes = b"") -> GitOutput:
+        return run_git(
+            *args, git_dir=self._git_dir, index=index, stdin=stdin, own_repository=True, bounded=True
+        )
+
+    def _git(self, *args: str, index: Path | None = None, stdin: bytes = b"") -> bytes:
+        done = self._run(*args, index=index, stdin=stdin)
+        if done.returncode != 0:
+            raise GitError(" ".join(args)[:200], done.returncode, done.stderr)
+        return done.stdout
+
+
+def merge_all(store: TreeStore, applied: Sequence[Applied | None]) -> MergeResult:
+    """Merge what there is; the status says if an agent has nothing to merge (None: no patch at all)."""
+    trees = [one.tree for one in applied if one and one.tree and one.status == "applied"]
+    missing = [
+        f"agent {place}: {_what_is_missing(one)}"
+        for place, one in enumerate(applied, 1)
+        if one is None or one.status != "applied"
+    ]
+    if not missing:
+        return store.merge(trees)
+    if not trees:
+        return MergeResult("missing_input", "none", b"", (), "; ".join(missing))
+    rest = store.merge(trees)
+    detail = "; ".join([*missing, rest.detail] if rest.detail else missing)
+    return MergeResult("missing_input", rest.strategy, rest.patch, rest.conflicting_files, detail, rest.tree)
+
+
+def merge_patches(base: Base, patches: Sequence[bytes | None]) -> MergeResult:
+    """Apply each agent's patch to the base and merge the results; None: an agent without a patch."""
+    with TreeStore(base) as store:
+        return merge_all(store, [None if patch is None else store.apply(patch) for patch in patches])
+
+
+def _what_is_missing(applied: Applied | None) -> str:
+    if applied is None:
+        return "no patch"
+    if applied.status == "empty":
+        return "the patch changes nothing"
+    return f"the patch does not apply: {applied.error}"
+
+
+def _store_parent() -> Path | None:
     """Where to put a store: in memory where there is plenty, for it is many tiny files; None: the usual place."""
     if "TMPDIR" in os.environ or not os.access(_MEMORY, os.W_OK | os.X_OK):
         return None
     space = os.statvfs(_MEMORY)
     return _MEMORY if space.f_bavail * space.f_frsize >= _PLENTY_BYTES else None
-
-
-def make_git_dir(path: Path) -> Path:
-    """By hand: `git init` costs a process and brings templates along. HEAD stays unborn."""
-    for folder in ("objects/info", "refs/heads", "info"):
-        (path / folder).mkdir(parents=True)
-    (path / "HEAD").write_text("ref: refs/heads/unborn\n")
-    (path / "config").write_text(_CONFIG)
-    # info/attributes outranks every .gitattributes: this makes them all unspecified again.
-    (path / "info" / "attributes").write_text(f"* {' '.join('!' + name for name in _ATTRIBUTES.split())}\n")
-    return path
-
-
-def merge_commits(git_dir: Path, commits: Sequence[tuple[str, str]], *, union: bool) -> list[TreeMerge]:
-    """Merge two commits at a time, all of them in one process."""
-    request = "".join(f"{ours} {theirs}\n" for ours, theirs in commits).encode()
-    command = (*(_UNION if union else ()), "merge-tree", "--write-tree", "--stdin")
-    fields = iter(git(*command, git_dir=git_dir, stdin=request, own_repository=True).split(b"\0"))
-    return [_parse_merge(fields, *both) for both in commits]
-
-
-def merge_in_work_tree(git_dir: Path, commits: Sequence[tuple[str, str]], *, union: bool) -> list[TreeMerge]:
-    """The same for a git that cannot merge trees."""
-    return [_merge_in_work_tree(git_dir, *both, settings=_UNION if union else ()) for both in commits]
 
 
 def _parse_merge(fields: Iterator[bytes], ours: str, theirs: str) -> TreeMerge:
@@ -208,29 +306,6 @@ def _parse_merge(fields: Iterator[bytes], ours: str, theirs: str) -> TreeMerge:
     return TreeMerge(None, files, _readable(message or "CONFLICT", ours, theirs))
 
 
-def _merge_in_work_tree(store: Path, ours: str, theirs: str, settings: Sequence[str]) -> TreeMerge:
-    with TemporaryDirectory(prefix="work-", dir=store) as folder:
-        git_dir, work_tree = make_git_dir(Path(folder) / "git"), Path(folder) / "tree"
-        work_tree.mkdir()
-        places = {"GIT_WORK_TREE": str(work_tree), "GIT_OBJECT_DIRECTORY": str(store / "objects")}
-
-        def here(*args: str) -> GitOutput:
-            return run_git(*args, cwd=work_tree, git_dir=git_dir, env=places, own_repository=True)
-
-        _checked(here("update-ref", "--no-deref", "HEAD", ours))
-        _checked(here("reset", "--quiet", "--hard"))
-        done = here(*settings, "merge", "--no-ff", "--no-commit", "--no-stat", theirs)
-        if done.returncode == 0:
-            return TreeMerge(_checked(here("write-tree")).decode().strip())
-        said = done.stdout.decode("utf-8", "replace").splitlines()
-        conflicts = [line for line in said if line.startswith("CONFLICT")]
-        unmerged = _checked(here("ls-files", "--unmerged", "-z"))
-        if not conflicts and not unmerged:
-            raise GitError("merge", done.returncode, done.stderr)
-        files = _conflicting_files(filter(None, unmerged.split(b"\0")), "HEAD", theirs)
-        return TreeMerge(None, files, _readable([*conflicts, "CONFLICT"][0], ours, theirs))
-
-
 def _conflicting_files(stages: Iterable[bytes], ours: str, theirs: str) -> tuple[str, ...]:
     """The paths of `mode id stage<TAB>path`; what git moved out of the way to `path~side` by its own name."""
     aside = re.compile(f"~(?:{ours}|{theirs})(?:_[0-9]+)?$")
@@ -240,9 +315,3 @@ def _conflicting_files(stages: Iterable[bytes], ours: str, theirs: str) -> tuple
 def _readable(message: str, ours: str, theirs: str) -> str:
     line = message.strip().partition("\n")[0]
     return line.replace(ours, "one side").replace(theirs, "the other side").replace("in HEAD", "in one side")
-
-
-def _checked(output: GitOutput) -> bytes:
-    if output.returncode != 0:
-        raise GitError("merge", output.returncode, output.stderr)
-    return output.stdout

@@ -10,15 +10,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from cooperbench.errors import CooperBenchError, Interrupted
-from cooperbench.eval.handedin import examine
-from cooperbench.eval.testside import test_side_of
+from cooperbench.eval.test_side import judged_patch
+from cooperbench.eval.trees import TreeStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from cooperbench.eval.executor import TestExecutor
-    from cooperbench.eval.handedin import HandedIn
     from cooperbench.eval.reference import Reference, References
+    from cooperbench.eval.test_side import JudgedPatch
     from cooperbench.models import Feature, Task
     from cooperbench.sandbox.session import SandboxSession
 
@@ -120,9 +120,9 @@ class TaskValidator:
             if not run.success:
                 self._report.problems.append(f"feature {feature.feature_id}: {name} fails: {run.error}")
 
-    def _examine(self, patch: bytes, hiders: Sequence[Feature], name: str) -> HandedIn:
-        base = self._executor.base(self._task)
-        work = examine(patch, test_side_of(hiders, base), base)
+    def _examine(self, patch: bytes, features: Sequence[Feature], name: str) -> JudgedPatch:
+        with TreeStore(self._executor.base(self._task)) as store:
+            work = judged_patch(patch, self._executor.test_side(self._task, features, store), store)
         for file in work.dropped:
             self._report.notes.append(f"{name} touches {file.path} ({file.reason}), which is taken out")
         return work

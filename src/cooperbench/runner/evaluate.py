@@ -214,10 +214,10 @@ def run_patch_test(
     """
     from cooperbench.eval import backends
     from cooperbench.eval.executor import TestExecutor
-    from cooperbench.eval.handedin import examine
     from cooperbench.eval.reference import References
+    from cooperbench.eval.test_side import judged_patch
     from cooperbench.eval.testrun import not_run
-    from cooperbench.eval.testside import test_side_of
+    from cooperbench.eval.trees import TreeStore
     from cooperbench.sandbox.session import SandboxSession
 
     (task,) = load_tasks(resolve_dataset_dir(dataset_dir), repo_name, task_id)
@@ -231,9 +231,9 @@ def run_patch_test(
     patch = feature.patch.read_bytes() if agent_patch is None else _read_patch(agent_patch)
     with SandboxSession(backends.get_backend(backend)) as session:
         executor = TestExecutor(session, timeout)
-        base = executor.base(task)
         reference = References(executor, checked_eval_network(eval_network)).get(task, feature)
-        work = examine(patch, test_side_of((feature,), base), base)
+        with TreeStore(executor.base(task)) as store:
+            work = judged_patch(patch, executor.test_side(task, (feature,), store), store)
         if work.patch:
             run = executor.ask(task, feature, work.patch, work.tree, reference.conditions)
             run = run.held_against(reference)

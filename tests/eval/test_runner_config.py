@@ -1,4 +1,4 @@
-"""What of a patch reaches the tests: whole sections, byte for byte, or nothing of them."""
+"""Which files are test-runner configuration, and which are in part."""
 
 from __future__ import annotations
 
@@ -6,86 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cooperbench.diff import PatchError, parse_diff
-from cooperbench.eval.hygiene import CleanPatch, DroppedFile, clean_patch, is_test_config
-from cooperbench.eval.testside import TestSide
-
-HIDDEN = frozenset({"tests/test_x.py", "tests/data/new.json"})
-
-
-def changed(path: str) -> bytes:
-    name = path.encode()
-    return b"diff --git a/%b b/%b\nindex 1..2 100644\n--- a/%b\n+++ b/%b\n@@ -1 +1 @@\n-a\n+b\n" % (
-        (name,) * 4
-    )
-
-
-def cleaned(patch: bytes, before: bytes | None = None, after: bytes | None = None) -> CleanPatch:
-    return clean_patch(patch, TestSide(HIDDEN), lambda path: before, lambda path: after)
-
-
-WORK = changed("src/x.py")
-
-
-def test_a_patch_without_such_files_is_left_alone() -> None:
-    patch = b"Subject: x\n\n" + WORK + changed("docs/y.md") + b"-- \n2.39.5\n"
-    assert cleaned(patch) == CleanPatch(patch, ())
-    assert cleaned(b"") == CleanPatch(b"", ())
-
-
-def test_exactly_the_hidden_files_are_dropped() -> None:
-    result = cleaned(
-        WORK + changed("tests/test_x.py") + changed("src/test_x.py.bak") + changed("src/tests_x.py")
-    )
-    assert result.patch == WORK + changed("src/test_x.py.bak") + changed("src/tests_x.py")
-    assert result.dropped == (DroppedFile("tests/test_x.py", "hidden_test"),)
-
-
-def test_a_patch_of_hidden_files_alone_becomes_empty() -> None:
-    assert cleaned(b"Subject: x\n\n" + changed("tests/test_x.py") + b"-- \n2.39.5\n").patch == b""
-
-
-@pytest.mark.parametrize("verb", [b"rename", b"copy"])
-@pytest.mark.parametrize(("old", "new"), [("tests/test_x.py", "kept.py"), ("kept.py", "tests/test_x.py")])
-def test_a_dropped_rename_keeps_neither_side(verb: bytes, old: str, new: str) -> None:
-    names = (old.encode(), new.encode())
-    moved = b"diff --git a/%b b/%b\nsimilarity index 100%%\n" % names
-    moved += b"%b from %b\n%b to %b\n" % (verb, names[0], verb, names[1])
-    result = cleaned(moved + WORK)
-    assert result.patch == WORK
-    assert result.dropped == (DroppedFile(old, "hidden_test"), DroppedFile(new, "hidden_test"))
-
-
-def test_quoted_and_unprefixed_names_do_not_hide_a_file() -> None:
-    quoted = b'--- "a/tests/t\\145st_x.py"\n+++ "b/tests/t\\145st_x.py"\n@@ -1 +1 @@\n-a\n+b\n'
-    other_prefix = b"--- any/tests/test_x.py\n+++ any/tests/test_x.py\n@@ -1 +1 @@\n-a\n+b\n"
-    unprefixed = b"--- tests/test_x.py\n+++ tests/test_x.py\n@@ -1 +1 @@\n-a\n+b\n"
-    remembered = b"diff --git a/tests/test_x.py b/tests/test_x.py\n"
-    for section in (quoted, other_prefix, unprefixed, remembered):
-        assert cleaned(section + WORK).patch == WORK
-
-
-def test_a_file_in_the_place_of_a_hidden_folder_is_dropped() -> None:
-    link = b"diff --git a/tests b/tests\nnew file mode 120000\n--- /dev/null\n+++ b/tests\n@@ -0,0 +1 @@\n+/elsewhere\n"
-    assert cleaned(link + WORK).dropped == (DroppedFile("tests", "hidden_test"),)
-
-
-def test_text_between_the_files_stays_where_it_was() -> None:
-    mail = b"-- \n2.39.5\n\nFrom 2 Mon Sep 17 00:00:00 2001\nSubject: second\n\n---\n"
-    result = cleaned(b"Subject: first\n\n" + WORK + changed("conftest.py") + mail + changed("y"))
-    assert result.patch == b"Subject: first\n\n" + WORK + mail + changed("y")
-
-
-def test_text_after_a_dropped_file_cannot_become_the_header_of_the_one_before() -> None:
-    mode = b"diff --git a/x b/x\nold mode 100644\nnew mode 100755\n"
-    result = cleaned(mode + changed("conftest.py") + b"rename from x\nrename to tests/test_x.py\n" + WORK)
-    assert result.patch == mode + WORK
-
-
-@pytest.mark.parametrize("patch", [b"no diff", changed(".git/config"), changed("../x"), WORK[:-3]])
-def test_what_cannot_be_cleaned_is_refused(patch: bytes) -> None:
-    with pytest.raises(PatchError):
-        cleaned(patch)
+from cooperbench.eval.runner_config import config_differs, is_test_config, may_hold_test_config
 
 
 @pytest.mark.parametrize(
@@ -119,9 +40,8 @@ def test_what_cannot_be_cleaned_is_refused(patch: bytes) -> None:
         *("x.egg-info/entry_points.txt", "pytest.py", "src/_pytest/__init__.py", "unittest/__init__.py"),
     ],
 )
-def test_test_runner_configuration_is_dropped_by_name(path: str) -> None:
+def test_test_runner_configuration_is_known_by_name(path: str) -> None:
     assert is_test_config(path)
-    assert cleaned(changed(path) + WORK) == CleanPatch(WORK, (DroppedFile(path, "test_config"),))
 
 
 @pytest.mark.parametrize(
@@ -140,7 +60,6 @@ def test_test_runner_configuration_is_dropped_by_name(path: str) -> None:
 )
 def test_other_files_are_work(path: str) -> None:
     assert not is_test_config(path)
-    assert cleaned(changed(path)).dropped == ()
 
 
 @pytest.mark.parametrize(
@@ -185,33 +104,17 @@ def test_other_files_are_work(path: str) -> None:
         ("vite.config.ts", b"export default {}", b"export default { test: { include: [] } }", True),
     ],
 )  # fmt: skip
-def test_mixed_files_go_only_if_their_test_runner_part_changes(
+def test_mixed_files_differ_only_if_their_test_runner_part_does(
     path: str, before: bytes | None, after: bytes | None, is_dropped: bool
 ) -> None:
-    patch = changed(path) + WORK
-    expected = CleanPatch(WORK, (DroppedFile(path, "test_config"),)) if is_dropped else CleanPatch(patch, ())
-    assert cleaned(patch, before, after) == expected
-
-
-@given(
-    st.lists(
-        st.sampled_from(["a.py", "b/c.txt", "tests/test_x.py", "conftest.py", "tests/test_y.py", "c.py"]),
-        max_size=8,
-    ),
-    st.binary(max_size=30),
-)
-def test_what_remains_is_what_was_there_less_the_dropped(paths: list[str], content: bytes) -> None:
-    forbidden = {"tests/test_x.py", "conftest.py", "tests/test_y.py"}
-    patch = b"".join(map(changed, paths))
-    result = cleaned(patch, content, content)
-    assert result.patch == b"".join(changed(path) for path in paths if path not in forbidden)
-    assert {dropped.path for dropped in result.dropped} == forbidden & set(paths)
-    assert cleaned(result.patch).dropped == ()
+    assert may_hold_test_config(path)
+    assert config_differs(path, before, after) == is_dropped
 
 
 @given(
     st.binary(max_size=300), st.sampled_from(["pyproject.toml", "setup.cfg", "package.json", "Cargo.toml"])
 )
 def test_no_content_breaks_the_comparison(content: bytes, path: str) -> None:
+    assert not config_differs(path, content, content)
     for before, after in ((content, b""), (None, content), (content, None)):
-        assert parse_diff(cleaned(changed(path) + WORK, before, after).patch).files
+        assert config_differs(path, before, after) in (True, False)

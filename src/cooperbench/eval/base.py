@@ -1,0 +1,147 @@
+"""The base commit of a task, in a bare repository on this machine.
+
+It is read once out of a fresh sandbox of the task's image and kept in the cache, so that patches can be applied,
+inspected and merged here, where no agent has been. A clone on this machine serves as well.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import TYPE_CHECKING
+
+from cooperbench.errors import SandboxError, UserError
+from cooperbench.gitcall import decode_path, git
+from cooperbench.models import REPO_DIR
+from cooperbench.settings import default_cache_dir
+from cooperbench.storage import read_json, write_json
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cooperbench.sandbox.contract import RichSandbox
+
+GITLINK = "160000"
+_PACK = "/tmp/cooperbench-base.pack"  # noqa: S108  # inside a sandbox
+_SECONDS = 600
+_SCRIPT = """
+set -euo pipefail
+export GIT_CONFIG_NOSYSTEM=1 GIT_CONFIG_GLOBAL=/dev/null GIT_NO_REPLACE_OBJECTS=1
+export GIT_AUTHOR_NAME=x GIT_AUTHOR_EMAIL=x@x GIT_AUTHOR_DATE='946684800 +0000'
+export GIT_COMMITTER_NAME=x GIT_COMMITTER_EMAIL=x@x GIT_COMMITTER_DATE='946684800 +0000'
+git() { command git -c safe.directory='*' -c core.fsmonitor=false -c commit.gpgSign=false -C "$1" "${@:2}"; }
+commit=$(git "$1" commit-tree -m base 'HEAD^{tree}')
+git "$1" pack-objects --revs --stdout --quiet <<<"$commit" >"$2"
+echo "$commit"
+find / -xdev -type d '(' -name site-packages -o -name dist-packages ')' -not -path '/proc/*' -exec ls {} ';' \
+  2>/dev/null | sort -u || true
+"""
+
+
+@dataclass(frozen=True)
+class Base:
+    """Only read, never written to."""
+
+    objects: Path
+    """The object store with the commit."""
+    commit: str
+    installed_modules: frozenset[str] = field(default=frozenset(), repr=False)
+    """Names of the Python modules in the image's site-packages."""
+
+    @cached_property
+    def tree(self) -> str:
+        return self.git("rev-parse", f"{self.commit}^{{tree}}").decode().strip()
+
+    @cached_property
+    def files(self) -> Mapping[str, str]:
+        """Mode by path. Paths that are not UTF-8 carry surrogates."""
+        listed = self.git("ls-tree", "-r", "-z", "--full-tree", self.commit)
+        return {path: entry.mode for path, entry in parse_tree(listed).items()}
+
+    def git(self, *args: str) -> bytes:
+        return git(*args, git_dir=self.objects.parent, own_repository=True)
+
+
+@dataclass(frozen=True)
+class TreeEntry:
+    mode: str
+    """100644, 100755, 120000 (a symbolic link) or 160000 (a submodule)."""
+    object_id: str
+
+
+def parse_tree(listed: bytes) -> dict[str, TreeEntry]:
+    """What `git ls-tree -z` prints, by path."""
+    entries = {}
+    for line in filter(None, listed.split(b"\0")):
+        facts, _, path = line.partition(b"\t")
+        mode, _, object_id = facts.decode().split(" ")
+        entries[decode_path(path)] = TreeEntry(mode, object_id)
+    return entries
+
+
+def base_of_clone(git_dir: Path, commit: str) -> Base:
+    """A commit of a clone on this machine."""
+    name = f"{commit}^{{commit}}"
+    words = ("rev-parse", "--verify", "--quiet", "--end-of-options", name)
+    found = git(*words, git_dir=git_dir, check=False, own_repository=True)
+    if not found:
+        raise UserError(f"commit {commit} is not in {git_dir}: fetch it there, e.g. `git fetch --unshallow`")
+    objects = git("rev-parse", "--git-path", "objects", git_dir=git_dir, own_repository=True)
+    return Base((git_dir / os.fsdecode(objects.rstrip(b"\n"))).absolute(), found.decode().strip())
+
+
+def cached_base(image_digest: str) -> Base | None:
+    """What was read before of the image with this digest."""
+    folder = _folder(image_digest)
+    known = read_json(folder / "base.json") if image_digest else None
+    if known is None:
+        return None
+    return Base(folder / "git" / "objects", known["commit"], frozenset(known["installed_modules"]))
+
+
+def read_base(sandbox: RichSandbox, image_digest: str, scratch: Path) -> Base:
+    """HEAD of a sandbox's repository, kept for the image's digest; in `scratch` where there is none."""
+    done = sandbox.run(["bash", "-c", _SCRIPT, "base", REPO_DIR, _PACK], timeout_seconds=_SECONDS)
+    commit, *modules = done.stdout_read().split("\n")
+    if done.returncode != 0:
+        raise SandboxError(f"{REPO_DIR} cannot be read: {done.stderr_read().strip()[-300:]}")
+    pack = sandbox.read_file(_PACK)
+    target = _folder(image_digest) if image_digest else scratch / os.urandom(8).hex()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    made = Path(mkdtemp(prefix=".new-", dir=target.parent))
+    try:
+        store = make_git_dir(made / "git")
+        git("index-pack", "--stdin", git_dir=store, stdin=pack, own_repository=True)
+        names = sorted({name.partition(".")[0] for name in modules} - {""})
+        write_json(made / "base.json", {"commit": commit, "installed_modules": names})
+        made.rename(target)
+    except OSError:
+        if not (target / "base.json").is_file():
+            raise  # otherwise another process was faster
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+    return Base(target / "git" / "objects", commit, frozenset(names))
+
+
+def make_git_dir(path: Path) -> Path:
+    """By hand: `git init` costs a process and brings templates along. HEAD stays unborn."""
+    for folder in ("objects/info", "objects/pack", "refs/heads", "info"):
+        (path / folder).mkdir(parents=True)
+    (path / "HEAD").write_text("ref: refs/heads/unborn\n")
+    (path / "config").write_text(_CONFIG)
+    # info/attributes outranks every .gitattributes: this makes them all unspecified again.
+    (path / "info" / "attributes").write_text(f"* {' '.join('!' + name for name in _ATTRIBUTES.split())}\n")
+    return path
+
+
+_ATTRIBUTES = "merge text eol crlf diff filter ident working-tree-encoding conflict-marker-size whitespace"
+_CONFIG = "[core]\n\trepositoryformatversion = 0\n\tbare = true\n\tlooseCompression = 0\n\tfsync = none\n"
+
+
+def _folder(image_digest: str) -> Path:
+    return default_cache_dir() / "bases" / hashlib.sha256(image_digest.encode()).hexdigest()[:32]

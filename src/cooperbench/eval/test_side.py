@@ -1,0 +1,187 @@
+"""What of an agent's patch is judged: its tree without whatever decides which tests run and how.
+
+That comes from the dataset, never from an agent. Left out are changes of
+- a path of the hidden tests, or one that stands in their way: `hidden_test`;
+- test-runner configuration, see `runner_config`: `test_config`;
+- everything in test folders and files named like tests: `test_file` (an agent's own tests stay in its patch);
+- compiled files and caches of them: `compiled_file`; vendored packages of Go: `installed_package`;
+- new Python modules at an import root with the name of a module of the standard library or of an installed package:
+  `shadows_module`.
+What a golden patch touches is the feature's, whatever it is called, except for hidden tests and configuration.
+
+Against code under test that attacks its tests from inside the process there are the expected tests and the canary.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from cooperbench.eval.runner_config import config_differs, is_test_config, may_hold_test_config
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from cooperbench.eval.trees import Change, TreeStore
+    from cooperbench.models import Feature
+
+Reason = Literal[
+    "hidden_test", "test_config", "test_file", "compiled_file", "installed_package", "shadows_module"
+]
+
+_TEST_FILE = re.compile(
+    r"(?:.*/)?(?:"
+    r"(?:tests?|__tests__|__mocks__|__snapshots__|__fixtures__|testdata)/.*"
+    r"|test_[^/]*\.pyi?|[^/]*_tests?\.py|tests?\.py"
+    r"|[^/]*_test\.go"
+    r"|[^/]*\.(?:test|spec)\.[cm]?[jt]sx?|[^/]*\.snap"
+    r")",
+    re.DOTALL | re.IGNORECASE,
+)
+_RUST_MODULE = re.compile(r"(?:.*/)?src/.*\.rs", re.DOTALL)
+"""Test modules of a crate's own source: the crate does not compile without them, and they can do no more than it."""
+_COMPILED = re.compile(
+    r"(?:.*/)?(?:__pycache__/.*|[^/]*\.(?:py[cod]|so|dylib|dll|node))", re.DOTALL | re.IGNORECASE
+)
+_PYTHON_FILE = re.compile(r".*\.(?:pyi?|so)", re.DOTALL)
+
+
+class DroppedFile(NamedTuple):
+    """A path whose changes are not judged."""
+
+    path: str
+    reason: Reason
+
+
+class FeaturePaths(NamedTuple):
+    """What the dataset's own patches of a feature touch."""
+
+    hidden: frozenset[str]
+    golden: frozenset[str]
+
+
+@dataclass(frozen=True)
+class TestSide:
+    """What an agent's patch is held against."""
+
+    __test__ = False
+
+    hidden: frozenset[str]
+    """Paths of the hidden tests."""
+    golden: frozenset[str] = frozenset()
+    """Paths that golden patches touch."""
+    base: Collection[str] = field(default=(), repr=False)
+    """Paths of the base commit."""
+    installed_modules: frozenset[str] = field(default=frozenset(), repr=False)
+    """Names of the Python modules in the image."""
+
+    def reason_to_drop(self, path: str) -> Reason | None:
+        """By the path alone."""
+        if self._is_in_the_way(path):
+            return "hidden_test"
+        if is_test_config(path):
+            return "test_config"
+        if path in self.golden:
+            return None
+        if _TEST_FILE.fullmatch(path) and not _RUST_MODULE.fullmatch(path):
+            return "test_file"
+        if _COMPILED.fullmatch(path):
+            return "compiled_file"
+        if path.startswith("vendor/") and "go.mod" in self.base:
+            return "installed_package"
+        return "shadows_module" if self._shadows(path) else None
+
+    def _is_in_the_way(self, path: str) -> bool:
+        """A hidden test, a file where one needs a folder, or a file below where one has to be."""
+        folders = {path[:place] for place, letter in enumerate(path) if letter == "/"}
+        return (
+            path in self.hidden
+            or not self.hidden.isdisjoint(folders)
+            or any(hidden.startswith(f"{path}/") for hidden in self.hidden)
+        )
+
+    def _shadows(self, path: str) -> bool:
+        """A new Python module whose name, at an import root, is that of another one."""
+        if not _PYTHON_FILE.fullmatch(path) or path in self.base:
+            return False
+        parts = path.split("/")
+        for depth in range(len(parts)):
+            root = "".join(f"{part}/" for part in parts[:depth])
+            if f"{root}__init__.py" in self.base:
+                return False  # inside of a package
+            name = parts[depth].partition(".")[0]
+            places = (f"{root}{name}/", f"{root}{name}.py")
+            if any(one.startswith(places) for one in self.base):
+                continue
+            if name in sys.stdlib_module_names or name in self.installed_modules:
+                return True
+        return False
+
+
+@dataclass(frozen=True)
+class JudgedPatch:
+    """An agent's patch as it is judged."""
+
+    status: Literal["applied", "empty", "failed", "missing"]
+    """`failed`: it does not apply, or is no patch; `missing`: there is none."""
+    patch: bytes = b""
+    """From the base to `tree`."""
+    tree: str = ""
+    dropped: tuple[DroppedFile, ...] = ()
+    error: str | None = None
+
+
+def judged_patch(patch: bytes | None, side: TestSide, store: TreeStore) -> JudgedPatch:
+    """Is it a patch, does it apply, and what of it is judged?"""
+    if patch is None:
+        return JudgedPatch("missing", error="no patch was handed in")
+    applied = store.apply(patch)
+    if applied.tree is None:
+        return JudgedPatch("failed", error=f"the patch does not apply: {applied.error}")
+    changes = store.changes(applied.tree)
+    dropped = [
+        DroppedFile(path, reason)
+        for path, change in changes.items()
+        if (reason := _reason_to_drop(path, change, side, store))
+    ]
+    tree = applied.tree
+    if dropped:
+        tree = store.edited(tree, {file.path: changes[file.path].before for file in dropped})
+    if tree == store.base.tree:
+        error = "nothing is left of the patch without test files" if dropped else "the patch is empty"
+        return JudgedPatch("empty", b"", tree, tuple(dropped), error)
+    return JudgedPatch("applied", store.patch_of(tree), tree, tuple(dropped))
+
+
+def feature_paths(feature: Feature, store: TreeStore) -> FeaturePaths:
+    """Nothing of a patch that does not apply."""
+    golden = store.apply(feature.patch.read_bytes())
+    tests = feature.tests.read_bytes()
+    # The tests may build on what the feature adds.
+    applied = store.apply(tests)
+    since = store.base.tree
+    if applied.tree is None and golden.tree is not None:
+        applied, since = store.apply(tests, golden.tree), golden.tree
+    hidden = store.changes(applied.tree, since) if applied.tree else ()
+    return FeaturePaths(frozenset(hidden), frozenset(store.changes(golden.tree) if golden.tree else ()))
+
+
+def side_of(paths: Iterable[FeaturePaths], store: TreeStore) -> TestSide:
+    """For patches that are to implement these features."""
+    paths = tuple(paths)
+    return TestSide(
+        frozenset(path for one in paths for path in one.hidden),
+        frozenset(path for one in paths for path in one.golden),
+        store.base.files.keys(),
+        store.base.installed_modules,
+    )
+
+
+def _reason_to_drop(path: str, change: Change, side: TestSide, store: TreeStore) -> Reason | None:
+    reason = side.reason_to_drop(path)
+    if reason or not may_hold_test_config(path):
+        return reason
+    before, after = store.content(change.before), store.content(change.after)
+    return "test_config" if config_differs(path, before, after) else None

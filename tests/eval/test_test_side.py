@@ -1,0 +1,172 @@
+"""What of a patch is judged: its tree without the test side."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cooperbench.eval.test_side import DroppedFile, JudgedPatch, TestSide, judged_patch
+from cooperbench.eval.trees import TreeStore
+from tests.eval.realgit import BaseFile, Files, RealRepo, base_with, text
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BASE = ("pkg/__init__.py", "pkg/core.py", "src/lib/__init__.py", "setup.py", "tools/build.py", "json.py")
+SIDE = TestSide(
+    frozenset({"tests/test_x.py"}), frozenset({"tests/golden_helper.py"}), BASE, frozenset({"attr"})
+)
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("tests/helper.py", "test_file"),
+        ("tests/__init__.py", "test_file"),
+        ("pkg/tests/data.json", "test_file"),
+        ("pkg/test_more.py", "test_file"),
+        ("pkg/more_test.py", "test_file"),
+        ("src/__mocks__/fs.js", "test_file"),
+        ("src/a.test.tsx", "test_file"),
+        ("src/a.spec.mjs", "test_file"),
+        ("src/__snapshots__/a.snap", "test_file"),
+        ("x/init_test.go", "test_file"),
+        ("x/testdata/golden.txt", "test_file"),
+        ("Tests/helper.py", "test_file"),
+        ("tests/api.rs", "test_file"),
+        ("pkg/__pycache__/core.cpython-311.pyc", "compiled_file"),
+        ("pkg/_speed.so", "compiled_file"),
+        ("build/addon.node", "compiled_file"),
+        ("attr/__init__.py", "shadows_module"),
+        ("attr/_make.py", "shadows_module"),
+        ("src/attr.py", "shadows_module"),
+        ("decimal.py", "shadows_module"),
+        ("tools/decimal.py", "shadows_module"),
+        ("decimal.pyi", "shadows_module"),
+        ("tests/test_x.py", "hidden_test"),
+        ("tests", "hidden_test"),
+        ("tests/test_x.py/below", "hidden_test"),
+        ("conftest.py", "test_config"),
+    ],
+)
+def test_it_does_not_come_from_an_agent(path: str, reason: str) -> None:
+    assert SIDE.reason_to_drop(path) == reason
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "pkg/core.py",
+        "pkg/decimal.py",
+        "pkg/testing.py",
+        "pkg/contest.py",
+        "src/lib/attr.py",
+        "src/newlib/__init__.py",
+        "newtool.py",
+        "json.py",
+        "attr.js",
+        "docs/tests.md",
+        "src/latest/a.go",
+        "src/parser/tests.rs",
+        "src/parser/tests/mod.rs",
+        "tests/golden_helper.py",
+    ],
+)
+def test_it_is_an_agents_work(path: str) -> None:
+    assert SIDE.reason_to_drop(path) is None
+
+
+def test_vendored_packages_of_go_come_from_the_dataset() -> None:
+    assert TestSide(frozenset(), base=("go.mod",)).reason_to_drop("vendor/x/assert.go") == "installed_package"
+    assert TestSide(frozenset()).reason_to_drop("vendor/x/assert.go") is None
+
+
+HIDDEN = TestSide(frozenset({"tests/test_x.py", "tests/data/new.json"}))
+REPO: Files = {
+    "src/x.py": text("one\n"),
+    "tests/test_x.py": text("hidden\n"),
+    "pyproject.toml": text("[project]\nname = 'x'\n"),
+}
+
+
+class Judged:
+    """A change of `REPO` as a patch, judged."""
+
+    def __init__(self, folder: Path, after: Files, *options: str, patch: bytes | None = None) -> None:
+        self.base = base_with(folder, REPO)
+        self.real = RealRepo(self.base.objects.parent.parent)
+        if patch is None:
+            patch = self.real.diff(self.base.commit, self.real.commit(after, self.base.commit), *options)
+        with TreeStore(self.base) as store:
+            self.work: JudgedPatch = judged_patch(patch, HIDDEN, store)
+
+    def files(self) -> dict[str, bytes]:
+        tree = self.real.tree_with(self.base.commit, self.work.patch)
+        names = self.real.git("ls-tree", "-r", "--name-only", tree).decode().split()
+        return {name: self.real.git("cat-file", "blob", f"{tree}:{name}") for name in names}
+
+
+def test_work_is_kept_and_the_test_side_restored(tmp_path: Path) -> None:
+    after = REPO | {
+        "src/x.py": text("two\n"),
+        "tests/test_x.py": text("mine\n"),
+        "conftest.py": text("x\n"),
+        "pyproject.toml": text("[tool.pytest.ini_options]\naddopts = '-k nothing'\n"),
+    }
+    judged = Judged(tmp_path, after)
+    assert judged.work.status == "applied"
+    assert set(judged.work.dropped) == {
+        DroppedFile("conftest.py", "test_config"),
+        DroppedFile("pyproject.toml", "test_config"),
+        DroppedFile("tests/test_x.py", "hidden_test"),
+    }
+    assert judged.files() == {path: file.data for path, file in REPO.items()} | {"src/x.py": b"two\n"}
+
+
+def test_a_patch_of_the_test_side_alone_becomes_empty(tmp_path: Path) -> None:
+    work = Judged(tmp_path, REPO | {"tests/test_x.py": text("mine\n")}).work
+    assert (work.status, work.patch) == ("empty", b"")
+    assert work.error == "nothing is left of the patch without test files"
+
+
+@pytest.mark.parametrize("options", [("-M",), ("-C", "--find-copies-harder"), ("--no-renames",)])
+def test_a_hidden_test_that_was_moved_is_back(tmp_path: Path, options: tuple[str, ...]) -> None:
+    moved = {path: file for path, file in REPO.items() if path != "tests/test_x.py"}
+    judged = Judged(tmp_path, moved | {"src/kept.py": text("hidden\n")}, *options)
+    assert judged.files()["tests/test_x.py"] == b"hidden\n"
+    assert judged.files()["src/kept.py"] == b"hidden\n"
+
+
+@pytest.mark.parametrize("thing", [BaseFile("120000", b"src"), text("a file\n")])
+def test_nothing_stands_where_hidden_tests_need_a_folder(tmp_path: Path, thing: BaseFile) -> None:
+    after = {"src/x.py": text("two\n"), "pyproject.toml": REPO["pyproject.toml"], "tests": thing}
+    judged = Judged(tmp_path, after)
+    assert judged.files()["tests/test_x.py"] == b"hidden\n"
+    assert "tests" not in judged.files()
+
+
+@pytest.mark.parametrize(
+    ("patch", "status"),
+    [
+        (None, "missing"),
+        (b"", "empty"),
+        (b"no diff\n", "failed"),
+        (b"--- a/src/x.py\n+++ b/src/x.py\n@@ -1 +1 @@\n-three\n+four\n", "failed"),
+        (b"--- a/src/x.py\n+++ b/src/x.py\n@@ -1 +1 @@\n-one\n", "failed"),
+        (b"--- /dev/null\n+++ b/../x\n@@ -0,0 +1 @@\n+x\n", "failed"),
+    ],
+)
+def test_what_is_no_patch_is_said(tmp_path: Path, patch: bytes | None, status: str) -> None:
+    with TreeStore(base_with(tmp_path, REPO)) as store:
+        work = judged_patch(patch, HIDDEN, store)
+    assert (work.status, work.patch) == (status, b"")
+    assert work.error
+    assert "\n" not in work.error
+
+
+def test_names_that_git_reads_differently_hide_nothing(tmp_path: Path) -> None:
+    quoted = b'--- "a/tests/t\\145st_x.py"\n+++ "b/tests/t\\145st_x.py"\n@@ -1 +1 @@\n-hidden\n+mine\n'
+    unprefixed = b"--- tests/test_x.py\n+++ tests/test_x.py\n@@ -1 +1 @@\n-hidden\n+mine\n"
+    for patch in (quoted, unprefixed):
+        assert Judged(tmp_path, {}, patch=patch).work.status == "empty"
