@@ -3,58 +3,55 @@
 from __future__ import annotations
 
 import argparse
-import os
 from typing import TYPE_CHECKING
 
 import pytest
 
 from cooperbench.backends.docker.settings import Mount, read_settings
-from cooperbench.backends.registry import OUR_BACKENDS, find_factory
+from cooperbench.backends.registry import OUR_BACKENDS, find_factory, get_backend
 from cooperbench.cli import clean, main
-from cooperbench.cli.containers import add_container_arguments, use_container_arguments
-from cooperbench.dataset.images import image_template
+from cooperbench.cli.run import add_arguments, config_of
 from cooperbench.errors import UserError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.fixture(autouse=True)
-def _put_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("DOCKER_MOUNTS", "DOCKER_PULL", "MODAL_GPU", "IMAGE_TEMPLATE"):
-        monkeypatch.setenv(f"COOPERBENCH_{name}", "")
-
-
-def use(backend: str, *words: str) -> None:
+def options_of(*words: str) -> dict[str, object]:
+    """What a call of `cooperbench run` with these words passes on to its backend."""
     parser = argparse.ArgumentParser()
-    add_container_arguments(parser)
-    use_container_arguments(parser.parse_args(words), backend)
+    add_arguments(parser)
+    args = parser.parse_args(["-n", "x", "-a", "nop", "--backend", "docker", "--dataset-dir", "demo", *words])
+    return config_of(args).backend_options
 
 
 def test_what_is_given_reaches_the_backend() -> None:
-    use("docker", "--mount", "/a b:/mnt/a", "--mount", "/c:/mnt/c:rw", "--pull", "never")
-    settings = read_settings()
+    given = options_of("--mount", "/a b:/mnt/a", "--mount", "/c:/mnt/c:rw", "--pull", "never")
+    settings = read_settings(**given)
     assert settings.mounts == (Mount("/a b", "/mnt/a"), Mount("/c", "/mnt/c", writable=True))
     assert settings.pull == "never"
-    use("modal", "--image-template", "my/{short}:{task_id}", "--gpu", "T4")
-    assert os.environ["COOPERBENCH_MODAL_GPU"] == "T4"
-    assert image_template() == "my/{short}:{task_id}"
+    assert options_of("--image-template", "my/{short}:{task_id}", "--gpu", "T4") == {
+        "image_template": "my/{short}:{task_id}",
+        "gpu": "T4",
+    }
+    assert options_of() == {}
 
 
 @pytest.mark.parametrize(
-    ("backend", "words", "message"),
+    ("backend", "options", "message"),
     [
-        ("local", ["--mount", "/a:/b"], "--mount is for --backend docker, not local"),
-        ("modal", ["--pull", "never"], "--pull is for --backend docker, not modal"),
-        ("gcp", ["--gpu", "T4"], "--gpu is for --backend modal, not gcp"),
-        ("local", ["--image-template", "published"], "not for --backend local"),
-        ("docker", ["--mount", "/a"], "SOURCE:TARGET"),
-        ("docker", ["--image-template", "{colour}"], "unknown placeholder"),
+        ("local", {"mounts": ["/a:/b"]}, "--mount is for --backend docker, not local"),
+        ("modal", {"pull": "never"}, "--pull is for --backend docker, not modal"),
+        ("gcp", {"gpu": "T4"}, "--gpu is for --backend modal, not gcp"),
+        ("local", {"image_template": "published"}, "--image-template is for .*, not local"),
+        ("docker", {"mounts": ["/a"]}, "SOURCE:TARGET"),
     ],
 )
-def test_what_would_be_ignored_or_is_wrong_is_refused(backend: str, words: list[str], message: str) -> None:
+def test_what_would_be_ignored_or_is_wrong_is_refused(
+    backend: str, options: dict[str, object], message: str
+) -> None:
     with pytest.raises(UserError, match=message):
-        use(backend, *words)
+        get_backend(backend, **options)
 
 
 def test_every_backend_of_ours_cleans_up() -> None:

@@ -1,9 +1,9 @@
 """Finding a backend by its name: ours, those that were registered, entry points, and `module:Class`.
 
-What the command line offers of a backend it finds in attributes of its class, all optional: `flags`, the flags of
-`cooperbench run` and `eval` that it takes, each with the environment variable that it is read from; `clean`, a static
-method that removes what killed processes left and returns a line for each; `about`, a few words for
-`cooperbench doctor` after a successful `check`.
+What the command line offers of a backend it finds in attributes of its class, all optional: `options`, the keywords of
+its constructor that `run` and `evaluate` pass on (`mounts`, `pull`, `gpu`, `image_template`); `clean`, a static method
+that removes what killed processes left and returns a line for each; `about`, a few words for `cooperbench doctor`
+after a successful `check`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from cooperbench.errors import UserError
 from cooperbench.importing import import_named
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection
 
     from cooperbench.sandbox.contract import EvalBackend
 
@@ -29,11 +29,11 @@ _OURS = {
 }
 OUR_BACKENDS = tuple(_OURS)
 
-_registered: dict[str, Callable[[], EvalBackend]] = {}
+_registered: dict[str, Callable[..., EvalBackend]] = {}
 _lock = threading.Lock()
 
 
-def register(name: str, factory: Callable[[], EvalBackend]) -> None:
+def register(name: str, factory: Callable[..., EvalBackend]) -> None:
     """Make a backend available by name; `factory` is called for each `get_backend(name)`. The last one wins."""
     with _lock:
         _registered[name] = factory
@@ -48,12 +48,22 @@ def backend_names() -> tuple[str, ...]:
     )
 
 
-def get_backend(name: str) -> EvalBackend:
-    """A backend by its name, or by `module:Class`; UserError where there is none or it cannot work here."""
-    return find_factory(name)()
+def get_backend(name: str, **options: object) -> EvalBackend:
+    """A backend by its name, or by `module:Class`; UserError where there is none or it cannot work here.
+
+    Of `options` it takes those that its class names; another one is refused.
+    """
+    factory = find_factory(name)
+    for option in options:
+        if option not in _options_of(factory):
+            others = [one for one in OUR_BACKENDS if option in _options_of(find_factory(one))]
+            raise UserError(
+                f"--{option.removesuffix('s').replace('_', '-')} is for --backend {' or '.join(others)}, not {name}"
+            )
+    return factory(**options)
 
 
-def find_factory(name: str) -> Callable[[], EvalBackend]:
+def find_factory(name: str) -> Callable[..., EvalBackend]:
     """What makes a backend, in general its class; UserError where there is none or it cannot be imported."""
     from importlib.metadata import entry_points
 
@@ -68,12 +78,11 @@ def find_factory(name: str) -> Callable[[], EvalBackend]:
     raise UserError(f"unknown backend {name!r}; there are: {', '.join(backend_names())}, or module:Class")
 
 
-def flags_of(name: str) -> Mapping[str, str]:
-    """The flags that a backend takes, each with its environment variable."""
-    return cast("Mapping[str, str]", getattr(find_factory(name), "flags", {}))
+def _options_of(factory: Callable[..., EvalBackend]) -> Collection[str]:
+    return cast("Collection[str]", getattr(factory, "options", ()))
 
 
-def _load_ours(name: str, dotted: str) -> Callable[[], EvalBackend]:
+def _load_ours(name: str, dotted: str) -> Callable[..., EvalBackend]:
     try:
         return _resolve(dotted)
     except ModuleNotFoundError as error:
@@ -83,13 +92,15 @@ def _load_ours(name: str, dotted: str) -> Callable[[], EvalBackend]:
         raise UserError(f"the {name} backend needs {error.name}: {hint}") from error
 
 
-def _load(name: str, dotted: str, load: Callable[[], Callable[[], EvalBackend]]) -> Callable[[], EvalBackend]:
+def _load(
+    name: str, dotted: str, load: Callable[[], Callable[..., EvalBackend]]
+) -> Callable[..., EvalBackend]:
     try:
         return load()
     except (ImportError, AttributeError, ValueError) as error:
         raise UserError(f"backend {name!r} cannot be loaded from {dotted}: {error}") from error
 
 
-def _resolve(dotted: str) -> Callable[[], EvalBackend]:
+def _resolve(dotted: str) -> Callable[..., EvalBackend]:
     module, _, attribute = dotted.partition(":")
-    return cast("Callable[[], EvalBackend]", getattr(import_named(module), attribute))
+    return cast("Callable[..., EvalBackend]", getattr(import_named(module), attribute))

@@ -14,21 +14,21 @@ from cooperbench.cli.arguments import (
     add_sound_only_argument,
     whole_above_zero,
 )
-from cooperbench.cli.containers import add_container_arguments, use_container_arguments
-from cooperbench.cli.run import print_summary
+from cooperbench.cli.run import add_option, print_summary
 from cooperbench.dataset.discovery import resolve_dataset_dir
+from cooperbench.eval.batch.remote import Order
+from cooperbench.runner.config import options
 from cooperbench.runner.display import PlainDisplay, make_display
-from cooperbench.runner.evaluate import (
-    DEFAULT_TEST_SECONDS,
-    evaluate_experiment,
-    recorded_eval_network,
-    select_results,
-)
+from cooperbench.runner.evaluate import evaluate_experiment, recorded_eval_network, select_results
+from cooperbench.runner.experiment import open_backend
 from cooperbench.settings import default_backend, default_eval_network
 from cooperbench.storage import ExperimentPaths
 
 if TYPE_CHECKING:
     import argparse
+
+
+_RUN_OPTIONS = ("test_timeout_seconds", "canary", "image_template", "pull", "mount", "gpu")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,15 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_eval_network_argument(parser)
     add_sound_only_argument(parser)
-    add_container_arguments(parser)
+    for name in _RUN_OPTIONS:
+        add_option(parser, name)
     parser.add_argument("--force", action="store_true", help="judge again what is judged already")
-    parser.add_argument(
-        "--test-timeout",
-        type=whole_above_zero,
-        default=DEFAULT_TEST_SECONDS,
-        metavar="SECONDS",
-        help="how long one test run may take (default: %(default)s)",
-    )
     parser.add_argument(
         "--json", action="store_true", help="for machines: the summary as JSON on stdout, the rest on stderr"
     )
@@ -60,27 +54,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    backend = args.backend or default_backend()
-    use_container_arguments(args, backend)
     paths = ExperimentPaths(Path(args.log_dir), args.name)
+    dataset = resolve_dataset_dir(args.dataset_dir)
     found = select_results(
-        paths,
-        resolve_dataset_dir(args.dataset_dir),
-        args.subset,
-        args.repo,
-        args.task_id,
-        args.features,
-        sound_only=args.sound_only,
+        paths, dataset, args.subset, args.repo, args.task_id, args.features, sound_only=args.sound_only
     )
-    summary = evaluate_experiment(
-        paths,
-        found,
-        concurrency=args.concurrency,
-        force=args.force,
-        backend=backend,
-        test_timeout=args.test_timeout,
-        eval_network=args.eval_network or recorded_eval_network(paths) or default_eval_network(),
-        display=PlainDisplay(sys.stderr) if args.json else make_display(),
-    )
+    network = args.eval_network or recorded_eval_network(paths) or default_eval_network()
+    order = Order(paths, args.concurrency, args.test_timeout_seconds, network, args.canary, found)
+    name = args.backend or default_backend()
+    given = {
+        option.for_backend: getattr(args, field)
+        for field, option in options().items()
+        if option.for_backend and getattr(args, field)
+    }
+    display = PlainDisplay(sys.stderr) if args.json else make_display()
+    summary = evaluate_experiment(order, open_backend(name, given), display, name, force=args.force)
     print_summary(summary, str(paths.root), as_json=args.json)
     return 1 if summary["errors"] else 0

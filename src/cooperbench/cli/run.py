@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING
 from typing import TYPE_CHECKING, Any
 
 from cooperbench.agents.registry import short_name, uses_model
@@ -17,19 +17,18 @@ from cooperbench.cli.arguments import (
     add_sound_only_argument,
     whole_above_zero,
 )
-from cooperbench.cli.containers import add_container_arguments, use_container_arguments
 from cooperbench.report.summary import summary_text
-from cooperbench.runner.api import (
-    plan_experiment,
-    run_experiment,
-)
-from cooperbench.runner.config import GROUPS, WHAT, WHERE, Lineup, Option, RunConfig, make_config, options
+from cooperbench.runner.api import plan_experiment, run_experiment
+from cooperbench.runner.assignment import Assignment
+from cooperbench.runner.config import GROUPS, WHAT, WHERE, RunConfig, make_config, options
 from cooperbench.runner.display import PlainDisplay, make_display
 from cooperbench.settings import default_backend, default_eval_network
 from cooperbench.storage import checked_run_name
 
 if TYPE_CHECKING:
     import argparse
+
+    from cooperbench.runner.config import Option
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,12 +38,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_selection_arguments(parser)
     add_sound_only_argument(parser)
     groups = {title: parser.add_argument_group(title) for title in GROUPS}
-    for field in fields(RunConfig):
-        option = field.metadata.get("option")
-        if option is not None and option.flags:
-            _add_option(groups[option.group], field, option)
+    for name, option in options().items():
+        if option.flags:
+            add_option(groups[option.group], name)
     add_eval_network_argument(groups[WHERE])
-    add_container_arguments(groups[WHERE])
     groups[WHAT].add_argument(
         "--dry-run", action="store_true", help="check everything and say what would be run"
     )
@@ -54,15 +51,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_logs_argument(parser)
 
 
-def _add_option(group: argparse._ArgumentGroup, field: Field[Any], option: Option) -> None:
-    settings: dict[str, Any] = {"dest": field.name, "help": option.help}
-    if isinstance(field.default, bool):
-        settings["action"] = "store_false" if field.default else "store_true"
+def add_option(group: argparse.ArgumentParser | argparse._ArgumentGroup, name: str) -> None:
+    """The argument of an option of a run, as `RunConfig` declares it."""
+    field = RunConfig.__dataclass_fields__[name]
+    option: Option = field.metadata["option"]
+    settings: dict[str, Any] = {"dest": name, "help": option.help, "metavar": option.metavar}
+    default = None if field.default is MISSING else field.default
+    if isinstance(default, bool):
+        settings = {"dest": name, "help": option.help, "action": f"store_{str(not default).lower()}"}
+    elif default == ():
+        settings |= {"action": "append"}
     else:
-        default = None if field.default is MISSING else field.default
         settings |= {
             "default": default if option.cli_default is None else option.cli_default,
-            "metavar": option.metavar,
             "choices": option.choices,
             "type": {int: whole_above_zero, float: above_zero, None: str}[option.above_zero],
         }
@@ -70,8 +71,7 @@ def _add_option(group: argparse._ArgumentGroup, field: Field[Any], option: Optio
 
 
 def execute(args: argparse.Namespace) -> int:
-    config = _config(args)
-    use_container_arguments(args, config.backend)
+    config = config_of(args)
     if args.dry_run:
         return _dry_run(config, as_json=args.json)
     display = PlainDisplay(sys.stderr) if args.json else make_display()
@@ -88,7 +88,7 @@ def print_summary(summary: dict[str, Any], logs: str, *, as_json: bool) -> None:
     )
 
 
-def _config(args: argparse.Namespace) -> RunConfig:
+def config_of(args: argparse.Namespace) -> RunConfig:
     values = {name: getattr(args, name) for name in options()}
     return make_config(
         values
@@ -107,10 +107,10 @@ def automatic_name(args: argparse.Namespace) -> str:
 
     Of several agents or models, all: `coop-msa-gpt-4o+claude-sonnet-4-5-lite`.
     """
-    lineup = Lineup.parse(args.agent, args.model, args.agent_config)
-    parts = [args.setting, "+".join(short_name(name) for name in lineup.agents)]
-    if any(uses_model(name) for name in lineup.agents):
-        parts.append("+".join((name or "").rpartition("/")[2] for name in lineup.models))
+    assignment = Assignment.parse(args.agent, args.model, args.agent_config)
+    parts = [args.setting, "+".join(short_name(name) for name in assignment.agents)]
+    if any(uses_model(name) for name in assignment.agents):
+        parts.append("+".join((name or "").rpartition("/")[2] for name in assignment.models))
     if args.git_enabled:
         parts.append("git")
     if not args.messaging_enabled:

@@ -65,6 +65,11 @@ def run(
     max_cost: float | None = None,
     eval_network: EvalNetwork = "auto",
     sound_only: bool = False,
+    canary: bool = True,
+    image_template: str | None = None,
+    pull: str | None = None,
+    mount: Sequence[str] = (),
+    gpu: str | None = None,
 ) -> None:
     """Run agents on pairs of features and (with `auto_eval`) judge what they did.
 
@@ -75,7 +80,9 @@ def run(
     the working directory. Limits (`step_limit`, `cost_limit` in dollars, `time_limit` in seconds) are per agent;
     hitting one is an outcome. `max_cost` in dollars is for the whole experiment: past it no new pair is started.
     `eval_network`: what test runs reach; `auto` is nothing where the golden patch passes so, else everything.
-    `sound_only` leaves out features whose tests pass without them, as `cooperbench validate` has found.
+    `sound_only` leaves out features whose tests pass without them, as `cooperbench validate` has found. `canary`:
+    confirm successes by a test that must fail. `image_template`, `pull`, `mount` and `gpu` are for backends that have
+    them.
     """
     values = dict(locals())
     for name, field in _OTHER_NAMES.items():
@@ -117,21 +124,17 @@ def check(config: RunConfig, pairs: Sequence[Pair]) -> None:
     patience_seconds()
     config.check_against_disk()
     one_of_each_size = {len(pair.feature_ids): pair for pair in reversed(pairs)}.values()
-    for player in dict.fromkeys(player for pair in one_of_each_size for player in config.players(pair)):
-        agent = get_agent(player.agent)()
+    for one in dict.fromkeys(one for pair in one_of_each_size for one in config.assigned(pair)):
+        agent = get_agent(one.agent)()
         if isinstance(agent, CheckedAgent):
-            agent.check(player.config_path, pairs, config.setting)
-        if (
-            player.model is not None
-            and isinstance(agent, ModelCheckedAgent)
-            and something_to_run(config, pairs)
-        ):
-            agent.check_model(player.model, player.config_path)
+            agent.check(one.config_path, pairs, config.setting)
+        if one.model and isinstance(agent, ModelCheckedAgent) and something_to_run(config, pairs):
+            agent.check_model(one.model, one.config_path)
 
 
 def warm_up(config: RunConfig) -> None:
     """Slow imports of agents begin while sandboxes are being made. Nobody waits for them here."""
-    for name in dict.fromkeys(config.lineup.agents):
+    for name in dict.fromkeys(config.assignment.agents):
         prepare = getattr(get_agent(name), "warm_up", None)
         if callable(prepare):
             threading.Thread(target=_quietly, args=(prepare,), name=_WARM_UP + name, daemon=True).start()
@@ -159,13 +162,11 @@ def plan_experiment(config: RunConfig) -> tuple[Plan, tuple[str, ...]]:
 
 def run_experiment(config: RunConfig, display: Display) -> dict[str, Any]:
     """One experiment, from its configuration to its summary."""
-    from cooperbench.eval import backends
-    from cooperbench.runner.experiment import carry_out
+    from cooperbench.runner.experiment import carry_out, open_backend
 
     pairs, notes = select(config)
     check(config, pairs)
-    # By module attribute: the documentation tells users to replace it there.
-    backend = backends.get_backend(config.backend)
+    backend = open_backend(config.backend, config.backend_options)
     with config.paths.lock():
         config.check_against_disk()
         plan = make_plan(config, pairs)

@@ -7,20 +7,20 @@ check of its value and its place in config.json. Besides, `cooperbench.run` name
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 from cooperbench._version import __version__
 from cooperbench.agents.base import Limits
-from cooperbench.agents.registry import uses_model
 from cooperbench.dataset.discovery import resolve_dataset_dir
 from cooperbench.errors import UserError
+from cooperbench.eval.batch.remote import Order
 from cooperbench.models import SETTINGS, Setting, seats_of
+from cooperbench.runner.assignment import Assigned, Assignment
 from cooperbench.settings import checked_eval_network
 from cooperbench.storage import ExperimentPaths, checked_run_name, read_json, utc_now, write_json
 from cooperbench.team.mailbox import DEFAULT_REDIS_URL
-from cooperbench.text import plural
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -48,13 +48,15 @@ class Option:
     """A number of this type that is above 0."""
     cli_default: Any = None
     """Where the command line has another default than the field; text in `help` may show it."""
+    for_backend: str = ""
+    """The keyword of a backend that it is, if the backend has it."""
     recorded: Literal["identity", "invocation"] | None = "invocation"
     """In config.json: as what must stay the same within an experiment, with every call, or not at all."""
 
 
-def option(*flags: str, **settings: Any) -> dict[str, Option]:
-    """The metadata of a field."""
-    return {"option": Option(flags, **settings)}
+def option(*flags: str, default: Any = MISSING, **settings: Any) -> Any:
+    """A field of `RunConfig`."""
+    return field(default=default, metadata={"option": Option(flags, **settings)})
 
 
 @dataclass(frozen=True)
@@ -64,152 +66,165 @@ class RunConfig:
     run_name: str
     dataset_dir: Path
     logs_dir: Path
-    setting: Setting = field(
-        metadata=option(
-            "--setting",
-            group=WHO,
-            choices=SETTINGS,
-            cli_default="coop",
-            help="one agent a feature, or one for all",
-        )
+    setting: Setting = option(
+        "--setting",
+        group=WHO,
+        choices=SETTINGS,
+        cli_default="coop",
+        help="one agent a feature, or one for all",
     )
-    agent: str = field(
-        metadata=option(
-            "-a",
-            "--agent",
-            group=WHO,
-            cli_default="mini_swe_agent",
-            recorded=None,
-            help="a name, module:Class or ./program, or one for each seat: x,y (default: %(default)s)",
-        )
+    agent: str = option(
+        *("-a", "--agent"),
+        group=WHO,
+        cli_default="mini_swe_agent",
+        recorded=None,
+        help="a name, module:Class or ./program, or one for each seat: x,y (default: %(default)s)",
     )
     """One for all seats, or one for each, with commas; so are the model and the agent config."""
-    model: str | None = field(
-        metadata=option(
-            "-m",
-            "--model",
-            group=WHO,
-            cli_default="vertex_ai/gemini-3-flash-preview",
-            recorded=None,
-            help="any LiteLLM model, or one for each agent: gpt-4o,claude-sonnet-4-5 (default: %(default)s)",
-        )
+    model: str | None = option(
+        *("-m", "--model"),
+        group=WHO,
+        cli_default="vertex_ai/gemini-3-flash-preview",
+        recorded=None,
+        help="any LiteLLM model, or one for each agent: gpt-4o,claude-sonnet-4-5 (default: %(default)s)",
     )
-    backend: str = field(
-        metadata=option(
-            "--backend",
-            recorded="identity",
-            help="local, docker, modal, gcp or module:Class (default: $COOPERBENCH_BACKEND, your config, modal)",
-        )
+    backend: str = option(
+        "--backend",
+        recorded="identity",
+        help="local, docker, modal, gcp or module:Class (default: $COOPERBENCH_BACKEND, your config, modal)",
     )
-    agent_config: str | Path | None = field(
+    agent_config: str | Path | None = option(
+        "--agent-config",
         default=None,
-        metadata=option(
-            "--agent-config",
-            group=WHO,
-            metavar="PATH",
-            help="handed to the agent: its own configuration; a.yaml,b.yaml for one each (a.yaml, for the first only)",
-        ),
+        group=WHO,
+        metavar="PATH",
+        help="handed to the agent: its own configuration; a.yaml,b.yaml for one each (a.yaml, for the first only)",
     )
-    subset: str | None = field(default=None, metadata=option())
-    repo: str | None = field(default=None, metadata=option())
-    task_id: int | None = field(default=None, metadata=option())
-    features: tuple[int, ...] | None = field(default=None, metadata=option())
-    sound_only: bool = field(default=False, metadata=option())
+    subset: str | None = option(default=None)
+    repo: str | None = option(default=None)
+    task_id: int | None = option(default=None)
+    features: tuple[int, ...] | None = option(default=None)
+    sound_only: bool = option(default=False)
     """Without features whose tests pass without them."""
-    messaging_enabled: bool = field(
+    messaging_enabled: bool = option(
+        "--no-messaging",
         default=True,
-        metadata=option(
-            "--no-messaging", group=WHO, recorded="identity", help="agents cannot write to each other"
-        ),
+        group=WHO,
+        recorded="identity",
+        help="agents cannot write to each other",
     )
-    git_enabled: bool = field(
+    git_enabled: bool = option(
+        "--git",
         default=False,
-        metadata=option(
-            "--git", group=WHO, recorded="identity", help="agents share a git remote, `team` (coop only)"
-        ),
+        group=WHO,
+        recorded="identity",
+        help="agents share a git remote, `team` (coop only)",
     )
-    redis_url: str = field(
+    redis_url: str = option(
+        "--redis",
         default=DEFAULT_REDIS_URL,
-        metadata=option(
-            "--redis",
-            group=WHO,
-            metavar="URL",
-            recorded=None,
-            help="where messages go (default: %(default)s)",
-        ),
+        group=WHO,
+        metavar="URL",
+        recorded=None,
+        help="where messages go (default: %(default)s)",
     )
-    concurrency: int = field(
+    concurrency: int = option(
+        *("-c", "--concurrency"),
         default=20,
-        metadata=option(
-            "-c", "--concurrency", above_zero=int, cli_default=30, help="pairs at once (default: %(default)s)"
-        ),
+        above_zero=int,
+        cli_default=30,
+        help="pairs at once (default: %(default)s)",
     )
-    eval_concurrency: int = field(
-        default=10,
-        metadata=option(
-            "--eval-concurrency", above_zero=int, help="evaluations at once (default: %(default)s)"
-        ),
+    eval_concurrency: int = option(
+        "--eval-concurrency", default=10, above_zero=int, help="evaluations at once (default: %(default)s)"
     )
-    network: NetworkPolicy = field(
+    network: NetworkPolicy = option(
+        "--network",
         default="none",
-        metadata=option(
-            "--network", choices=("none", "public"), recorded="identity", help="what agents' sandboxes reach"
-        ),
+        choices=("none", "public"),
+        recorded="identity",
+        help="what agents' sandboxes reach",
     )
-    eval_network: EvalNetwork = field(default="auto", metadata=option(recorded="identity"))
-    max_cost: float | None = field(
+    eval_network: EvalNetwork = option(default="auto", recorded="identity")
+    max_cost: float | None = option(
+        "--max-cost",
         default=None,
-        metadata=option(
-            "--max-cost",
-            above_zero=float,
-            metavar="DOLLARS",
-            help="what the whole experiment may cost: past it no new pair starts (exit code 3)",
-        ),
+        above_zero=float,
+        metavar="DOLLARS",
+        help="what the whole experiment may cost: past it no new pair starts (exit code 3)",
     )
-    step_limit: int | None = field(
+    step_limit: int | None = option(
+        "--step-limit",
         default=None,
-        metadata=option(
-            "--step-limit", above_zero=int, metavar="N", recorded="identity", help="steps an agent may take"
-        ),
+        above_zero=int,
+        metavar="N",
+        recorded="identity",
+        help="steps an agent may take",
     )
-    cost_limit: float | None = field(
+    cost_limit: float | None = option(
+        "--cost-limit",
         default=None,
-        metadata=option(
-            "--cost-limit",
-            above_zero=float,
-            metavar="DOLLARS",
-            recorded="identity",
-            help="what an agent may spend",
-        ),
+        above_zero=float,
+        metavar="DOLLARS",
+        recorded="identity",
+        help="what an agent may spend",
     )
-    time_limit_seconds: float | None = field(
+    time_limit_seconds: float | None = option(
+        "--time-limit",
         default=None,
-        metadata=option(
-            "--time-limit",
-            above_zero=float,
-            metavar="SECONDS",
-            cli_default=DEFAULT_TIME_LIMIT_SECONDS,
-            recorded="identity",
-            help="how long an agent may take (default: %(default)g)",
-        ),
+        above_zero=float,
+        metavar="SECONDS",
+        cli_default=DEFAULT_TIME_LIMIT_SECONDS,
+        recorded="identity",
+        help="how long an agent may take (default: %(default)g)",
     )
-    test_timeout_seconds: int = field(
+    test_timeout_seconds: int = option(
+        "--test-timeout",
         default=600,
-        metadata=option(
-            "--test-timeout",
-            above_zero=int,
-            metavar="SECONDS",
-            recorded=None,
-            help="how long one test run may take (default: %(default)s)",
-        ),
+        above_zero=int,
+        metavar="SECONDS",
+        recorded=None,
+        help="how long one test run may take (default: %(default)s)",
     )
-    auto_eval: bool = field(
+    image_template: str | None = option(
+        "--image-template",
+        default=None,
+        metavar="NAME",
+        for_backend="image_template",
+        help="what task images are called: text with {repo}, {short} and {task_id}, or seeds, or published",
+    )
+    pull: str | None = option(
+        "--pull",
+        default=None,
+        choices=("missing", "always", "never"),
+        for_backend="pull",
+        help="when images are fetched from their registry (docker only; default: missing)",
+    )
+    mount: tuple[str, ...] = option(
+        "--mount",
+        default=(),
+        metavar="SOURCE:TARGET[:rw]",
+        for_backend="mounts",
+        help="a folder of this machine in every container, for debugging (docker only; repeatable)",
+    )
+    gpu: str | None = option(
+        "--gpu",
+        default=None,
+        metavar="TYPE",
+        for_backend="gpu",
+        help="a GPU for every sandbox, e.g. T4 or A100-80GB:2 (if the backend has GPUs)",
+    )
+    canary: bool = option(
+        "--no-canary",
         default=True,
-        metadata=option("--no-auto-eval", group=WHAT, help="do not judge; `cooperbench eval` does it later"),
+        group=WHAT,
+        help="do not confirm successes by a test that must fail: saves a test run for each feature",
     )
-    force: bool = field(
-        default=False,
-        metadata=option("--force", group=WHAT, help="run finished pairs again; earlier attempts are kept"),
+    auto_eval: bool = option(
+        "--no-auto-eval", default=True, group=WHAT, help="do not judge; `cooperbench eval` does it later"
+    )
+    force: bool = option(
+        "--force", default=False, group=WHAT, help="run finished pairs again; earlier attempts are kept"
     )
 
     def __post_init__(self) -> None:
@@ -220,11 +235,11 @@ class RunConfig:
             if option.above_zero is not None and value is not None and value <= 0:
                 raise UserError(f"{name} is {value}; it is above 0")
         checked_eval_network(self.eval_network)
-        missing = [path for path in self.lineup.config_paths if path and not path.exists()]
+        missing = [path for path in self.assignment.config_paths if path and not path.exists()]
         if missing:
             raise UserError(f"{missing[0]}: no such agent config")
         if self.setting == "solo":
-            self.lineup.players(1, "setting solo")
+            self.assignment.for_seats(1, "setting solo")
 
     @property
     def limits(self) -> Limits:
@@ -232,12 +247,25 @@ class RunConfig:
         return Limits(self.step_limit, self.cost_limit, self.time_limit_seconds)
 
     @property
-    def lineup(self) -> Lineup:
-        return Lineup.parse(self.agent, self.model, self.agent_config)
+    def assignment(self) -> Assignment:
+        return Assignment.parse(self.agent, self.model, self.agent_config)
 
-    def players(self, pair: Pair) -> tuple[Player, ...]:
+    @property
+    def order(self) -> Order:
+        """How results are judged."""
+        return Order(
+            self.paths, self.eval_concurrency, self.test_timeout_seconds, self.eval_network, self.canary
+        )
+
+    @property
+    def backend_options(self) -> dict[str, object]:
+        """Those that are given, for `get_backend`."""
+        given = {one.for_backend: getattr(self, name) for name, one in options().items() if one.for_backend}
+        return {keyword: value for keyword, value in given.items() if value}
+
+    def assigned(self, pair: Pair) -> tuple[Assigned, ...]:
         """Who works on a pair, seat by seat."""
-        return self.lineup.players(len(seats_of(pair, self.setting)), pair.label)
+        return self.assignment.for_seats(len(seats_of(pair, self.setting)), pair.label)
 
     @property
     def paths(self) -> ExperimentPaths:
@@ -254,9 +282,9 @@ class RunConfig:
     def identity(self) -> dict[str, Any]:
         """What must stay the same for results to stand in one table."""
         return {
-            "agent": ",".join(self.lineup.agents),
-            "model_name": self.lineup.model_name,
-            "agent_config_sha256": _digests(self.lineup.config_paths),
+            "agent": ",".join(self.assignment.agents),
+            "model_name": self.assignment.model_name,
+            "agent_config_sha256": _digests(self.assignment.config_paths),
             **self._recorded("identity"),
             "dataset": self.dataset_dir.name,
             "dataset_revision": dataset_revision(self.dataset_dir),
@@ -276,7 +304,7 @@ class RunConfig:
         if stored is None:
             return []
         # Earlier versions recorded a model for agents that ask none, too.
-        stored["model_name"] = Lineup.parse(self.agent, stored.get("model_name"), None).model_name
+        stored["model_name"] = Assignment.parse(self.agent, stored.get("model_name"), None).model_name
         return [
             f"{key}: {stored.get(key)!r} → {value!r}"
             for key, value in self.identity().items()
@@ -331,6 +359,7 @@ def make_config(values: Mapping[str, Any]) -> RunConfig:
             "dataset_dir": resolve_dataset_dir(values["dataset_dir"]),
             "logs_dir": Path(values["logs_dir"]),
             "features": None if features is None else tuple(features),
+            "mount": tuple(values["mount"] or ()),
         }
     )
 
@@ -350,77 +379,3 @@ def _digest(config: Path) -> str:
     if config.is_dir():
         return f"folder {config.name}"
     return hashlib.sha256(config.read_bytes()).hexdigest()
-
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Player:
-    """What works in one seat."""
-
-    agent: str
-    model: str | None
-    """None where the agent asks no model."""
-    config_path: Path | None
-
-
-@dataclass(frozen=True)
-class Lineup:
-    """Each has one value for all seats, or one for each; the first is agent1's."""
-
-    agents: tuple[str, ...]
-    models: tuple[str | None, ...]
-    config_paths: tuple[Path | None, ...]
-
-    @classmethod
-    def parse(cls, agent: str, model: str | None, agent_config: str | Path | None) -> Lineup:
-        models = (None,) if model is None else split_values(model, "models")
-        return cls(split_values(agent, "agents"), models, split_paths(agent_config))
-
-    @property
-    def model_name(self) -> str | None:
-        """The models that are asked: one for all seats, or those of the seats with an agent that asks one, in order."""
-        asking = [uses_model(agent) for agent in self.agents]
-        asked = self.models if any(asking) else ()
-        if len(asking) == len(asked):
-            asked = tuple(model for model, asks in zip(asked, asking, strict=True) if asks)
-        return ",".join(model for model in asked if model) or None
-
-    def players(self, seats: int, whose: str) -> tuple[Player, ...]:
-        """One for each seat; `whose` names them in the error for a wrong number."""
-        agents = _dealt(self.agents, seats, "agent", whose)
-        models = _dealt(self.models, seats, "model", whose)
-        configs = _dealt(self.config_paths, seats, "agent config", whose)
-        return tuple(
-            Player(agent, model if uses_model(agent) else None, config)
-            for agent, model, config in zip(agents, models, configs, strict=True)
-        )
-
-
-def split_values(text: str, what: str) -> tuple[str, ...]:
-    values = tuple(part.strip() for part in text.split(","))
-    if not all(values):
-        raise UserError(f"{text!r} is no list of {what}: there is nothing before or after a comma")
-    return values
-
-
-def split_paths(text: str | Path | None) -> tuple[Path | None, ...]:
-    """A path that exists as it stands may have commas in its name. An empty part is a seat without a config."""
-    if text is None:
-        return (None,)
-    if isinstance(text, Path) or "," not in text or Path(text).exists():
-        return (Path(text),)
-    return tuple(Path(part.strip()) if part.strip() else None for part in text.split(","))
-
-
-def _dealt(values: tuple[T, ...], seats: int, noun: str, whose: str) -> tuple[T, ...]:
-    if len(values) == 1:
-        return values * seats
-    if len(values) != seats:
-        given = ",".join("" if value is None else str(value) for value in values)
-        advice = "give one" if seats == 1 else "give one for all or one for each, with commas"
-        raise UserError(
-            f"{plural(len(values), noun)} ({given}) for {plural(seats, 'seat')} in {whose}; {advice}"
-        )
-    return values

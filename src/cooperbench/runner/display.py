@@ -98,7 +98,7 @@ def header_lines(config: RunConfig, plan: Plan) -> list[str]:
         f"Found {plural(len(plan.pairs), 'pair')} of {plural(tasks, 'task')} in {place}",
         f"Running with concurrency={config.concurrency}",
     ]
-    if model := config.lineup.model_name:
+    if model := config.assignment.model_name:
         lines.insert(2, f"Model: {printable(model)}")
     if plan.finished:
         lines.append(f"{plan.finished} of them are finished already (--force runs them again)")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cooperbench.dataset.discovery import discover, load_tasks, resolve_dataset_dir
 from cooperbench.errors import UserError
+from cooperbench.eval.batch.remote import Order
 from cooperbench.models import Pair
 from cooperbench.settings import DOCUMENTED_BACKEND, checked_eval_network
 from cooperbench.storage import DEFAULT_LOGS_DIR, ExperimentPaths, is_finished, read_json
@@ -14,10 +16,9 @@ from cooperbench.storage import DEFAULT_LOGS_DIR, ExperimentPaths, is_finished, 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from cooperbench.eval.batch.remote import Order
     from cooperbench.models import EvalNetwork, Setting
     from cooperbench.runner.display import Display
-    from cooperbench.sandbox.session import SandboxSession
+    from cooperbench.sandbox.contract import EvalBackend
 
 DEFAULT_TEST_SECONDS = 600
 
@@ -37,28 +38,24 @@ def evaluate(
     test_timeout: int = DEFAULT_TEST_SECONDS,
     eval_network: EvalNetwork | None = None,
     sound_only: bool = False,
+    canary: bool = True,
 ) -> None:
     """Judge the pairs of a run that have a result and no evaluation of it yet; with `force`, all of them.
 
     Verdicts are in each pair's eval.json; a summary is printed. `eval_network`: what test runs reach, by default what
     the run was started with. `sound_only`: without features whose tests pass without them, as `validate` has found.
+    `canary`: confirm successes by a test that must fail.
     """
     from cooperbench.report.summary import summary_text
     from cooperbench.runner.display import make_display
+    from cooperbench.runner.experiment import open_backend
 
     paths = ExperimentPaths(Path(logs_dir), run_name)
-    summary = evaluate_experiment(
-        paths,
-        select_results(
-            paths, resolve_dataset_dir(dataset_dir), subset, repo, task_id, features, sound_only=sound_only
-        ),
-        concurrency=concurrency,
-        force=force,
-        backend=backend,
-        test_timeout=test_timeout,
-        eval_network=eval_network or recorded_eval_network(paths) or "auto",
-        display=make_display(),
-    )
+    dataset = resolve_dataset_dir(dataset_dir)
+    found = select_results(paths, dataset, subset, repo, task_id, features, sound_only=sound_only)
+    network = eval_network or recorded_eval_network(paths) or "auto"
+    order = Order(paths, concurrency, test_timeout, network, canary, found)
+    summary = evaluate_experiment(order, open_backend(backend, {}), make_display(), backend, force=force)
     print(summary_text(summary, str(paths.root)))  # noqa: T201  # the documented function prints
 
 
@@ -122,78 +119,35 @@ def _groups_on_disk(paths: ExperimentPaths, setting: Setting, pairs: Iterable[Pa
 
 
 def evaluate_experiment(
-    paths: ExperimentPaths,
-    found: Work,
-    *,
-    concurrency: int,
-    force: bool,
-    backend: str,
-    test_timeout: int,
-    eval_network: EvalNetwork,
-    display: Display,
+    order: Order, backend: EvalBackend, display: Display, backend_name: str, *, force: bool
 ) -> dict[str, Any]:
-    """Judge what has to be judged; the summary of the whole run."""
-    from cooperbench.eval import backends
-    from cooperbench.eval.batch.remote import Order, remote_evaluation_of
+    """Judge what of the order has to be judged; the summary of the whole run."""
     from cooperbench.eval.evaluator import mark_unsound
     from cooperbench.eval.record import is_evaluated
     from cooperbench.eval.reference import ReferenceStore
-    from cooperbench.report.summary import save_summary
-    from cooperbench.sandbox.contract import resource_use_of
-    from cooperbench.sandbox.session import SandboxSession
-    from cooperbench.signals import finished
+    from cooperbench.runner.experiment import evaluate_pairs
     from cooperbench.text import plural
 
-    if concurrency < 1 or test_timeout < 1:
+    if order.concurrency < 1 or order.test_timeout_seconds < 1:
         raise UserError("concurrency and the test timeout are at least 1")
-    chosen = backends.get_backend(backend)
+    paths, store = order.paths, ReferenceStore()
     with paths.lock():
         work = [
             (pair, setting)
-            for pair, setting in found
-            if force or not is_evaluated(paths.pair(pair, setting), pair, setting, eval_network)
+            for pair, setting in order.work
+            if force
+            or not is_evaluated(paths.pair(pair, setting), pair, setting, order.eval_network, order.canary)
         ]
-        store = ReferenceStore()
-        for pair, setting in found:
+        for pair, setting in order.work:
             mark_unsound(paths.pair(pair, setting), pair, store)
-        lines = [f"Evaluating {plural(len(work), 'pair')} of {paths.run_name} on {backend}"]
-        if len(work) < len(found):
-            lines.append(f"{len(found) - len(work)} more are evaluated already (--force judges them again)")
+        lines = [f"Evaluating {plural(len(work), 'pair')} of {paths.run_name} on {backend_name}"]
+        if skipped := len(order.work) - len(work):
+            lines.append(f"{skipped} more are evaluated already (--force judges them again)")
         display.begin(lines, to_run=0, to_judge=len(work))
         try:
-            with SandboxSession(chosen) as session:
-                order = Order(paths, work, concurrency, test_timeout, eval_network)
-                if remote := remote_evaluation_of(chosen):
-                    remote.evaluate_remotely(order, display, session.stop)
-                else:
-                    _judge_here(order, session, display)
+            return evaluate_pairs(replace(order, work=work), backend, display)
         finally:
-            summary = finished(lambda: save_summary(paths, {}, used=resource_use_of(chosen)))
             display.end()
-    return summary
-
-
-def _judge_here(order: Order, session: SandboxSession, display: Display) -> None:
-    """Pair by pair, in sandboxes of the session's backend."""
-    from cooperbench.eval.evaluator import Evaluator
-    from cooperbench.eval.executor import TestExecutor
-    from cooperbench.eval.reference import References
-
-    executor = TestExecutor(session, order.test_timeout_seconds, order.paths.run_name)
-    references = References(executor, order.eval_network, note=display.note)
-    evaluator = Evaluator(order.paths, executor, references)
-
-    def judge(pair: Pair, setting: Setting) -> None:
-        display.evaluated(pair, evaluator.evaluate(pair, setting))
-
-    session.prepare(
-        [pair.task for pair, _ in order.work],
-        lambda task, done, total: display.prepared(task.label, done, total),
-    )
-    pool = session.pool(order.concurrency, "eval")
-    futures = references.begin((pair for pair, _ in order.work), pool, display.referenced)
-    futures += [pool.submit(judge, pair, setting) for pair, setting in order.work]
-    session.drain(futures, lambda _: None)
 
 
 def run_patch_test(
@@ -212,12 +166,12 @@ def run_patch_test(
     `status` is `no_reference` where the golden patch does not pass under the same conditions: then the answer says
     nothing about the patch.
     """
-    from cooperbench.eval import backends
     from cooperbench.eval.executor import TestExecutor
     from cooperbench.eval.reference import References
     from cooperbench.eval.test_side import judged_patch
     from cooperbench.eval.testrun import not_run
     from cooperbench.eval.trees import TreeStore
+    from cooperbench.runner.experiment import open_backend
     from cooperbench.sandbox.session import SandboxSession
 
     (task,) = load_tasks(resolve_dataset_dir(dataset_dir), repo_name, task_id)
@@ -229,7 +183,7 @@ def run_patch_test(
         raise UserError(f"timeout is {timeout}; it is at least 1")
     feature = task.feature(feature_id)
     patch = feature.patch.read_bytes() if agent_patch is None else _read_patch(agent_patch)
-    with SandboxSession(backends.get_backend(backend)) as session:
+    with SandboxSession(open_backend(backend, {})) as session:
         executor = TestExecutor(session, timeout)
         reference = References(executor, checked_eval_network(eval_network)).get(task, feature)
         with TreeStore(executor.base(task)) as store:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,14 +24,101 @@ from cooperbench.storage import error_record, write_json
 from cooperbench.team.mailbox import MemoryMailbox
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from concurrent.futures import Future
 
-    from cooperbench.models import Message, Pair, Task
+    from cooperbench.models import Message, Pair, Setting
     from cooperbench.runner.config import RunConfig
     from cooperbench.runner.display import Display
     from cooperbench.runner.plan import Plan
     from cooperbench.sandbox.contract import EvalBackend
+    from cooperbench.storage import ExperimentPaths
     from cooperbench.team.mailbox import MailboxFactory
+
+Work = tuple["Pair", "Setting"]
+
+
+def open_backend(name: str, options: Mapping[str, object]) -> EvalBackend:
+    """By module attribute: the documentation tells users to replace it there."""
+    from cooperbench.eval import backends
+
+    return backends.get_backend(name, **options)
+
+
+class Experiment:
+    """Sandboxes and evaluations of one call of `run` or `evaluate`."""
+
+    def __init__(self, order: Order, session: SandboxSession, display: Display) -> None:
+        self._order = order
+        self._session = session
+        self._display = display
+        executor = TestExecutor(session, order.test_timeout_seconds, order.paths.run_name)
+        self._references = References(executor, order.eval_network, note=display.note)
+        self._evaluator = Evaluator(order.paths, executor, self._references, canary=order.canary)
+        self._evaluations = session.pool(order.concurrency, "eval")
+        self._remote = remote_evaluation_of(session.backend)
+        self._for_remote: list[Work] = []
+
+    def prepare(self, pairs: Sequence[Pair], judged: Sequence[Work]) -> None:
+        """Images of what agents work on, and of what is judged here."""
+        judged_here = () if self._remote else [pair for pair, _ in judged]
+        tasks = [pair.task for pair in (*pairs, *judged_here)]
+        self._session.prepare(
+            tasks, lambda task, done, total: self._display.prepared(task.label, done, total)
+        )
+
+    def begin(self, work: Sequence[Work], expected: Sequence[Pair] = ()) -> list[Future[Any]]:
+        """Judge these, and run the golden patches of these and of what is `expected` to follow."""
+        futures: list[Future[Any]] = []
+        if not self._remote:
+            pairs = [*expected, *(pair for pair, _ in work)]
+            futures += self._references.begin(pairs, self._evaluations, self._display.referenced)
+        return [*futures, *filter(None, (self.judge(*one) for one in work))]
+
+    def judge(self, pair: Pair, setting: Setting) -> Future[None] | None:
+        """None where it goes elsewhere, with all others, in the end."""
+        if self._remote:
+            self._for_remote.append((pair, setting))
+            return None
+        return self._evaluations.submit(self._judge, pair, setting)
+
+    def finish(self) -> None:
+        if self._remote and self._for_remote:
+            order = replace(self._order, work=self._for_remote)
+            self._remote.evaluate_remotely(order, self._display, self._session.stop)
+
+    def _judge(self, pair: Pair, setting: Setting) -> None:
+        if self._session.stop.is_set():
+            raise Interrupted("stopped")
+        self._display.evaluated(pair, self._evaluator.evaluate(pair, setting))
+
+
+@contextmanager
+def summed_up(
+    paths: ExperimentPaths,
+    backend: EvalBackend,
+    summary: dict[str, Any],
+    expected: Mapping[Setting, Iterable[Pair]],
+    budget: Budget | None = None,
+) -> Iterator[SandboxSession]:
+    """A session after which summary.json is written, whatever happened; `summary` then is what stands there."""
+    try:
+        with SandboxSession(backend) as session:
+            yield session
+    finally:
+        spent = budget.record() if budget else None
+        summary |= finished(lambda: save_summary(paths, expected, spent, resource_use_of(backend)))
+
+
+def evaluate_pairs(order: Order, backend: EvalBackend, display: Display) -> dict[str, Any]:
+    """Judge what the order names; the summary of the whole run."""
+    summary: dict[str, Any] = {}
+    with summed_up(order.paths, backend, summary, {}) as session:
+        experiment = Experiment(order, session, display)
+        experiment.prepare((), order.work)
+        session.drain(experiment.begin(order.work), lambda _: None)
+        experiment.finish()
+    return summary
 
 
 def carry_out(
@@ -37,81 +126,48 @@ def carry_out(
 ) -> dict[str, Any]:
     """The summary, also on disk. KeyboardInterrupt passes through once everything has ended and is summed up."""
     budget = Budget(config.max_cost, 0.0 if config.max_cost is None else spent_on_disk(config.paths))
-    try:
-        with SandboxSession(backend) as session:
-            _Experiment(config, plan, session, display, mailboxes, budget).run()
-    finally:
-        pairs = {config.setting: plan.pairs}
-        summary = finished(
-            lambda: save_summary(config.paths, pairs, budget.record(), resource_use_of(backend))
-        )
+    summary: dict[str, Any] = {}
+    with summed_up(config.paths, backend, summary, {config.setting: plan.pairs}, budget) as session:
+        experiment = Experiment(config.order, session, display)
+        agents = _AgentRuns(config, session, display, mailboxes, budget)
+        to_evaluate: list[Work] = [(pair, config.setting) for pair in plan.to_evaluate]
+        experiment.prepare(plan.to_run, to_evaluate)
+        pool = session.pool(config.concurrency, "pair")
+        first = experiment.begin(to_evaluate, plan.to_run if config.auto_eval else ())
+        first += [pool.submit(agents.run, pair) for pair in plan.to_run]
+
+        def judge_next(pair: Pair | None) -> Future[None] | None:
+            return experiment.judge(pair, config.setting) if pair and config.auto_eval else None
+
+        try:
+            session.drain(first, judge_next)
+        except Interrupted:
+            if agents.stopped_by is not None:
+                raise agents.stopped_by from None
+            raise
+        experiment.finish()
     return summary
 
 
-class _Experiment:
+class _AgentRuns:
+    """Agents at work, pair by pair, from any thread."""
+
     def __init__(
         self,
         config: RunConfig,
-        plan: Plan,
         session: SandboxSession,
         display: Display,
         mailboxes: MailboxFactory | None,
         budget: Budget,
     ) -> None:
         self._config = config
-        self._plan = plan
         self._display = display
         self._session = session
         self._mailboxes = mailboxes
         self._budget = budget
-        self._stopped_by: RunStopped | None = None
-        executor = TestExecutor(session, config.test_timeout_seconds, config.run_name)
-        self._references = References(executor, config.eval_network, note=display.note)
-        self._evaluator = Evaluator(config.paths, executor, self._references)
-        self._remote = remote_evaluation_of(session.backend)
-        self._for_remote: list[Pair] = list(plan.to_evaluate) if self._remote else []
+        self.stopped_by: RunStopped | None = None
 
-    def run(self) -> None:
-        """Runs feed evaluations; both go on until nothing is left. Remote evaluations go out together at the end."""
-        plan, config = self._plan, self._config
-        judged_here = () if self._remote else plan.to_evaluate
-        tasks = [pair.task for pair in (*plan.to_run, *judged_here)]
-        self._session.prepare(tasks, self._prepared)
-        pairs = self._session.pool(config.concurrency, "pair")
-        evaluations = self._session.pool(config.eval_concurrency, "eval")
-
-        def evaluate_next(pair: Pair | None) -> Future[Pair | None] | None:
-            if pair is None or not config.auto_eval:
-                return None
-            if self._remote:
-                self._for_remote.append(pair)
-                return None
-            return evaluations.submit(self._evaluate, pair)
-
-        first: list[Future[Any]] = []
-        if config.auto_eval and not self._remote:
-            # First in their pool, while agents work.
-            to_judge = (*plan.to_run, *judged_here)
-            first += self._references.begin(to_judge, evaluations, self._display.referenced)
-        first += [pairs.submit(self._run_pair, pair) for pair in plan.to_run]
-        first += [evaluations.submit(self._evaluate, pair) for pair in judged_here]
-        try:
-            self._session.drain(first, evaluate_next)
-        except Interrupted:
-            if self._stopped_by is not None:
-                raise self._stopped_by from None
-            raise
-        if self._remote and config.auto_eval:
-            work = [(pair, config.setting) for pair in self._for_remote]
-            order = Order(
-                config.paths, work, config.eval_concurrency, config.test_timeout_seconds, config.eval_network
-            )
-            self._remote.evaluate_remotely(order, self._display, self._session.stop)
-
-    def _prepared(self, task: Task, done: int, total: int) -> None:
-        self._display.prepared(task.label, done, total)
-
-    def _run_pair(self, pair: Pair) -> Pair | None:
+    def run(self, pair: Pair) -> Pair | None:
         """The pair, if there is a result worth evaluating."""
         self._check_stop()
         if not self._budget.lets_start(pair):
@@ -130,7 +186,7 @@ class _Experiment:
             raise
         except RunStopped as error:
             # At once: the next pair would begin before anybody looks at this one.
-            self._stopped_by = error
+            self.stopped_by = error
             self._session.stop.set()
             raise
         except Exception as error:
@@ -150,21 +206,9 @@ class _Experiment:
             self._display.message(pair, message)
 
         make_mailbox = partial(self._mailboxes.make, pair.label) if self._mailboxes else MemoryMailbox
-        pair_run = PairRun(
-            pair,
-            self._config,
-            image,
-            self._session,
-            paths,
-            tell,
-            make_mailbox,
-            on_spend=self._budget.spend,
-        )
+        spend = self._budget.spend
+        pair_run = PairRun(pair, self._config, image, self._session, paths, tell, make_mailbox, spend)
         return pair_run.execute(attempt)
-
-    def _evaluate(self, pair: Pair) -> None:
-        self._check_stop()
-        self._display.evaluated(pair, self._evaluator.evaluate(pair, self._config.setting))
 
     def _check_stop(self) -> None:
         if self._session.stop.is_set():

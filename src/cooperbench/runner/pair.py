@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -14,8 +15,17 @@ from cooperbench.agents.llm import patience_seconds
 from cooperbench.agents.recorder import Recorder
 from cooperbench.agents.registry import get_agent, version_of
 from cooperbench.agents.session import Session
-from cooperbench.diff import PatchError, paths_of
-from cooperbench.errors import AgentFailure, InfraError, Interrupted, RunStopped, SandboxError, UserError
+from cooperbench.errors import (
+    AgentFailure,
+    InfraError,
+    Interrupted,
+    RunStopped,
+    SandboxDestroyed,
+    SandboxError,
+    SandboxTimeout,
+    UserError,
+)
+from cooperbench.eval.trees import MOST_PATCH_BYTES
 from cooperbench.gitcall import GitError
 from cooperbench.models import seats_of, summed_accounts
 from cooperbench.redaction import redact
@@ -32,7 +42,8 @@ if TYPE_CHECKING:
 
     from cooperbench.agents.base import Agent
     from cooperbench.models import Image, Message, Pair, Seat, Usage
-    from cooperbench.runner.config import Player, RunConfig
+    from cooperbench.runner.assignment import Assigned
+    from cooperbench.runner.config import RunConfig
     from cooperbench.sandbox.contract import RichSandbox
     from cooperbench.sandbox.session import SandboxSession
     from cooperbench.storage import PairPaths
@@ -44,7 +55,11 @@ SCRUBBED_GIT_DIR = "/cooperbench/scrubbed.git"
 """Where the harness puts it in sandboxes of other backends."""
 PATCH_FILE = "/cooperbench/work.patch"
 SCRUB_SECONDS = 900
-SNAPSHOT_SECONDS = 900
+SNAPSHOT_SECONDS = 120
+DESTROYED = "sandbox_destroyed"
+"""The outcome of an agent that ended its own sandbox, or made it useless."""
+PATCH_LOST = "patch_lost"
+"""The outcome of an agent whose work could not be taken."""
 
 
 class Start(NamedTuple):
@@ -72,12 +87,17 @@ def prepare_repository(sandbox: RichSandbox, *, already_scrubbed: bool) -> Start
 
 
 def take_patch(sandbox: RichSandbox, start: Start) -> bytes:
-    """What the agent has done so far, whether it committed it or not."""
+    """What the agent has done so far, whether it committed it or not.
+
+    AgentFailure where the agent has broken its git or coreutils, or the patch is too large.
+    """
     script = (files("cooperbench.runner") / "snapshot.sh").read_text()
-    argv = ["bash", "-c", script, "snapshot", REPO_DIR, start.git_dir, PATCH_FILE]
+    argv = ["bash", "-c", script, "snapshot", REPO_DIR, start.git_dir, PATCH_FILE, str(MOST_PATCH_BYTES)]
     done = sandbox.run(argv, timeout_seconds=SNAPSHOT_SECONDS)
+    if done.timed_out:
+        raise AgentFailure(PATCH_LOST, f"the patch could not be taken within {SNAPSHOT_SECONDS} s")
     if done.returncode != 0:
-        raise SandboxError(f"the patch could not be taken: {done.stderr_read().strip()[-300:]}")
+        raise AgentFailure(PATCH_LOST, f"the patch could not be taken: {done.stderr_read().strip()[-300:]}")
     return sandbox.read_file(PATCH_FILE)
 
 
@@ -88,11 +108,11 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Desk:
-    """A seat that is ready to work: sandbox open, repository prepared."""
+class Workplace:
+    """Where an agent works: sandbox open, repository prepared."""
 
     seat: Seat
-    player: Player
+    assigned: Assigned
     sandbox: RichSandbox
     start: Start
 
@@ -117,7 +137,7 @@ class PairRun:
         self._session = session
         self._paths = paths
         self._seats = seats_of(pair, config.setting)
-        self._players = dict(zip(self._seats, config.players(pair), strict=True))
+        self._assigned = dict(zip(self._seats, config.assigned(pair), strict=True))
         self._on_spend = on_spend
         agent_ids = [seat.agent_id for seat in self._seats]
         together = len(agent_ids) > 1
@@ -137,9 +157,9 @@ class PairRun:
         try:
             with ThreadPoolExecutor(len(self._seats), thread_name_prefix="agent") as pool:
                 try:
-                    desks = _gather([pool.submit(self._set_up, seat, sandboxes) for seat in self._seats])
-                    self._check_same_start(desks)
-                    agents = _gather([pool.submit(self._work, desk) for desk in desks])
+                    places = _gather([pool.submit(self._set_up, seat, sandboxes) for seat in self._seats])
+                    self._check_same_start(places)
+                    agents = _gather([pool.submit(self._work, place) for place in places])
                 finally:
                     # On failure whoever still works is torn out of it, so that the pool can end.
                     self._end(sandboxes)
@@ -165,7 +185,7 @@ class PairRun:
             "messages": len(mailbox.messages()) if mailbox else 0,
             **shared,
             **summed_accounts(agents),
-            "base_commit": desks[0].start.commit,
+            "base_commit": places[0].start.commit,
             "backend": self._config.backend,
             "image": self._image.reference,
             "image_digest": self._image.digest,
@@ -179,7 +199,7 @@ class PairRun:
         write_json(self._paths.result, record)
         return record
 
-    def _set_up(self, seat: Seat, sandboxes: list[RichSandbox]) -> Desk:
+    def _set_up(self, seat: Seat, sandboxes: list[RichSandbox]) -> Workplace:
         reaches = self._team.remote.open(self._config.run_name) if self._team.remote is not None else ()
         seconds = self._config.limits.seconds
         # An outage of the model's provider is not the agent's time, but the sandbox has to outlast it.
@@ -200,54 +220,63 @@ class PairRun:
             base_commit=start.commit,
             base_git_dir=start.git_dir,
         )
-        return Desk(seat, self._players[seat], sandbox, start)
+        return Workplace(seat, self._assigned[seat], sandbox, start)
 
-    def _check_same_start(self, desks: Sequence[Desk]) -> None:
-        commits = {desk.start.commit for desk in desks}
+    def _check_same_start(self, places: Sequence[Workplace]) -> None:
+        commits = {place.start.commit for place in places}
         if len(commits) > 1:
             raise InfraError(
                 f"the sandboxes of {self._pair.label} start from different commits: {sorted(commits)}"
             )
 
-    def _work(self, desk: Desk) -> dict[str, Any]:
+    def _work(self, place: Workplace) -> dict[str, Any]:
         """One agent from its first step to its patch, and its part of result.json."""
         started = time.monotonic()
-        files = self._paths.agent(desk.seat.agent_id)
-        player = desk.player
-        make_agent = get_agent(player.agent)
+        files = self._paths.agent(place.seat.agent_id)
+        assigned = place.assigned
+        make_agent = get_agent(assigned.agent)
         version = version_of(make_agent)
-        recorder = Recorder(files, desk.seat, agent=player.agent, model=player.model, agent_version=version)
+        recorder = Recorder(
+            files, place.seat, agent=assigned.agent, model=assigned.model, agent_version=version
+        )
         session = Session(
             pair=self._pair,
-            seat=desk.seat,
+            seat=place.seat,
             setting=self._config.setting,
-            model=player.model,
-            config_path=player.config_path,
-            sandbox=desk.sandbox,
+            model=assigned.model,
+            config_path=assigned.config_path,
+            sandbox=place.sandbox,
             recorder=recorder,
             limits=self._config.limits,
-            inbox=self._team.inboxes.get(desk.seat.agent_id),
+            inbox=self._team.inboxes.get(place.seat.agent_id),
             stop=self._session.stop,
             git_shared=self._team.remote is not None,
             on_spend=self._on_spend,
         )
         try:
             status, error = _run_agent(make_agent, session)
-            self._team.leave(desk.seat.agent_id)
-            patch = take_patch(desk.sandbox, desk.start)
+            self._team.leave(place.seat.agent_id)
+            try:
+                patch = take_patch(place.sandbox, place.start)
+            except (SandboxDestroyed, SandboxTimeout, AgentFailure) as problem:
+                self._check_health(problem)
+                patch = b""
+                if status != DESTROYED:
+                    status = problem.status if isinstance(problem, AgentFailure) else DESTROYED
+                    error = str(problem)
         except BaseException as problem:
             recorder.note(f"broken off: {type(problem).__name__}: {problem}")
             recorder.abandon()
             raise
-        self._session.end(desk.sandbox)
+        self._session.end(place.sandbox)
         files.write_patch(patch)
         recorder.finish(status, session.usage, session.sandbox_seconds, error)
         return {
-            "agent_id": desk.seat.agent_id,
-            "feature_ids": list(desk.seat.feature_ids),
-            "agent": player.agent,
+            "agent_id": place.seat.agent_id,
+            "feature_ids": list(place.seat.feature_ids),
+            "agent": assigned.agent,
             "agent_version": version,
-            "model": player.model,
+            "model": assigned.model,
             "status": status,
             "error": error and redact(error),
             "steps": session.steps,
@@ -259,6 +288,14 @@ class PairRun:
             "ended_at": utc_now(),
             "duration_seconds": round(time.monotonic() - started, 3),
         }
+
+    def _check_health(self, problem: Exception) -> None:
+        """A sandbox that does not answer is the agent's doing only where another one does."""
+        if not isinstance(problem, SandboxTimeout):
+            return
+        options = SandboxOptions("agent", self._config.network)
+        with self._session.sandbox(self._image.reference, timeout_seconds=60, options=options) as other:
+            other.run(["true"], timeout_seconds=30)
 
     def _end(self, sandboxes: list[RichSandbox]) -> None:
         for sandbox in list(sandboxes):
@@ -284,6 +321,8 @@ def _run_agent(make_agent: Callable[[], Agent], session: Session) -> tuple[str, 
         make_agent().run(session)
     except AgentFailure as failure:
         return failure.status, str(failure)
+    except SandboxDestroyed as error:
+        return DESTROYED, str(error)
     except UserError as error:
         raise RunStopped(redact(str(error))) from error
     return SUBMITTED, None
@@ -301,7 +340,6 @@ def _gather(futures: list[Future[T]]) -> list[T]:
 
 
 def _files_changed(patch: bytes) -> list[str]:
-    try:
-        return list(paths_of(patch))
-    except PatchError:
-        return []
+    """As the headers name them, which the harness's own git has written."""
+    names = re.findall(rb'^diff --git "?a/.* "?b/(.*?)"?$', patch, re.MULTILINE)
+    return list(dict.fromkeys(name.decode("utf-8", "replace") for name in names))

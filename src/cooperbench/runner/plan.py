@@ -50,7 +50,9 @@ def make_plan(config: RunConfig, pairs: Sequence[Pair]) -> Plan:
         paths = config.paths.pair(pair, config.setting)
         if not is_finished(paths):
             to_run.append(pair)
-        elif config.auto_eval and not is_evaluated(paths, pair, config.setting, config.eval_network):
+        elif config.auto_eval and not is_evaluated(
+            paths, pair, config.setting, config.eval_network, config.canary
+        ):
             to_evaluate.append(pair)
     return Plan(tuple(pairs), tuple(to_run), tuple(to_evaluate))
 

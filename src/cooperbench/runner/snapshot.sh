@@ -1,8 +1,10 @@
-# snapshot.sh REPO BASE_GIT_DIR OUTPUT: the difference between the base commit and the work tree, as a patch.
+# snapshot.sh REPO BASE_GIT_DIR OUTPUT MOST_BYTES: the difference between the base commit and the work tree, as a patch.
 # Untracked files count, ignored ones do not. Index and object store are ours, so that whatever the agent did to
 # REPO/.git (commits, resets, hooks, config, deletion) does not matter. Run by bash in the agent's sandbox.
 set -euo pipefail
-repo=$1 base=$2 output=$3
+repo=$1 base=$2 output=$3 most=$4
+unset LD_PRELOAD LD_LIBRARY_PATH
+export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 scratch=$(mktemp -d "${output%/*}/snapshot.XXXXXX")
 trap 'rm -rf "$scratch"' EXIT
 mkdir "$scratch/objects"
@@ -16,10 +18,12 @@ export GIT_CONFIG_NOSYSTEM=1 GIT_CONFIG_GLOBAL=/dev/null HOME="$scratch" LC_ALL=
 git() {
     command git -c core.hooksPath=/dev/null -c core.fsmonitor=false -c core.autocrlf=false -c core.safecrlf=false \
         -c core.excludesFile=/dev/null -c core.attributesFile=/dev/null -c core.bare=false -c core.fileMode=true \
-        -c core.untrackedCache=false -c safe.directory='*' "$@"
+        -c core.quotePath=false -c core.untrackedCache=false -c safe.directory='*' "$@"
 }
 git read-tree HEAD
 git add -A --ignore-errors "$repo" || true
 git diff --cached --binary --full-index --no-renames --no-ext-diff --no-textconv --no-color \
     --src-prefix=a/ --dst-prefix=b/ HEAD >"$scratch/patch"
+size=$(stat -c %s "$scratch/patch")
+[ "$size" -le "$most" ] || { echo "it has $size bytes, more than $most" >&2; exit 1; }
 mv "$scratch/patch" "$output"

@@ -339,7 +339,7 @@ def test_the_job_uses_every_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         project="some-project", region="europe-west4", machine_type="n2-standard-4", spot=True, disk_gb=70,
         disk_type="pd-ssd", network="vpc", subnetwork="inner", public_address=False, service_account="a@b.c",
     )  # fmt: skip
-    order = Order(there.paths, [(pair, "coop") for pair in there.pairs], 2, 900, "auto")
+    order = Order(there.paths, 2, 900, "auto", True, [(pair, "coop") for pair in there.pairs])
     entries = [
         make_entry(
             there.paths,

@@ -49,7 +49,7 @@ _backends: weakref.WeakSet[DockerBackend] = weakref.WeakSet()
 class DockerBackend:
     """Sandboxes in containers. What isolates them is said in `sandbox.py`, what can be set in `settings.py`."""
 
-    flags: ClassVar = {"--mount": "COOPERBENCH_DOCKER_MOUNTS", "--pull": "COOPERBENCH_DOCKER_PULL"}
+    options: ClassVar = ("image_template", "mounts", "pull")
     capabilities = Capabilities(
         rich=True,
         streams=True,

@@ -68,7 +68,7 @@ class _Session:
 class ModalBackend:
     """Sandboxes at Modal. What isolates them is said in `sandbox.py`, what can be set in `settings.py`."""
 
-    flags: ClassVar = {"--gpu": "COOPERBENCH_MODAL_GPU"}
+    options: ClassVar = ("gpu", "image_template")
     capabilities = Capabilities(
         rich=True,
         streams=True,

@@ -24,11 +24,12 @@ class Order:
     """All that is to be judged."""
 
     paths: ExperimentPaths
-    work: Sequence[tuple[Pair, Setting]]
     concurrency: int
     """How many at once, at most."""
     test_timeout_seconds: int
     eval_network: EvalNetwork
+    canary: bool
+    work: Sequence[tuple[Pair, Setting]] = ()
 
 
 class Listener(Protocol):

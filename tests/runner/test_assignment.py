@@ -11,7 +11,7 @@ import pytest
 from cooperbench.cli import main
 from cooperbench.errors import UserError
 from cooperbench.models import Pair, Task
-from cooperbench.runner.config import Player
+from cooperbench.runner.assignment import Assigned
 from cooperbench.runner.display import header_lines
 from cooperbench.runner.plan import Plan
 from cooperbench.storage import read_json, write_json
@@ -29,9 +29,9 @@ def test_seats_are_filled_in_order_and_agents_that_ask_nobody_have_no_model(tmp_
     first.touch()
     second.touch()
     config = replace(make_config(tmp_path), agent=f"nop, {THINKER}", model="x, y", agent_config=f"{first},")
-    assert config.players(pair_of(1, 2)) == (Player("nop", None, first), Player(THINKER, "y", None))
+    assert config.assigned(pair_of(1, 2)) == (Assigned("nop", None, first), Assigned(THINKER, "y", None))
     for_all = replace(config, agent=THINKER, model="x", agent_config=str(second))
-    assert for_all.players(pair_of(1, 2, 3)) == (Player(THINKER, "x", second),) * 3
+    assert for_all.assigned(pair_of(1, 2, 3)) == (Assigned(THINKER, "x", second),) * 3
 
 
 @pytest.mark.parametrize(
@@ -49,9 +49,9 @@ def test_seats_are_filled_in_order_and_agents_that_ask_nobody_have_no_model(tmp_
         ({"model": "x,y", "setting": "solo"}, r"2 models \(x,y\) for 1 seat in setting solo; give one"),
     ],
 )
-def test_a_wrong_lineup_is_refused(tmp_path: Path, change: dict[str, Any], said: str) -> None:
+def test_a_wrong_assignment_is_refused(tmp_path: Path, change: dict[str, Any], said: str) -> None:
     with pytest.raises(UserError, match=said):
-        replace(make_config(tmp_path), **change).players(pair_of(1, 2, 3))
+        replace(make_config(tmp_path), **change).assigned(pair_of(1, 2, 3))
 
 
 def test_an_experiment_with_one_value_continues_and_one_with_other_configs_does_not(tmp_path: Path) -> None:
