@@ -106,6 +106,6 @@ def test_an_option_is_the_same_for_the_function_and_the_command() -> None:
             expected = (
                 own_default if own_default is not None and one.name == "concurrency" else parameter.default
             )
-            assert given[one.name] == expected, one.name
+            assert (given[one.name] or None) == (expected or None), one.name
         if one.default is not MISSING and one.name != "time_limit_seconds":
             assert parameter.default == one.default, one.name

@@ -54,6 +54,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
+    name = args.backend or default_backend()
+    given = {
+        option.for_backend: getattr(args, field)
+        for field, option in options().items()
+        if option.for_backend and getattr(args, field)
+    }
+    backend = open_backend(name, given)
     paths = ExperimentPaths(Path(args.log_dir), args.name)
     dataset = resolve_dataset_dir(args.dataset_dir)
     found = select_results(
@@ -61,13 +68,7 @@ def execute(args: argparse.Namespace) -> int:
     )
     network = args.eval_network or recorded_eval_network(paths) or default_eval_network()
     order = Order(paths, args.concurrency, args.test_timeout_seconds, network, args.canary, found)
-    name = args.backend or default_backend()
-    given = {
-        option.for_backend: getattr(args, field)
-        for field, option in options().items()
-        if option.for_backend and getattr(args, field)
-    }
     display = PlainDisplay(sys.stderr) if args.json else make_display()
-    summary = evaluate_experiment(order, open_backend(name, given), display, name, force=args.force)
+    summary = evaluate_experiment(order, backend, display, name, force=args.force)
     print_summary(summary, str(paths.root), as_json=args.json)
     return 1 if summary["errors"] else 0
