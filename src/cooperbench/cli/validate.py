@@ -57,6 +57,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="K",
         help="run base and golden patches K times: tests that do not end alike each time are named and not required",
     )
+    parser.add_argument(
+        "--attacks",
+        action="store_true",
+        help="also try patches that implement nothing and attack the tests: none may be scored as a success",
+    )
     add_eval_network_argument(parser)
     parser.add_argument(
         "--export", type=Path, metavar="FILE", help="write the reference runs to a file, to ship them"
@@ -135,6 +140,7 @@ def _in_sandboxes(
                 executor,
                 concurrency=args.concurrency,
                 repeat=args.repeat,
+                attacks=args.attacks,
                 progress=lambda report: _say(_headline(report)),
             )
     return conflicts, reports

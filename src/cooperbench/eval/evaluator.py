@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from cooperbench.eval.executor import TestExecutor
     from cooperbench.eval.reference import Reference, References, ReferenceStore
     from cooperbench.eval.test_side import JudgedPatch
-    from cooperbench.models import Feature, MergeResult, Pair, Setting
+    from cooperbench.models import Feature, MergeResult, Pair, Setting, Task
     from cooperbench.storage import ExperimentPaths, PairPaths
 
 _Runs: TypeAlias = Mapping[int, TestRun]
@@ -157,7 +157,10 @@ def _judge(
     ]
     confirmation: dict[str, str] = {}
     if overall and canary:
-        confirmation = _confirm(pair, merge.patch, store, executor, references)
+        confirmation = {
+            str(one.feature_id): confirm(pair.task, one, merge.patch, store, executor, references)
+            for one in pair.features
+        }
     for number, answer in confirmation.items():
         if answer == "suspicious":
             overall = False
@@ -181,28 +184,28 @@ def _applied(work: JudgedPatch) -> Applied | None:
     return None
 
 
-def _confirm(
-    pair: Pair, patch: bytes, store: TreeStore, executor: TestExecutor, references: References
-) -> dict[str, str]:
-    """Each feature's tests once more with one that must fail: `confirmed`, `suspicious`, or why it cannot be told."""
-    answers = {}
-    for feature in pair.features:
-        canary = add_canary(feature, store)
-        if canary is None:
-            answers[str(feature.feature_id)] = "no test can be added to these tests"
-            continue
-        conditions = references.get(pair.task, feature).conditions
-        run = executor.run(pair.task, feature, patch, conditions, pair.label, canary.tests)
-        if not canary.was_seen(run) and run.exit_code != 0:
-            # Neither green nor seen: something else went wrong.
-            run = executor.run(pair.task, feature, patch, conditions, pair.label, canary.tests)
-        if canary.was_seen(run):
-            answers[str(feature.feature_id)] = "confirmed"
-        elif references.sees_canary(pair.task, feature):
-            answers[str(feature.feature_id)] = "suspicious"
-        else:
-            answers[str(feature.feature_id)] = "a test that is added is not run with the golden patch either"
-    return answers
+def confirm(
+    task: Task,
+    feature: Feature,
+    patch: bytes,
+    store: TreeStore,
+    executor: TestExecutor,
+    references: References,
+) -> str:
+    """The tests once more with one that must fail: `confirmed`, `suspicious`, or why it cannot be told."""
+    canary = add_canary(feature, store)
+    if canary is None:
+        return "no test can be added to these tests"
+    conditions = references.get(task, feature).conditions
+    run = executor.run(task, feature, patch, conditions, task.label, canary.tests)
+    if not canary.was_seen(run) and run.exit_code != 0:
+        # Neither green nor seen: something else went wrong.
+        run = executor.run(task, feature, patch, conditions, task.label, canary.tests)
+    if canary.was_seen(run):
+        return "confirmed"
+    if references.sees_canary(task, feature):
+        return "suspicious"
+    return "a test that is added is not run with the golden patch either"
 
 
 def _reference_record(reference: Reference) -> dict[str, Any]:

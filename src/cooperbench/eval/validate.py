@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from cooperbench.errors import CooperBenchError, Interrupted
+from cooperbench.eval.attacks import attack_patches
+from cooperbench.eval.evaluator import confirm
 from cooperbench.eval.test_side import judged_patch
 from cooperbench.eval.trees import TreeStore
 
@@ -65,11 +67,14 @@ def missing_files(task: Task) -> Iterable[str]:
 class TaskValidator:
     """Checks one task; a sandbox for each test run, as in an evaluation. What is found is kept as references."""
 
-    def __init__(self, task: Task, executor: TestExecutor, references: References, repeat: int) -> None:
+    def __init__(
+        self, task: Task, executor: TestExecutor, references: References, repeat: int, attacks: bool
+    ) -> None:
         self._task = task
         self._executor = executor
         self._references = references
         self._repeat = repeat
+        self._attacks = attacks
         self._report = TaskReport(task.repo, task.task_id)
 
     def validate(self, features: Sequence[Feature]) -> TaskReport:
@@ -79,6 +84,9 @@ class TaskValidator:
             found = {feature: self._check(feature) for feature in features}
             if self._task.combined_patch.is_file():
                 self._check_combined(found)
+            if self._attacks:
+                for feature, reference in found.items():
+                    self._attack(feature, reference)
         except Interrupted:
             raise
         except (CooperBenchError, OSError) as error:
@@ -120,6 +128,22 @@ class TaskValidator:
             if not run.success:
                 self._report.problems.append(f"feature {feature.feature_id}: {name} fails: {run.error}")
 
+    def _attack(self, feature: Feature, reference: Reference) -> None:
+        """Patches that implement nothing: none may be scored."""
+        if not reference.success:
+            return
+        task, executor = self._task, self._executor
+        with TreeStore(executor.base(task)) as store:
+            side = executor.test_side(task, (feature,), store)
+            for name, patch in attack_patches(feature, store):
+                work = judged_patch(patch, side, store)
+                run = executor.run(task, feature, work.patch, reference.conditions)
+                self._report.checks += 1
+                if not run.held_against(reference).success:
+                    continue
+                if confirm(task, feature, work.patch, store, executor, self._references) != "suspicious":
+                    self._report.problems.append(f"feature {feature.feature_id}: scored: {name}")
+
     def _examine(self, patch: bytes, features: Sequence[Feature], name: str) -> JudgedPatch:
         with TreeStore(self._executor.base(self._task)) as store:
             work = judged_patch(patch, self._executor.test_side(self._task, features, store), store)
@@ -136,13 +160,14 @@ def validate_features(
     *,
     concurrency: int,
     repeat: int,
+    attacks: bool = False,
     progress: Callable[[TaskReport], None],
 ) -> list[TaskReport]:
     """All tasks, side by side; reports in their order."""
     pool = session.pool(concurrency, "validate")
 
     def validate(task: Task) -> TaskReport:
-        report = TaskValidator(task, executor, references, repeat).validate(features[task])
+        report = TaskValidator(task, executor, references, repeat, attacks).validate(features[task])
         progress(report)
         return report
 
