@@ -165,6 +165,8 @@ def _judge(
         if answer == "suspicious":
             overall = False
             suspicious.append({"reason": "canary", "feature": int(number)})
+        elif answer != "confirmed":
+            references.tell(pair.task, "canary", f"successes cannot be confirmed by a canary: {answer}")
     return {
         **agents,
         "merged": merged,

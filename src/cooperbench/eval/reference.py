@@ -212,7 +212,9 @@ class References:
         self._canaries: Once[tuple[Task, int], bool] = Once()
         self._confirmed: Once[tuple[Task, int], Reference] = Once()
         self._lock = threading.Lock()
-        self._told: set[Task] = set()
+        self._needs_more: set[Task] = set()
+        """Tasks of which a golden patch does not pass under the strictest conditions."""
+        self._told: set[tuple[Task, str]] = set()
 
     def get(self, task: Task, feature: Feature) -> Reference:
         """The reference under the strictest conditions that the golden patch passes under; else one that failed."""
@@ -303,7 +305,7 @@ class References:
     def _find(self, task: Task, feature: Feature, *, fresh: bool = False) -> Reference:
         # What one feature of a task needs, the others will need, too.
         kept = tuple(one for one in self._steps if one.installed)
-        *stricter, last = kept if kept and task in self._told else self._steps
+        *stricter, last = kept if kept and task in self._needs_more else self._steps
         for conditions in stricter:
             known = None if fresh else self._load(task, feature, conditions)
             found = known or self._try(task, feature, conditions, last=False)
@@ -393,22 +395,30 @@ class References:
         if reference.image_digest and reference.exit_code is not None:
             self.store.save(reference)
 
+    def tell(self, task: Task, about: str, text: str) -> None:
+        """Say something once for each task."""
+        with self._lock:
+            known = (task, about) in self._told
+            self._told.add((task, about))
+        if not known:
+            self._note(f"{task.label}: {text}")
+
     def _told_of(self, task: Task, found: Reference) -> Reference:
-        """Says once for each task what `auto` came to, where that is not the image as it is without a network."""
-        if found.success and found.conditions != self._steps[0]:
-            with self._lock:
-                known = task in self._told
-                self._told.add(task)
-            if not known:
-                how = (
-                    "with a network"
-                    if found.network == "public"
-                    else "in an image that keeps what its runner installs"
-                )
-                self._note(
-                    f"{task.label}: the golden patch of feature {found.feature_id} does not pass in the bare image"
-                    f" without a network; its tests run {how}"
-                )
+        """Says what `auto` came to, and what verdicts rest on, where that is not what one would expect."""
+        if not found.success:
+            return found
+        if found.conditions != self._steps[0]:
+            self._needs_more.add(task)
+            kept = "in an image that keeps what its runner installs"
+            how = "with a network" if found.network == "public" else kept
+            self.tell(
+                task,
+                "conditions",
+                f"the golden patch of feature {found.feature_id} does not pass in the bare image without a network;"
+                f" its tests run {how}",
+            )
+        if not found.passed_tests:
+            self.tell(task, "names", "its runner does not name the tests that pass; their number decides")
         return found
 
 
