@@ -163,8 +163,8 @@ def test_a_broken_subset_does_not_hide_the_others(dataset: Path, capsys: pytest.
     shown = capsys.readouterr()
     content = json.loads(shown.out)
     assert [subset["name"] for subset in content["subsets"]] == ["lite"]
-    assert "bad.json is not JSON" in content["broken"][0]
-    assert "bad.json is not JSON" in shown.err
+    assert "bad.json cannot be read" in content["broken"][0]
+    assert "bad.json cannot be read" in shown.err
 
 
 def test_no_subsets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -60,7 +60,7 @@ def execute(args: argparse.Namespace) -> int:
     state = "downloaded" if prepared.downloaded else "already there (--force downloads it again)"
     _say(sys.stdout, printable(f"{prepared.path}: {counts}, revision {prepared.revision}, {state}"))
     if prepared.kept is not None:
-        _say(sys.stdout, f"the earlier folder held files of its own and is kept as {prepared.kept}")
+        _say(sys.stdout, f"the earlier folder is kept as {prepared.kept}")
     return 0
 
 
