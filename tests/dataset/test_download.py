@@ -147,7 +147,7 @@ def test_force_with_a_failing_hub_keeps_the_old_one(hub: Hub, dest: Path) -> Non
     prepare(hub, dest)
     before = files_of(dest)
     hub.status_of_everything = 500
-    with pytest.raises(InfraError, match="500 Internal Server Error|500 Server Error"):
+    with pytest.raises(InfraError, match=r"500 Internal Server Error|500 Server Error"):
         prepare(hub, dest, force=True)
     assert files_of(dest) == before
     hub.status_of_everything = None
