@@ -1,4 +1,4 @@
-"""`cooperbench doctor`: what is installed, reachable and configured, and the command that mends what is not."""
+"""`cooperbench doctor`: what is installed, reachable and configured, and what to do about the rest."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from cooperbench.cli.arguments import add_dataset_argument
-from cooperbench.doctor import LOCAL_BACKEND, Asked, Status, examine_all
+from cooperbench.doctor.checks import Asked, Status, examine_all
 from cooperbench.text import printable
 
 if TYPE_CHECKING:
@@ -24,18 +24,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
+    """1 where something is missing that `cooperbench run` needs with the user's defaults."""
     findings = []
     for finding in examine_all(Asked(args.dataset_dir, args.redis)):
         findings.append(finding)
         if not args.json:
+            needed = "needed: " if finding.needed and finding.status is not Status.OK else ""
             mend = f" → {finding.mend}" if finding.mend else ""
             line = (
-                f"{_SIGNS[finding.status]} {finding.status.value:<7} {finding.name}: {finding.detail}{mend}"
+                f"{_SIGNS[finding.status]} {finding.status:<7} {finding.name}: {needed}{finding.detail}{mend}"
             )
             sys.stdout.write(printable(line) + "\n")
             sys.stdout.flush()
+    lacking = [finding.name for finding in findings if finding.needed and finding.status is not Status.OK]
     if args.json:
-        content = {"findings": [{**asdict(finding), "status": finding.status.value} for finding in findings]}
+        content = {"ok": not lacking, "findings": [asdict(finding) for finding in findings]}
         sys.stdout.write(json.dumps(content, indent=2) + "\n")
-    works = any(finding.name == LOCAL_BACKEND and finding.status is Status.OK for finding in findings)
-    return 0 if works else 1
+    elif lacking:
+        sys.stdout.write(f"your defaults need: {', '.join(lacking)}\n")
+    return 1 if lacking else 0
