@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from cooperbench.cli.arguments import add_dataset_argument
+from cooperbench.cli.arguments import add_dataset_argument, add_json_argument, print_json, print_line
 from cooperbench.doctor.checks import Asked, Status, examine_all
-from cooperbench.text import printable
 
 if TYPE_CHECKING:
     import argparse
@@ -20,7 +18,7 @@ _SIGNS = {Status.OK: "✓", Status.MISSING: "-", Status.BROKEN: "✗"}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_dataset_argument(parser)
     parser.add_argument("--redis", metavar="URL", help="a Redis to try (default: that of `run`)")
-    parser.add_argument("--json", action="store_true", help="for machines: one JSON object on stdout")
+    add_json_argument(parser)
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -31,15 +29,12 @@ def execute(args: argparse.Namespace) -> int:
         if not args.json:
             needed = "needed: " if finding.needed and finding.status is not Status.OK else ""
             mend = f" → {finding.mend}" if finding.mend else ""
-            line = (
-                f"{_SIGNS[finding.status]} {finding.status:<7} {finding.name}: {needed}{finding.detail}{mend}"
-            )
-            sys.stdout.write(printable(line) + "\n")
+            what = f"{finding.status:<7} {finding.name}: {needed}{finding.detail}{mend}"
+            print_line(f"{_SIGNS[finding.status]} {what}")
             sys.stdout.flush()
     lacking = [finding.name for finding in findings if finding.needed and finding.status is not Status.OK]
     if args.json:
-        content = {"ok": not lacking, "findings": [asdict(finding) for finding in findings]}
-        sys.stdout.write(json.dumps(content, indent=2) + "\n")
+        print_json({"ok": not lacking, "findings": [asdict(finding) for finding in findings]})
     elif lacking:
-        sys.stdout.write(f"your defaults need: {', '.join(lacking)}\n")
+        print_line(f"your defaults need: {', '.join(lacking)}")
     return 1 if lacking else 0
