@@ -10,6 +10,7 @@ import fcntl
 import os
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -148,12 +149,12 @@ def _lock(descriptor: int, dest: Path) -> None:
 
 def _move(staging: Path, dest: Path) -> Path | None:
     """Put the download into its place; returns where the folder is that was there before."""
-    kept = None
-    if dest.exists() and (not dest.is_dir() or any(dest.iterdir())):
-        number = 1
-        while (kept := dest.with_name(f"{dest.name}.replaced-{number}")).exists():
-            number += 1
-        dest.rename(kept)
+    if not dest.exists() or (dest.is_dir() and not any(dest.iterdir())):
+        staging.rename(dest)
+        return None
+    places = (dest.with_name(f"{dest.name}.replaced-{number}") for number in count(1))
+    kept = next(place for place in places if not place.exists())
+    dest.rename(kept)
     staging.rename(dest)
     return kept
 
