@@ -5,32 +5,23 @@ For telling what a process that is gone has left behind from what belongs to a l
 
 from __future__ import annotations
 
-import subprocess
 from functools import cache
 from pathlib import Path
 
 
 def start_of(pid: int) -> str:
-    """When a process started, in whatever unit there is; empty where there is no such process.
+    """When a process started; empty where there is no such process.
 
     OSError where that cannot be known just now: no process may pass for dead because a file could not be opened.
     """
-    if Path("/proc/self/stat").exists():
-        try:
-            stat = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
-        except (FileNotFoundError, ProcessLookupError):
-            return ""
-        return stat.rpartition(")")[2].split()[19]
-    done = subprocess.run(
-        ["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False
-    )
-    return "-".join(done.stdout.split()).replace("/", "-")
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+    return stat.rpartition(")")[2].split()[19]
 
 
 @cache
 def namespace() -> str:
     """Of process numbers: a process of another one cannot be seen from here, dead or alive."""
-    try:
-        return f"{Path('/proc/self/ns/pid').stat().st_ino:x}"
-    except OSError:
-        return "0"
+    return f"{Path('/proc/self/ns/pid').stat().st_ino:x}"

@@ -26,18 +26,18 @@ def with_retries(
     work: Callable[[int], T],
     stop: threading.Event,
     on_failure: Callable[[int, InfraError], None] = lambda *_: None,
-    attempts: int = ATTEMPTS,
 ) -> T:
     """`work(attempt)`, again after an InfraError; the last one's error is raised. A stop ends it at once."""
-    for attempt in range(1, attempts + 1):
+    attempt = 1
+    while True:
         try:
             return work(attempt)
         except InfraError as error:
             if stop.is_set():
                 raise Interrupted("stopped") from error
             on_failure(attempt, error)
-            if attempt == attempts:
+            if attempt == ATTEMPTS:
                 raise
             if stop.wait(backoff_seconds(attempt)):
                 raise Interrupted("stopped") from error
-    raise AssertionError("unreachable")
+        attempt += 1

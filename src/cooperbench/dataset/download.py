@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 from cooperbench.dataset.discovery import DEMO, load_tasks
 from cooperbench.errors import CooperBenchError, InfraError, UserError
-from cooperbench.storage import read_json, remove_tree, utc_now, write_json
+from cooperbench.storage import read_json, utc_now, write_json
+from cooperbench.temporary import remove_tree
 from cooperbench.text import names_for_error, plural, printable
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cooperbench.gitcall import GitError, git
-from cooperbench.storage import remove_tree
+from cooperbench.temporary import remove_tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
