@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from cooperbench._version import __version__
 from cooperbench.errors import CooperBenchError, InfraError, UserError
 from cooperbench.models import SETTINGS, Pair, Setting
-from cooperbench.redaction import redact
+from cooperbench.secrets import redact
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -11,9 +11,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, NoReturn
 
 from cooperbench._version import __version__
-from cooperbench.envfile import load_env_file
 from cooperbench.errors import CooperBenchError, UserError
-from cooperbench.redaction import redact
+from cooperbench.secrets import load_env_file, redact
 from cooperbench.signals import end_like_ctrl_c, ignore_all
 from cooperbench.text import printable
 
