@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 from cooperbench._version import __version__
 from cooperbench.errors import CooperBenchError, UserError
+from cooperbench.processes import end_like_ctrl_c, ignore_all
 from cooperbench.secrets import load_env_file, redact
-from cooperbench.signals import end_like_ctrl_c, ignore_all
 from cooperbench.text import printable
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from cooperbench.eval.installs import image_with_installs
 from cooperbench.eval.testrun import run_tests
 from cooperbench.eval.trees import SandboxBaseTree
-from cooperbench.once import Once
+from cooperbench.retry import Once
 from cooperbench.sandbox.contract import SandboxOptions, capabilities_of
 
 if TYPE_CHECKING:

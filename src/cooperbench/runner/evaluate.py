@@ -138,10 +138,10 @@ def evaluate_experiment(
     from cooperbench.eval.evaluator import mark_unsound
     from cooperbench.eval.record import is_evaluated
     from cooperbench.eval.reference import ReferenceStore
+    from cooperbench.processes import finished
     from cooperbench.report.summary import save_summary
     from cooperbench.sandbox.contract import resource_use_of
     from cooperbench.sandbox.session import SandboxSession
-    from cooperbench.signals import finished
     from cooperbench.text import plural
 
     if concurrency < 1 or test_timeout < 1:
