@@ -25,7 +25,7 @@ LONGEST_ERROR = 300
 """Characters of the line that `first_error` gives."""
 
 _FRAMEWORKS = (*python.FRAMEWORKS, *javascript.FRAMEWORKS, *compiled.FRAMEWORKS)
-_STRENGTH: tuple[Outcome, ...] = ("skipped", "passed", "failed")
+_FROM_BEST: tuple[Outcome, ...] = ("passed", "skipped", "failed")
 
 _TRACEBACK = "Traceback (most recent call last):"
 _TOOL_ERROR = line(
@@ -90,13 +90,13 @@ def read_outcomes(output: str) -> dict[str, Outcome]:
     """What became of each test that the output names, by an id that is the same in every run.
 
     Many runners name all tests only if they are told to be verbose. A test that is made of others is named
-    like them. Of a test that is named several times the worst counts: failed before passed before skipped.
+    like them. Of a test that is named several times the worst counts: code under test may print that it passed.
     """
     text = readable(output)
     outcomes: dict[str, Outcome] = {}
     for framework in _FRAMEWORKS:
         for test, outcome in framework.outcomes(text):
-            outcomes[test] = max(outcome, outcomes.get(test, "skipped"), key=_STRENGTH.index)
+            outcomes[test] = max(outcome, outcomes.get(test, outcome), key=_FROM_BEST.index)
     return outcomes
 
 
