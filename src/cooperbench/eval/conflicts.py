@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, cast
 from cooperbench.dataset.images import base_commit
 from cooperbench.errors import CooperBenchError, UserError
 from cooperbench.eval.merge import GitBaseTree, PatchRepo
-from cooperbench.gitcall import git_dir_of
+from cooperbench.git import git_dir_of
 from cooperbench.storage import read_json
 
 if TYPE_CHECKING:

@@ -36,7 +36,7 @@ from cooperbench.eval.trees import (
     parse_tree,
     store_parent,
 )
-from cooperbench.gitcall import decode_path, encode_path, git, git_version, last_lines, run_git
+from cooperbench.git import decode_path, encode_path, git, git_version, last_lines, run_git
 from cooperbench.models import MergeResult
 from cooperbench.temporary import owned_prefix
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence, Set
     from types import TracebackType
 
-    from cooperbench.gitcall import GitOutput
+    from cooperbench.git import GitOutput
 
 __all__ = [
     "GITLINK",

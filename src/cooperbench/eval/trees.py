@@ -11,13 +11,13 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Protocol
 
 from cooperbench.errors import SandboxError, UserError
-from cooperbench.gitcall import GitError, decode_path, git, run_git
+from cooperbench.git import GitError, decode_path, git, run_git
 from cooperbench.models import REPO_DIR
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from cooperbench.gitcall import GitOutput
+    from cooperbench.git import GitOutput
     from cooperbench.sandbox.contract import RichSandbox
 
 GITLINK = "160000"

@@ -16,7 +16,7 @@ from cooperbench.agents.registry import get_agent, version_of
 from cooperbench.agents.session import Session
 from cooperbench.diff import PatchError, paths_of
 from cooperbench.errors import AgentFailure, InfraError, Interrupted, RunStopped, SandboxError, UserError
-from cooperbench.gitcall import GitError
+from cooperbench.git import GitError
 from cooperbench.models import seats_of, summed_accounts
 from cooperbench.sandbox import scrub_script
 from cooperbench.sandbox.contract import SandboxOptions

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cooperbench.gitcall import GitError, git
+from cooperbench.git import GitError, git
 from cooperbench.temporary import remove_tree
 
 if TYPE_CHECKING:
