@@ -195,7 +195,7 @@ def summed_accounts(records: Iterable[Mapping[str, Any]]) -> dict[str, float | i
 
 @dataclass(frozen=True)
 class TestCounts:
-    """What a test runner said of itself, summed over all its summaries."""
+    """What a test runner said of itself."""
 
     __test__ = False
 

@@ -84,10 +84,10 @@ def test_table(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert shown.out.splitlines() == [
         "2 repositories, 3 tasks, 7 features, 7 pairs",
         "",
-        "  repository  task    features  pairs",
-        "  alpha_task  task0   1         0",
-        "  beta_task   task3   2, 10     1",
-        "  beta_task   task12  1-3, 5    6",
+        "  repository  task    features    pairs",
+        "  alpha_task  task0   1           0",
+        "  beta_task   task3   2, 10       1",
+        "  beta_task   task12  1, 2, 3, 5  6",
         "",
     ]
     assert shown.err.startswith("note: beta_task/task3/feature4 skipped: no feature.md")

@@ -21,7 +21,6 @@ from cooperbench.text import plural
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
     from pathlib import Path
 
     from cooperbench.dataset.stats import Stats
@@ -107,7 +106,7 @@ def _list(rows: list[_Row]) -> tuple[dict[str, Any], list[Table]]:
         for row in rows
     ]
     cells = [
-        (row.task.repo, f"task{row.task.task_id}", _ranges(row.feature_ids), str(len(row.groups)))
+        (row.task.repo, f"task{row.task.task_id}", ", ".join(map(str, row.feature_ids)), str(len(row.groups)))
         for row in rows
     ]
     title = ", ".join(
@@ -176,17 +175,6 @@ def _stats_cells(name: str, stats: Stats) -> tuple[str, ...]:
     shown = [stats.language, stats.framework, *map(str, numbers)]
     shown += [None if value is None else f"{value:g}" for value in medians]
     return (name, *(NOTHING if cell is None else cell for cell in (*shown, conflicts)))
-
-
-def _ranges(numbers: Sequence[int]) -> str:
-    """`1-3, 5`."""
-    spans: list[tuple[int, int]] = []
-    for number in numbers:
-        if spans and spans[-1][1] == number - 1:
-            spans[-1] = (spans[-1][0], number)
-        else:
-            spans.append((number, number))
-    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
 
 
 def _show_subsets(dataset_dir: Path, args: argparse.Namespace) -> int:
