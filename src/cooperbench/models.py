@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -179,15 +179,7 @@ class Usage:
         }
 
     def __add__(self, other: Usage) -> Usage:
-        return Usage(
-            self.cost + other.cost,
-            self.prompt_tokens + other.prompt_tokens,
-            self.completion_tokens + other.completion_tokens,
-            self.cached_tokens + other.cached_tokens,
-            self.calls + other.calls,
-            self.model_seconds + other.model_seconds,
-            self.unpriced_calls + other.unpriced_calls,
-        )
+        return Usage(*map(sum, zip(astuple(self), astuple(other), strict=True)))
 
 
 ACCOUNTS = (*Usage().accounts(), "sandbox_seconds")
@@ -203,7 +195,7 @@ def summed_accounts(records: Iterable[Mapping[str, Any]]) -> dict[str, float | i
 
 @dataclass(frozen=True)
 class TestCounts:
-    """What a test runner said of itself, summed over all its summaries."""
+    """What a test runner said of itself."""
 
     __test__ = False
 
@@ -215,7 +207,6 @@ class TestCounts:
 
 
 MergeStatus = Literal["clean", "conflict", "identical", "missing_input"]
-MergeStrategy = Literal["plain", "union", "none"]
 
 
 @dataclass(frozen=True)
@@ -224,7 +215,7 @@ class MergeResult:
 
     status: MergeStatus
     """Of the plain three-way merge; this alone decides merge success."""
-    strategy: MergeStrategy
+    strategy: Literal["plain", "union", "none"]
     """How `patch` came to be: plain, union after a conflict, or none where there is no result."""
     patch: bytes
     """From the base commit to the merge; empty where there is no result."""
@@ -245,5 +236,5 @@ class Image:
     """The same without upstream history, for agents; None: the harness removes it in each sandbox."""
     digest: str = ""
     """What identifies the content, recorded with results."""
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
     """What the user should know, e.g. how it was made."""

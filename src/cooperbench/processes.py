@@ -1,36 +1,81 @@
-"""Which process is which: numbers are given out again, a number together with a start time is not.
+"""Processes: which one is which, and signals that end one of ours, each like Ctrl-C.
 
-For telling what a process that is gone has left behind from what belongs to a living one.
+Numbers of processes are given out again, a number together with a start time is not: that tells what a process that is
+gone has left behind from what belongs to a living one.
 """
 
 from __future__ import annotations
 
-import subprocess
+import os
+import signal
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
+T = TypeVar("T")
 
 
 def start_of(pid: int) -> str:
-    """When a process started, in whatever unit there is; empty where there is no such process.
+    """When a process started; empty where there is no such process.
 
     OSError where that cannot be known just now: no process may pass for dead because a file could not be opened.
     """
-    if Path("/proc/self/stat").exists():
-        try:
-            stat = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
-        except (FileNotFoundError, ProcessLookupError):
-            return ""
-        return stat.rpartition(")")[2].split()[19]
-    done = subprocess.run(
-        ["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False
-    )
-    return "-".join(done.stdout.split()).replace("/", "-")
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+    return stat.rpartition(")")[2].split()[19]
 
 
 @cache
 def namespace() -> str:
     """Of process numbers: a process of another one cannot be seen from here, dead or alive."""
+    return f"{Path('/proc/self/ns/pid').stat().st_ino:x}"
+
+
+def end_like_ctrl_c() -> None:
+    """SIGTERM, and SIGHUP (the terminal is closed) unless it is ignored, as under `nohup`.
+
+    SIGINT also where it is ignored: a shell without job control starts everything in the background (`… &` in a script,
+    some CI systems) that way, and `kill -INT` must end it all the same.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, _interrupt)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, _hang_up)
+
+
+def finished(action: Callable[[], T]) -> T:
+    """What an action gives; if Ctrl-C comes meanwhile, it is done once more, and then interrupted."""
     try:
-        return f"{Path('/proc/self/ns/pid').stat().st_ino:x}"
-    except OSError:
-        return "0"
+        return action()
+    except KeyboardInterrupt:
+        action()
+        raise
+
+
+def ignore_all() -> None:
+    """From now on nothing but SIGKILL ends the process before it ends by itself."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _interrupt(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001  # the signal handler's shape
+    raise KeyboardInterrupt
+
+
+def _hang_up(signum: int, frame: FrameType | None) -> None:
+    # It may come twice, from the shell and from the kernel.
+    signal.signal(signum, signal.SIG_IGN)
+    for descriptor in (1, 2):
+        try:
+            os.write(descriptor, b"")
+        except OSError:
+            # The terminal is gone: a line for it must not become an error in the middle of the clean-up.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+    _interrupt(signum, frame)

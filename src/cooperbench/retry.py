@@ -1,17 +1,20 @@
-"""Trying again what failed through nobody's fault, with growing pauses."""
+"""Trying again what failed through nobody's fault, with growing pauses; and doing once what many ask for."""
 
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, TypeVar
+import threading
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from cooperbench.errors import InfraError, Interrupted
 
 if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable
+    from collections.abc import Callable, Hashable
 
 T = TypeVar("T")
+K = TypeVar("K", bound="Hashable")
+V = TypeVar("V")
 ATTEMPTS = 3
 FIRST_PAUSE_SECONDS = 1.0
 
@@ -26,18 +29,45 @@ def with_retries(
     work: Callable[[int], T],
     stop: threading.Event,
     on_failure: Callable[[int, InfraError], None] = lambda *_: None,
-    attempts: int = ATTEMPTS,
 ) -> T:
     """`work(attempt)`, again after an InfraError; the last one's error is raised. A stop ends it at once."""
-    for attempt in range(1, attempts + 1):
+    attempt = 1
+    while True:
         try:
             return work(attempt)
         except InfraError as error:
             if stop.is_set():
                 raise Interrupted("stopped") from error
             on_failure(attempt, error)
-            if attempt == attempts:
+            if attempt == ATTEMPTS:
                 raise
             if stop.wait(backoff_seconds(attempt)):
                 raise Interrupted("stopped") from error
-    raise AssertionError("unreachable")
+        attempt += 1
+
+
+class Once(Generic[K, V]):
+    """By key. A failure is told to everybody who waits for it and not kept: who asks later tries again."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._made: dict[K, Future[V]] = {}
+
+    def get(self, key: K, make: Callable[[], V]) -> V:
+        with self._lock:
+            found = self._made.get(key)
+            future = found or self._made.setdefault(key, Future())
+        if found is None:
+            self._fill(key, future, make)
+        return future.result()
+
+    def forget(self, key: K) -> None:
+        with self._lock:
+            self._made.pop(key, None)
+
+    def _fill(self, key: K, future: Future[V], make: Callable[[], V]) -> None:
+        try:
+            future.set_result(make())
+        except BaseException as error:
+            self.forget(key)
+            future.set_exception(error)

@@ -9,13 +9,18 @@ import json
 import os
 import re
 import shlex
+import sys
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cooperbench.errors import UserError
 from cooperbench.models import EVAL_NETWORKS, EvalNetwork
 from cooperbench.storage import write_json
+
+if TYPE_CHECKING:
+    from types import ModuleType
 
 BACKEND_VARIABLE = "COOPERBENCH_BACKEND"
 DOCUMENTED_BACKEND = "modal"
@@ -150,3 +155,18 @@ def name_value_pairs(value: object) -> dict[str, str]:
         if "=" not in word:
             raise ValueError(f"{word!r} is not NAME=VALUE")
     return {name: text for name, _, text in (word.partition("=") for word in words)}
+
+
+def import_named(name: str) -> ModuleType:
+    """A module that the user names; one that is not installed may lie in the working directory, as with `python -m`."""
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        first = name.partition(".")[0]
+        here = Path.cwd()
+        lies_here = (here / f"{first}.py").is_file() or (here / first / "__init__.py").is_file()
+        if error.name != first or not lies_here or str(here) in sys.path:
+            raise
+    # Last, and only now: a folder here must not pass for a library that is not installed.
+    sys.path.append(str(here))
+    return import_module(name)

@@ -11,11 +11,9 @@ import fcntl
 import json
 import os
 import re
-import shutil
 import stat
 import traceback
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from cooperbench._version import __version__
 from cooperbench.errors import CooperBenchError, InfraError, UserError
 from cooperbench.models import SETTINGS, Pair, Setting
-from cooperbench.redaction import redact
+from cooperbench.secrets import redact
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -52,26 +50,15 @@ def write_bytes(path: Path, data: bytes) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
+    folder = os.open(path.parent, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        os.fsync(folder)
     finally:
-        os.close(descriptor)
+        os.close(folder)
 
 
 def write_text(path: Path, text: str) -> None:
     write_bytes(path, text.encode("utf-8", "surrogateescape"))
-
-
-def append_text(path: Path, text: str) -> None:
-    """For logs that people read; one call is one write."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
-        file.write(text)
 
 
 def write_json(path: Path, content: Mapping[str, Any] | list[Any]) -> None:
@@ -118,34 +105,19 @@ def checked_run_name(name: str) -> str:
     return name
 
 
-@dataclass(frozen=True)
 class AgentPaths:
     """The files of one agent in a pair's folder."""
 
-    folder: Path
-    agent_id: str
-
-    @property
-    def patch(self) -> Path:
-        return self.folder / f"{self.agent_id}.patch"
-
-    @property
-    def log(self) -> Path:
+    def __init__(self, folder: Path, agent_id: str) -> None:
+        self.folder = folder
+        self.agent_id = agent_id
+        self.patch = folder / f"{agent_id}.patch"
+        self.log = folder / f"{agent_id}.log"
         """For people."""
-        return self.folder / f"{self.agent_id}.log"
-
-    @property
-    def trajectory(self) -> Path:
-        return self.folder / self.agent_id / "trajectory.json"
-
-    @property
-    def journal(self) -> Path:
+        self.trajectory = folder / agent_id / "trajectory.json"
+        self.journal = folder / agent_id / "steps.jsonl"
         """Steps as they happen, a JSON line each; trajectory.json takes its place at the end."""
-        return self.folder / self.agent_id / "steps.jsonl"
-
-    @property
-    def patch_link(self) -> Path:
-        return self.folder / self.agent_id / "patch.diff"
+        self.patch_link = folder / agent_id / "patch.diff"
 
     def write_patch(self, patch: bytes) -> None:
         """The patch, and the link to it where older tools look for it."""
@@ -155,43 +127,22 @@ class AgentPaths:
         self.patch_link.symlink_to(Path("..") / self.patch.name)
 
 
-@dataclass(frozen=True)
 class PairPaths:
     """The folder of one pair."""
 
-    folder: Path
-
-    @property
-    def result(self) -> Path:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.result = folder / "result.json"
         """Written last: a pair with it is done."""
-        return self.folder / "result.json"
-
-    @property
-    def conversation(self) -> Path:
-        return self.folder / "conversation.json"
-
-    @property
-    def evaluation(self) -> Path:
-        return self.folder / "eval.json"
-
-    @property
-    def merged_patch(self) -> Path:
-        return self.folder / "merged.patch"
-
-    @property
-    def judgement(self) -> Path:
+        self.conversation = folder / "conversation.json"
+        self.evaluation = folder / "eval.json"
+        self.merged_patch = folder / "merged.patch"
+        self.judgement = folder / "judge.json"
         """A model's opinion of why the pair failed; only where one was asked for."""
-        return self.folder / "judge.json"
-
-    @property
-    def team_bundle(self) -> Path:
+        self.team_bundle = folder / "team.bundle"
         """The branches that agents shared, to be cloned."""
-        return self.folder / "team.bundle"
-
-    @property
-    def team_repository(self) -> Path:
+        self.team_repository = folder / ".team.git"
         """The repository through which they are shared, while the pair runs."""
-        return self.folder / ".team.git"
 
     def test_output(self, subject: str, feature_id: int) -> Path:
         """What the tests of one feature printed about one patch (`agent1`, `merged`, `solo`)."""
@@ -201,29 +152,17 @@ class PairPaths:
         return AgentPaths(self.folder, agent_id)
 
 
-@dataclass(frozen=True)
 class ExperimentPaths:
     """The folder of one experiment."""
 
-    logs_dir: Path
-    run_name: str
-
-    @property
-    def root(self) -> Path:
-        return self.logs_dir / checked_run_name(self.run_name)
-
-    @property
-    def config(self) -> Path:
-        return self.root / "config.json"
-
-    @property
-    def summary(self) -> Path:
-        return self.root / "summary.json"
-
-    @property
-    def error_log(self) -> Path:
+    def __init__(self, logs_dir: Path, run_name: str) -> None:
+        self.logs_dir = logs_dir
+        self.run_name = run_name
+        self.root = logs_dir / checked_run_name(run_name)
+        self.config = self.root / "config.json"
+        self.summary = self.root / "summary.json"
+        self.error_log = self.root / "errors.log"
         """Tracebacks, for whoever mends what broke."""
-        return self.root / "errors.log"
 
     def pair(self, pair: Pair, setting: Setting) -> PairPaths:
         return self.pair_named(setting, pair.task.repo, pair.task.task_id, pair.feature_ids)
@@ -288,7 +227,9 @@ def error_record(paths: ExperimentPaths, pair: Pair, setting: Setting, error: Ex
     expected = isinstance(error, CooperBenchError)
     if not expected:
         trace = "".join(traceback.format_exception(error))
-        append_text(paths.error_log, f"{utc_now()} {pair.label}\n{redact(trace)}\n")
+        paths.root.mkdir(parents=True, exist_ok=True)
+        with paths.error_log.open("a", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(f"{utc_now()} {pair.label}\n{redact(trace)}\n")
     return {
         "status": "error",
         "run_name": paths.run_name,
@@ -307,8 +248,3 @@ def is_finished(paths: PairPaths) -> bool:
     """Has this pair a good result, one that is not run again?"""
     result = read_json(paths.result)
     return result is not None and result.get("status") == "completed"
-
-
-def remove_tree(folder: Path) -> None:
-    """Remove a folder and what is in it; one that is not there is fine."""
-    shutil.rmtree(folder, ignore_errors=True)

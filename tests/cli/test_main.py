@@ -246,6 +246,23 @@ def test_validate_names_what_is_broken(capsys: pytest.CaptureFixture[str], data:
     ]
 
 
+def test_the_tests_that_have_to_pass_are_shown_once_they_are_known(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("COOPERBENCH_CACHE_DIR", str(tmp_path))
+    which = ["--dataset-dir", "demo", "-r", "stencil_task", "-f", "1,2"]
+    code, out, _ = call(capsys, "tasks", "--tests", *which)
+    assert code == 0
+    assert "stencil_task/task0/feature1: not known yet: cooperbench validate finds out" in out
+    assert call(capsys, "validate", "--backend", "local", *which)[0] == 0
+    out = call(capsys, "tasks", "--tests", *which)[1]
+    assert "  tests.test_filters.Filters.test_case\n" in out
+    found = json.loads(call(capsys, "tasks", "--tests", "--json", *which)[1])["features"][0]
+    assert f"stencil_task/task0/feature1: {len(found['expected'])} tests" in out
+    assert (found["repo"], found["task_id"], found["feature"]) == ("stencil_task", 0, 1)
+    assert found["tests_passed"] == len(found["expected"])
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
 def test_a_full_disk_is_one_line() -> None:
     words = [sys.executable, "-m", "cooperbench", "tasks", "--dataset-dir", "demo"]

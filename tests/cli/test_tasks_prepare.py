@@ -82,23 +82,26 @@ def test_table(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_tasks("--dataset-dir", str(dataset)) == 0
     shown = capsys.readouterr()
     assert shown.out.splitlines() == [
-        "repository  task    features  pairs",
-        "alpha_task  task0   1             0",
-        "beta_task   task3   2, 10         1",
-        "beta_task   task12  1-3, 5        6",
         "2 repositories, 3 tasks, 7 features, 7 pairs",
+        "",
+        "  repository  task    features    pairs",
+        "  alpha_task  task0   1           0",
+        "  beta_task   task3   2, 10       1",
+        "  beta_task   task12  1, 2, 3, 5  6",
+        "",
     ]
     assert shown.err.startswith("note: beta_task/task3/feature4 skipped: no feature.md")
 
 
 def test_filters(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_tasks("--dataset-dir", str(dataset), "-s", "lite") == 0
-    assert capsys.readouterr().out.splitlines()[1:] == [
-        "beta_task   task12  1, 3          1",
+    lines = capsys.readouterr().out.splitlines()
+    assert (lines[0], lines[3]) == (
         "1 repository, 1 task, 2 features, 1 pair",
-    ]
+        "  beta_task   task12  1, 3      1",
+    )
     assert run_tasks("--dataset-dir", str(dataset), "-r", "alpha", "-t", "0") == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "1 repository, 1 task, 1 feature, 0 pairs"
+    assert capsys.readouterr().out.splitlines()[0] == "1 repository, 1 task, 1 feature, 0 pairs"
     with pytest.raises(UserError, match="no repository 'gamma'"):
         run_tasks("--dataset-dir", str(dataset), "-r", "gamma")
 
@@ -123,7 +126,7 @@ def test_the_public_shape_in_json(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_stats(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_tasks("--dataset-dir", str(dataset), "--stats") == 0
     shown = capsys.readouterr()
-    assert [line.split() for line in shown.out.splitlines()[1:4]] == [
+    assert [line.split() for line in shown.out.splitlines()[3:6]] == [
         ["alpha_task", "Python", "–", "1", "1", "0", "1", "0", "1", "–"],
         ["beta_task", "Python", "–", "2", "6", "7", "1", "0", "1", "–"],
         ["total", "3", "7", "7", "1", "0", "1", "–"],
@@ -141,7 +144,7 @@ def test_stats(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ]
     assert (content["total"]["conflicts"], content["total"]["judged_pairs"], content["notes"]) == (1, 2, [])
     assert run_tasks("--dataset-dir", str(dataset), "--stats", "-s", "lite") == 0
-    assert capsys.readouterr().out.splitlines()[1].split()[3:] == ["1", "2", "1", "1", "0", "1", "1/1"]
+    assert capsys.readouterr().out.splitlines()[3].split()[3:] == ["1", "2", "1", "1", "0", "1", "1/1"]
     report.write_text('{"conflicts": ["made by something else"]}')
     assert run_tasks("--dataset-dir", str(dataset), "--stats", "-r", "beta") == 0
     assert "cooperbench validate" in capsys.readouterr().err
@@ -149,9 +152,9 @@ def test_stats(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_subsets(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_tasks("--dataset-dir", str(dataset), "--subsets") == 0
-    assert capsys.readouterr().out.splitlines() == [
-        "subset  tasks  pairs  description",
-        "lite        1      1  A \\x1b[31mfew",
+    assert capsys.readouterr().out.splitlines()[2:4] == [
+        "  subset  tasks  pairs  description",
+        "  lite    1      1      A \\x1b[31mfew",
     ]
     with pytest.raises(UserError, match="leave out --repo"):
         run_tasks("--dataset-dir", str(dataset), "--subsets", "-t", "0")
@@ -163,8 +166,8 @@ def test_a_broken_subset_does_not_hide_the_others(dataset: Path, capsys: pytest.
     shown = capsys.readouterr()
     content = json.loads(shown.out)
     assert [subset["name"] for subset in content["subsets"]] == ["lite"]
-    assert "bad.json is not JSON" in content["broken"][0]
-    assert "bad.json is not JSON" in shown.err
+    assert "bad.json cannot be read" in content["broken"][0]
+    assert "bad.json cannot be read" in shown.err
 
 
 def test_no_subsets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

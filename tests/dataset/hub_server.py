@@ -38,8 +38,6 @@ class Hub:
     """Files that are answered with an error."""
     cut_once: dict[str, int] = field(default_factory=dict)
     """Files whose first answer breaks off after so many bytes."""
-    listed_size: dict[str, int] = field(default_factory=dict)
-    served_instead: dict[str, bytes] = field(default_factory=dict)
 
     def add_commit(self, files: dict[str, bytes], branch: str = "main") -> str:
         commit = hashlib.sha1(repr(sorted(files.items())).encode()).hexdigest()
@@ -117,7 +115,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(200, json.dumps(content).encode(), {"Content-Type": "application/json"})
 
     def _entry(self, path: str, data: bytes) -> dict[str, object]:
-        size = self.served.listed_size.get(path, len(data))
+        size = len(data)
         blob = hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
         entry: dict[str, object] = {"type": "file", "path": path, "size": size, "oid": blob}
         if path in self.served.large_files:
@@ -130,7 +128,6 @@ class _Handler(BaseHTTPRequestHandler):
         if data is None or path in hub.status_of:
             self._send(hub.status_of.get(path, 404), b"")
             return
-        data = hub.served_instead.get(path, data)
         etag = f'"{hashlib.sha1(data).hexdigest()}"'
         headers = {"ETag": etag, "X-Repo-Commit": revision, "Accept-Ranges": "bytes"}
         status, start = 200, 0

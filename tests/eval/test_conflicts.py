@@ -220,5 +220,5 @@ def test_base_trees_may_come_from_elsewhere(tmp_path: Path) -> None:
 def test_a_source_of_commits_is_needed(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--repos DIR"):
         golden_conflicts([])
-    with pytest.raises(UserError, match="there is no folder"):
+    with pytest.raises(UserError, match="--repos DIR"):
         golden_conflicts([], repos_dir=tmp_path / "nowhere")

@@ -85,7 +85,8 @@ _NODE = {
         (outputs.NODE_TAP, _NODE),
         (outputs.NODE_SPEC_WITHOUT_SUMMARY, {}),
         ("PASSED a.py::t\nFAILED a.py::t\nSKIPPED a.py::t - x\n", {"failed": ["a.py::t"]}),
-        ("\x1b[32mPASSED\x1b[0m a.py::\x1b[1mt\x1b[0m\r\nSKIPPED a.py::t - x\n", {"passed": ["a.py::t"]}),
+        ("\x1b[32mPASSED\x1b[0m a.py::\x1b[1mt\x1b[0m\r\n", {"passed": ["a.py::t"]}),
+        ("SKIPPED a.py::t - x\nPASSED a.py::t\n", {"skipped": ["a.py::t"]}),
         ("ok 1 - name\n  ✓ name\n ✓ name\ntest it ... okay\nwork (here) ... done\n", {}),
     ],
 )  # fmt: skip

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cooperbench.gitcall import GitError
+from cooperbench.git import GitError
 from cooperbench.team.bare_repository import BareRepository
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cooperbench import redaction
+from cooperbench import secrets
 from cooperbench.agents.worker import model_faults
 from cooperbench.errors import AgentFailure, CooperBenchError, InfraError, UserError
 from cooperbench.models import Usage
@@ -155,7 +155,7 @@ def check_model(model: str, kwargs: Mapping[str, Any]) -> None:
             raise UserError(f"model {shown!r}: there are no credentials for {provider}: {advice}")
         return
     absent = litellm.validate_environment(model)["missing_keys"]
-    keys = [name for name in absent if redaction.is_secret_name(name)]
+    keys = [name for name in absent if secrets.is_secret_name(name)]
     if keys:
         raise UserError(
             f"model {shown!r} needs {' or '.join(keys)}: set it in the environment or in .env, "
@@ -168,8 +168,8 @@ def remember_secrets(kwargs: Mapping[str, Any]) -> None:
     for name, value in kwargs.items():
         if isinstance(value, dict):
             remember_secrets({str(key): inner for key, inner in value.items()})
-        elif isinstance(value, str) and (redaction.is_secret_name(name) or name.lower() == "authorization"):
-            redaction.remember(value.removeprefix("Bearer "), name)
+        elif isinstance(value, str) and (secrets.is_secret_name(name) or name.lower() == "authorization"):
+            secrets.remember(value.removeprefix("Bearer "), name)
 
 
 def patience_seconds() -> float:
@@ -271,7 +271,7 @@ def error_text(error: BaseException) -> str:
 def _cleaned(text: str) -> str:
     # mini-swe-agent adds advice about a command of its own.
     advice = " You can permanently set your API key with `mini-extra config set KEY VALUE`."
-    return printable(redaction.redact(text.replace(advice, "")))
+    return printable(secrets.redact(text.replace(advice, "")))
 
 
 def retry_after_seconds(error: BaseException) -> float | None:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from cooperbench.models import Usage
-from cooperbench.redaction import redact
+from cooperbench.secrets import redact
 from cooperbench.storage import AgentPaths, read_json, utc_now, write_json
 from cooperbench.text import head_and_tail, printable
 

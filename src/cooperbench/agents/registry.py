@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cooperbench.errors import UserError
-from cooperbench.importing import import_named
+from cooperbench.settings import import_named
 
 if TYPE_CHECKING:
     from collections.abc import Callable

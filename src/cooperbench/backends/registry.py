@@ -12,7 +12,7 @@ import threading
 from typing import TYPE_CHECKING, cast
 
 from cooperbench.errors import UserError
-from cooperbench.importing import import_named
+from cooperbench.settings import import_named
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection

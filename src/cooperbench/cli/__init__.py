@@ -11,10 +11,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, NoReturn
 
 from cooperbench._version import __version__
-from cooperbench.envfile import load_env_file
 from cooperbench.errors import CooperBenchError, UserError
-from cooperbench.redaction import redact
-from cooperbench.signals import end_like_ctrl_c, ignore_all
+from cooperbench.processes import end_like_ctrl_c, ignore_all
+from cooperbench.secrets import load_env_file, redact
 from cooperbench.text import printable
 
 if TYPE_CHECKING:
@@ -42,32 +41,6 @@ EXIT_USAGE = 2
 EXIT_OVER_BUDGET = 3
 EXIT_INTERRUPTED = 130
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-
-
-class _ImmediateExit:
-    """Ends this process as soon as what is registered with `atexit` is done, without the interpreter's own end.
-
-    Once a model has been asked, that takes seconds (it takes apart thousands of modules), and it may never come: a
-    thread that it stops in the middle of an import keeps the import's lock, and finalizers of LiteLLM wait for that
-    lock. To be made before anything else registers with `atexit`: what is registered first comes last.
-    """
-
-    def __init__(self) -> None:
-        self.code: int | None = None
-        """The exit code; without one the interpreter ends as it always does."""
-        atexit.register(self._exit)
-
-    def _exit(self) -> None:
-        if self.code is None:
-            return
-        try:
-            for stream in (sys.stdout, sys.stderr):
-                if stream is not None:
-                    stream.flush()
-        except (OSError, ValueError):
-            # The interpreter meets it, too, and has a message and an exit code for it.
-            return
-        os._exit(self.code)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -99,14 +72,31 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The exit code.
 
     0 all ran, 1 some pairs ended in infrastructure errors, 2 usage, 3 the budget (`--max-cost`) ended it before all
-    pairs were run, 130 interrupted. Without `argv` this is the whole of a process, which then ends at once
-    (`_ImmediateExit`).
+    pairs were run, 130 interrupted. Without `argv` this is the whole of a process, which then ends at once.
     """
     if argv is not None:
         return _execute(list(argv))
-    immediate_exit = _ImmediateExit()
-    immediate_exit.code = _execute(sys.argv[1:])
-    return immediate_exit.code
+    codes: list[int] = []
+    # Before anything else registers: what is registered first comes last.
+    atexit.register(_end_process, codes)
+    codes.append(_execute(sys.argv[1:]))
+    return codes[0]
+
+
+def _end_process(codes: list[int]) -> None:
+    """End without the interpreter's own end, unless there is no exit code.
+
+    Once a model has been asked, that takes seconds (it takes apart thousands of modules), and it may never come: a
+    thread that it stops in the middle of an import keeps the import's lock, and finalizers of LiteLLM wait for it.
+    """
+    try:
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+    except (OSError, ValueError):
+        return  # the interpreter meets it, too, and has a message and an exit code for it
+    if codes:
+        os._exit(codes[0])
 
 
 def _execute(words: list[str]) -> int:

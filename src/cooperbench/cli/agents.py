@@ -1,14 +1,13 @@
-"""`cooperbench agents`: the frameworks that live in environments of their own, and which agents there are."""
+"""`cooperbench agents`: which agents there are, and the frameworks that live in environments of their own."""
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cooperbench.agents.environments import FRAMEWORKS, find_environment, get_framework, install, remove
 from cooperbench.agents.registry import agent_names
+from cooperbench.cli.arguments import add_json_argument, print_json, print_line, print_note
 
 if TYPE_CHECKING:
     import argparse
@@ -16,19 +15,13 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    listing = actions.add_parser("list", help="agents, and which frameworks are installed")
-    listing.add_argument("--json", action="store_true", help="for machines")
+    add_json_argument(actions.add_parser("list", help="agents, and which frameworks are installed"))
     installing = actions.add_parser("install", help="make the environment of a framework, or make it anew")
     installing.add_argument("name", help=", ".join(FRAMEWORKS))
-    installing.add_argument(
-        "--from",
-        dest="source",
-        metavar="PATH_OR_GIT_URL",
-        help="the framework's source, where it has no release",
-    )
-    installing.add_argument(
-        "--python", type=Path, metavar="PATH", help="the interpreter to use (default: found)"
-    )
+    source = "the framework's source, where it has no release"
+    installing.add_argument("--from", dest="source", metavar="PATH_OR_GIT_URL", help=source)
+    python = "the interpreter to use (default: found)"
+    installing.add_argument("--python", type=Path, metavar="PATH", help=python)
     removing = actions.add_parser("remove", help="remove the environment of a framework")
     removing.add_argument("name", help=", ".join(FRAMEWORKS))
 
@@ -37,24 +30,18 @@ def execute(args: argparse.Namespace) -> int:
     match args.action:
         case "install":
             framework = get_framework(args.name)
-            made = install(framework, source=args.source, python=args.python, say=_say)
-            sys.stdout.write(
-                f"{framework.name} {made.version} is installed; use it with -a {framework.name}\n"
-            )
+            made = install(framework, source=args.source, python=args.python, say=print_note)
+            print_line(f"{framework.name} {made.version} is installed; use it with -a {framework.name}")
         case "remove":
             found = remove(get_framework(args.name))
-            sys.stdout.write(f"{args.name} is removed\n" if found else f"{args.name} was not installed\n")
+            print_line(f"{args.name} is removed" if found else f"{args.name} was not installed")
         case _:
             _list(as_json=args.json)
     return 0
 
 
-def _say(line: str) -> None:
-    sys.stderr.write(f"{line}\n")
-
-
 def _list(*, as_json: bool) -> None:
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name in sorted({*agent_names(), *FRAMEWORKS}):
         framework = FRAMEWORKS.get(name)
         environment = find_environment(framework) if framework else None
@@ -70,18 +57,13 @@ def _list(*, as_json: bool) -> None:
             }
         )
     if as_json:
-        sys.stdout.write(json.dumps(rows, indent=2) + "\n")
+        print_json(rows)
         return
-    width = max(len(str(row["agent"])) for row in rows)
+    width = max(len(row["agent"]) for row in rows)
     for row in rows:
-        sys.stdout.write(f"{row['agent']:<{width}}  {_state(row)}\n")
-
-
-def _state(row: dict[str, object]) -> str:
-    if not row["framework"]:
-        return "part of cooperbench"
-    if not row["installed"]:
-        return f"not installed: {row['install']}"
-    size = row["size_bytes"]
-    megabytes = f", {size // 1_000_000} MB" if isinstance(size, int) else ""
-    return f"{row['version']}, Python of {row['python']}{megabytes}"
+        state = "part of cooperbench"
+        if row["framework"] and row["installed"]:
+            state = f"{row['version']}, Python of {row['python']}, {(row['size_bytes'] or 0) // 1_000_000} MB"
+        elif row["framework"]:
+            state = f"not installed: {row['install']}"
+        print_line(f"{row['agent']:<{width}}  {state}")

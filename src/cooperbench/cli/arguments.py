@@ -1,95 +1,133 @@
-"""Arguments that several commands share, and how their text is read."""
+"""What several commands share: arguments, how their text is read, and how results are printed."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
-import re
+import sys
+from typing import TYPE_CHECKING, TypeVar
 
 from cooperbench.models import EVAL_NETWORKS
 from cooperbench.settings import BACKEND_VARIABLE, DOCUMENTED_BACKEND
+from cooperbench.text import printable
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cooperbench.dataset.discovery import Selection
+
+N = TypeVar("N", int, float)
 BACKEND_DEFAULT = f"${BACKEND_VARIABLE}, your config, {DOCUMENTED_BACKEND}"
 """Of `--backend`, for its help."""
-_NUMBER = re.compile(r"[0-9]{1,9}")
+
+
+def number(kind: Callable[[str], N], wanted: str, is_valid: Callable[[N], bool]) -> Callable[[str], N]:
+    """A reader for argparse."""
+
+    def read(text: str) -> N:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = None
+        if value is None or not is_valid(value):
+            raise argparse.ArgumentTypeError(f"{text!r} is not {wanted}")
+        return value
+
+    return read
+
+
+whole_above_zero = number(int, "a whole number above 0", lambda value: value > 0)
+above_zero = number(float, "a number above 0", lambda value: 0 < value < math.inf)
+_feature = number(int, "a feature's number", lambda value: value >= 0)
+_task = number(int, "a task's number, e.g. 12 or task12", lambda value: value >= 0)
 
 
 def feature_list(text: str) -> list[int]:
-    """`1,2` as numbers; for argparse."""
-    parts = [part.strip() for part in text.split(",")]
-    wrong = next((part for part in parts if not _NUMBER.fullmatch(part)), None)
-    if wrong is not None:
+    """`1,2` as numbers."""
+    try:
+        return [_feature(part.strip()) for part in text.split(",")]
+    except argparse.ArgumentTypeError as error:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not a list of feature numbers, e.g. 1,2 ({wrong!r} is none)"
-        )
-    return [int(part) for part in parts]
+            f"{text!r} is not a list of feature numbers, e.g. 1,2 ({error})"
+        ) from None
 
 
 def task_number(text: str) -> int:
-    """`12` or `task12`; for argparse."""
-    number = text.removeprefix("task")
-    if not _NUMBER.fullmatch(number):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a task's number, e.g. 12 or task12")
-    return int(number)
+    """`12` or `task12`."""
+    return _task(text.removeprefix("task"))
 
 
 def add_dataset_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--dataset-dir",
-        metavar="DIR",
-        help="the dataset's folder, or `demo` for the one in the package"
-        " (default: $COOPERBENCH_DATASET_DIR or dataset)",
-    )
+    folder = "the dataset's folder, or `demo` for the one in the package"
+    default = "(default: $COOPERBENCH_DATASET_DIR or dataset)"
+    parser.add_argument("--dataset-dir", metavar="DIR", help=f"{folder} {default}")
 
 
 def add_selection_arguments(parser: argparse.ArgumentParser) -> None:
     """Which pairs: subset, repo, task_id, features and dataset_dir of the parsed arguments."""
-    group = parser.add_argument_group("which pairs")
-    group.add_argument("-s", "--subset", metavar="NAME", help="only a named subset, e.g. lite")
-    group.add_argument("-r", "--repo", metavar="REPO", help="only one repository, e.g. llama_index_task")
-    group.add_argument("-t", "--task", dest="task_id", type=task_number, metavar="ID", help="only this task")
-    group.add_argument(
-        "-f", "--features", type=feature_list, metavar="1,2", help="only these features together, two or more"
-    )
+    add = parser.add_argument_group("which pairs").add_argument
+    add("-s", "--subset", metavar="NAME", help="only a named subset, e.g. lite")
+    add("-r", "--repo", metavar="REPO", help="only one repository, e.g. llama_index_task")
+    add("-t", "--task", dest="task_id", type=task_number, metavar="ID", help="only this task")
+    together = "only these features together, two or more"
+    add("-f", "--features", type=feature_list, metavar="1,2", help=together)
     add_dataset_argument(parser)
 
 
-def add_sound_only_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--sound-only",
-        action="store_true",
-        help="leave out unsound pairs: those with tests that pass without the feature",
+def selected_pairs(args: argparse.Namespace) -> Selection:
+    """What `add_selection_arguments` asked for."""
+    from cooperbench.dataset.discovery import discover, resolve_dataset_dir
+
+    return discover(
+        resolve_dataset_dir(args.dataset_dir),
+        subset=args.subset,
+        repo=args.repo,
+        task_id=args.task_id,
+        features=args.features,
     )
+
+
+def add_sound_only_argument(parser: argparse.ArgumentParser) -> None:
+    unsound = "leave out unsound pairs: those with tests that pass without the feature"
+    parser.add_argument("--sound-only", action="store_true", help=unsound)
 
 
 def add_logs_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--log-dir", default="logs", metavar="DIR", help="where results are (default: %(default)s)"
-    )
+    where = "where results are (default: %(default)s)"
+    parser.add_argument("--log-dir", default="logs", metavar="DIR", help=where)
+
+
+def add_json_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="for machines: one JSON object on stdout")
+
+
+def add_report_arguments(parser: argparse.ArgumentParser) -> None:
+    """Of `report` and `compare`."""
+    from cooperbench.report import METHODS
+
+    how = "how intervals are made (default: %(default)s)"
+    parser.add_argument("--interval", choices=METHODS, default="clustered", help=how)
+    parser.add_argument("--anyway", action="store_true", help="take runs of different datasets together")
+    add_sound_only_argument(parser)
+    add_json_argument(parser)
+    add_logs_argument(parser)
 
 
 def add_eval_network_argument(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
-    parser.add_argument(
-        "--eval-network",
-        choices=EVAL_NETWORKS,
-        help="what test runs reach; auto: nothing where the golden patch passes so, else everything"
-        " (default: $COOPERBENCH_EVAL_NETWORK, your config, auto)",
-    )
+    reach = "what test runs reach; auto: nothing where the golden patch passes so, else everything"
+    default = "(default: $COOPERBENCH_EVAL_NETWORK, your config, auto)"
+    parser.add_argument("--eval-network", choices=EVAL_NETWORKS, help=f"{reach} {default}")
 
 
-def whole_above_zero(text: str) -> int:
-    """For argparse."""
-    if not _NUMBER.fullmatch(text) or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
-    return int(text)
+def print_line(line: str) -> None:
+    sys.stdout.write(printable(line) + "\n")
 
 
-def above_zero(text: str) -> float:
-    """For argparse."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not (math.isfinite(number) and number > 0):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
-    return number
+def print_note(line: str) -> None:
+    """Beside the result: on stderr."""
+    sys.stderr.write(printable(line) + "\n")
+
+
+def print_json(content: object) -> None:
+    sys.stdout.write(json.dumps(content, indent=2) + "\n")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 from cooperbench.backends.registry import OUR_BACKENDS, find_factory
+from cooperbench.cli.arguments import print_line, print_note
 from cooperbench.errors import CooperBenchError, UserError
-from cooperbench.text import printable
+from cooperbench.settings import default_cache_dir
+from cooperbench.temporary import remove_tree
 
 if TYPE_CHECKING:
     import argparse
@@ -18,51 +19,30 @@ NEARBY = ("local", "docker")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--backend",
-        choices=OUR_BACKENDS,
-        help=f"where to look (default: {' and '.join(NEARBY)}, if it answers)",
-    )
-    parser.add_argument(
-        "--templates",
-        action="store_true",
-        help="local: also the prepared tasks; the next run makes them again",
-    )
+    where = f"where to look (default: {' and '.join(NEARBY)}, if it answers)"
+    parser.add_argument("--backend", choices=OUR_BACKENDS, help=where)
+    also = "local: also the prepared tasks; the next run makes them again"
+    parser.add_argument("--templates", action="store_true", help=also)
 
 
 def execute(args: argparse.Namespace) -> int:
     if args.templates and args.backend not in (None, "local"):
         raise UserError("--templates is for --backend local; see `cooperbench images clean`")
-    if args.backend:
-        removed = _clean(args.backend)
-    else:
-        removed = [line for name in NEARBY for line in _clean_if_there(name)]
-    if args.templates:
-        removed += _remove_templates()
-    sys.stdout.write("".join(f"removed {printable(line)}\n" for line in removed) or "nothing was left over\n")
+    removed: list[str] = []
+    for name in (args.backend,) if args.backend else NEARBY:
+        clean: Callable[[], list[str]] = getattr(find_factory(name), "clean", list)
+        try:
+            removed += clean()
+        except CooperBenchError as error:
+            if args.backend:
+                raise
+            print_note(f"{name}: not looked at: {str(error).partition('; ')[0]}")
+    templates = default_cache_dir() / "local"
+    if args.templates and templates.exists():
+        remove_tree(templates)
+        removed.append(f"the prepared tasks in {templates}")
+    for line in removed:
+        print_line(f"removed {line}")
+    if not removed:
+        print_line("nothing was left over")
     return 0
-
-
-def _clean(backend: str) -> list[str]:
-    clean: Callable[[], list[str]] = getattr(find_factory(backend), "clean", list)
-    return clean()
-
-
-def _clean_if_there(backend: str) -> list[str]:
-    try:
-        return _clean(backend)
-    except CooperBenchError as error:
-        reason = str(error).partition("; ")[0]
-        sys.stderr.write(printable(f"{backend}: not looked at: {reason}") + "\n")
-        return []
-
-
-def _remove_templates() -> list[str]:
-    from cooperbench.settings import default_cache_dir
-    from cooperbench.temporary import remove_tree
-
-    folder = default_cache_dir() / "local"
-    if not folder.exists():
-        return []
-    remove_tree(folder)
-    return [f"the prepared tasks in {folder}"]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from typing import TYPE_CHECKING
 
+from cooperbench.cli.arguments import print_json, print_line
 from cooperbench.settings import checked_eval_network, config_file, load_settings, save_setting
 
 if TYPE_CHECKING:
@@ -20,44 +19,21 @@ KEYS = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     actions.add_parser("show", help="print the file's place and its content")
-    change = actions.add_parser(
-        "set", help="set a value: " + "; ".join(f"{key}, {text}" for key, text in KEYS.items())
-    )
+    meanings = "; ".join(f"{key}, {text}" for key, text in KEYS.items())
+    change = actions.add_parser("set", help=f"set a value: {meanings}")
     change.add_argument("key", choices=sorted(KEYS))
     change.add_argument("value")
     remove = actions.add_parser("unset", help="remove a value")
     remove.add_argument("key", choices=sorted(KEYS))
-    _add_gcp_arguments(actions.add_parser("gcp", help="set up Google Cloud"))
-
-
-def _add_gcp_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--project", metavar="ID", help="the project that pays")
-    parser.add_argument("--region", help="where evaluations run, e.g. us-central1")
-    parser.add_argument("--zone", help="where agents' machines are, e.g. us-central1-a")
-    parser.add_argument("--bucket", help="in Cloud Storage, for the inputs and results of evaluations")
-    parser.add_argument("--machine-type", metavar="TYPE", help="e.g. e2-standard-8")
-    parser.add_argument(
-        "-y", "--yes", action="store_true", help="ask nothing: take the defaults, enable the APIs"
-    )
-    parser.add_argument("--skip-tests", action="store_true", help="do not probe the APIs")
-
-
-def _set_up_gcp(args: argparse.Namespace) -> int:
-    from cooperbench.backends.gcp.backend import require_clients
-    from cooperbench.backends.gcp.wizard import SetupOptions, set_up
-
-    if not args.skip_tests:
-        require_clients()
-    options = SetupOptions(
-        args.project,
-        args.region,
-        args.zone,
-        args.bucket,
-        args.machine_type,
-        yes=args.yes,
-        skip_tests=args.skip_tests,
-    )
-    return 0 if set_up(options) else 1
+    gcp = actions.add_parser("gcp", help="set up Google Cloud")
+    gcp.add_argument("--project", metavar="ID", help="the project that pays")
+    gcp.add_argument("--region", help="where evaluations run, e.g. us-central1")
+    gcp.add_argument("--zone", help="where agents' machines are, e.g. us-central1-a")
+    gcp.add_argument("--bucket", help="in Cloud Storage, for the inputs and results of evaluations")
+    gcp.add_argument("--machine-type", metavar="TYPE", help="e.g. e2-standard-8")
+    silent = "ask nothing: take the defaults, enable the APIs"
+    gcp.add_argument("-y", "--yes", action="store_true", help=silent)
+    gcp.add_argument("--skip-tests", action="store_true", help="do not probe the APIs")
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -69,5 +45,16 @@ def execute(args: argparse.Namespace) -> int:
         save_setting(args.key, args.value)
     elif args.action == "unset":
         save_setting(args.key, None)
-    sys.stdout.write(f"{config_file()}\n{json.dumps(load_settings(), indent=2)}\n")
+    print_line(str(config_file()))
+    print_json(load_settings())
     return 0
+
+
+def _set_up_gcp(args: argparse.Namespace) -> int:
+    from cooperbench.backends.gcp.backend import require_clients
+    from cooperbench.backends.gcp.wizard import SetupOptions, set_up
+
+    if not args.skip_tests:
+        require_clients()
+    places = (args.project, args.region, args.zone, args.bucket, args.machine_type)
+    return 0 if set_up(SetupOptions(*places, yes=args.yes, skip_tests=args.skip_tests)) else 1

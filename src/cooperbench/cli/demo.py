@@ -23,12 +23,11 @@ PYTHON_SUBSET = "demo-python"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "-c", "--concurrency", type=whole_above_zero, default=4, help="pairs at once (default: %(default)s)"
-    )
-    parser.add_argument("--all", action="store_true", help="every pair of the demo dataset instead of a few")
-    parser.add_argument("--setting", choices=SETTINGS, help="only one of the two settings")
-    parser.add_argument("--backend", default="local", help="where it runs (default: %(default)s)")
+    add = parser.add_argument
+    add("-c", "--concurrency", type=whole_above_zero, default=4, help="pairs at once (default: %(default)s)")
+    add("--all", action="store_true", help="every pair of the demo dataset instead of a few")
+    add("--setting", choices=SETTINGS, help="only one of the two settings")
+    add("--backend", default="local", help="where it runs (default: %(default)s)")
     add_logs_argument(parser)
 
 

@@ -1,15 +1,15 @@
-"""`cooperbench export`."""
+"""`cooperbench export`: a run's results for other tools."""
 
 from __future__ import annotations
 
-import sys
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cooperbench.cli.arguments import add_logs_argument
+from cooperbench.cli.arguments import add_logs_argument, print_line, print_note
 from cooperbench.errors import UserError
 from cooperbench.export import FORMATS, default_target, export_run
-from cooperbench.text import names_for_error, plural, printable
+from cooperbench.text import names_for_error, plural
 
 if TYPE_CHECKING:
     import argparse
@@ -20,24 +20,16 @@ EXIT_MISMATCH = 1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", nargs="?", help="the experiment's name, or its folder")
+    add = parser.add_argument
+    add("run", metavar="RUN", nargs="?", help="the experiment's name, or its folder")
     formats = "; ".join(f"{name}: {one.meaning}" for name, one in FORMATS.items())
-    parser.add_argument(
-        "--format", choices=tuple(FORMATS), default="atif", help=f"{formats} (default: %(default)s)"
+    add("--format", choices=tuple(FORMATS), default="atif", help=f"{formats} (default: %(default)s)")
+    where = "the file, or the folder of files (default: in export/ in the run's folder)"
+    add("-o", "--output", type=Path, metavar="PATH", help=where)
+    check = (
+        "write nothing; check a leaderboard file against itself, and against the run's logs if they are here"
     )
-    parser.add_argument(
-        "-o",
-        "--output",
-        type=Path,
-        metavar="PATH",
-        help="the file, or the folder of files (default: in export/ in the run's folder)",
-    )
-    parser.add_argument(
-        "--verify",
-        type=Path,
-        metavar="FILE",
-        help="write nothing; check a leaderboard file against itself, and against the run's logs if they are here",
-    )
+    add("--verify", type=Path, metavar="FILE", help=check)
     add_logs_argument(parser)
 
 
@@ -50,27 +42,20 @@ def execute(args: argparse.Namespace) -> int:
         return _verify(args.verify, logs_dir, run)
     if run is None:
         raise UserError(f"which run? in {logs_dir} there are: {names_for_error(run_names(logs_dir))}")
-    return _export(run, args.format, args.output or default_target(run, args.format))
-
-
-def _export(run: Run, format_name: str, target: Path) -> int:
-    done = export_run(run, format_name, target)
-    for line in [*(f"left out: {one}" for one in done.left_out), *_without_verdict(run)]:
-        sys.stderr.write(printable(line) + "\n")
-    pairs = len(run.pairs) - len(done.left_out)
-    where = done.files[0] if FORMATS[format_name].file_name else target
-    files = "" if FORMATS[format_name].file_name else f"{plural(len(done.files), 'file')} of "
-    sys.stdout.write(f"wrote {files}{plural(pairs, 'pair')} to {where}\n")
+    target = args.output or default_target(run, args.format)
+    done = export_run(run, args.format, target)
+    for line in done.left_out:
+        print_note(f"left out: {line}")
+    # Half of a run is not to be taken for the whole.
+    if states := Counter(pair.state for pair in run.pairs if pair.verdicts is None):
+        counts = ", ".join(f"{count} {state}" for state, count in states.items())
+        print_note(f"{states.total()} of {plural(len(run.pairs), 'pair')} without a verdict ({counts})")
+    pairs = plural(len(run.pairs) - len(done.left_out), "pair")
+    if FORMATS[args.format].file_name:
+        print_line(f"wrote {pairs} to {done.files[0]}")
+    else:
+        print_line(f"wrote {plural(len(done.files), 'file')} of {pairs} to {target}")
     return 0
-
-
-def _without_verdict(run: Run) -> list[str]:
-    """Half of a run is not to be taken for the whole."""
-    states = [pair.state for pair in run.pairs if pair.verdicts is None]
-    if not states:
-        return []
-    counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
-    return [f"{len(states)} of {plural(len(run.pairs), 'pair')} without a verdict ({counts})"]
 
 
 def _verify(path: Path, logs_dir: Path, run: Run | None) -> int:
@@ -78,15 +63,13 @@ def _verify(path: Path, logs_dir: Path, run: Run | None) -> int:
 
     found = verify_submission(path, logs_dir, run)
     for line in found.mismatches:
-        sys.stdout.write(printable(line) + "\n")
+        print_line(line)
     if found.mismatches:
         count = plural(len(found.mismatches), "mismatch", "mismatches")
-        sys.stderr.write(printable(f"cooperbench: {path} does not hold: {count}") + "\n")
+        print_note(f"cooperbench: {path} does not hold: {count}")
         return EXIT_MISMATCH
     if found.run is None:
-        sys.stdout.write(
-            f"{path} holds in itself; its logs are not in {logs_dir}, nothing else was checked\n"
-        )
+        print_line(f"{path} holds in itself; its logs are not in {logs_dir}, nothing else was checked")
     else:
-        sys.stdout.write(f"{path} holds: {plural(found.pairs, 'pair')}, all as in {found.run.root}\n")
+        print_line(f"{path} holds: {plural(found.pairs, 'pair')}, all as in {found.run.root}")
     return 0

@@ -1,16 +1,26 @@
-"""`cooperbench images`: the task images that the docker backend runs in."""
+"""`cooperbench images`: the task images that the docker backend runs in, and that other backends pull."""
 
 from __future__ import annotations
 
-import json
-import sys
+import re
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from cooperbench.cli.arguments import add_selection_arguments, whole_above_zero
+from cooperbench.cli.arguments import (
+    add_json_argument,
+    add_selection_arguments,
+    print_json,
+    print_line,
+    print_note,
+    selected_pairs,
+    whole_above_zero,
+)
 from cooperbench.cli.containers import add_template_argument, use_template_argument
-from cooperbench.dataset.discovery import discover, resolve_dataset_dir, scan_tasks
-from cooperbench.errors import CooperBenchError
+from cooperbench.dataset.discovery import resolve_dataset_dir, scan_tasks
+from cooperbench.dataset.images import image_name
+from cooperbench.errors import CooperBenchError, InfraError, UserError
 from cooperbench.text import plural, printable
 
 if TYPE_CHECKING:
@@ -20,6 +30,8 @@ if TYPE_CHECKING:
     from cooperbench.backends.docker import DockerBackend
     from cooperbench.models import Task
 
+    Say = Callable[[str], None]
+
 ACTIONS = {
     "list": "which images there are, and what they are called",
     "pull": "get them from their registry, and make the ones for agents",
@@ -27,6 +39,7 @@ ACTIONS = {
     "push": "tag them for a registry of yours and send them there, for backends that pull",
     "clean": "remove the images for agents and those with installs; --built: also those that were built here",
 }
+_REGISTRY = re.compile(r"[a-z0-9.-]+(:[0-9]+)?(/[a-z0-9][a-z0-9._-]*)*")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,56 +47,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=tuple(ACTIONS), help=text)
     add_selection_arguments(parser)
     add_template_argument(parser)
-    parser.add_argument("--json", action="store_true", help="for machines: one JSON object on stdout")
+    add_json_argument(parser)
     parser.add_argument("--built", action="store_true", help="clean: also the images that were built here")
-    parser.add_argument(
-        "--registry",
-        metavar="HOST/PATH",
-        help="push: where to (default: the repository cooperbench of your Google Cloud project)",
-    )
-    parser.add_argument(
-        "-j",
-        "--jobs",
-        type=whole_above_zero,
-        default=2,
-        metavar="N",
-        help="images at once (default: %(default)s)",
-    )
+    where = "push: where to (default: the repository cooperbench of your Google Cloud project)"
+    parser.add_argument("--registry", metavar="HOST/PATH", help=where)
+    jobs = "images at once (default: %(default)s)"
+    parser.add_argument("-j", "--jobs", type=whole_above_zero, default=2, metavar="N", help=jobs)
 
 
 def execute(args: argparse.Namespace) -> int:
     from cooperbench.backends.docker import DockerBackend
 
-    chosen = args.action != "clean" or any(
-        value is not None for value in (args.subset, args.repo, args.task_id, args.features, args.dataset_dir)
-    )
-    tasks = select_tasks(args) if chosen else None
+    chosen = (args.subset, args.repo, args.task_id, args.features, args.dataset_dir)
+    every = args.action == "clean" and all(value is None for value in chosen)
+    tasks = [] if every else select_tasks(args)
     use_template_argument(args)
-    backend = DockerBackend()
-    try:
-        if args.action == "clean":
-            return _clean(backend, tasks, built=args.built, as_json=args.json)
-        assert tasks is not None
-        if args.action == "list":
-            return _list(backend, tasks, as_json=args.json)
-        if args.action == "push":
-            from cooperbench.cli.images_push import push_all
-
-            return push_all(backend, tasks, registry=args.registry, jobs=args.jobs, as_json=args.json)
-        make = _pull if args.action == "pull" else _build
-        return _make_all(backend, tasks, make, jobs=args.jobs, as_json=args.json)
-    finally:
-        backend.close()
+    with closing(DockerBackend()) as backend:
+        match args.action:
+            case "clean":
+                return _clean(backend, None if every else tasks, args)
+            case "list":
+                return _list(backend, tasks, as_json=args.json)
+            case "push":
+                template = registry_template(args.registry)
+                push = partial(_push, backend, template)
+                return _for_each(backend, tasks, push, args, {"image_template": template})
+            case action:
+                make = backend.images.pull_task if action == "pull" else backend.images.build
+                return _for_each(backend, tasks, partial(_make, backend, make), args, {})
 
 
 def select_tasks(args: argparse.Namespace) -> list[Task]:
-    dataset_dir = resolve_dataset_dir(args.dataset_dir)
     if args.subset is None and args.features is None:
-        return list(scan_tasks(dataset_dir, args.repo, args.task_id).tasks)
-    found = discover(
-        dataset_dir, subset=args.subset, repo=args.repo, task_id=args.task_id, features=args.features
-    )
-    return list(dict.fromkeys(pair.task for pair in found.pairs))
+        return list(scan_tasks(resolve_dataset_dir(args.dataset_dir), args.repo, args.task_id).tasks)
+    return list(dict.fromkeys(pair.task for pair in selected_pairs(args).pairs))
 
 
 def _list(backend: DockerBackend, tasks: Sequence[Task], *, as_json: bool) -> int:
@@ -105,73 +102,117 @@ def _list(backend: DockerBackend, tasks: Sequence[Task], *, as_json: bool) -> in
             }
         )
     if as_json:
-        _say(json.dumps({"engine": backend.engine.where, "images": rows}, indent=2))
+        print_json({"engine": backend.engine.where, "images": rows})
         return 0
     for row in rows:
-        state = f"{row['digest']}" if row["present"] else "missing"
         agents_too = "" if row["agent_image_present"] or not row["present"] else "  (none for agents yet)"
-        _say(printable(f"{row['task']}  {row['image']}  {state}{agents_too}"))
+        print_line(f"{row['task']}  {row['image']}  {row['digest'] or 'missing'}{agents_too}")
         for layer in row["images_with_installs"]:
-            _say(printable(f"  with what its runner installs: {layer}"))
-    there = sum(1 for row in rows if row["present"])
+            print_line(f"  with what its runner installs: {layer}")
+    there = sum(row["present"] for row in rows)
     missing = "; get them: cooperbench images pull, or cooperbench images build" if there < len(rows) else ""
-    _say(f"{there} of {plural(len(rows), 'image')} there{missing}")
+    print_line(f"{there} of {plural(len(rows), 'image')} there{missing}")
     return 0
 
 
-def _pull(backend: DockerBackend, task: Task, say: Callable[[str], None]) -> None:
-    backend.images.pull_task(task, say)
-
-
-def _build(backend: DockerBackend, task: Task, say: Callable[[str], None]) -> None:
-    backend.images.build(task, say)
-
-
-def _make_all(
+def _for_each(
     backend: DockerBackend,
     tasks: Sequence[Task],
-    make: Callable[[DockerBackend, Task, Callable[[str], None]], None],
-    *,
-    jobs: int,
-    as_json: bool,
+    work: Callable[[Task, Say], tuple[str, str]],
+    args: argparse.Namespace,
+    about: dict[str, str],
 ) -> int:
-    """Each by itself: one that fails does not keep the others from being made."""
-    backend.check()  # one clear line, before the work is dealt out
+    """Each by itself: one that fails does not keep the others from being made. `work` gives name and digest."""
+    backend.check()  # one clear line, before the work starts
 
-    def work(task: Task) -> dict[str, Any]:
+    def one(task: Task) -> dict[str, str]:
         def say(line: str) -> None:
-            sys.stderr.write(printable(f"{task.label}: {line}") + "\n")
+            print_note(f"{task.label}: {line}")
 
         try:
-            make(backend, task, say)
-            image = backend.prepare(task, say)
+            name, digest = work(task, say)
         except CooperBenchError as error:
             say(f"failed: {error}")
             return {"task": task.label, "error": str(error)}
-        say(f"ready: {image.reference} {image.digest}")
-        return {"task": task.label, "image": image.reference, "digest": image.digest}
+        say(f"ready: {name} {digest}")
+        return {"task": task.label, "image": name, "digest": digest}
 
-    with ThreadPoolExecutor(jobs, thread_name_prefix="image") as pool:
-        done = list(pool.map(work, tasks))
-    failed = sum(1 for row in done if "error" in row)
-    if as_json:
-        _say(json.dumps({"engine": backend.engine.where, "images": done}, indent=2))
+    with ThreadPoolExecutor(args.jobs, thread_name_prefix="image") as pool:
+        rows = list(pool.map(one, tasks))
+    failed = sum("error" in row for row in rows)
+    if args.json:
+        print_json({"engine": backend.engine.where, **about, "images": rows})
     else:
-        _say(f"{len(done) - failed} of {plural(len(done), 'image')} ready")
+        print_line(f"{len(rows) - failed} of {plural(len(rows), 'image')} ready")
+        if template := about.get("image_template"):
+            print_line(f"use them: --image-template '{template}'")
     return 1 if failed else 0
 
 
-def _clean(backend: DockerBackend, tasks: Sequence[Task] | None, *, built: bool, as_json: bool) -> int:
+def _make(
+    backend: DockerBackend, make: Callable[[Task, Say], object], task: Task, say: Say
+) -> tuple[str, str]:
+    make(task, say)
+    image = backend.prepare(task, say)
+    return image.reference, image.digest
+
+
+def _clean(backend: DockerBackend, tasks: Sequence[Task] | None, args: argparse.Namespace) -> int:
     wanted = None if tasks is None else {task.label for task in tasks}
-    removed = backend.images.remove_made(wanted, built=built)
-    if as_json:
-        _say(json.dumps({"engine": backend.engine.where, "removed": removed}, indent=2))
-    else:
-        for name in removed:
-            _say(f"removed {printable(name)}")
-        _say(f"removed {plural(len(removed), 'image')}")
+    removed = backend.images.remove_made(wanted, built=args.built)
+    if args.json:
+        print_json({"engine": backend.engine.where, "removed": removed})
+        return 0
+    for name in removed:
+        print_line(f"removed {name}")
+    print_line(f"removed {plural(len(removed), 'image')}")
     return 0
 
 
-def _say(line: str) -> None:
-    sys.stdout.write(line + "\n")
+def registry_template(registry: str | None) -> str:
+    """What images are called there. Without a registry it is Artifact Registry's, in the project that is set up."""
+    if registry is None:
+        from cooperbench.backends.gcp.settings import read_settings
+
+        try:
+            settings = read_settings()
+        except UserError:
+            raise UserError(
+                "where to? --registry HOST/PATH, or set up a project: cooperbench config gcp"
+            ) from None
+        registry = f"{settings.region}-docker.pkg.dev/{settings.project.replace(':', '/')}/cooperbench"
+    registry = registry.rstrip("/")
+    if not _REGISTRY.fullmatch(registry):
+        raise UserError(
+            f"--registry {registry!r} is not HOST/PATH, e.g. us-central1-docker.pkg.dev/my-project/cooperbench"
+        )
+    return f"{registry}/{{repo}}:task{{task_id}}"
+
+
+def _push(backend: DockerBackend, template: str, task: Task, say: Say) -> tuple[str, str]:
+    from cooperbench.backends.docker.faults import faults
+    from cooperbench.backends.gcp.engine import sign_in
+
+    found = backend.images.present(task)
+    if found is None:
+        missing = backend.images.names_of(task)[0]
+        raise UserError(f"there is no image {missing} here: cooperbench images build")
+    name = image_name(task, template)
+    repository, _, tag = name.rpartition(":")
+    say(f"pushing {name}")
+    problem, digest = "", ""
+    api = backend.engine.api
+    with faults(f"pushing {name}", backend.engine.client):
+        api.tag(found.image_id, repository, tag)
+        sign_in(api, [name])
+        for event in api.push(repository, tag=tag, stream=True, decode=True):
+            problem = problem or str(event.get("error") or "")
+            digest = str((event.get("aux") or {}).get("Digest") or digest)
+    if problem:
+        host = name.partition("/")[0]
+        login = "gcloud auth configure-docker" if host.endswith("pkg.dev") else "docker login"
+        said = printable(re.sub(r"\s+", " ", problem))[:300]
+        raise InfraError(
+            f"pushing {name}: {said}; is the repository there, and are you signed in ({login} {host})?"
+        )
+    return name, digest

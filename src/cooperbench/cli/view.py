@@ -1,33 +1,33 @@
-"""`cooperbench view`."""
+"""`cooperbench view`: the page of runs in the browser, also while they go on."""
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from cooperbench.cli.arguments import add_logs_argument
+from cooperbench.cli.arguments import add_logs_argument, number, print_line
 from cooperbench.errors import UserError
 
-_MOST_PORT = 65_535
+if TYPE_CHECKING:
+    import argparse
+
 _NEWEST = 8
+_port = number(int, "a port: 1 to 65535, or 0 for any", lambda value: 0 <= value <= 65_535)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "runs",
-        nargs="*",
-        metavar="RUN",
-        help=f"which runs (default: the {_NEWEST} newest, also those to come)",
-    )
-    parser.add_argument(
-        "--port", type=_port, default=0, help="where to listen on 127.0.0.1 (default: any that is free)"
-    )
+    which = f"which runs (default: the {_NEWEST} newest, also those to come)"
+    parser.add_argument("runs", nargs="*", metavar="RUN", help=which)
+    where = "where to listen on 127.0.0.1 (default: any that is free)"
+    parser.add_argument("--port", type=_port, default=0, help=where)
     parser.add_argument("--no-browser", action="store_true", help="only say the address, open nothing")
     add_logs_argument(parser)
 
 
 def execute(args: argparse.Namespace) -> int:
+    import webbrowser
+
     from cooperbench.report.loading import run_names
     from cooperbench.report.page.live_server import ADDRESS, LiveRuns, LiveServer
 
@@ -48,24 +48,13 @@ def execute(args: argparse.Namespace) -> int:
             f"cannot listen on {ADDRESS}:{args.port}: {error.strerror}; take another --port"
         ) from None
     with server:
-        sys.stdout.write(f"{server.url}\nCtrl-C ends it.\n")
+        print_line(server.url)
+        print_line("Ctrl-C ends it.")
         sys.stdout.flush()
         if not args.no_browser:
-            _open(server.url)
+            webbrowser.open(server.url)
         try:
             server.serve_forever(poll_interval=0.1)
         except KeyboardInterrupt:
-            sys.stdout.write("\n")
+            print_line("")
     return 0
-
-
-def _open(url: str) -> None:
-    import webbrowser
-
-    webbrowser.open(url)
-
-
-def _port(text: str) -> int:
-    if not text.isdecimal() or int(text) > _MOST_PORT:
-        raise argparse.ArgumentTypeError(f"{text!r} is no port: 1 to {_MOST_PORT}, or 0 for any")
-    return int(text)

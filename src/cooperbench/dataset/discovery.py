@@ -11,7 +11,7 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from cooperbench.dataset.subsets import load_subset, subset_names
 from cooperbench.errors import UserError
@@ -19,7 +19,7 @@ from cooperbench.models import Pair, Task
 from cooperbench.text import names_for_error, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from cooperbench.dataset.subsets import Subset
 
@@ -31,10 +31,7 @@ EVERYTHING = "full"
 """The subset that every dataset has, whether or not there is a file for it."""
 
 _REPO_SUFFIX = "_task"
-_FEATURE_FILES = frozenset({"feature.md", "feature.patch", "tests.patch"})
-# No leading zeros: `feature01` and `feature1` would be the same feature at two places.
-_TASK = re.compile(r"task(0|[1-9][0-9]{0,17})")
-_FEATURE = re.compile(r"feature(0|[1-9][0-9]{0,17})")
+_FEATURE_FILES = ("feature.md", "feature.patch", "tests.patch")
 
 
 @dataclass(frozen=True)
@@ -59,12 +56,7 @@ class Selection:
 
 def demo_dir() -> Path:
     """The packaged dataset as a folder on disk."""
-    from importlib.resources import files
-
-    folder = files("cooperbench.dataset").joinpath(DEMO)
-    if isinstance(folder, Path) and folder.is_dir():
-        return folder
-    raise UserError("the demo dataset is missing from this installation; install cooperbench again, unzipped")
+    return Path(__file__).with_name(DEMO)
 
 
 def resolve_dataset_dir(dataset_dir: str | Path | None) -> Path:
@@ -89,7 +81,7 @@ def load_tasks(dataset_dir: Path, repo: str | None = None, task_id: int | None =
 
 def scan_tasks(dataset_dir: Path, repo: str | None = None, task_id: int | None = None) -> Scan:
     """`load_tasks`, with the notes."""
-    return _narrow(*_scan(dataset_dir), repo, task_id)
+    return _narrowed(_every_task(dataset_dir), repo, task_id)
 
 
 def discover(
@@ -104,12 +96,17 @@ def discover(
     group = _feature_group(features)
     if subset == EVERYTHING and EVERYTHING not in subset_names(dataset_dir):
         subset = None
-    tasks, notes = _scan(dataset_dir)
-    scan = _narrow(tasks, notes, repo, task_id)
+    every = _every_task(dataset_dir)
+    scan = _narrowed(every, repo, task_id)
     if subset is not None:
-        pairs = _subset_pairs(load_subset(dataset_dir, subset), tasks, set(scan.tasks))
+        pairs = _subset_pairs(load_subset(dataset_dir, subset), every.tasks, set(scan.tasks))
+        there_is = names_for_error(pair.label for pair in pairs)
         if group is not None:
-            pairs = _with_features(pairs, group, f"subset {subset!r}")
+            pairs = [pair for pair in pairs if pair.feature_ids == group]
+        if not pairs:
+            raise UserError(
+                f"subset {subset!r} has no pair of features {_ids(group or ())} there; it has: {there_is}"
+            )
     elif group is not None:
         pairs = [Pair(task, group) for task in scan.tasks if set(group) <= set(task.feature_ids)]
         if not pairs:
@@ -135,7 +132,7 @@ def _feature_group(features: Sequence[int] | None) -> tuple[int, ...] | None:
 def _subset_pairs(subset: Subset, tasks: tuple[Task, ...], chosen: set[Task]) -> list[Pair]:
     """The subset's pairs of the chosen tasks. All of the subset must be in the dataset, chosen or not."""
     every = {(task.repo, task.task_id): task for task in tasks}
-    repos = list(dict.fromkeys(repo for repo, _ in every))
+    repos = {task.repo for task in tasks}
     wanted: set[Pair] = set()
     missing: list[str] = []
     for entry in subset.tasks:
@@ -149,134 +146,91 @@ def _subset_pairs(subset: Subset, tasks: tuple[Task, ...], chosen: set[Task]) ->
         wanted.update(Pair(task, group) for group in groups)
     if missing:
         raise UserError(f"subset {subset.name!r} names what the dataset lacks: {names_for_error(missing)}")
-    pairs = [pair for pair in wanted if pair.task in chosen]
+    ordered = sorted(wanted, key=lambda pair: (pair.task.repo, pair.task.task_id, pair.feature_ids))
+    pairs = [pair for pair in ordered if pair.task in chosen]
     if not pairs:
-        there_is = names_for_error(dict.fromkeys(pair.task.label for pair in _in_order(wanted)))
+        there_is = names_for_error(pair.task.label for pair in ordered)
         raise UserError(f"subset {subset.name!r} has no pairs of what was asked for; it has: {there_is}")
-    return _in_order(pairs)
-
-
-def _with_features(pairs: list[Pair], group: tuple[int, ...], whose: str) -> list[Pair]:
-    chosen = [pair for pair in pairs if pair.feature_ids == group]
-    if not chosen:
-        there_is = names_for_error(pair.label for pair in pairs)
-        raise UserError(f"{whose} has no pair of features {_ids(group)} there; it has: {there_is}")
-    return chosen
-
-
-def _in_order(pairs: Iterable[Pair]) -> list[Pair]:
-    return sorted(pairs, key=lambda pair: (pair.task.repo, pair.task.task_id, pair.feature_ids))
+    return pairs
 
 
 def _ids(numbers: Iterable[int]) -> str:
     return ",".join(map(str, numbers))
 
 
-class _Note(NamedTuple):
-    """What was passed over in a task."""
+@dataclass(frozen=True)
+class _Everything:
+    tasks: tuple[Task, ...]
+    notes: tuple[tuple[str, int, str], ...]
+    """Repository, task and line."""
 
-    repo: str
-    task_id: int
-    text: str
 
-
-def _scan(dataset_dir: Path) -> tuple[tuple[Task, ...], list[_Note]]:
+def _every_task(dataset_dir: Path) -> _Everything:
     tasks: list[Task] = []
-    notes: list[_Note] = []
-    for repo_name, repo_path in _folders(dataset_dir):
-        for task_name, task_path in _folders(repo_path):
-            match = _TASK.fullmatch(task_name)
-            if match is None:
-                continue
-            number = int(match[1])
-            whole, broken = _feature_ids(task_path)
-            notes += [_Note(repo_name, number, f"{repo_name}/{task_name}/{what}") for what in broken]
+    notes: list[tuple[str, int, str]] = []
+    for repo in _entries(dataset_dir, Path.is_dir):
+        for task_id, path in _numbered(repo, "task"):
+            whole: list[int] = []
+            for feature_id, feature in _numbered(path, "feature"):
+                there = {entry.name for entry in _entries(feature, Path.is_file)}
+                missing = [name for name in _FEATURE_FILES if name not in there]
+                if missing:
+                    line = f"{repo.name}/{path.name}/{feature.name} skipped: no {', '.join(missing)}"
+                    notes.append((repo.name, task_id, line))
+                else:
+                    whole.append(feature_id)
             if whole:
-                tasks.append(Task(repo_name, number, Path(task_path), whole))
+                tasks.append(Task(repo.name, task_id, path, tuple(whole)))
             else:
-                skipped = f"{repo_name}/{task_name} skipped: it has no whole feature"
-                notes.append(_Note(repo_name, number, skipped))
+                line = f"{repo.name}/{path.name} skipped: it has no whole feature"
+                notes.append((repo.name, task_id, line))
     if not tasks:
         raise UserError(
-            f"no tasks in {dataset_dir} (looked for <repo>_task/task<id>/feature<N>/ with feature.md,"
-            " feature.patch and tests.patch); download them with"
+            f"no tasks in {dataset_dir} (looked for <repo>_task/task<id>/feature<N>/ with"
+            f" {', '.join(_FEATURE_FILES)}); download them with"
             " `cooperbench prepare`, or try `--dataset-dir demo`"
         )
-    tasks.sort(key=lambda task: (task.repo, task.task_id))
-    return tuple(tasks), sorted(notes)
+    return _Everything(tuple(tasks), tuple(notes))
 
 
-def _narrow(tasks: tuple[Task, ...], notes: list[_Note], repo: str | None, task_id: int | None) -> Scan:
-    chosen = _chosen(tasks, repo, task_id)
-    repos = {task.repo for task in chosen}
-    kept = (
-        printable(note.text)
-        for note in notes
-        if (repo is None or note.repo in repos) and task_id in (None, note.task_id)
-    )
-    return Scan(chosen, tuple(kept))
-
-
-def _chosen(tasks: tuple[Task, ...], repo: str | None, task_id: int | None) -> tuple[Task, ...]:
-    where = ""
+def _narrowed(every: _Everything, repo: str | None, task_id: int | None) -> Scan:
+    tasks, where = every.tasks, ""
+    name = None
     if repo is not None:
-        repos = list(dict.fromkeys(task.repo for task in tasks))
+        repos = dict.fromkeys(task.repo for task in tasks)
         name = _repo_named(repo, repos)
         if name is None:
             raise UserError(f"no repository {printable(repo)!r}; there is: {names_for_error(repos, repo)}")
         tasks = tuple(task for task in tasks if task.repo == name)
         where = f" in {name}"
-    if task_id is None:
-        return tasks
-    chosen = tuple(task for task in tasks if task.task_id == task_id)
-    if not chosen:
+    if task_id is not None:
         labels = [str(task.task_id) if where else f"{task.repo} {task.task_id}" for task in tasks]
-        raise UserError(f"no task {task_id}{where}; there is: {names_for_error(labels)}")
-    return chosen
+        tasks = tuple(task for task in tasks if task.task_id == task_id)
+        if not tasks:
+            raise UserError(f"no task {task_id}{where}; there is: {names_for_error(labels)}")
+    notes = (note for note in every.notes if name in (None, note[0]) and task_id in (None, note[1]))
+    return Scan(tasks, tuple(printable(line) for _, _, line in notes))
 
 
-def _repo_named(name: str, repos: list[str]) -> str | None:
+def _repo_named(name: str, repos: Iterable[str]) -> str | None:
     """`llama_index` means `llama_index_task`, unless there is a folder of exactly that name."""
     return next((repo for repo in (name, name + _REPO_SUFFIX) if repo in repos), None)
 
 
-def _feature_ids(task_path: str) -> tuple[tuple[int, ...], list[str]]:
-    """The whole features' numbers in order, and what is wrong with the others."""
-    whole: list[int] = []
-    broken: list[str] = []
-    for name, path in _folders(task_path):
-        match = _FEATURE.fullmatch(name)
-        if match is None:
-            continue
-        missing = sorted(_FEATURE_FILES - _file_names(path))
-        if missing:
-            broken.append(f"{name} skipped: no {', '.join(missing)}")
-        else:
-            whole.append(int(match[1]))
-    return tuple(sorted(whole)), broken
+def _numbered(folder: Path, word: str) -> list[tuple[int, Path]]:
+    """The subfolders `<word><number>` in numeric order; `feature01` would be the same feature at two places."""
+    named = re.compile(rf"{word}(0|[1-9][0-9]{{0,17}})")
+    found = ((named.fullmatch(path.name), path) for path in _entries(folder, Path.is_dir))
+    return sorted((int(match[1]), path) for match, path in found if match)
 
 
-def _folders(path: str | Path) -> Iterator[tuple[str, str]]:
-    """Name and path of each folder that could be part of a dataset; none where the folder cannot be read."""
+def _entries(folder: Path, wanted: Callable[[Path], bool]) -> list[Path]:
+    """What could be part of a dataset, by name; nothing where the folder cannot be read."""
     try:
-        with os.scandir(path) as entries:
-            for entry in entries:
-                if not entry.name.startswith(".") and entry.name.isprintable() and _is(entry, "dir"):
-                    yield entry.name, entry.path
+        return [
+            path
+            for path in sorted(folder.iterdir())
+            if not path.name.startswith(".") and path.name.isprintable() and wanted(path)
+        ]
     except OSError:
-        return
-
-
-def _file_names(path: str) -> set[str]:
-    try:
-        with os.scandir(path) as entries:
-            return {entry.name for entry in entries if entry.name in _FEATURE_FILES and _is(entry, "file")}
-    except OSError:
-        return set()
-
-
-def _is(entry: os.DirEntry[str], kind: str) -> bool:
-    try:
-        return entry.is_dir() if kind == "dir" else entry.is_file()
-    except OSError:  # a loop of symbolic links
-        return False
+        return []

@@ -14,6 +14,7 @@ from cooperbench.errors import UserError
 from cooperbench.text import names_for_error, printable
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 FOLDER = "subsets"
@@ -62,83 +63,70 @@ def load_subset(dataset_dir: Path, name: str) -> Subset:
     except FileNotFoundError:
         there_is = names_for_error(subset_names(dataset_dir), name)
         raise UserError(f"no subset {name!r} in {dataset_dir / FOLDER}; there is: {there_is}") from None
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is not JSON: {printable(str(error))}") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} cannot be read: {printable(str(error))}") from None
     try:
         return _subset(name, content)
-    except _FormError as error:
+    except (_FormError, RecursionError) as error:
         raise UserError(f"{path}: {error}") from None
-    except RecursionError:
-        raise UserError(f"{path} is nested too deeply") from None
 
 
 class _FormError(Exception):
     """Where in the file, and what is wrong there."""
 
+    def __init__(self, where: str, wanted: str, value: object) -> None:
+        shown = printable(json.dumps(value, ensure_ascii=False, default=str))
+        super().__init__(f"{where} must be {wanted}, not {shown if len(shown) <= 60 else shown[:57] + '…'}")
+
 
 def _subset(name: str, content: object) -> Subset:
     if not isinstance(content, dict):
-        raise _FormError(f"must be an object with a list `tasks`, not {_kind(content)}")
+        raise _FormError("it", "an object with a list `tasks`", content)
     description = content.get("description", "")
     if not isinstance(description, str):
-        raise _FormError(f"`description` must be a text, not {_kind(description)}")
-    entries = content.get("tasks")
-    if not isinstance(entries, list):
-        raise _FormError(f"`tasks` must be a list, not {_kind(entries)}")
-    tasks = tuple(_task(entry, f"tasks[{place}]") for place, entry in enumerate(entries))
-    return Subset(name, description, tasks)
+        raise _FormError("`description`", "a text", description)
+    return Subset(name, description, tuple(_task(*item) for item in _items(content, "tasks")))
 
 
 def _task(entry: object, where: str) -> SubsetTask:
     if not isinstance(entry, dict):
-        raise _FormError(f"{where} must be an object with `repo` and `task_id`, not {_kind(entry)}")
+        raise _FormError(where, "an object with `repo` and `task_id`", entry)
     repo = entry.get("repo")
     if not isinstance(repo, str) or not repo:
-        raise _FormError(f"{where}.repo must be a repository's name, not {_kind(repo)}")
+        raise _FormError(f"{where}.repo", "a repository's name", repo)
     task_id = _number(entry.get("task_id"), f"{where}.task_id")
-    if entry.get("pairs") is None and entry.get("groups") is None:
+    chosen = [key for key in ("pairs", "groups") if entry.get(key) is not None]
+    if not chosen:
         return SubsetTask(repo, task_id, None)
-    pairs = [_group(item, f"{where}.pairs[{place}]", 2) for place, item in _items(entry, "pairs", where)]
-    groups = [_group(item, f"{where}.groups[{place}]") for place, item in _items(entry, "groups", where)]
-    return SubsetTask(repo, task_id, tuple(sorted({*pairs, *groups})))
+    groups = {
+        _group(*item, pair=key == "pairs") for key in chosen for item in _items(entry, key, f"{where}.")
+    }
+    return SubsetTask(repo, task_id, tuple(sorted(groups)))
 
 
-def _items(entry: dict[str, Any], key: str, where: str) -> enumerate[Any]:
+def _items(entry: dict[str, Any], key: str, where: str = "") -> Iterator[tuple[object, str]]:
+    """Each with its place in the file."""
     items = entry.get(key)
-    if items is not None and not isinstance(items, list):
-        raise _FormError(f"{where}.{key} must be a list, not {_kind(items)}")
-    return enumerate(items or [])
+    if not isinstance(items, list):
+        raise _FormError(f"{where}{key}", "a list", items)
+    return ((item, f"{where}{key}[{place}]") for place, item in enumerate(items))
 
 
-def _group(item: object, where: str, size: int | None = None) -> tuple[int, ...]:
-    wanted = "two features" if size == 2 else "two or more features"
-    if not isinstance(item, list) or len(item) < 2 or (size is not None and len(item) != size):
-        raise _FormError(f"{where} must be a list of {wanted}, not {_shown(item)}")
+def _group(item: object, where: str, *, pair: bool) -> tuple[int, ...]:
+    wanted = f"a list of two {'' if pair else 'or more '}different features"
+    if not isinstance(item, list) or len(item) < 2 or (pair and len(item) != 2):
+        raise _FormError(where, wanted, item)
     ids = {_number(value, where) for value in item}
     if len(ids) != len(item):
-        raise _FormError(f"{where} names a feature twice: {_shown(item)}")
+        raise _FormError(where, wanted, item)
     return tuple(sorted(ids))
 
 
 def _number(value: object, where: str) -> int:
+    """Also `task12` and `feature1`."""
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
     match = _NUMBER.fullmatch(value) if isinstance(value, str) else None
     if match is None:
-        raise _FormError(f"{where} must be a number, not {_shown(value)}")
+        raise _FormError(where, "a number", value)
     return int(match[1])
-
-
-def _kind(value: object) -> str:
-    if value is None:
-        return "missing"
-    kinds = {dict: "an object", list: "a list", str: "a text", bool: "true or false"}
-    return kinds.get(type(value), "a number")
-
-
-def _shown(value: object) -> str:
-    """A value of the file, short enough for one line."""
-    text = printable(json.dumps(value, ensure_ascii=False, default=str))
-    return text if len(text) <= 60 else text[:57] + "…"

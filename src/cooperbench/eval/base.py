@@ -16,7 +16,7 @@ from tempfile import mkdtemp
 from typing import TYPE_CHECKING
 
 from cooperbench.errors import SandboxError, UserError
-from cooperbench.gitcall import decode_path, git
+from cooperbench.git import decode_path, git
 from cooperbench.models import REPO_DIR
 from cooperbench.settings import default_cache_dir
 from cooperbench.storage import read_json, write_json

@@ -8,16 +8,15 @@ golden patches pass their tests is not asked here.
 from __future__ import annotations
 
 import os
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, cast
 
 from cooperbench.dataset.images import base_commit
 from cooperbench.errors import CooperBenchError, UserError
 from cooperbench.eval.base import base_of_clone
 from cooperbench.eval.trees import TreeStore
-from cooperbench.gitcall import git_dir_of
+from cooperbench.git import git_dir_of
 from cooperbench.storage import read_json
 
 if TYPE_CHECKING:
@@ -75,44 +74,29 @@ def golden_conflicts(
 
     The base commits come from `base_of`, else from the clones in `repos_dir`.
     """
-    if base_of is None:
-        if repos_dir is None:
-            raise UserError(
-                "golden merges need a clone of each repository: say where they are with --repos DIR"
-            )
-        clones = repos_dir
-        if not clones.is_dir():
-            raise UserError(
-                f"there is no folder {clones}: --repos takes the folder with one clone per repository"
-            )
-
-        def base_of(task: Task) -> Base:
-            return base_in_clones(task, clones)
-
-    source = base_of
-    wanted: dict[tuple[str, int], list[Pair]] = {(task.repo, task.task_id): [] for task in tasks}
-    for pair in [pair for task in tasks for pair in task.pairs] if pairs is None else pairs:
-        if (pair.task.repo, pair.task.task_id) in wanted:
-            wanted[pair.task.repo, pair.task.task_id].append(pair)
+    if base_of is None and (repos_dir is None or not repos_dir.is_dir()):
+        raise UserError("golden merges need a folder with a clone of each repository: --repos DIR")
+    ordered = sorted(tasks, key=lambda task: (task.repo, task.task_id))
+    every = [pair for task in tasks for pair in task.pairs] if pairs is None else pairs
 
     def judge(task: Task) -> tuple[list[PairConflict], list[str]]:
-        mine = sorted(wanted[task.repo, task.task_id], key=lambda pair: pair.feature_ids)
+        mine = sorted({pair.feature_ids: pair for pair in every if pair.task == task}.items())
+        if not mine:
+            return [], []
         try:
-            return _judge_task(task, mine, source) if mine else ([], [])
+            base = base_of(task) if base_of else base_in_clones(task, cast("Path", repos_dir))
+            return _judge_task(base, [pair for _, pair in mine])
         except (CooperBenchError, OSError) as error:
             return [], [str(error)]
 
-    ordered = sorted(tasks, key=lambda task: (task.repo, task.task_id))
     with ThreadPoolExecutor(workers or os.cpu_count() or 1, thread_name_prefix="golden-merge") as pool:
         judged = list(pool.map(judge, ordered))
-    return ConflictReport(
-        tuple(one for conflicts, _ in judged for one in conflicts),
-        tuple(
-            BrokenTask(task.repo, task.task_id, reason)
-            for task, (_, reasons) in zip(ordered, judged, strict=True)
-            for reason in reasons
-        ),
+    broken = (
+        BrokenTask(task.repo, task.task_id, reason)
+        for task, (_, reasons) in zip(ordered, judged, strict=True)
+        for reason in reasons
     )
+    return ConflictReport(tuple(one for conflicts, _ in judged for one in conflicts), tuple(broken))
 
 
 def base_in_clones(task: Task, repos_dir: Path) -> Base:
@@ -129,13 +113,13 @@ def base_in_clones(task: Task, repos_dir: Path) -> Base:
 
 def to_json(report: ConflictReport) -> dict[str, object]:
     """The report as it stands in gold_conflict_report.json."""
-    counts = Counter(pair.status == "conflict" for pair in report.pairs)
+    conflicts = sum(pair.status == "conflict" for pair in report.pairs)
     return {
         "schema": SCHEMA,
         "summary": {
             "pairs": len(report.pairs),
-            "conflict": counts[True],
-            "clean": counts[False],
+            "conflict": conflicts,
+            "clean": len(report.pairs) - conflicts,
             "broken": len(report.broken),
         },
         "pairs": [
@@ -150,10 +134,7 @@ def to_json(report: ConflictReport) -> dict[str, object]:
             }
             for pair in report.pairs
         ],
-        "broken": [
-            {"repo": broken.repo, "task_id": broken.task_id, "reason": broken.reason}
-            for broken in report.broken
-        ],
+        "broken": [asdict(broken) for broken in report.broken],
     }
 
 
@@ -164,9 +145,7 @@ def known_conflicts(dataset_dir: Path) -> dict[tuple[str, int, tuple[int, ...]],
     return {(one["repo"], one["task_id"], tuple(one["features"])): one["conflict"] for one in pairs}
 
 
-def _judge_task(
-    task: Task, pairs: Sequence[Pair], base_of: Callable[[Task], Base]
-) -> tuple[list[PairConflict], list[str]]:
+def _judge_task(base: Base, pairs: Sequence[Pair]) -> tuple[list[PairConflict], list[str]]:
     reasons: list[str] = []
     patches: dict[int, bytes] = {}
     for feature in {feature.feature_id: feature for pair in pairs for feature in pair.features}.values():
@@ -175,7 +154,7 @@ def _judge_task(
         except OSError as error:
             reasons.append(f"feature {feature.feature_id}: the golden patch cannot be read: {error.strerror}")
     trees: dict[int, str] = {}
-    with TreeStore(base_of(task)) as store:
+    with TreeStore(base) as store:
         for feature_id, patch in sorted(patches.items()):
             applied = store.apply(patch)
             if applied.status == "applied" and applied.tree is not None:
@@ -190,27 +169,21 @@ def _judge_task(
 
 def _merge_all(store: TreeStore, trees: Mapping[int, str], pairs: Sequence[Pair]) -> list[PairConflict]:
     """Twos go through git together: all plain, the conflicts again as unions. Larger groups go one by one."""
-    two = {
-        pair.feature_ids: (trees[pair.feature_ids[0]], trees[pair.feature_ids[1]])
-        for pair in pairs
-        if len(pair.feature_ids) == 2
-    }
-    plain = dict(zip(two, store.merge_pairs(list(two.values())), strict=True))
-    conflicts = [features for features, merge in plain.items() if merge.tree is None]
-    union = dict(
-        zip(conflicts, store.merge_pairs([two[features] for features in conflicts], union=True), strict=True)
-    )
+    twos = [pair for pair in pairs if len(pair.feature_ids) == 2]
+    both = {pair: (trees[pair.feature_ids[0]], trees[pair.feature_ids[1]]) for pair in twos}
+    plain = dict(zip(twos, store.merge_pairs(list(both.values())), strict=True))
+    conflicts = [pair for pair, merge in plain.items() if merge.tree is None]
+    unions = store.merge_pairs([both[pair] for pair in conflicts], union=True)
+    resolved = {pair for pair, merge in zip(conflicts, unions, strict=True) if merge.tree is not None}
     found = []
     for pair in pairs:
-        features = pair.feature_ids
         status: MergeStatus
-        if features in plain:
-            ours, theirs = two[features]
-            status = "identical" if ours == theirs else "conflict" if features in union else "clean"
-            files = plain[features].files
-            resolved = features in union and union[features].tree is not None
+        if pair in plain:
+            ours, theirs = both[pair]
+            status = "identical" if ours == theirs else "conflict" if pair in conflicts else "clean"
+            files, union = plain[pair].files, pair in resolved
         else:
-            merged = store.merge([trees[number] for number in features])
-            status, files, resolved = merged.status, merged.conflicting_files, merged.strategy == "union"
-        found.append(PairConflict(pair.task.repo, pair.task.task_id, features, status, files, resolved))
+            merged = store.merge([trees[number] for number in pair.feature_ids])
+            status, files, union = merged.status, merged.conflicting_files, merged.strategy == "union"
+        found.append(PairConflict(pair.task.repo, pair.task.task_id, pair.feature_ids, status, files, union))
     return found

@@ -1,10 +1,8 @@
 """What the test runner printed: how many tests passed, which ones, and what went wrong first.
 
-Counts are summed over all summaries of all frameworks in the output, and a summary counts only as a whole
-line, as its framework prints it. Ambiguity that this accepts: a test can print a line that looks like a
-summary, and where a framework shows what a failed test printed, the summary of a run inside of a test is
-counted too. Both only add to the counts; whether the tests passed is first of all the exit code's to say.
-The same holds for the lines that name a test.
+A summary counts only as a whole line, as its framework prints it. Code under test can print such a line as well:
+where a framework prints one summary a run, the last one decides, since it comes after what tests print. Failures count
+wherever they are named. Whether the tests passed is first of all the exit code's to say.
 
 Not for deciding success: that is the verdict's work.
 """
@@ -15,8 +13,7 @@ import re
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from cooperbench.eval.counting import compiled, jest, node, python
-from cooperbench.eval.counting.base import Outcome, line, readable, short_kind
+from cooperbench.eval.counting import Outcome, Tally, compiled, javascript, line, python, readable
 from cooperbench.models import REPO_DIR, TestCounts
 
 if TYPE_CHECKING:
@@ -27,8 +24,8 @@ __all__ = ["LONGEST_ERROR", "Outcome", "first_error", "read_counts", "read_outco
 LONGEST_ERROR = 300
 """Characters of the line that `first_error` gives."""
 
-_FRAMEWORKS = (*python.FRAMEWORKS, *node.FRAMEWORKS, *jest.FRAMEWORKS, *compiled.FRAMEWORKS)
-_STRENGTH: tuple[Outcome, ...] = ("skipped", "passed", "failed")
+_FRAMEWORKS = (*python.FRAMEWORKS, *javascript.FRAMEWORKS, *compiled.FRAMEWORKS)
+_FROM_BEST: tuple[Outcome, ...] = ("passed", "skipped", "failed")
 
 _TRACEBACK = "Traceback (most recent call last):"
 _TOOL_ERROR = line(
@@ -59,18 +56,32 @@ _TOOL_ERROR = line(
     )
 )
 """Lines in which tools other than test frameworks say what failed. Warnings are not among them."""
+_HEADINGS = (
+    r"_+ |={70}\n(?:FAIL|ERROR): |(?:FAILED|ERROR) "  # pytest, unittest
+    r"| *✖ | *not ok [0-9]+ - |  ● | ?FAIL  ?"  # node, jest, vitest
+    r"| *--- FAIL: |---- "  # go, cargo
+)
+_EXCEPTION = re.compile(
+    r"(?: - |\nE +)(?:(assert )|([A-Za-z_](?:[\w.]*\w)?)(?=[:\n]))"  # pytest
+    r"|\n[# \t]*(?:(expect\()|(?:name: ')?((?:\w+\.)*\w*(?:Error|Exception|Warning))(?=[:'\n]| \[))"
+    r"|\npanic: |\nthread [^\n]* panicked "
+)
+_FAR = 5000
+"""Characters, at most, between a test or a place and the error that goes with it."""
 _RAISED = re.compile(r"(?:\n(?:[ \t][^\n]*)?)*\n[^\n]+")
 
 
 def read_counts(output: str) -> TestCounts:
-    """What all summaries in the output add up to; `framework` names those found, joined with `+`."""
+    """Of all frameworks found; `framework` names them, joined with `+`."""
     text = readable(output)
-    tallies = ((framework.name, framework.tally(text)) for framework in _FRAMEWORKS)
-    found = {name: tally for name, tally in tallies if tally is not None}
+    every = {framework.name: list(framework.tallies(text)) for framework in _FRAMEWORKS}
+    found = {name: tallies for name, tallies in every.items() if tallies}
+    # A package without tests may come last.
+    last = [next((one for one in reversed(tallies) if any(one)), Tally()) for tallies in found.values()]
     return TestCounts(
-        passed=sum(tally.passed for tally in found.values()),
-        failed=sum(tally.failed for tally in found.values()),
-        skipped=sum(tally.skipped for tally in found.values()),
+        passed=sum(tally.passed for tally in last),
+        failed=sum(tally.failed for tallies in found.values() for tally in tallies),
+        skipped=sum(tally.skipped for tally in last),
         framework="+".join(found) or None,
     )
 
@@ -79,13 +90,13 @@ def read_outcomes(output: str) -> dict[str, Outcome]:
     """What became of each test that the output names, by an id that is the same in every run.
 
     Many runners name all tests only if they are told to be verbose. A test that is made of others is named
-    like them. Of a test that is named several times the worst counts: failed before passed before skipped.
+    like them. Of a test that is named several times the worst counts: code under test may print that it passed.
     """
     text = readable(output)
     outcomes: dict[str, Outcome] = {}
     for framework in _FRAMEWORKS:
         for test, outcome in framework.outcomes(text):
-            outcomes[test] = max(outcome, outcomes.get(test, "skipped"), key=_STRENGTH.index)
+            outcomes[test] = max(outcome, outcomes.get(test, outcome), key=_FROM_BEST.index)
     return outcomes
 
 
@@ -95,15 +106,30 @@ def first_error(output: str) -> str | None:
     Lines that are empty do not count; None where there is no other.
     """
     text = readable(output)
-    failures = [found for framework in _FRAMEWORKS if (found := framework.first_failure(text)) is not None]
-    if failures:
-        return _one_line(str(min(failures, key=lambda failure: failure.position)))
+    for framework in _FRAMEWORKS:
+        failed = [test for test, outcome in framework.outcomes(text) if outcome == "failed"]
+        if failed:
+            parts = (failed[0] + "/", failed[0] + " > ")
+            test = next((other for other in failed if other.startswith(parts)), failed[0])
+            name = re.sub(f"^(?:{framework.prefix})", "", test) or test
+            return _one_line(f"{_raised_in(text, name)} in {name}")
     error = _TOOL_ERROR.search(text)
     if error:
         raised = _RAISED.match(text, error.end()) if error[0][1:] == _TRACEBACK else None
         return _one_line(raised[0].rpartition("\n")[2] if raised else "") or _one_line(error[0])
     lines = reversed(text.rstrip().split("\n"))
     return next((shown for last in lines if last and (shown := _one_line(last))), None)
+
+
+def _raised_in(text: str, test: str) -> str:
+    """What is named below the heading of a failed test, or in the summary's line about it."""
+    heading = re.search(rf"\n(?:{_HEADINGS})[^\n]*?{re.escape(test)}(?!\w)", text)
+    raised = _EXCEPTION.search(text, heading.end(), heading.end() + _FAR) if heading else None
+    if raised is None:
+        return "failure"
+    if raised[1] or raised[3]:
+        return "AssertionError"
+    return (raised[2] or raised[4] or "panic").rpartition(".")[2]
 
 
 def _one_line(text: str) -> str:
@@ -118,8 +144,6 @@ _SAME_LINE = re.compile(rf"\)?: (?:{_KIND}|(?=\S))", re.IGNORECASE)
 _OTHER_LINE = re.compile(
     rf"\n(?:E )?[# \t]*(?:(?:name: ')?{_KIND}(?=[:'\n])|panic: |thread [^\n]* panicked at )"
 )
-_FAR = 2000
-"""Characters, at most, between a place and the error that goes with it."""
 _MOST_PLACES = 500
 """Looked at: output can be megabytes of them."""
 
@@ -135,7 +159,7 @@ def broken_place(output: str, paths: Sequence[str]) -> str | None:
     for place, following in zip(places, [*places[1:], None], strict=False):
         kind = _kind(text, place, following)
         if kind and not kind.lower().endswith("warning"):
-            return f"{short_kind(kind)} in {place[1]} line {place[2]}"
+            return f"{kind.rpartition('.')[2]} in {place[1]} line {place[2]}"
     return None
 
 
@@ -147,12 +171,8 @@ def _kind(text: str, place: re.Match[str], following: re.Match[str] | None) -> s
     if place[3] or text.startswith(" +0x", place.end()):
         # JavaScript, Rust and Go name the error first, then the places.
         before = [*_OTHER_LINE.finditer(text, max(0, place.start() - _FAR), place.start())]
-        return _word(before[-1]) if before else None
+        return before[-1][1] or "panic" if before else None
     after = _OTHER_LINE.search(text, place.end(), place.end() + _FAR)
     if after is None or (following and following.start() < after.start()):
         return None  # nothing was raised, or further down in the same traceback
-    return _word(after)
-
-
-def _word(kind: re.Match[str]) -> str:
-    return kind[1] or "panic"
+    return after[1] or "panic"

@@ -24,7 +24,8 @@ from cooperbench.eval.testrun import TestRun, not_run
 from cooperbench.eval.trees import Applied, TreeStore, merge_all
 from cooperbench.models import seats_of
 from cooperbench.retry import with_retries
-from cooperbench.storage import error_record, remove_tree, utc_now, write_bytes, write_json, write_text
+from cooperbench.storage import error_record, utc_now, write_bytes, write_json, write_text
+from cooperbench.temporary import remove_tree
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,7 +15,7 @@ from cooperbench.eval.base import cached_base, read_base
 from cooperbench.eval.installs import image_with_installs
 from cooperbench.eval.test_side import feature_paths, side_of
 from cooperbench.eval.testrun import run_tests
-from cooperbench.once import Once
+from cooperbench.retry import Once
 from cooperbench.sandbox.contract import SandboxOptions, capabilities_of
 from cooperbench.temporary import owned_prefix, remove_tree
 

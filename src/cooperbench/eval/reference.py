@@ -21,8 +21,7 @@ from cooperbench.eval.counts import read_outcomes
 from cooperbench.eval.test_side import judged_patch
 from cooperbench.eval.testrun import Conditions, not_run
 from cooperbench.eval.trees import TreeStore
-from cooperbench.once import Once
-from cooperbench.retry import with_retries
+from cooperbench.retry import Once, with_retries
 from cooperbench.sandbox.contract import SandboxOptions, check_network
 from cooperbench.settings import default_cache_dir
 from cooperbench.storage import read_json, utc_now, write_json

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from cooperbench.errors import UserError
 from cooperbench.eval.base import GITLINK, TreeEntry, make_git_dir, parse_tree
-from cooperbench.gitcall import GitError, decode_path, encode_path, git_version, last_lines, run_git
+from cooperbench.git import GitError, decode_path, encode_path, git_version, last_lines, run_git
 from cooperbench.models import MergeResult
 from cooperbench.temporary import owned_prefix
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from cooperbench.eval.base import Base
-    from cooperbench.gitcall import GitOutput
+    from cooperbench.git import GitOutput
 
 MOST_PATCH_BYTES = 64 * 1024**2
 MOST_CHANGED_BYTES = 128 * 1024**2

@@ -87,9 +87,9 @@ def run(
     values = dict(locals())
     for name, field in _OTHER_NAMES.items():
         values[field] = values.pop(name)
-    from cooperbench.envfile import load_env_file
     from cooperbench.report.summary import summary_text
     from cooperbench.runner.display import make_display
+    from cooperbench.secrets import load_env_file
 
     load_env_file()
     # Here only: the command line does not take the interpreter apart at its end.

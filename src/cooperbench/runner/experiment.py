@@ -12,14 +12,14 @@ from cooperbench.eval.batch.remote import Order, remote_evaluation_of
 from cooperbench.eval.evaluator import Evaluator
 from cooperbench.eval.executor import TestExecutor
 from cooperbench.eval.reference import References
-from cooperbench.redaction import redact
+from cooperbench.processes import finished
 from cooperbench.report.summary import save_summary
 from cooperbench.retry import with_retries
 from cooperbench.runner.pair import RESULT_SCHEMA, PairRun
 from cooperbench.runner.plan import Budget, spent_on_disk
 from cooperbench.sandbox.contract import resource_use_of
 from cooperbench.sandbox.session import SandboxSession
-from cooperbench.signals import finished
+from cooperbench.secrets import redact
 from cooperbench.storage import error_record, write_json
 from cooperbench.team.mailbox import MemoryMailbox
 

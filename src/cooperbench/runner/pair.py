@@ -26,11 +26,11 @@ from cooperbench.errors import (
     UserError,
 )
 from cooperbench.eval.trees import MOST_PATCH_BYTES
-from cooperbench.gitcall import GitError
+from cooperbench.git import GitError
 from cooperbench.models import seats_of, summed_accounts
-from cooperbench.redaction import redact
 from cooperbench.sandbox import scrub_script
 from cooperbench.sandbox.contract import SandboxOptions
+from cooperbench.secrets import redact
 from cooperbench.storage import utc_now, write_json
 from cooperbench.team.git_remote import make_remote
 from cooperbench.team.mailbox import MemoryMailbox

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Protocol, Self, TypeVar, cast
 from cooperbench.dataset.images import image_name
 from cooperbench.errors import CooperBenchError, InfraError, Interrupted, SandboxError
 from cooperbench.models import Image
+from cooperbench.processes import finished
 from cooperbench.sandbox.contract import capabilities_of, check_network
-from cooperbench.signals import finished
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -11,8 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cooperbench.gitcall import GitError, git
-from cooperbench.storage import remove_tree
+from cooperbench.git import GitError, git
+from cooperbench.temporary import remove_tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

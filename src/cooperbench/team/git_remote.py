@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from urllib.parse import urlsplit
 
 from cooperbench.errors import InfraError, SandboxError
-from cooperbench.gitcall import GitError
+from cooperbench.git import GitError
 from cooperbench.sandbox.git_server import SERVER_DIR, GitServingBackend, git_script, run_git_script
 from cooperbench.team.bare_repository import BareRepository
 from cooperbench.team.sandbox_rpc import Response, script_text

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cooperbench.cli import images
-from cooperbench.cli.images_push import registry_template
+from cooperbench.cli.images import registry_template
 from cooperbench.errors import UserError
 from tests.tiny import write_tiny
 

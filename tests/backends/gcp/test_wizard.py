@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cooperbench.backends.gcp import GCPBatchBackend
-from cooperbench.doctor.backends import OWN_CHECKS
-from cooperbench.doctor.findings import Status
+from cooperbench.doctor.checks import Status, backend_finding
 from tests.backends.gcp.compute_server import Handler, Refused
 
 if TYPE_CHECKING:
@@ -216,23 +215,22 @@ def test_the_doctor_asks_each_service(
     monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "some-project")
     monkeypatch.setenv("GCP_REGION", "us-east1")
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(credentials))
-    check = OWN_CHECKS["gcp"]
-    (found,) = check()
+    found = backend_finding("gcp")
     assert (found.status, found.mend) == (Status.MISSING, "gcloud auth application-default login")
     credentials.write_text("{}")
-    (found,) = check()
+    found = backend_finding("gcp")
     assert found.status is Status.OK
     assert "bucket cooperbench-eval-some-project, which the first evaluation makes" in found.detail
     assert "e2-medium for the git server" in found.detail
     services.rules_may_be_seen = False
-    (found,) = check()
+    found = backend_finding("gcp")
     assert found.status is Status.OK
     assert (
         "no git server for --git (that needs roles/compute.securityAdmin, or set GCP_GIT=carried)"
         in found.detail
     )
     services.batch_is_enabled = False
-    (found,) = check()
+    found = backend_finding("gcp")
     assert (found.name, found.status) == ("backend gcp (Batch)", Status.BROKEN)
     assert found.mend == "gcloud services enable batch.googleapis.com --project some-project"
 

@@ -11,8 +11,7 @@ import pytest
 from grpclib import Status as Reply
 
 from cooperbench.backends.modal import ModalBackend, connection
-from cooperbench.doctor.backends import backends
-from cooperbench.doctor.findings import Asked, Finding, Status
+from cooperbench.doctor.checks import Status, backend_finding
 from cooperbench.errors import InfraError, SandboxDead, UserError
 from tests.backends.modal.plane import HOST_IMAGE
 
@@ -216,14 +215,11 @@ def test_the_check_asks_modal_also_without_asserts(plane: Plane) -> None:
 
 @pytest.mark.usefixtures("_fresh_client")
 def test_the_doctor_asks_modal(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
-    def finding() -> Finding:
-        return next(found for found in backends(Asked()) if found.name == "backend modal")
-
-    found = finding()
+    found = backend_finding("modal")
     assert found.status is Status.OK
     assert "the token is good, app cooperbench" in found.detail
     monkeypatch.setenv("MODAL_ENVIRONMENT", "nowhere")
-    found = finding()
+    found = backend_finding("modal")
     assert (found.status, "modal environment list" in found.mend) == (Status.MISSING, True)
 
 

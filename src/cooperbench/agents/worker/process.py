@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from cooperbench.errors import InfraError, UserError
-from cooperbench.redaction import redact
+from cooperbench.secrets import redact
 from cooperbench.temporary import owned_prefix
 from cooperbench.text import printable
 

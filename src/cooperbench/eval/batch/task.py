@@ -27,7 +27,7 @@ from cooperbench.eval.evaluator import Evaluator
 from cooperbench.eval.executor import TestExecutor
 from cooperbench.eval.reference import Reference, References, ReferenceStore, exported, file_name
 from cooperbench.models import Image
-from cooperbench.signals import end_like_ctrl_c
+from cooperbench.processes import end_like_ctrl_c
 from cooperbench.storage import ExperimentPaths
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""go test and cargo test."""
+"""go test, cargo test and cargo nextest."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from cooperbench.eval.counting.base import NUMBER, Failure, Framework, Outcome, Tally, line
+from cooperbench.eval.counting import NUMBER, Framework, Outcome, Tally, line, numbers_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,65 +18,51 @@ _GO_LINE = line(
     r"|FAIL[ \t]+(?P<failed>\S{1,200})[ \t]+(?:[0-9]+\.[0-9]+s|\[(?:build|setup) failed\])"
     r"|\?[ \t]+\S+[ \t]+(?P<none>\[no test files\])"
 )
+_GO_OUTCOMES: dict[str, Outcome] = {"PASS": "passed", "FAIL": "failed", "SKIP": "skipped"}
 
 
-def count_go(text: str) -> Tally | None:
+def go_tallies(text: str) -> Iterator[Tally]:
     """Each package by itself, up to the line that closes it.
 
     With -v its tests are counted, and of a test with subtests only these. Without it only failed tests are
     printed: a package that is `ok` counts as one that passed, if it had tests to run. A failed package has at
     least one failure, also where none was printed (it did not build, or panicked).
     """
-    total = [0, 0, 0]
-    outcomes: dict[str, str] = {}
-    verbose = found = False
+    tallies: list[Tally] = []
+    tests: dict[str, Outcome] = {}
+    verbose = False
     for match in _GO_LINE.finditer(text):
         if match["run"]:
             verbose = True
         elif match["outcome"]:
-            outcomes[match["test"]] = match["outcome"]
+            tests[match["test"]] = _GO_OUTCOMES[match["outcome"]]
             verbose = verbose or match["outcome"] != "FAIL"
         else:
-            found = True
-            passed, failed, skipped = _leaves(outcomes)
+            passed, failed, skipped = _leaves(tests)
             if match["failed"]:
                 failed = max(failed, 1)
             elif match["ok"] and not verbose and "[no tests to run]" not in match[0]:
                 passed += 1
-            total = [total[0] + passed, total[1] + failed, total[2] + skipped]
-            outcomes = {}
+            tallies.append(Tally(passed, failed, skipped))
+            tests = {}
             verbose = False
-    # A run that was killed leaves its last package open.
-    passed, failed, skipped = _leaves(outcomes)
-    return Tally(total[0] + passed, total[1] + failed, total[2] + skipped) if found or outcomes else None
+    if tests:  # a run that was killed leaves its last package open
+        tallies.append(_leaves(tests))
+    yield from _summed(tallies)
 
 
-def _leaves(outcomes: dict[str, str]) -> Tally:
+def _leaves(tests: dict[str, Outcome]) -> Tally:
     # In this order the first subtest follows the test that it is part of.
-    names = sorted(outcomes, key=lambda name: name.split("/"))
+    names = sorted(tests, key=lambda name: name.split("/"))
     following = pairwise([*names, ""])
-    leaves = [outcomes[name] for name, follower in following if not follower.startswith(name + "/")]
-    return Tally(leaves.count("PASS"), leaves.count("FAIL"), leaves.count("SKIP"))
+    leaves = [tests[name] for name, follower in following if not follower.startswith(name + "/")]
+    return Tally(leaves.count("passed"), leaves.count("failed"), leaves.count("skipped"))
 
 
-_GO_FAILURE = line(r" *--- FAIL: (\S+) \([0-9.]+s\)")
-_GO_BROKEN = line(r"FAIL[ \t]+(\S+)[ \t]+\[((?:build|setup) failed)\]")
-
-
-def first_go_failure(text: str) -> Failure | None:
-    failures = list(_GO_FAILURE.finditer(text))
-    broken = _GO_BROKEN.search(text)
-    if broken and (not failures or broken.start() < failures[0].start()):
-        return Failure(broken.start(), broken[2], broken[1])
-    if not failures:
-        return None
-    first = failures[0]
-    subtest = next((other for other in failures if other[1].startswith(first[1] + "/")), first)
-    panicked = text.startswith("\npanic: ", subtest.end())
-    return Failure(first.start(), "panic" if panicked else None, subtest[1])
-
-
-_GO_OUTCOMES: dict[str, Outcome] = {"PASS": "passed", "FAIL": "failed", "SKIP": "skipped"}
+def _summed(tallies: list[Tally]) -> Iterator[Tally]:
+    """The summaries of packages and binaries belong together."""
+    if tallies:
+        yield Tally(*(sum(column) for column in zip(*tallies, strict=True)))
 
 
 def go_outcomes(text: str) -> Iterator[tuple[str, Outcome]]:
@@ -95,33 +81,24 @@ def go_outcomes(text: str) -> Iterator[tuple[str, Outcome]]:
 
 _CARGO_SUMMARY = line(
     rf"test result: (?:ok|FAILED)\. {NUMBER} passed; {NUMBER} failed; {NUMBER} ignored;[^\n]*"
+    r"| +Summary \[[ 0-9.s]*\] (?:[0-9]+/)?[0-9]+ tests? run: (?P<nextest>[^\n]+)"
 )
 _CARGO_BROKEN = line(r"error: could not compile [^\n]+")
 
 
-def count_cargo(text: str) -> Tally | None:
-    """One summary a test binary and one for the doc-tests. Code that does not compile has no tests."""
-    rows = [[int(number) for number in summary.groups()] for summary in _CARGO_SUMMARY.finditer(text)]
-    if not rows:
-        return Tally() if _CARGO_BROKEN.search(text) else None
-    return Tally(*(sum(column) for column in zip(*rows, strict=True)))
-
-
-_CARGO_FAILURE = line(r"---- ([^\n]+) stdout ----")
-_CARGO_ERROR = line(r"error(?:\[E[0-9]+\])?: [^\n]+")
-
-
-def first_cargo_failure(text: str) -> Failure | None:
-    found = _CARGO_FAILURE.search(text)
-    if found:
-        return Failure(found.start(), "panic", found[1].partition(" - ")[2] or found[1])
-    broken = _CARGO_BROKEN.search(text)
-    error = _CARGO_ERROR.search(text)
-    if broken is None or error is None:
-        return None
-    location = re.compile(r"\n *--> ([^\n]+)").match(text, error.end())
-    kind = error[0].strip().partition("error")[2]
-    return Failure(error.start(), "error" + kind, location[1] if location else "the build")
+def cargo_tallies(text: str) -> Iterator[Tally]:
+    """One summary a test binary and one for the doc-tests, or nextest's. Code that does not compile has no tests."""
+    tallies = []
+    for summary in _CARGO_SUMMARY.finditer(text):
+        if summary["nextest"]:
+            count = numbers_of(re.sub(r"\([^\n)]*\)", "", summary["nextest"]))
+            failed = sum(count.get(word, 0) for word in ("failed", "timed out", "exec failed"))
+            tallies.append(Tally(count.get("passed", 0), failed, count.get("skipped", 0)))
+        else:
+            tallies.append(Tally(*(int(summary[group]) for group in (1, 2, 3))))
+    if not tallies and _CARGO_BROKEN.search(text):
+        tallies.append(Tally())
+    yield from _summed(tallies)
 
 
 _CARGO_OUTCOMES: dict[str, Outcome] = {
@@ -157,6 +134,6 @@ def cargo_outcomes(text: str) -> Iterator[tuple[str, Outcome]]:
 
 
 FRAMEWORKS = (
-    Framework("go", count_go, first_go_failure, go_outcomes),
-    Framework("cargo", count_cargo, first_cargo_failure, cargo_outcomes),
+    Framework("go", go_tallies, go_outcomes, prefix=r".*?\.(?=Test|Example|Fuzz)"),
+    Framework("cargo", cargo_tallies, cargo_outcomes, prefix="[^: ]*(?:::| )"),
 )

@@ -26,10 +26,10 @@ from cooperbench.agents.llm import (
 )
 from cooperbench.errors import AgentFailure, InfraError, Interrupted
 from cooperbench.models import Usage
-from cooperbench.redaction import redact
 from cooperbench.report.coordination.llm_judge_prompt import PROMPT_VERSION, check_answer, judge_prompt
 from cooperbench.report.formatting import Table
 from cooperbench.report.records import is_list, is_object
+from cooperbench.secrets import redact
 from cooperbench.storage import read_json, utc_now, write_json
 from cooperbench.text import plural, printable
 

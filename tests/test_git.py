@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cooperbench.errors import InfraError, UserError
-from cooperbench.gitcall import (
+from cooperbench.git import (
     GitError,
     decode_path,
     encode_path,

@@ -15,10 +15,9 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, TypedDict, Unpack
 
 from cooperbench.errors import InfraError, UserError
 
@@ -92,8 +91,7 @@ _ENVIRONMENT = {
 _DIFF_COMMANDS = frozenset({"diff", "diff-tree", "diff-index", "diff-files", "log", "show", "format-patch"})
 _BOUNDED = ("sh", "-c", 'ulimit -v 2097152 && ulimit -f 524288 && exec "$@"', "sh")
 """2 GiB of memory, 256 MiB in a file."""
-_FILTER_KEYS = re.compile(rb"^filter\.(?:.*)\.(?:clean|smudge|process|required)$", re.DOTALL)
-_DRIVER_KEYS = re.compile(rb"^merge\.(?:.*)\.driver$", re.DOTALL)
+_DRIVER_KEYS = re.compile(rb"filter\..*\.(?:clean|smudge|process|required)$|merge\..*\.driver$", re.DOTALL)
 
 
 class GitError(InfraError):
@@ -105,8 +103,7 @@ class GitError(InfraError):
         super().__init__(f"`git {command}` failed ({returncode}): {self.reason or 'no message'}")
 
 
-@dataclass(frozen=True)
-class GitOutput:
+class GitOutput(NamedTuple):
     """What a git command left behind."""
 
     returncode: int
@@ -114,57 +111,40 @@ class GitOutput:
     stderr: bytes
 
 
-def git(
-    *args: str,
-    cwd: Path | None = None,
-    git_dir: Path | None = None,
-    index: Path | None = None,
-    stdin: bytes = b"",
-    env: Mapping[str, str] | None = None,
-    check: bool = True,
-    own_repository: bool = False,
-    timeout_seconds: float = 600,
-) -> bytes:
-    """Run `git ARGS` and return its stdout; a failure is a `GitError` unless `check` is off.
+class GitOptions(TypedDict, total=False):
+    """How git is run."""
 
-    `cwd` is the top of a repository or no repository at all: git does not go looking for one further up.
-    No protocol is allowed; `env={"GIT_ALLOW_PROTOCOL": "file"}` lets a clone on this machine be fetched from.
-    `own_repository` says that the harness made the repository and knows its config, which saves a look at it.
-    """
-    output = run_git(
-        *args,
-        cwd=cwd,
-        git_dir=git_dir,
-        index=index,
-        stdin=stdin,
-        env=env,
-        own_repository=own_repository,
-        timeout_seconds=timeout_seconds,
-    )
+    cwd: Path | None
+    """The top of a repository or no repository at all: git does not go looking for one further up."""
+    git_dir: Path | None
+    index: Path | None
+    stdin: bytes
+    env: Mapping[str, str] | None
+    """No protocol is allowed; `{"GIT_ALLOW_PROTOCOL": "file"}` lets a clone on this machine be fetched from."""
+    own_repository: bool
+    """The harness made the repository and knows its config, which saves a look at it."""
+    bounded: bool
+    """With limits of memory and file size, for input that an agent has written."""
+    timeout_seconds: float
+
+
+def git(*args: str, check: bool = True, **options: Unpack[GitOptions]) -> bytes:
+    """Run `git ARGS` and return its stdout; a failure is a `GitError` unless `check` is off."""
+    output = run_git(*args, **options)
     if check and output.returncode != 0:
         raise GitError(_shown(args), output.returncode, output.stderr)
     return output.stdout
 
 
-def run_git(
-    *args: str,
-    cwd: Path | None = None,
-    git_dir: Path | None = None,
-    index: Path | None = None,
-    stdin: bytes = b"",
-    env: Mapping[str, str] | None = None,
-    own_repository: bool = False,
-    bounded: bool = False,
-    timeout_seconds: float = 600,
-) -> GitOutput:
-    """As `git`, for callers to whom the exit code is an answer.
-
-    `bounded`: with limits of memory and file size, for input that an agent has written.
-    """
-    environment = _environment(cwd, git_dir, index)
-    if not own_repository:
+def run_git(*args: str, **options: Unpack[GitOptions]) -> GitOutput:
+    """As `git`, for callers to whom the exit code is an answer."""
+    cwd, stdin = options.get("cwd"), options.get("stdin", b"")
+    environment = _environment(cwd, options.get("git_dir"), options.get("index"))
+    if not options.get("own_repository"):
         environment |= _overrides_of_drivers(cwd, environment)
-    return _call(args, cwd, environment | dict(env or {}), stdin, timeout_seconds, bounded=bounded)
+    environment |= options.get("env") or {}
+    seconds, bounded = options.get("timeout_seconds", 600), options.get("bounded", False)
+    return _call(args, cwd, environment, stdin, seconds, bounded=bounded)
 
 
 @cache
@@ -178,16 +158,11 @@ def git_version() -> tuple[int, int]:
 
 
 def git_dir_of(path: Path) -> Path | None:
-    """The git directory of a clone, bare or not, or of a worktree with a `.git` file; None: no such."""
-    dot_git = path / ".git"
-    if dot_git.is_file():
-        words = dot_git.read_bytes().decode("utf-8", "surrogateescape")
-        target = path / words.removeprefix("gitdir:").strip()
-        return target if words.startswith("gitdir:") and (target / "HEAD").exists() else None
-    for candidate in (dot_git, path):
-        if (candidate / "HEAD").exists() and (candidate / "objects").is_dir():
-            return candidate
-    return None
+    """The git directory of a clone, bare or not, or of a worktree; None: no such."""
+    if not path.is_dir():
+        return None
+    found = run_git("rev-parse", "--absolute-git-dir", cwd=path, own_repository=True)
+    return Path(os.fsdecode(found.stdout.rstrip(b"\n"))) if found.returncode == 0 else None
 
 
 def decode_path(path: bytes) -> str:
@@ -218,22 +193,19 @@ def _environment(cwd: Path | None, git_dir: Path | None, index: Path | None) -> 
 
 def _overrides_of_drivers(cwd: Path | None, environment: dict[str, str]) -> dict[str, str]:
     """Filters and merge drivers have names of the owner's choice: look them up to switch them off."""
-    names = _call(
-        ("config", "-z", "--name-only", "--get-regexp", r"^(filter|merge)\."), cwd, environment, b"", 60
-    ).stdout
-    settings: list[tuple[bytes, str]] = []
-    for name in names.split(b"\0"):
-        if _FILTER_KEYS.match(name):
-            settings.append((name, "false" if name.endswith(b".required") else ""))
-        elif _DRIVER_KEYS.match(name):
-            settings.append((name, "false"))  # as a command: it reports a conflict
-    if settings and git_version() < (2, 31):
+    listing = ("config", "-z", "--name-only", "--get-regexp", r"^(filter|merge)\.")
+    overrides: dict[str, str] = {}
+    number = 0
+    for name in _call(listing, cwd, environment, b"", 60).stdout.split(b"\0"):
+        if not _DRIVER_KEYS.match(name):
+            continue
+        # As a command of a merge driver, `false` reports a conflict.
+        off = "false" if name.endswith((b".required", b".driver")) else ""
+        overrides |= {f"GIT_CONFIG_KEY_{number}": os.fsdecode(name), f"GIT_CONFIG_VALUE_{number}": off}
+        number += 1
+    if number and git_version() < (2, 31):
         raise UserError("a repository with filters or merge drivers in its config needs git 2.31 or newer")
-    overrides = {"GIT_CONFIG_COUNT": str(len(settings))} if settings else {}
-    for number, (name, value) in enumerate(settings):
-        overrides[f"GIT_CONFIG_KEY_{number}"] = os.fsdecode(name)
-        overrides[f"GIT_CONFIG_VALUE_{number}"] = value
-    return overrides
+    return overrides | {"GIT_CONFIG_COUNT": str(number)}
 
 
 def _call(

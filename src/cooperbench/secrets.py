@@ -1,0 +1,109 @@
+"""API keys: how they come from `.env`, and how they are kept out of whatever is written or shown.
+
+`NAME=VALUE` lines of `.env` in the working directory become environment variables of this process; what the environment
+has already wins. Sandboxes get none of it, since they get nothing of the environment.
+
+A secret is the value of an environment variable whose name says so (`…_API_KEY`, `…_TOKEN`, `…_SECRET`,
+`…_PASSWORD`), or a value that was handed to `remember`, e.g. from an agent config. Only these exact values are
+replaced: guessing by shape would change what agents really wrote. Values that are too short or too plain to be a
+secret (`EMPTY`, `not-needed`) are left alone, since replacing such words everywhere would do the same.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import quote
+
+from cooperbench.errors import UserError
+
+ENV_FILE = ".env"
+_LINE = re.compile(
+    r"""[ \t]*(?:\#[^\n]*)?(?:\r?\n|\Z)
+    |[ \t]*(?:export[ \t]+)?(?P<name>[A-Za-z_][A-Za-z0-9_.-]*)[ \t]*=[ \t]*
+    (?:'(?P<single>[^']*)' | "(?P<double>(?:[^"\\]|\\.)*)" | (?P<plain>(?!['"])[^\r\n]*?))
+    [ \t]*(?:(?<=[ \t'"])\#[^\r\n]*)?(?:\r?\n|\Z)
+    |(?P<wrong>[^\n]*(?:\n|\Z))""",
+    re.VERBOSE | re.DOTALL,
+)
+_ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
+_NAMES = re.compile(r"(?:^|_)(?:KEY|APIKEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE)(?:_\d+)?$", re.IGNORECASE)
+_SHORTEST = 8
+_LONG_WITHOUT_DIGITS = 20
+_remembered: dict[str, str] = {}
+_lock = threading.Lock()
+
+
+class EnvFile(NamedTuple):
+    values: dict[str, str]
+    wrong_lines: list[int]
+    """Numbers of lines that are no `NAME=VALUE`. Their text is not told: it may hold a key."""
+
+
+def parse_env(text: str) -> EnvFile:
+    """Values may be quoted, then they may have several lines; in double quotes `\\n` and the like are read."""
+    text = text.removeprefix("\ufeff")
+    found = EnvFile({}, [])
+    for line in _LINE.finditer(text):
+        if line["wrong"] is not None:
+            found.wrong_lines.append(text.count("\n", 0, line.start()) + 1)
+        elif line["double"] is not None:
+            unescaped = re.sub(r"\\([nrt\\\"'$])", lambda one: _ESCAPES.get(one[1], one[1]), line["double"])
+            found.values[line["name"]] = unescaped
+        elif line["name"]:
+            found.values[line["name"]] = line["single"] or line["plain"] or ""
+    return found
+
+
+def load_env_file(path: Path | None = None) -> list[str]:
+    """Set what is not set yet; the result is what is to be said about lines that were ignored."""
+    path = path or Path(ENV_FILE)
+    try:
+        text = path.read_text("utf-8")
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return []
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} cannot be read: {error}; mend or remove it") from error
+    found = parse_env(text)
+    for name, value in found.values.items():
+        if "\0" not in value:
+            os.environ.setdefault(name, value)
+    return [f"{path}, line {number}: not NAME=VALUE, ignored" for number in found.wrong_lines]
+
+
+def redact(text: str) -> str:
+    """The text with `[redacted NAME]` in the place of every known secret."""
+    with _lock:
+        found = dict(_remembered)
+    found |= {value: name for name, value in os.environ.items() if is_secret_name(name) and _is_secret(value)}
+    # As it is, in JSON, in a URL.
+    forms = {
+        form: name
+        for value, name in found.items()
+        for form in (value, json.dumps(value)[1:-1], quote(value, safe=""))
+    }
+    for form in sorted(forms, key=len, reverse=True):  # one may be a part of another
+        text = text.replace(form, f"[redacted {forms[form]}]")
+    return text
+
+
+def remember(value: str, name: str) -> None:
+    """A secret that is in no environment variable; `name` is what stands in its place."""
+    if _is_secret(value):
+        with _lock:
+            _remembered[value] = name
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a variable or a setting of this name holds a secret."""
+    return _NAMES.search(name) is not None
+
+
+def _is_secret(value: str) -> bool:
+    if len(value) < _SHORTEST:
+        return False
+    return len(value) >= _LONG_WITHOUT_DIGITS or any(letter.isdigit() for letter in value)
