@@ -14,41 +14,23 @@ from cooperbench.errors import SandboxDead
 from cooperbench.team import inbox as inbox_module
 from cooperbench.team import sandbox_rpc
 from cooperbench.team.inbox import LONGEST_SHOWN, MOST_SHOWN, Inbox
-from cooperbench.team.mailbox import MemoryMailbox
+from cooperbench.team.mailbox import Mailbox
 from cooperbench.team.sandbox_rpc import SandboxRpc
 from tests.team.agent_sandboxes import BOTH_WAYS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cooperbench.models import Message
     from tests.team.agent_sandboxes import AgentSandboxes
-
-
-class WatchedMailbox(MemoryMailbox):
-    """Says when its reader has taken in all that there is."""
-
-    def __init__(self, agent_ids: Sequence[str]) -> None:
-        super().__init__(agent_ids)
-        self.emptied = threading.Event()
-
-    def receive(self, agent_id: str, after: int, timeout_seconds: float) -> list[Message]:
-        if after == len(self.messages()):
-            self.emptied.set()
-        return super().receive(agent_id, after, timeout_seconds)
 
 
 def inbox_with(texts: Sequence[str]) -> Inbox:
     """Without a sandbox: what has come to agent1."""
-    mailbox = WatchedMailbox(["agent1", "agent2"])
-    for text in texts:
-        mailbox.post("agent2", "agent1", text)
+    mailbox = Mailbox(["agent1", "agent2"])
     inbox = Inbox(SandboxRpc("agent1", ["agent2"]), mailbox)
     inbox.start()
-    assert mailbox.emptied.wait(60)
-    inbox.close()
-    mailbox.close()
-    inbox.join()
+    for text in texts:
+        mailbox.post("agent2", "agent1", text)
     return inbox
 
 

@@ -66,7 +66,7 @@ def redis(asked: Asked) -> Iterator[Finding]:
     from cooperbench.team.mailbox import DEFAULT_REDIS_URL
 
     try:
-        from cooperbench.team.redis_server import ensure_redis
+        from cooperbench.team.redis_mailbox import ensure_redis
 
         with ensure_redis(asked.redis_url or DEFAULT_REDIS_URL) as running:
             yield Finding(

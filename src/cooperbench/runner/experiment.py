@@ -19,7 +19,7 @@ from cooperbench.sandbox.contract import resource_use_of
 from cooperbench.sandbox.session import SandboxSession
 from cooperbench.signals import finished
 from cooperbench.storage import error_record, write_json
-from cooperbench.team.mailbox import MemoryMailbox
+from cooperbench.team.mailbox import Mailbox
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -149,7 +149,7 @@ class _Experiment:
         def tell(message: Message) -> None:
             self._display.message(pair, message)
 
-        make_mailbox = partial(self._mailboxes.make, pair.label) if self._mailboxes else MemoryMailbox
+        make_mailbox = partial(self._mailboxes.make, pair.label) if self._mailboxes else Mailbox
         pair_run = PairRun(
             pair,
             self._config,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from cooperbench.errors import InfraError
 from cooperbench.storage import utc_now
-from cooperbench.team.mailbox import MAX_MESSAGE_BYTES
+from cooperbench.team.mailbox import MAX_MESSAGE_BYTES, Reader
 from cooperbench.team.sandbox_rpc import TEAM_DIR, Response
 from cooperbench.text import plural
 
@@ -37,8 +37,6 @@ MOST_SHOWN = 40_000
 """Characters that are put into a context before one step. What is left over waits for the next."""
 _FRAME = 100
 """Characters that every message costs besides its text, so that a thousand short ones are not shown at once."""
-_LONGEST_WAIT_SECONDS = 15.0
-"""Messages, colleagues that finish and the end wake it earlier; this is for a Redis that has lost its data."""
 
 
 @dataclass(frozen=True)
@@ -61,13 +59,12 @@ class Inbox:
         self._mailbox = mailbox
         self._pending: dict[int, Message] = {}
         self._deliveries: dict[int, Delivery] = {}
-        self._finished: set[str] = set()
+        self._finished: list[str] = []
         self._failure: InfraError | None = None
         self._sent = 0
         self._sent_bytes = 0
         self._changed = threading.Condition()
         self._closed = False
-        self._thread: threading.Thread | None = None
         self.on_sent: Callable[[Message], None] = lambda _: None
         self.step = 0
         """How many steps the agent has taken; kept by its session."""
@@ -79,8 +76,7 @@ class Inbox:
 
     def start(self) -> None:
         """Begin to take in messages."""
-        self._thread = threading.Thread(target=self._take_in_all, name=f"inbox-{self.agent_id}", daemon=True)
-        self._thread.start()
+        self._mailbox.subscribe(self.agent_id, Reader(self._take_in, self._colleague_finished))
 
     def incoming(self) -> list[Message]:
         """What has come and was not shown yet, in order and cut to size; from now on it counts as shown."""
@@ -119,15 +115,10 @@ class Inbox:
             return self._deliveries.get(sequence)
 
     def close(self) -> None:
-        """What has not been shown by now is on record as not delivered. Its thread ends when the mailbox wakes it."""
+        """What has not been shown by now is on record as not delivered."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-
-    def join(self) -> None:
-        """Until its thread has ended, which it does when it is closed and the mailbox wakes it."""
-        if self._thread is not None:
-            self._thread.join(10)
 
     def _check(self) -> None:
         if self._failure is not None:
@@ -170,24 +161,6 @@ class Inbox:
             if self._pending.pop(int(name), None) is not None:
                 self._deliveries[int(name)] = Delivery(utc_now(), self.step, "command")
 
-    def _take_in_all(self) -> None:
-        try:
-            seen = 0
-            while not self._closed:
-                # Asked before the messages: those that a colleague sent before it finished come first.
-                working = [name for name in self.colleagues if name not in self._finished]
-                gone = [name for name in working if self._mailbox.is_finished(name)]
-                # A colleague that has finished is announced at once, with what it sent before.
-                wait_seconds = 0.0 if gone else _LONGEST_WAIT_SECONDS
-                for message in self._mailbox.receive(self.agent_id, seen, wait_seconds):
-                    seen = message.sequence
-                    self._take_in(message)
-                for colleague in gone:
-                    self._finished.add(colleague)
-                    self._rpc.put("finished", colleague, b"")
-        except InfraError as error:
-            self._fail(error)
-
     def _take_in(self, message: Message) -> None:
         with self._changed:
             if self._closed:
@@ -195,6 +168,10 @@ class Inbox:
             self._pending[message.sequence] = message
             self._changed.notify_all()
         self._write_file(message)
+
+    def _colleague_finished(self, colleague: str) -> None:
+        self._finished.append(colleague)
+        self._rpc.put("finished", colleague, b"")
 
     def _write_file(self, message: Message) -> None:
         data = f"{message.sender}\n{message.text}\n".encode("utf-8", "replace")
@@ -205,7 +182,7 @@ class Inbox:
             pending = list(self._pending.values())
         for message in pending:
             self._write_file(message)
-        for colleague in list(self._finished):
+        for colleague in self._finished:
             self._rpc.put("finished", colleague, b"")
 
 

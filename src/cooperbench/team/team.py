@@ -86,8 +86,6 @@ class Team:
             rpc.close()
         if self.mailbox is not None:
             self.mailbox.close()
-        for inbox in self.inboxes.values():
-            inbox.join()
 
     def conversation(self, feature_ids: Mapping[str, int]) -> dict[str, Any]:
         """conversation.json: every message, and when and how it was delivered."""
