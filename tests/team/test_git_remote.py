@@ -69,8 +69,8 @@ class ServingBackend(LocalBackend):
 class Pair:
     """Two sandboxes with a repository each, and the remote between them."""
 
-    def __init__(self, stack: ExitStack, backend: LocalBackend, server: GitServer, **options: Any) -> None:
-        self.remote = ServedRemote(AGENTS, lambda _: server, **options)
+    def __init__(self, stack: ExitStack, backend: LocalBackend, server: GitServer) -> None:
+        self.remote = ServedRemote(AGENTS, lambda _: server)
         stack.callback(self.remote.close)
         self.remote.open()
         self.sandboxes: dict[str, RichSandbox] = {}
@@ -91,8 +91,8 @@ class Pairs:
         self._given = (stack, backend, server)
         self.server = server
 
-    def __call__(self, **options: Any) -> Pair:
-        return Pair(*self._given, **options)
+    def __call__(self) -> Pair:
+        return Pair(*self._given)
 
 
 @pytest.fixture
@@ -148,8 +148,11 @@ def test_an_agent_moves_its_own_branch_and_nothing_else(pairs: Pairs) -> None:
     assert pair.remote.record()["pushes"] == {"agent1": 2, "agent2": 0}
 
 
-def test_a_large_push_comes_whole_and_the_quota_holds(pairs: Pairs, tmp_path: Path) -> None:
-    pair = pairs(quota_bytes=3_000_000)
+def test_a_large_push_comes_whole_and_the_quota_holds(
+    pairs: Pairs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cooperbench.team.git_remote.QUOTA_BYTES", 3_000_000)
+    pair = pairs()
     # Above a megabyte git sends in chunks.
     big = f"head -c 2000000 /dev/urandom >big; {COMMIT}; git push -q team HEAD:agent1"
     assert "code 0" in pair.says("agent1", big)

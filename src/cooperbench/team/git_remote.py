@@ -49,9 +49,8 @@ Counts = dict[str, dict[str, int]]
 class GitRemote(ABC):
     """Of one pair. Called from the threads of several agents."""
 
-    def __init__(self, agent_ids: Sequence[str], quota_bytes: int = QUOTA_BYTES) -> None:
+    def __init__(self, agent_ids: Sequence[str]) -> None:
         self._agent_ids = tuple(agent_ids)
-        self._quota_bytes = quota_bytes
         self._lock = threading.Lock()
 
     def open(self, run_name: str = "") -> tuple[str, ...]:  # noqa: ARG002  # for servers, which people look at
@@ -112,8 +111,8 @@ class CarriedRemote(GitRemote):
     every other sandbox before the push returns. What comes out of an agent's sandbox only becomes that agent's branch.
     """
 
-    def __init__(self, folder: Path, agent_ids: Sequence[str], quota_bytes: int = QUOTA_BYTES) -> None:
-        super().__init__(agent_ids, quota_bytes)
+    def __init__(self, folder: Path, agent_ids: Sequence[str]) -> None:
+        super().__init__(agent_ids)
         self._members = {agent_id: _Member() for agent_id in agent_ids}
         self._repository = BareRepository(folder, agent_ids)
         self._counts = self._no_counts()
@@ -183,7 +182,7 @@ class CarriedRemote(GitRemote):
                 repository.create(pack)
         if repository.has(commit):
             return b""
-        limit_bytes = self._quota_bytes - self._counts["bytes"][agent_id]
+        limit_bytes = QUOTA_BYTES - self._counts["bytes"][agent_id]
         known = repository.known_tips()
         return _read_pack(sandbox, TEAM_GIT_DIR, commit, limit_bytes=limit_bytes, known=known)
 
@@ -223,13 +222,8 @@ class ServedRemote(GitRemote):
     The server is asked for when the pair begins, with the run's name; other pairs may share it.
     """
 
-    def __init__(
-        self,
-        agent_ids: Sequence[str],
-        get_server: Callable[[str], GitServer],
-        quota_bytes: int = QUOTA_BYTES,
-    ) -> None:
-        super().__init__(agent_ids, quota_bytes)
+    def __init__(self, agent_ids: Sequence[str], get_server: Callable[[str], GitServer]) -> None:
+        super().__init__(agent_ids)
         self._get_server = get_server
         self._server: GitServer | None = None
         self._name = secrets.token_hex(16)
@@ -289,10 +283,10 @@ class ServedRemote(GitRemote):
             self._server = None
 
     def _create(self, server: GitServer, base_commit: str) -> None:
-        limits = (str(self._quota_bytes), str(MOST_PUSHES))
+        limits = (str(QUOTA_BYTES), str(MOST_PUSHES))
         done = server.manage("create", self._name, base_commit, *limits, *self._agent_ids)
         _check(done, "the git server could not make a repository")
-        access = {"tokens": self._tokens, "quota_bytes": self._quota_bytes}
+        access = {"tokens": self._tokens, "quota_bytes": QUOTA_BYTES}
         with server.sandbox() as sandbox:
             # Last: without it nobody gets in.
             file = f"{SERVER_DIR}/pairs/{self._name}/access.json"
