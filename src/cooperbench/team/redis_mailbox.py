@@ -17,17 +17,17 @@ not reach it. It is started again should it die.
 
 from __future__ import annotations
 
-import errno
 import importlib.util
 import ipaddress
 import re
 import secrets
 import shutil
+import socket
 import subprocess
 import tempfile
 import threading
 import time
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -44,8 +44,8 @@ PATIENCE_SECONDS = 30.0
 """How long a Redis may be unavailable during a run before the attempt at the pair fails."""
 _EXPIRY_SECONDS = 24 * 3600
 _START_SECONDS = 10.0
+_CONNECT_SECONDS = 5.0
 _MAX_CONNECTIONS = 10_000
-_NOT_LISTENING = {errno.ECONNREFUSED, errno.EADDRNOTAVAIL}
 _URL = re.compile(r"rediss?://[^/?#]+(?<!:0)(/[0-9]*)?(\?.*)?|unix://[^?#]*/[^?#]+(\?.*)?")
 _URL_FORMS = (
     "redis://[[USER]:PASSWORD@]HOST[:PORT][/DB], rediss://… or unix://[[USER]:PASSWORD@]/PATH[?db=DB]"
@@ -74,14 +74,7 @@ Command = tuple[str | bytes | int, ...]
 
 
 class RedisUnavailable(InfraError):
-    """It does not answer (any more). Trying again may help."""
-
-    not_listening = False
-    """Nothing listens at the address, as opposed to a server that is slow, full or starting."""
-
-
-class RedisRefused(InfraError):
-    """It answers, but rejects the command. Trying again does not help."""
+    """It does not answer (any more). Trying again may help, unlike after other errors."""
 
 
 class NoRedis(UserError):
@@ -102,12 +95,12 @@ class RedisClient:
 
         # Retrying is the mailbox's, which can be told to stop.
         options |= {"retry": Retry(NoBackoff(), 0), "max_connections": _MAX_CONNECTIONS}
-        options |= {"socket_timeout": 10.0, "socket_connect_timeout": 5.0}
+        options |= {"socket_timeout": 10.0, "socket_connect_timeout": _CONNECT_SECONDS}
         self._pool = redis.ConnectionPool(**options)
         self._redis: Any = redis.Redis(connection_pool=self._pool)
 
     def execute(self, *command: str | bytes | int) -> Any:
-        """One command, tried once; RedisUnavailable or RedisRefused."""
+        """One command, tried once; RedisUnavailable or another InfraError."""
         return self._call(lambda: self._redis.execute_command(*command))
 
     def transaction(self, commands: Sequence[Command]) -> list[Any]:
@@ -130,14 +123,13 @@ class RedisClient:
             return work()
         except (exceptions.AuthenticationError, exceptions.AuthorizationError) as error:
             message = f"Redis at {self.masked_url} refuses the password or user: {_one_line(error)}"
-            raise RedisRefused(message) from error
+            raise InfraError(message) from error
         except temporary as error:
-            unavailable = RedisUnavailable(f"Redis at {self.masked_url} does not answer: {_one_line(error)}")
-            unavailable.not_listening = _is_not_listening(error)
-            raise unavailable from error
+            message = f"Redis at {self.masked_url} does not answer: {_one_line(error)}"
+            raise RedisUnavailable(message) from error
         except (exceptions.RedisError, TypeError, ValueError) as error:
             # TypeError and ValueError: options of the URL that the connection does not know.
-            raise RedisRefused(f"Redis at {self.masked_url} refuses: {_one_line(error)}") from error
+            raise InfraError(f"Redis at {self.masked_url} refuses: {_one_line(error)}") from error
 
 
 class RedisMailbox(Mailbox):
@@ -180,7 +172,7 @@ class RedisMailbox(Mailbox):
             except RedisUnavailable as error:
                 lasted = time.monotonic() - started
                 if lasted >= self._patience_seconds:
-                    raise InfraError(f"given up after {lasted:.0f} s: {error}") from error
+                    raise InfraError(f"{error} (given up after {lasted:.0f} s)") from error
                 self._closed.wait(min(max(lasted / 4, 0.05), 1.0))
 
     def _store_once(
@@ -199,7 +191,7 @@ class RedisMailbox(Mailbox):
             everything += self._finishing(agent_id)
         for answer in self._client.transaction(everything):
             if isinstance(answer, Exception):
-                raise RedisRefused(f"Redis at {self._client.masked_url} refuses: {_one_line(answer)}")
+                raise InfraError(f"Redis at {self._client.masked_url} refuses: {_one_line(answer)}")
 
     def _adding(self, message: Message) -> list[Command]:
         stream_key = self._stream_keys[message.recipient]
@@ -225,31 +217,25 @@ class RunningRedis(NamedTuple):
 
     client: RedisClient
     description: str
-    """One line for people, e.g. `Redis 7.0.15 (started for this run)`."""
+    """One line for people, e.g. `/usr/bin/redis-server (started for this run)`."""
 
 
 @contextmanager
 def ensure_redis(url: str) -> Iterator[RunningRedis]:
-    """The one at the URL if it works, else one that we start where the URL is localhost; UserError where there is none.
+    """The one at the URL; where nothing listens there on this machine, one that we start; else UserError.
 
     A message has been sent over it before the block begins.
     """
-    client = RedisClient(url)
-    try:
-        _try_out(client)
-    except RedisUnavailable as error:
-        client.close()
-        if not (error.not_listening and is_on_this_machine(url)):
-            raise UserError(f"{error}; check the URL (--redis, redis_url), or use --no-messaging") from error
-    except InfraError as error:
-        client.close()
-        raise UserError(f"{error}; check the URL (--redis, redis_url) and the server's settings") from error
-    else:
-        try:
-            yield RunningRedis(client, f"{_name_and_version(client)} at {client.masked_url}")
-        finally:
-            client.close()
-        return
+    with closing(RedisClient(url)) as client:
+        if not _is_missing_here(url):
+            try:
+                _try_out(client, 0.0)
+            except InfraError as error:
+                raise UserError(
+                    f"{error}; check the URL (--redis, redis_url), or use --no-messaging"
+                ) from error
+            yield RunningRedis(client, f"Redis at {client.masked_url}")
+            return
     with start_redis(client.masked_url) as running:
         yield running
 
@@ -273,17 +259,16 @@ def start_redis(instead_of: str = "redis://localhost") -> Iterator[RunningRedis]
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    client = RedisClient(f"unix://:{password}@{folder}/redis.sock")
     try:
-        try:
-            _wait_until_it_works(client)
-        except InfraError as error:
-            raise NoRedis(
-                f"nothing answers at {instead_of}, and {program} failed ({error}): {hint}"
-            ) from error
-        yield RunningRedis(client, f"{_name_and_version(client)} (started for this run)")
+        with closing(RedisClient(f"unix://:{password}@{folder}/redis.sock")) as client:
+            try:
+                _try_out(client, _START_SECONDS)
+            except InfraError as error:
+                raise NoRedis(
+                    f"nothing answers at {instead_of}, and {program} fails ({error}): {hint}"
+                ) from error
+            yield RunningRedis(client, f"{program} (started for this run)")
     finally:
-        client.close()
         watchdog.communicate()
 
 
@@ -298,18 +283,6 @@ def find_server() -> str | None:
         for folder in (spec.submodule_search_locations or []) if spec else []:
             return shutil.which("redis-server", path=f"{folder}/bin")
     return None
-
-
-def is_on_this_machine(url: str) -> bool:
-    """Whether a missing Redis may be replaced by one of ours: the host is localhost, by name or number."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("redis", "rediss"):
-        return False
-    host = unquote(parts.hostname or "localhost")
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def unique_run_id(*parts: str) -> str:
@@ -328,38 +301,33 @@ def masked(url: str) -> str:
     return f"{scheme}{separator}{user}{':***' if ':' in authority else '***'}@{place}"
 
 
-def _try_out(client: RedisClient) -> None:
+def _try_out(client: RedisClient, patience_seconds: float) -> None:
     """Everything that a mailbox needs, once: rights, streams, transactions."""
-    client.execute("PING")
-    mailbox = RedisMailbox(client, unique_run_id("try-out"), ["agent1", "agent2"], patience_seconds=0.0)
+    agent_ids = ["agent1", "agent2"]
+    mailbox = RedisMailbox(client, unique_run_id("try-out"), agent_ids, patience_seconds=patience_seconds)
     try:
         mailbox.post("agent1", "agent2", "hello")
-    except InfraError as error:
-        raise error.__cause__ if isinstance(error.__cause__, RedisUnavailable) else error from None
     finally:
         mailbox.close()
 
 
-def _wait_until_it_works(client: RedisClient) -> None:
-    deadline = time.monotonic() + _START_SECONDS
-    while True:
-        try:
-            _try_out(client)
-            return
-        except RedisUnavailable:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.005)
-
-
-def _name_and_version(client: RedisClient) -> str:
+def _is_missing_here(url: str) -> bool:
+    """Whether the host is localhost, by name or number, and nothing listens: then one of ours may take its place."""
+    parts = urlsplit(url)
+    host = unquote(parts.hostname or "localhost")
+    with suppress(ValueError):
+        host = "localhost" if ipaddress.ip_address(host).is_loopback else host
+    if parts.scheme == "unix" or host != "localhost":
+        return False
     try:
-        server = client.execute("INFO", "server")
-    except InfraError:
-        return "Redis"
-    if "valkey_version" in server:
-        return f"Valkey {server['valkey_version']}"
-    return f"Redis {server.get('redis_version', '')}".rstrip()
+        socket.create_connection(
+            (parts.hostname or "localhost", parts.port or 6379), _CONNECT_SECONDS
+        ).close()
+    except TimeoutError:
+        return False
+    except OSError:
+        return True
+    return False
 
 
 def _connection_options(url: str) -> dict[str, Any]:
@@ -371,15 +339,6 @@ def _connection_options(url: str) -> dict[str, Any]:
         if _URL.fullmatch(url):
             return parse(url)
     raise UserError(f"{masked(url)!r} is no Redis URL; it looks like {_URL_FORMS}")
-
-
-def _is_not_listening(error: BaseException | None) -> bool:
-    # Bounded: errors that redis-py raised again can lead back to themselves.
-    for _ in range(10):
-        if isinstance(error, OSError) and error.errno in _NOT_LISTENING:
-            return True
-        error = error and (error.__cause__ or error.__context__)
-    return False
 
 
 def _one_line(error: BaseException) -> str:
