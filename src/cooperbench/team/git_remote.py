@@ -11,7 +11,6 @@ import json
 import re
 import secrets
 import threading
-import time
 from abc import ABC, abstractmethod
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -40,7 +39,6 @@ MOST_PUSHES = 1_000
 _LARGEST_BASE_BYTES = 250_000_000
 _DELIVERY_SECONDS = 60.0
 _PROBE_SECONDS = 15.0
-_PROBE_PAUSE_SECONDS = 1.0
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 Counts = dict[str, dict[str, int]]
 """By name and agent."""
@@ -354,17 +352,10 @@ def _upload_base(server: GitServer, sandbox: RichSandbox, git_dir: str, commit: 
 
 def _probe(sandbox: RichSandbox, repo_dir: str) -> None:
     """Does the sandbox reach the server? A new tunnel may need a moment."""
-    command = ["git", "-C", repo_dir, "ls-remote", "--heads", "team"]
-    deadline = time.monotonic() + _PROBE_SECONDS
-    while True:
-        left_seconds = max(1.0, deadline - time.monotonic())
-        done = sandbox.run(command, timeout_seconds=left_seconds, env={"GIT_TERMINAL_PROMPT": "0"})
-        if done.returncode == 0:
-            return
-        if time.monotonic() + _PROBE_PAUSE_SECONDS >= deadline:
-            said = " ".join(done.stderr_read().split())[-200:] or f"exit code {done.returncode}"
-            raise SandboxError(
-                f"the sandbox does not reach the team's git server: {said}; the backend's setting git=carried"
-                " needs no server"
-            )
-        time.sleep(_PROBE_PAUSE_SECONDS)
+    script = 'until git -C "$1" ls-remote --heads team >/dev/null; do sleep 1; done'
+    command = ["bash", "-c", script, "probe", repo_dir]
+    done = sandbox.run(command, timeout_seconds=_PROBE_SECONDS, env={"GIT_TERMINAL_PROMPT": "0"})
+    if done.returncode != 0:
+        said = " ".join(done.stderr_read().split())[-200:] or "no answer"
+        hint = "the backend's setting git=carried needs no server"
+        raise SandboxError(f"the sandbox does not reach the team's git server: {said}; {hint}")

@@ -42,15 +42,6 @@ _MOST_STARTS = 20
 _RESTART_SECONDS = 0.1
 _MOST_POLL_FAILURES = 5
 _NAME = re.compile(r"[A-Za-z0-9]{1,64}")
-_INSTALL = """set -e
-cd "$1"
-mkdir -p send inbox responses read sync push finished drafts
-if [ "$2" = streams ]; then [ -p bell ] || mkfifo bell; else : >polled; fi
-bin=$3; shift 3
-for name; do
-    command -v "$name" >/dev/null || ln -sf "$bin/$name" "/usr/local/bin/$name"
-    command -v "$name" >/dev/null
-done"""
 
 
 class Request(NamedTuple):
@@ -108,7 +99,7 @@ class SandboxRpc:
         sandbox.write_file(f"{TEAM_DIR}/colleagues", colleagues.encode())
         sandbox.write_file(f"{TEAM_DIR}/agent", f"{self.agent_id}\n".encode())
         how = "streams" if streams else "polled"
-        argv = ["bash", "-c", _INSTALL, "install", TEAM_DIR, how, BIN_DIR, *self._commands]
+        argv = ["bash", "-c", script_text("install.sh"), "install", TEAM_DIR, how, BIN_DIR, *self._commands]
         done = sandbox.run(argv, timeout_seconds=60)
         if done.returncode != 0:
             reason = done.stderr_read().strip()[:300]

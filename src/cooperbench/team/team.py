@@ -101,18 +101,10 @@ class Team:
                     "timestamp": message.timestamp,
                     "feature_id": feature_ids[message.sender],
                     "sender_step": message.sender_step,
-                    **self._delivery(message),
+                    **self.inboxes[message.recipient].delivery(message.sequence)._asdict(),
                 }
                 for message in messages
             ],
-        }
-
-    def _delivery(self, message: Message) -> dict[str, Any]:
-        delivery = self.inboxes[message.recipient].delivery(message.sequence)
-        return {
-            "delivered_at": delivery.delivered_at if delivery else None,
-            "delivered_step": delivery.step if delivery else None,
-            "delivered_by": delivery.how if delivery else None,
         }
 
 
