@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-    from cooperbench.sandbox.contract import CheckingBackend, EvalBackend
+    from cooperbench.sandbox.contract import EvalBackend, FullBackend
 
 LOCAL_BACKEND = "backend local"
 _LIMITS = {"memory": "MemoryLimit", "processes": "PidsLimit", "cpu": "CpuCfsQuota"}
@@ -137,7 +137,7 @@ def _check(backend: EvalBackend) -> str:
     if not capabilities_of(backend).checks:
         return "can be loaded"
     try:
-        cast("CheckingBackend", backend).check()
+        cast("FullBackend", backend).check()
         return str(getattr(backend, "about", "its check passes"))
     finally:
         if capabilities_of(backend).closes:

@@ -117,8 +117,13 @@ class RedisClient:
     def _call(self, work: Callable[[], Any]) -> Any:
         from redis import exceptions
 
-        temporary = (exceptions.ConnectionError, exceptions.TimeoutError, OSError)
-        temporary += (exceptions.ReadOnlyError, exceptions.OutOfMemoryError)
+        temporary = (
+            exceptions.ConnectionError,
+            exceptions.TimeoutError,
+            exceptions.ReadOnlyError,
+            exceptions.OutOfMemoryError,
+            OSError,
+        )
         try:
             return work()
         except (exceptions.AuthenticationError, exceptions.AuthorizationError) as error:
