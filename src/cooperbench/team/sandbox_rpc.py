@@ -247,7 +247,10 @@ class _StreamTransport(_Transport):
         super().__init__()
 
     def requests(self) -> Iterator[Request]:
-        while line := self._line():
+        for _ in range(MOST_REQUESTS):
+            line = self._line()
+            if not line:
+                return
             verb, _, name = line.decode("ascii", "replace").strip().partition(" ")
             content = self._line() if verb in _WITH_CONTENT else b""
             with suppress(binascii.Error):
