@@ -13,7 +13,6 @@ import secrets
 import threading
 from abc import ABC, abstractmethod
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -91,16 +90,6 @@ def make_remote(backend: object, folder: Path, agent_ids: Sequence[str]) -> GitR
     return CarriedRemote(folder, agent_ids)
 
 
-@dataclass
-class _Member:
-    """What a carried remote knows of one agent."""
-
-    sandbox: RichSandbox | None = None
-    """None once the agent is done, or its sandbox takes nothing any more."""
-    known: set[str] = field(default_factory=set)
-    """Commits that its sandbox has."""
-
-
 class CarriedRemote(GitRemote):
     """The harness carries commits between the sandboxes, without a network.
 
@@ -111,7 +100,10 @@ class CarriedRemote(GitRemote):
 
     def __init__(self, folder: Path, agent_ids: Sequence[str]) -> None:
         super().__init__(agent_ids)
-        self._members = {agent_id: _Member() for agent_id in agent_ids}
+        self._sandboxes: dict[str, RichSandbox] = {}
+        """Of the agents that are at work and take what they are given."""
+        self._known: dict[str, set[str]] = {}
+        """Commits that each sandbox has."""
         self._repository = BareRepository(folder, agent_ids)
         self._counts = self._no_counts()
 
@@ -125,7 +117,7 @@ class CarriedRemote(GitRemote):
         sandbox.write_file(f"{TEAM_GIT_DIR}/hooks/update", hook.encode(), 0o755)
         with self._lock:
             self._repository.base_commit = base_commit
-            self._members[agent_id] = _Member(sandbox, {base_commit})
+            self._sandboxes[agent_id], self._known[agent_id] = sandbox, {base_commit}
             for other, pushes in self._counts["pushes"].items():
                 if pushes:
                     self._deliver(agent_id, other)
@@ -138,9 +130,9 @@ class CarriedRemote(GitRemote):
                 self._counts["commits"][agent_id] += self._repository.add(agent_id, commit, pack)
                 self._counts["bytes"][agent_id] += len(pack)
                 self._counts["pushes"][agent_id] += 1
-                self._members[agent_id].known.add(commit)
+                self._known[agent_id].add(commit)
                 # The order of pushes is the same for everybody.
-                notes = [self._deliver(other, agent_id) for other in self._members if other != agent_id]
+                notes = [self._deliver(other, agent_id) for other in self._agent_ids if other != agent_id]
         except (_Refused, InfraError, FileNotFoundError) as problem:
             self._counts["refused"][agent_id] += 1
             reason = problem.reason if isinstance(problem, GitError) else problem
@@ -149,7 +141,7 @@ class CarriedRemote(GitRemote):
 
     def detach(self, agent_id: str) -> None:
         # Not under the lock: a push on its way into this sandbox is no reason to keep the agent.
-        self._members[agent_id].sandbox = None
+        self._sandboxes.pop(agent_id, None)
 
     def record(self) -> Counts:
         return self._counts
@@ -168,7 +160,7 @@ class CarriedRemote(GitRemote):
 
     def _fetch(self, agent_id: str, commit: str) -> bytes:
         """What the host does not have of a commit yet."""
-        sandbox = self._members[agent_id].sandbox
+        sandbox = self._sandboxes.get(agent_id)
         if sandbox is None or not _COMMIT.fullmatch(commit):
             raise _Refused("the harness was asked for something that is no push")
         if self._counts["pushes"][agent_id] >= MOST_PUSHES:
@@ -186,12 +178,11 @@ class CarriedRemote(GitRemote):
 
     def _deliver(self, agent_id: str, branch: str) -> str:
         """Put a branch into an agent's sandbox; a note for its pusher where that did not work."""
-        member, commit = self._members[agent_id], self._repository.tips[branch]
-        sandbox, reason = member.sandbox, ""
+        sandbox, commit, reason = self._sandboxes.get(agent_id), self._repository.tips[branch], ""
         if sandbox is None:
             return f"{agent_id} has finished and will not see this"
         # The agent may have removed what it was given before: then everything once more.
-        for known in (member.known, {self._repository.base_commit}):
+        for known in (self._known[agent_id], {self._repository.base_commit}):
             try:
                 file = f"{TEAM_GIT_DIR}/incoming-{secrets.token_hex(8)}.pack"
                 sandbox.write_file(file, self._repository.pack_for(commit, known))
@@ -199,17 +190,15 @@ class CarriedRemote(GitRemote):
                     sandbox, "take", TEAM_GIT_DIR, file, branch, commit, seconds=_DELIVERY_SECONDS
                 )
             except SandboxError as error:
-                if member.sandbox is None:
-                    return f"{agent_id} has finished and will not see this"
                 reason = str(error)
                 continue
             if done.returncode == 0:
-                member.known.add(commit)
+                self._known[agent_id].add(commit)
                 return ""
             reason = done.stderr_read().strip()[-200:]
             if done.timed_out:
                 # Whatever it has done to its git, it may hold up its colleagues once.
-                member.sandbox = None
+                self._sandboxes.pop(agent_id, None)
                 break
         return f"{agent_id} could not be given this: {reason}"
 

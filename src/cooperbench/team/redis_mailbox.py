@@ -183,11 +183,10 @@ class RedisMailbox(Mailbox):
     def _store_once(
         self, messages: Sequence[Message], finished: Sequence[str], new: Sequence[Command]
     ) -> None:
-        before, *answers = self._client.transaction([("HGET", self._hash_key, "sequence"), *new])
+        answers = self._client.transaction([("HGET", self._hash_key, "sequence"), *new])
         # A repeated message, whose answer was lost, fails: its entry is there already.
-        if int(before or 0) == len(self._messages) and not any(
-            isinstance(answer, Exception) for answer in answers
-        ):
+        failed = any(isinstance(answer, Exception) for answer in answers)
+        if not failed and int(answers[0] or 0) == len(self._messages):
             return
         everything: list[Command] = [("DEL", self._hash_key, *self._stream_keys.values())]
         for message in messages:

@@ -39,8 +39,8 @@ _LARGEST_REQUEST_BYTES = MAX_MESSAGE_BYTES + 1000
 _LONGEST_LINE = _LARGEST_REQUEST_BYTES * 4 // 3 + 1000
 _WITH_CONTENT = frozenset({"send", "push"})
 _MOST_STARTS = 20
+"""How often listening begins again after a failure, or after the agent has killed who listens."""
 _RESTART_SECONDS = 0.1
-_MOST_POLL_FAILURES = 5
 _NAME = re.compile(r"[A-Za-z0-9]{1,64}")
 
 
@@ -157,13 +157,17 @@ class SandboxRpc:
 
     def _listen(self, sandbox: RichSandbox, transport: _Transport) -> None:
         for _ in range(_MOST_STARTS):
-            # Fails when the sandbox is gone, or the pipe was closed at either end.
+            # Fails when the sandbox does not do what it is told, or the pipe was closed at either end.
             with suppress(SandboxError, OSError, ValueError):
-                self._serve_all(transport)
+                for request in transport.requests():
+                    with self._serving:
+                        self._serve(request)
+                    if self._flooded():
+                        break
             if self._ended.wait(_RESTART_SECONDS):
                 return
             transport.close()
-            if not self._streams or self._flooded():
+            if self._flooded():
                 return
             try:
                 transport = self._connect(sandbox)
@@ -172,13 +176,6 @@ class SandboxRpc:
                     self.on_lost(error)
                 return
             self.on_restart()
-
-    def _serve_all(self, transport: _Transport) -> None:
-        for request in transport.requests():
-            with self._serving:
-                self._serve(request)
-            if self._flooded():
-                return
 
     def _flooded(self) -> bool:
         return len(self._known) >= MOST_REQUESTS
@@ -279,15 +276,8 @@ class _PollingTransport(_Transport):
         super().__init__()
 
     def requests(self) -> Iterator[Request]:
-        failures = 0
         while not self._ended.wait(POLL_SECONDS):
-            try:
-                yield from _collect(self._sandbox)
-                failures = 0
-            except SandboxError as error:
-                failures += 1
-                if failures >= _MOST_POLL_FAILURES or isinstance(error, SandboxDead):
-                    raise
+            yield from _collect(self._sandbox)
 
     def _write(self, folder: str, name: str, data: bytes) -> None:
         self._sandbox.write_file(f"{TEAM_DIR}/{folder}/{name}", data)
