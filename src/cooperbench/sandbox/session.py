@@ -1,8 +1,8 @@
 """Opening and ending sandboxes.
 
-`open_sandbox` makes one sandbox of any backend. `SandboxSession` is one backend for the length of a run: its images,
-its open sandboxes and the threads that use them. Leaving its `with` block ends every sandbox, every thread and whatever
-the backend holds, also on Ctrl-C, also on the second one.
+`open_sandbox` makes one sandbox of any backend, a `PlainSandbox` where that has only `exec`. `SandboxSession` is one
+backend for the length of a run: its images, its open sandboxes and the threads that use them. Leaving its `with` block
+ends every sandbox, every thread and whatever the backend holds, also on Ctrl-C, also on the second one.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Any, Protocol, cast
 
 from cooperbench.errors import CooperBenchError, SandboxDead, SandboxError
 from cooperbench.sandbox import channel_script
-from cooperbench.sandbox.channel import READY
+from cooperbench.sandbox.channel import READY, UNAVAILABLE, ChannelUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -135,8 +135,10 @@ class ExecTransport:
         except (binascii.Error, ValueError) as error:
             raise SandboxError(f"the sandbox's output did not come back whole ({error})") from error
         greeting, _, answer = answer.partition(b"\n")
+        if greeting.startswith(UNAVAILABLE):
+            raise ChannelUnavailable(greeting[len(UNAVAILABLE) :].decode("utf-8", "replace"))
         if greeting != READY:
-            said = greeting.decode("utf-8", "replace") or result.stderr_read().strip()[-200:] or "no output"
+            said = result.stderr_read().strip()[-200:] or "no output"
             raise SandboxDead(f"the sandbox does not answer: {said}")
         return answer
 
