@@ -1,10 +1,10 @@
 """What messages cost: `python benchmarks/messages.py`.
 
-Four tables. Load: many pairs exchange messages over one kind of mailbox, as fast as they can and at a steady pace;
-every message must arrive once and in its sender's order. Idle: what waiting agents cost. Sandbox: from `send_message`
-returning in a real sandbox, local and Docker, until the partner's next step would see it (target: below 50 ms).
-Sharing: a push to the remote of the pair, which is in the partner's sandbox when it returns, beside one to a plain
-folder. A busy machine makes all of it worse; `nothing` is what two looks at the clock alone take there.
+Three tables. Load: many pairs exchange messages over one kind of mailbox, as fast as they can and at a steady pace;
+every message must arrive once and in its sender's order. Sandbox: from `send_message` returning in a real sandbox,
+local and Docker, until the partner's next step would see it (target: below 50 ms). Sharing: a push to the remote of the
+pair, which is in the partner's sandbox when it returns, beside one to a plain folder. A busy machine makes all of it
+worse; `nothing` is what two looks at the clock alone take there.
 """
 
 from __future__ import annotations
@@ -34,17 +34,16 @@ from cooperbench.sandbox.contract import SandboxOptions, capabilities_of
 from cooperbench.sandbox.session import open_sandbox
 from cooperbench.team.git_remote import CarriedRemote
 from cooperbench.team.inbox import Inbox
-from cooperbench.team.mailbox import MemoryMailbox
-from cooperbench.team.redis_mailbox import RedisClient, RedisMailbox, unique_run_id
-from cooperbench.team.redis_server import ensure_redis
+from cooperbench.team.mailbox import Mailbox, Reader
+from cooperbench.team.redis_mailbox import RedisMailbox, ensure_redis, unique_run_id
 from cooperbench.team.sandbox_rpc import SandboxRpc
 from cooperbench.team.team import Team
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from cooperbench.models import Message
     from cooperbench.sandbox.contract import EvalBackend, RichSandbox
-    from cooperbench.team.mailbox import Mailbox
 
 AGENTS = ("agent1", "agent2")
 
@@ -61,9 +60,10 @@ class Load:
 
 
 def exchange(mailboxes: Sequence[Mailbox], count: int, pace_seconds: float) -> Load:
-    """Every agent of every pair sends `count` messages and reads until it has its partner's."""
-    together = threading.Barrier(4 * len(mailboxes) + 1)
+    """Every agent of every pair sends `count` messages."""
+    together = threading.Barrier(2 * len(mailboxes) + 1)
     sent: dict[tuple[int, str, int], float] = {}
+    results: list[tuple[list[int], list[float]]] = []
 
     def write(place: int, me: str, other: str) -> None:
         chance = random.Random(f"{place}{me}")
@@ -74,28 +74,24 @@ def exchange(mailboxes: Sequence[Mailbox], count: int, pace_seconds: float) -> L
             sent[place, me, number] = time.perf_counter()
             mailboxes[place].post(me, other, str(number))
 
-    def read(place: int, me: str, other: str) -> tuple[list[int], list[float]]:
-        together.wait()
-        seen, numbers, latencies = 0, list[int](), list[float]()
-        deadline = time.monotonic() + 120
-        while len(numbers) < count and time.monotonic() < deadline:
-            for message in mailboxes[place].receive(me, seen, 1):
-                now = time.perf_counter()
-                seen = message.sequence
-                numbers.append(int(message.text))
-                latencies.append(1000 * (now - sent[place, other, int(message.text)]))
-        return numbers, latencies
+    def read(place: int, me: str, other: str) -> None:
+        numbers, latencies = list[int](), list[float]()
+        results.append((numbers, latencies))
 
-    with ThreadPoolExecutor(4 * len(mailboxes)) as pool:
-        readers = []
+        def note(message: Message) -> None:
+            numbers.append(int(message.text))
+            latencies.append(1000 * (time.perf_counter() - sent[place, other, int(message.text)]))
+
+        mailboxes[place].subscribe(me, Reader(note, lambda _: None))
+
+    with ThreadPoolExecutor(2 * len(mailboxes)) as pool:
         for place in range(len(mailboxes)):
             for me, other in (AGENTS, AGENTS[::-1]):
-                readers.append(pool.submit(read, place, me, other))
+                read(place, me, other)
                 pool.submit(write, place, me, other)
         together.wait()
         started = time.perf_counter()
-        results = [reader.result() for reader in readers]
-        seconds = time.perf_counter() - started
+    seconds = time.perf_counter() - started
     everything = [message for mailbox in mailboxes for message in mailbox.messages()]
     return Load(
         seconds,
@@ -106,28 +102,6 @@ def exchange(mailboxes: Sequence[Mailbox], count: int, pace_seconds: float) -> L
         - len(results) * count,
         disordered=sum(numbers != sorted(numbers) for numbers, _ in results),
     )
-
-
-def idle_cpu_percent(mailboxes: Sequence[Mailbox], seconds: float) -> float:
-    """Of one core, with every agent's inbox waiting for messages."""
-    inboxes = [
-        Inbox(SandboxRpc(me, [other]), mailbox)
-        for mailbox in mailboxes
-        for me, other in (AGENTS, AGENTS[::-1])
-    ]
-    for inbox in inboxes:
-        inbox.start()
-    time.sleep(1)
-    before = time.process_time()
-    time.sleep(seconds)
-    used = time.process_time() - before
-    for inbox in inboxes:
-        inbox.close()
-    for mailbox in mailboxes:
-        mailbox.close()
-    for inbox in inboxes:
-        inbox.join()
-    return 100 * used / seconds
 
 
 @dataclass(frozen=True)
@@ -237,15 +211,11 @@ def spread(values: Sequence[float]) -> str:
 @contextmanager
 def kinds(url: str) -> Iterator[dict[str, Callable[[], Mailbox]]]:
     with ensure_redis(url) as redis:
-        client = RedisClient(redis.url)
         print(f"Redis: {redis.description}\n")
-        try:
-            yield {
-                "memory": lambda: MemoryMailbox(AGENTS),
-                "redis": lambda: RedisMailbox(client, unique_run_id("benchmark"), AGENTS),
-            }
-        finally:
-            client.close()
+        yield {
+            "memory": lambda: Mailbox(AGENTS),
+            "redis": lambda: RedisMailbox(redis.client, unique_run_id("benchmark"), AGENTS),
+        }
 
 
 def main() -> None:
@@ -276,10 +246,6 @@ def main() -> None:
                 )
                 for mailbox in mailboxes:
                     mailbox.close()
-        print(f"\n{2 * args.pairs} agents waiting: % of one core in the harness")
-        for kind, make in makers.items():
-            mailboxes = [make() for _ in range(args.pairs)]
-            print(f"{kind:<24}{idle_cpu_percent(mailboxes, 10):>8.1f}")
         print(
             f"\n{f'between sandboxes, {args.rounds} messages, ms':<36}{'median':>10}{'95 %':>10}{'max':>10}"
         )

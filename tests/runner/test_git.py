@@ -139,13 +139,15 @@ def test_a_colleague_that_has_finished_is_told_of_and_the_push_is_kept(tmp_path:
     assert cloned(left, tmp_path / "clone")["agent1"] == seen[4].strip()
 
 
-def test_a_push_beyond_the_quota_is_refused_with_a_word(tmp_path: Path) -> None:
+def test_a_push_beyond_the_quota_is_refused_with_a_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cooperbench.team.git_remote.QUOTA_BYTES", 50_000)
     left = share(
         tmp_path,
         ["head -c 40000 /dev/urandom >a.bin", COMMIT, PUSH.format("agent1"), "git rev-parse HEAD",
          "head -c 40000 /dev/urandom >b.bin", COMMIT, PUSH.format("agent1"), "git fetch -q team; git rev-parse team/agent1"],
         [WAIT_END.format("agent1"), "git fetch -q team; git rev-parse team/agent1"],
-        backend="tests.team.test_git_remote:StingyBackend",
     )  # fmt: skip
     seen = left.observations("agent1")
     assert "code 0" in seen[2]

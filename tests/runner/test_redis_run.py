@@ -11,7 +11,7 @@ from cooperbench.errors import UserError
 from cooperbench.team.mailbox import open_mailboxes
 from cooperbench.team.redis_mailbox import RedisClient
 from tests.runner.helpers import Left, run_tiny
-from tests.team.redis_fixtures import free_port, socket_server, wait_for_message
+from tests.team.redis_fixtures import Received, free_port, socket_server, wait_for_message
 from tests.tiny import write_script
 
 if TYPE_CHECKING:
@@ -88,5 +88,5 @@ def test_where_nothing_answers_on_localhost_one_is_started_and_stopped() -> None
         assert "started for this run" in mailboxes.description
         mailbox = mailboxes.make("pair", ["agent1", "agent2"])
         mailbox.post("agent1", "agent2", "hello")
-        assert [message.text for message in mailbox.receive("agent2", 0, 5)] == ["hello"]
+        assert Received(mailbox, "agent2").texts == ["hello"]
         mailbox.close()

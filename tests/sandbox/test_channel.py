@@ -231,7 +231,11 @@ def test_nul_bytes_are_refused_before_anything_is_sent(channel: Channel) -> None
     assert run(channel, "echo", "fine").stdout == b"fine\n"
 
 
-def test_a_killed_shell_is_the_commands_result(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("signal", "code"), [("KILL", 137), ("STOP", 124)])
+def test_a_killed_or_stopped_shell_is_the_commands_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, signal: str, code: int
+) -> None:
+    monkeypatch.setattr("cooperbench.sandbox.channel.BACKSTOP_SECONDS", 1.0)
     processes: list[subprocess.Popen[bytes]] = []
 
     def open_channel() -> Channel:
@@ -241,13 +245,17 @@ def test_a_killed_shell_is_the_commands_result(tmp_path: Path) -> None:
         return channel
 
     pool = ChannelPool(open_channel)
-    result = pool.run(Command(["bash", "-c", f"kill -9 {_pid_of_channel()}"], timeout_seconds=60, cwd="/"))
-    assert result.returncode == 137
-    assert "the shell that ran the command was killed" in result.stderr_read()
-    assert pool.run(Command(["echo", "next"], timeout_seconds=60, cwd="/")).stdout == b"next\n"
+    script = f"echo $$ >{tmp_path}/pid; kill -{signal} {_pid_of_channel()}; exec sleep 900"
+    result = pool.run(Command(["bash", "-c", script], timeout_seconds=2, cwd="/"))
+    assert (result.returncode, result.timed_out) == (code, signal == "STOP")
+    assert "the shell that ran the command was killed or stopped" in result.stderr_read()
+    kill = 'kill -9 "$(cat "$0")" && echo killed'
+    after = pool.run(Command(["bash", "-c", kill, f"{tmp_path}/pid"], timeout_seconds=60, cwd="/"))
+    assert (after.stdout == b"killed\n") == (signal == "KILL"), "nothing outlives its time limit"
     pool.close()
     assert len(processes) == 2
     for process in processes:
+        process.kill()
         process.wait(timeout=30)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cooperbench.sandbox.conformance import SandboxConformance
-from cooperbench.sandbox.plain import PlainSandbox
+from cooperbench.sandbox.session import PlainSandbox
 from tests.sandbox.plain import PlainBackend
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ import pytest
 from cooperbench.backends.local.sandbox import LocalSandbox
 from cooperbench.errors import Interrupted, SandboxDead, SandboxError, UserError
 from cooperbench.sandbox.contract import Capabilities, SandboxOptions
-from cooperbench.sandbox.plain import PlainSandbox
-from cooperbench.sandbox.session import SandboxSession, open_sandbox
+from cooperbench.sandbox.session import PlainSandbox, SandboxSession, open_sandbox
 from tests.sandbox.plain import PlainBackend, PlainOwnSandbox, PlainResult
 
 if TYPE_CHECKING:
@@ -24,8 +23,9 @@ def test_a_rich_backend_gives_its_own_sandbox(local: LocalBackend) -> None:
     sandbox.terminate()
 
 
-def test_a_plain_backend_gets_an_adapter_that_passes_exec_through() -> None:
-    sandbox = open_sandbox(PlainBackend(), "x", timeout_seconds=60, options=SandboxOptions(network="public"))
+def test_a_plain_backend_gets_an_adapter() -> None:
+    options = SandboxOptions(network="public")
+    sandbox = open_sandbox(PlainBackend(), "x", timeout_seconds=60, workdir="/", options=options)
     assert isinstance(sandbox, PlainSandbox)
     assert sandbox.exec("echo", "a b").stdout_read() == "a b\n"
     with pytest.raises(SandboxError, match="streams"):

@@ -10,14 +10,13 @@ from cooperbench.eval.backends import get_backend
 from cooperbench.sandbox.contract import SandboxOptions
 from cooperbench.sandbox.session import open_sandbox
 from cooperbench.team.inbox import Inbox
-from cooperbench.team.mailbox import MemoryMailbox
+from cooperbench.team.mailbox import Mailbox
 from cooperbench.team.sandbox_rpc import SandboxRpc
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
 
     from cooperbench.sandbox.contract import CommandResult, RichSandbox
-    from cooperbench.team.mailbox import Mailbox
 
 AGENTS = ("agent1", "agent2")
 BOTH_WAYS = pytest.mark.parametrize("streams", [True, False], ids=["streams", "polled"])
@@ -41,7 +40,6 @@ class AgentSandbox:
         self.inbox.close()
         self.rpc.close()
         self.mailbox.close()
-        self.inbox.join()
 
 
 class AgentSandboxes:
@@ -52,6 +50,6 @@ class AgentSandboxes:
     def open(self, mailbox: Mailbox | None = None, *, streams: bool = True) -> AgentSandbox:
         sandbox = open_sandbox(self._backend, "host", timeout_seconds=600, options=SandboxOptions("agent"))
         self._stack.callback(sandbox.terminate)
-        agent = AgentSandbox(sandbox, mailbox or MemoryMailbox(AGENTS), streams=streams)
+        agent = AgentSandbox(sandbox, mailbox or Mailbox(AGENTS), streams=streams)
         self._stack.callback(agent.leave)
         return agent

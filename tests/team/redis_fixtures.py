@@ -13,20 +13,21 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cooperbench.errors import InfraError
-from cooperbench.team.redis_mailbox import RedisClient
-from cooperbench.team.redis_server import server_programs
+from cooperbench.team.mailbox import Reader
+from cooperbench.team.redis_mailbox import RedisClient, find_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from cooperbench.models import Message
+    from cooperbench.team.mailbox import Mailbox
+
 AGENTS = ("agent1", "agent2", "agent3")
 
 
 def redis_program() -> str:
-    for program in server_programs():
-        return str(program.path)
-    pytest.skip("no redis-server on this machine")
+    return find_server() or pytest.skip("no redis-server on this machine")
 
 
 def free_port() -> int:
@@ -140,6 +141,24 @@ def wait_for_message(server: Server, recipient: str = "agent2") -> None:
         time.sleep(0.02)
 
 
-def blocked(operator: RedisClient) -> bool:
-    clients = operator.execute("INFO", "clients")
-    return int(clients["blocked_clients"]) > 0
+def texts_in(server: Server, run_id: str, recipient: str) -> list[str]:
+    """What the stream of an agent has, read as somebody else would."""
+    client = RedisClient(server.url)
+    try:
+        entries = client.execute("XRANGE", f"run:{run_id}:{recipient}", "-", "+")
+    finally:
+        client.close()
+    return [fields[b"text"].decode("utf-8", "surrogatepass") for _, fields in entries]
+
+
+class Received:
+    """What a mailbox has handed to one agent."""
+
+    def __init__(self, mailbox: Mailbox, agent_id: str) -> None:
+        self.messages: list[Message] = []
+        self.finished: list[str] = []
+        mailbox.subscribe(agent_id, Reader(self.messages.append, self.finished.append))
+
+    @property
+    def texts(self) -> list[str]:
+        return [message.text for message in self.messages]

@@ -18,7 +18,7 @@ from cooperbench.eval import backends
 from cooperbench.sandbox.contract import SandboxOptions
 from cooperbench.sandbox.git_server import GitServer, SharedServer
 from cooperbench.sandbox.session import open_sandbox
-from cooperbench.team.git_remote import CarriedRemote, ServedRemote
+from cooperbench.team.git_remote import ServedRemote
 from tests.runner.helpers import run_tiny
 from tests.sandbox.sharing import (
     AGENTS,
@@ -32,11 +32,10 @@ from tests.sandbox.sharing import (
 from tests.tiny import write_script
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from cooperbench.sandbox.contract import RichSandbox
-    from cooperbench.team.git_remote import GitRemote
 
 
 def free_port() -> int:
@@ -67,20 +66,11 @@ class ServingBackend(LocalBackend):
         super().close()
 
 
-class StingyBackend(LocalBackend):
-    """Its own remote takes little."""
-
-    def make_git_remote(self, folder: Path, agent_ids: Sequence[str]) -> GitRemote:
-        return CarriedRemote(folder, agent_ids, quota_bytes=50_000)
-
-
 class Pair:
     """Two sandboxes with a repository each, and the remote between them."""
 
-    def __init__(
-        self, stack: ExitStack, backend: LocalBackend, server: GitServer, folder: Path, **options: Any
-    ) -> None:
-        self.remote = ServedRemote(folder, AGENTS, lambda _: server, **options)
+    def __init__(self, stack: ExitStack, backend: LocalBackend, server: GitServer) -> None:
+        self.remote = ServedRemote(AGENTS, lambda _: server)
         stack.callback(self.remote.close)
         self.remote.open()
         self.sandboxes: dict[str, RichSandbox] = {}
@@ -97,22 +87,21 @@ class Pair:
 
 
 class Pairs:
-    def __init__(self, stack: ExitStack, backend: LocalBackend, server: GitServer, folder: Path) -> None:
+    def __init__(self, stack: ExitStack, backend: LocalBackend, server: GitServer) -> None:
         self._given = (stack, backend, server)
-        self._folder = folder
         self.server = server
 
-    def __call__(self, name: str = "hub", **options: Any) -> Pair:
-        return Pair(*self._given, self._folder / name, **options)
+    def __call__(self) -> Pair:
+        return Pair(*self._given)
 
 
 @pytest.fixture
-def pairs(tmp_path: Path) -> Iterator[Pairs]:
+def pairs() -> Iterator[Pairs]:
     backend = LocalBackend()
     with ExitStack() as stack:
         server = start_server(backend)
         stack.callback(server.close)
-        yield Pairs(stack, backend, server, tmp_path)
+        yield Pairs(stack, backend, server)
 
 
 def test_a_run_leaves_the_same_with_a_server_as_with_carried_commits(tmp_path: Path) -> None:
@@ -159,8 +148,11 @@ def test_an_agent_moves_its_own_branch_and_nothing_else(pairs: Pairs) -> None:
     assert pair.remote.record()["pushes"] == {"agent1": 2, "agent2": 0}
 
 
-def test_a_large_push_comes_whole_and_the_quota_holds(pairs: Pairs, tmp_path: Path) -> None:
-    pair = pairs(quota_bytes=3_000_000)
+def test_a_large_push_comes_whole_and_the_quota_holds(
+    pairs: Pairs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cooperbench.team.git_remote.QUOTA_BYTES", 3_000_000)
+    pair = pairs()
     # Above a megabyte git sends in chunks.
     big = f"head -c 2000000 /dev/urandom >big; {COMMIT}; git push -q team HEAD:agent1"
     assert "code 0" in pair.says("agent1", big)
@@ -184,7 +176,7 @@ def test_a_large_push_comes_whole_and_the_quota_holds(pairs: Pairs, tmp_path: Pa
 
 
 def test_nobody_gets_in_without_a_credential_of_the_pair(pairs: Pairs) -> None:
-    pair, other = pairs("one"), pairs("two")
+    pair, other = pairs(), pairs()
     check_that_nobody_else_gets_in(pair.sandboxes["agent1"], other.sandboxes["agent1"])
     _, token, place = address(pair.sandboxes["agent1"])
     name = place.rpartition("/")[2]
@@ -208,7 +200,7 @@ def test_nobody_gets_in_without_a_credential_of_the_pair(pairs: Pairs) -> None:
     assert answers == [404, 404, 404, 404, 404, 403]
 
 
-def test_what_is_over_is_gone_and_a_dead_server_is_replaced(pairs: Pairs, tmp_path: Path) -> None:
+def test_what_is_over_is_gone_and_a_dead_server_is_replaced(pairs: Pairs) -> None:
     pair = pairs()
     assert "code 0" in pair.says("agent1", "git ls-remote team")
     pair.remote.close()
@@ -225,30 +217,15 @@ def test_what_is_over_is_gone_and_a_dead_server_is_replaced(pairs: Pairs, tmp_pa
 
 
 def test_a_sandbox_without_a_way_to_the_server_is_told_what_to_set(
-    pairs: Pairs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pairs: Pairs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cooperbench.team.git_remote._PROBE_SECONDS", 1.5)
     with ExitStack() as stack:
         server = pairs.server
         blocked = open_sandbox(LocalBackend(), "host", timeout_seconds=60, options=SandboxOptions("agent"))
         stack.callback(blocked.terminate)
-        remote = ServedRemote(tmp_path / "other", AGENTS, lambda _: server)
+        remote = ServedRemote(AGENTS, lambda _: server)
         stack.callback(remote.close)
         remote.open()
         with pytest.raises(SandboxError, match="setting git=carried"):
             attach(remote, "agent1", blocked)
-
-
-def test_a_backend_can_bring_a_remote_of_its_own(tmp_path: Path) -> None:
-    backends.register("stingy", StingyBackend)
-    push = "head -c 60000 /dev/urandom >new; git add new; git commit -qm new; git push team HEAD:agent1 2>&1; echo code $?"
-    script = write_script(tmp_path / "script.yaml", {1: [{"run": push}], 2: []})
-    seen = {
-        backend: run_tiny(
-            tmp_path, "scripted", agent_config=str(script), backend=backend, run_name=backend,
-            git_enabled=True, auto_eval=False,
-        ).observations()[0]
-        for backend in ("local", "stingy")
-    }  # fmt: skip
-    assert "code 0" in seen["local"]
-    assert "only 50000 more bytes" in seen["stingy"]

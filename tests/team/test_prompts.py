@@ -14,8 +14,8 @@ from jinja2 import UndefinedError
 from cooperbench.agents.base import Limits
 from cooperbench.dataset.discovery import discover
 from cooperbench.models import Feature, Pair, Seat, Setting, Task, seats_of
-from cooperbench.team import prompts
-from cooperbench.team.prompts import task_prompt
+from cooperbench.team import team
+from cooperbench.team.team import task_prompt
 from tests.tiny import write_tiny
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
@@ -109,4 +109,4 @@ def test_bytes_that_are_no_text_do_not_stop_it(tmp_path: Path) -> None:
 
 def test_a_gap_in_what_the_template_is_given_is_an_error() -> None:
     with pytest.raises(UndefinedError):
-        prompts._template().render(setting="coop", colleagues=[])
+        team._template().render(setting="coop", colleagues=[])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,13 +11,16 @@ import pytest
 from cooperbench.errors import InfraError
 from cooperbench.team import inbox as inbox_module
 from cooperbench.team import sandbox_rpc
-from cooperbench.team.mailbox import MemoryMailbox, Posted
+from cooperbench.team.mailbox import Mailbox, Posted, Reader
 from cooperbench.team.sandbox_rpc import Response
 from tests.team.agent_sandboxes import AGENTS, BOTH_WAYS
 
 if TYPE_CHECKING:
-    from cooperbench.team.mailbox import Mailbox
     from tests.team.agent_sandboxes import AgentSandbox, AgentSandboxes
+
+
+def _set(event: threading.Event, _: object) -> None:
+    event.set()
 
 
 def texts(agent: AgentSandbox) -> list[str]:
@@ -42,9 +46,11 @@ def test_an_answer_is_not_missed_when_its_sender_finishes_at_once(
 ) -> None:
     for _ in range(4 if streams else 1):
         agent = agent_sandboxes.open(streams=streams)
+        asked = threading.Event()
+        agent.mailbox.subscribe("agent2", Reader(partial(_set, asked), lambda _: None))
 
-        def answer(mailbox: Mailbox = agent.mailbox) -> None:
-            mailbox.receive("agent2", 0, 60)
+        def answer(mailbox: Mailbox = agent.mailbox, asked: threading.Event = asked) -> None:
+            asked.wait(60)
             mailbox.post("agent2", "agent1", "the answer")
             mailbox.finish("agent2")
 
@@ -152,7 +158,7 @@ def test_no_thread_is_left(agent_sandboxes: AgentSandboxes, streams: bool) -> No
     assert not {name for name in left if name.startswith(("rpc", "inbox"))}
 
 
-class AwayMailbox(MemoryMailbox):
+class AwayMailbox(Mailbox):
     """One whose server has gone away for good."""
 
     away = False

@@ -260,7 +260,7 @@ def _redis(asked: Asked) -> Iterator[Finding]:
     if missing := _missing_extra("redis", "redis", "redis"):
         yield replace(missing, detail=f"{missing.detail}; messages are carried in process without it")
         return
-    from cooperbench.team.redis_server import ensure_redis
+    from cooperbench.team.redis_mailbox import ensure_redis
 
     try:
         with ensure_redis(asked.redis_url or DEFAULT_REDIS_URL) as running:

@@ -19,7 +19,7 @@ from cooperbench.sandbox.contract import SandboxOptions
 
 if TYPE_CHECKING:
     from cooperbench.models import Task
-    from cooperbench.sandbox.contract import SnapshottingBackend
+    from cooperbench.sandbox.contract import FullBackend
     from cooperbench.sandbox.session import SandboxSession
 
 _FORMAT = 1
@@ -34,7 +34,7 @@ _ENVIRONMENT = {
 
 def image_with_installs(session: SandboxSession, task: Task, timeout_seconds: int) -> str:
     """The reference of the image, made now if it is not there yet."""
-    backend = cast("SnapshottingBackend", session.backend)
+    backend = cast("FullBackend", session.backend)
     image = session.image(task)
     tests = task.features[0].tests.read_bytes()
     made_of = hashlib.sha256(f"{_FORMAT} {image.digest}".encode())

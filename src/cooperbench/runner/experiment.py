@@ -21,7 +21,7 @@ from cooperbench.sandbox.contract import resource_use_of
 from cooperbench.sandbox.session import SandboxSession
 from cooperbench.secrets import redact
 from cooperbench.storage import error_record, write_json
-from cooperbench.team.mailbox import MemoryMailbox
+from cooperbench.team.mailbox import Mailbox
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -205,7 +205,7 @@ class _AgentRuns:
         def tell(message: Message) -> None:
             self._display.message(pair, message)
 
-        make_mailbox = partial(self._mailboxes.make, pair.label) if self._mailboxes else MemoryMailbox
+        make_mailbox = partial(self._mailboxes.make, pair.label) if self._mailboxes else Mailbox
         spend = self._budget.spend
         pair_run = PairRun(pair, self._config, image, self._session, paths, tell, make_mailbox, spend)
         return pair_run.execute(attempt)

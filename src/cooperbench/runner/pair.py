@@ -33,7 +33,7 @@ from cooperbench.sandbox.contract import SandboxOptions
 from cooperbench.secrets import redact
 from cooperbench.storage import utc_now, write_json
 from cooperbench.team.git_remote import make_remote
-from cooperbench.team.mailbox import MemoryMailbox
+from cooperbench.team.mailbox import Mailbox
 from cooperbench.team.team import Team
 
 if TYPE_CHECKING:
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from cooperbench.sandbox.contract import RichSandbox
     from cooperbench.sandbox.session import SandboxSession
     from cooperbench.storage import PairPaths
-    from cooperbench.team.mailbox import Mailbox
 
 PREPARED_GIT_DIR = "/cooperbench/base.git"
 """Where a backend that prepares images puts the base commit."""
@@ -128,7 +127,7 @@ class PairRun:
         session: SandboxSession,
         paths: PairPaths,
         on_message: Callable[[Message], None],
-        make_mailbox: Callable[[Sequence[str]], Mailbox] = MemoryMailbox,
+        make_mailbox: Callable[[Sequence[str]], Mailbox] = Mailbox,
         on_spend: Callable[[Usage], None] = lambda _: None,
     ) -> None:
         self._pair = pair

@@ -1,4 +1,4 @@
-"""What all sandboxes of our backends have in common: commands and files go through channels, and an end has a reason.
+"""What all sandboxes have in common: commands and files go through channels, and an end has a reason.
 
 Where a sandbox runs, how a channel into it is opened and how it ends is each backend's own.
 """

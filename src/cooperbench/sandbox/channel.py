@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 from cooperbench.errors import SandboxDead, SandboxError, SandboxTimeout
+from cooperbench.sandbox import kill_script
 from cooperbench.sandbox.contract import DEFAULT_OUTPUT_LIMIT, TIMEOUT_EXIT_CODE, CommandResult
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ READ_FILE_LIMIT = 256 * 1024 * 1024
 """Larger files are refused: they would fill the memory of the harness."""
 
 _MOST_CHANNELS = 64
+_KILL_SECONDS = 30.0
 _INLINE_LIMIT = 8192
 """Larger contents follow the request as raw bytes, for which the other end starts a process."""
 _SMALLEST_CHUNK = 65536
@@ -48,16 +50,7 @@ _READ_SECONDS = 120.0
 _BYTES_PER_SECOND = 1_000_000
 """The slowest that we expect bulk data to move."""
 
-_PLAIN = re.compile(rb"[A-Za-z0-9_./:=@%+,-]+")
-_PRINTABLE = re.compile(rb"[ -&(-~]*")
 _UNSAFE = re.compile(rb"[^ -&(-\[\]-~]")
-_NAME = re.compile(r"(?!cb_|BASH|LC_|COOPERBENCH_COMMAND$)[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
-_SPECIAL_NAME = re.compile(
-    "_|IFS|LANG|PWD|OLDPWD|E?UID|PPID|GROUPS|OPT(ARG|ERR|IND)|POSIXLY_CORRECT|S?RANDOM|SECONDS|EPOCH(SECONDS|REALTIME)"
-    "|SHELLOPTS|SHLVL|DIRSTACK|FUNCNAME|HISTCMD|LINENO|PIPESTATUS|TIMEFORMAT|HOSTNAME|COPROC|TMOUT|GLOBIGNORE|EXECIGNORE"
-)
-"""Variables with a meaning to bash: they are handed to env(1) instead of being exported."""
-
 _RESULT = re.compile(rb"= (\d+) (\d{1,3}) ([01]) (-?\d{1,18}) ([tb]) (\d+) (\d+) ([tb]) (\d+) (\d+)")
 _DONE = re.compile(rb"= (\d+) ok")
 _REFUSED = re.compile(rb"! (\d+) (missing|failed|broken) (\d+)")
@@ -93,10 +86,6 @@ def quote(word: bytes) -> bytes:
     """One word for bash, in printable ASCII on one line, whatever bytes it has."""
     if b"\0" in word:
         raise ValueError("arguments, paths and variables cannot contain NUL bytes")
-    if _PLAIN.fullmatch(word):
-        return word
-    if _PRINTABLE.fullmatch(word):
-        return b"'" + word + b"'"
     return b"$'" + _UNSAFE.sub(lambda match: b"\\x%02x" % match[0][0], word) + b"'"
 
 
@@ -106,14 +95,11 @@ def as_bytes(word: str) -> bytes:
 
 
 def _env_words(env: Mapping[str, str]) -> list[bytes]:
-    exports: list[bytes] = []
-    others: list[bytes] = []
-    for name, value in env.items():
+    """For env(1): some names have a meaning to bash, or are none for it."""
+    for name in env:
         if not name or "=" in name:
             raise ValueError(f"not a name for a variable: {name!r}")
-        plain = _NAME.fullmatch(name) and not _SPECIAL_NAME.fullmatch(name)
-        (exports if plain else others).append(as_bytes(f"{name}={value}"))
-    return [b"%d" % len(exports), *exports, b"%d" % len(others), *others]
+    return [b"%d" % len(env), *(as_bytes(f"{name}={value}") for name, value in env.items())]
 
 
 def _content_words(data: bytes) -> tuple[list[bytes], bytes]:
@@ -149,7 +135,7 @@ class Channel:
         chunk = max(command.output_limit // 2, _SMALLEST_CHUNK)
         content, payload = _content_words(command.stdin)
         words = [
-            as_bytes(self._next_mark()),
+            as_bytes(self.next_mark()),
             b"%d" % max(1, round(timeout_seconds * 1000)),
             b"%d" % chunk,
             *content,
@@ -180,7 +166,7 @@ class Channel:
         """Write a file whole or not at all, making its folders."""
         content, payload = _content_words(data)
         deadline = time.monotonic() + 2 * BACKSTOP_SECONDS + len(data) / _BYTES_PER_SECOND
-        words = [as_bytes(self._next_mark()), b"%o" % mode, *content, as_bytes(path)]
+        words = [as_bytes(self.next_mark()), b"%o" % mode, *content, as_bytes(path)]
         self._ask(f"cannot write {path} in the sandbox", _DONE, b"write", words, payload, deadline)
         self._broken = ""
 
@@ -210,7 +196,8 @@ class Channel:
         self._broken = self._broken or "it was closed"
         self._transport.close()
 
-    def _next_mark(self) -> str:
+    def next_mark(self) -> str:
+        """What the processes of the next command will have in their environment."""
         return f"{self._mark}.{self._last_id + 1}"
 
     def _ask(
@@ -312,9 +299,9 @@ class Channel:
 class ChannelPool:
     """Lends an idle channel, or opens another one.
 
-    `open_channel` raises SandboxDead where the sandbox has ended. When a channel breaks while the sandbox lives on,
-    the command has killed its own shell (`pkill -9 bash`): that is the command's doing and therefore a result, 137
-    with a note, not an error. Files are moved again, once, through a new channel.
+    `open_channel` raises SandboxDead where the sandbox has ended. When a channel breaks, or does not answer, while the
+    sandbox lives on, the command has killed or stopped its own shell (`pkill -9 bash`): that is the command's doing and
+    therefore a result, with a note, not an error. Files are moved again, once, through a new channel.
     """
 
     def __init__(self, open_channel: Callable[[], Channel]) -> None:
@@ -326,13 +313,19 @@ class ChannelPool:
 
     def run(self, command: Command) -> CommandResult:
         """See `Channel.run`."""
+        mark = ""
         try:
             with self._lend() as channel:
+                mark = channel.next_mark()
                 return channel.run(command)
         except ChannelBroken as error:
-            note = f"[the shell that ran the command was killed, its output is lost: {error}]\n"
             with self._lend(fresh=True):
-                return CommandResult(137, stderr=note.encode())
+                return _lost_result(error, 137)
+        except SandboxTimeout as error:
+            with self._lend(fresh=True) as channel:
+                # It must not outlive its time limit.
+                channel.run(Command(["sh", "-c", kill_script(), "kill", mark], _KILL_SECONDS, "/"))
+            return _lost_result(error, TIMEOUT_EXIT_CODE)
 
     def write_file(self, path: str, data: bytes, mode: int = 0o644) -> None:
         """See `Channel.write_file`."""
@@ -359,7 +352,7 @@ class ChannelPool:
         try:
             with self._lend() as channel:
                 return action(channel)
-        except ChannelBroken:
+        except (ChannelBroken, SandboxTimeout):
             with self._lend(fresh=True) as channel:
                 return action(channel)
 
@@ -379,6 +372,11 @@ class ChannelPool:
                         self._idle.append(channel)
                 if not keep:
                     channel.close()
+
+
+def _lost_result(error: SandboxError, code: int) -> CommandResult:
+    note = f"[the shell that ran the command was killed or stopped, its output is lost: {error}]\n"
+    return CommandResult(code, stderr=note.encode(), timed_out=code == TIMEOUT_EXIT_CODE)
 
 
 def trim(data: bytes, limit: int) -> tuple[bytes, int]:

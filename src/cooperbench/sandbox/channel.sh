@@ -7,7 +7,7 @@
 # what is cut exactly, and never lets a writer die of SIGPIPE. All processes of a command carry
 # COOPERBENCH_COMMAND=<mark> in their environment, by which those that left the process group are found.
 #
-# run   ID MARK TIMEOUT_MS CHUNK STDIN_SIZE STDIN_TEXT CWD N EXPORT*N M ENV*M ARGV...   (+ STDIN_SIZE bytes)
+# run   ID MARK TIMEOUT_MS CHUNK STDIN_SIZE STDIN_TEXT CWD N ENV*N ARGV...             (+ STDIN_SIZE bytes)
 # write ID MARK MODE SIZE TEXT PATH                                                     (+ SIZE bytes)
 # read  ID MAX PATH
 # leave                 ends with exit code 90: whoever started it runs the sandbox's last command
@@ -111,20 +111,15 @@ cb_trim() { # of a long output only the first and the last two chunks can be nee
 }
 
 cb_exec() { # becomes the command
-  local count at pair prefix=() exports=()
+  local count=${cb_words[8]} prefix=()
   exec >&"$cb_out" 2>&"$cb_err" <"$cb_input"
   exec {cb_out}>&- {cb_err}>&- {cb_never}<&-
   cd -- "${cb_words[7]}" || exit 126
-  count=${cb_words[8]}
-  exports=("${cb_words[@]:9:count}")
-  at=$((9 + count))
-  count=${cb_words[at]}
-  ((count)) && prefix=(env -- "${cb_words[@]:at+1:count}")
-  set -- "${prefix[@]}" "${cb_words[@]:at+1+count}"
+  ((count)) && prefix=(env -- "${cb_words[@]:9:count}")
+  set -- "${prefix[@]}" "${cb_words[@]:9+count}"
   if [[ $cb_had_lc_all ]]; then LC_ALL=$cb_lc_all; else unset LC_ALL; fi
   export COOPERBENCH_COMMAND="${cb_words[2]}"
   unset OLDPWD
-  for pair in "${exports[@]}"; do export "${pair?}"; done
   exec -- "$@"
 }
 

@@ -186,36 +186,6 @@ def check_network(can: Capabilities, options: SandboxOptions) -> None:
         )
 
 
-class PreparingBackend(EvalBackend, Protocol):
-    """A backend with the capability `prepares`."""
-
-    def prepare(self, task: Task) -> Image: ...
-
-
-class CheckingBackend(EvalBackend, Protocol):
-    """A backend with the capability `checks`."""
-
-    def check(self) -> None: ...
-
-
-class SnapshottingBackend(EvalBackend, Protocol):
-    """A backend with the capability `snapshots`."""
-
-    def making_snapshot(self, task: Task, key: str) -> AbstractContextManager[str | None]:
-        """Alone with this key: the reference of the snapshot, None where it is still to be taken."""
-        ...
-
-    def take_snapshot(self, sandbox: RichSandbox, task: Task, key: str) -> str:
-        """Keep a sandbox's files, less those that its options leave out, as an image; its reference."""
-        ...
-
-
-class InterruptibleBackend(EvalBackend, Protocol):
-    """A backend with the capability `interrupts`."""
-
-    def interrupt(self) -> None: ...
-
-
 @dataclass(frozen=True)
 class ResourceUse:
     """What sandboxes or machines of a cloud have reserved, and for how long in all. Prices are the cloud's business."""
@@ -238,8 +208,33 @@ class ResourceUse:
         )
 
 
-class MeasuringBackend(EvalBackend, Protocol):
-    """A backend with the capability `measures`."""
+class FullBackend(EvalBackend, Protocol):
+    """All that `Capabilities` can announce. A backend has those of the methods that it announces."""
+
+    def create_sandbox(
+        self,
+        image: str,
+        timeout: int = 600,
+        workdir: str = "/workspace",
+        *,
+        options: SandboxOptions | None = None,
+    ) -> Sandbox: ...
+
+    def prepare(self, task: Task) -> Image: ...
+
+    def check(self) -> None: ...
+
+    def interrupt(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def making_snapshot(self, task: Task, key: str) -> AbstractContextManager[str | None]:
+        """Alone with this key: the reference of the snapshot, None where it is still to be taken."""
+        ...
+
+    def take_snapshot(self, sandbox: RichSandbox, task: Task, key: str) -> str:
+        """Keep a sandbox's files, less those that its options leave out, as an image; its reference."""
+        ...
 
     def resource_use(self) -> ResourceUse: ...
 
@@ -251,4 +246,4 @@ def capabilities_of(backend: EvalBackend) -> Capabilities:
 
 def resource_use_of(backend: EvalBackend) -> ResourceUse | None:
     """None from a backend that does not measure it."""
-    return cast("MeasuringBackend", backend).resource_use() if capabilities_of(backend).measures else None
+    return cast("FullBackend", backend).resource_use() if capabilities_of(backend).measures else None

@@ -25,7 +25,6 @@ DEFAULT_IMAGE = "python:3.12-bookworm"
 """Has git and Python; any other image that has both will do."""
 SERVER_DIR = "/cooperbench/git"
 _START_SECONDS = 60
-_SCRIPT_SECONDS = 240.0
 _PROGRAM = {"serve.py": "", "pre-receive": "push_rules.sh", "post-receive": ""}
 """Files of the server, and which script each begins with."""
 
@@ -119,10 +118,12 @@ class GitServingBackend(Protocol):
         ...
 
 
-def run_git_script(sandbox: RichSandbox, script: str, *words: str) -> CommandResult:
+def run_git_script(
+    sandbox: RichSandbox, script: str, *words: str, timeout_seconds: float = 240.0
+) -> CommandResult:
     """Run the text of a script that uses `clean_git.sh`, in a sandbox."""
     argv = ["bash", "-c", git_script("clean_git.sh") + script, "script", *words]
-    return sandbox.run(argv, timeout_seconds=_SCRIPT_SECONDS)
+    return sandbox.run(argv, timeout_seconds=timeout_seconds)
 
 
 def git_script(name: str) -> str:

@@ -1,8 +1,8 @@
 """Opening and ending sandboxes.
 
-`open_sandbox` makes one sandbox of any backend. `SandboxSession` is one backend for the length of a run: its images,
-its open sandboxes and the threads that use them. Leaving its `with` block ends every sandbox, every thread and whatever
-the backend holds, also on Ctrl-C, also on the second one.
+`open_sandbox` makes one sandbox of any backend, a `PlainSandbox` where that has only `exec`. `SandboxSession` is one
+backend for the length of a run: its images, its open sandboxes and the threads that use them. Leaving its `with` block
+ends every sandbox, every thread and whatever the backend holds, also on Ctrl-C, also on the second one.
 """
 
 from __future__ import annotations
@@ -10,41 +10,33 @@ from __future__ import annotations
 import threading
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Protocol, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Self, TypeVar, cast
 
 from cooperbench.dataset.images import image_name
-from cooperbench.errors import CooperBenchError, InfraError, Interrupted, SandboxError
+from cooperbench.errors import CooperBenchError, InfraError, Interrupted, SandboxDead, SandboxError
 from cooperbench.models import Image
 from cooperbench.processes import finished
+from cooperbench.sandbox.base_sandbox import BaseSandbox
+from cooperbench.sandbox.channel import Channel, ChannelPool
 from cooperbench.sandbox.contract import capabilities_of, check_network
+from cooperbench.sandbox.transport import ExecTransport
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from types import TracebackType
 
     from cooperbench.models import Task
     from cooperbench.sandbox.contract import (
-        CheckingBackend,
         EvalBackend,
-        InterruptibleBackend,
-        PreparingBackend,
+        FullBackend,
         RichSandbox,
         Sandbox,
         SandboxOptions,
+        Stream,
     )
 
 T = TypeVar("T")
 _IMAGE_WORKERS = 4
-
-
-class _OptionsBackend(Protocol):
-    def create_sandbox(
-        self, image: str, timeout: int, workdir: str, *, options: SandboxOptions
-    ) -> Sandbox: ...
-
-
-class _ClosingBackend(Protocol):
-    def close(self) -> None: ...
 
 
 def open_sandbox(
@@ -65,8 +57,8 @@ def open_sandbox(
         check_network(can, options)
     try:
         if can.options:
-            with_options = cast(_OptionsBackend, backend)
-            sandbox = with_options.create_sandbox(image, timeout_seconds, workdir, options=options)
+            full = cast("FullBackend", backend)
+            sandbox = full.create_sandbox(image, timeout_seconds, workdir, options=options)
         else:
             sandbox = backend.create_sandbox(image, timeout=timeout_seconds, workdir=workdir)
     except CooperBenchError:
@@ -75,9 +67,28 @@ def open_sandbox(
         raise SandboxError(f"the backend could not make a sandbox of {image}: {error}") from error
     if can.rich:
         return cast("RichSandbox", sandbox)
-    from cooperbench.sandbox.plain import PlainSandbox
-
     return PlainSandbox(sandbox, lifetime_seconds=timeout_seconds, workdir=workdir)
+
+
+class PlainSandbox(BaseSandbox):
+    """Of a backend that has only the three methods of the protocol: without streams, over `exec` alone."""
+
+    def __init__(self, sandbox: Sandbox, *, lifetime_seconds: float, workdir: str) -> None:
+        super().__init__(lifetime_seconds=lifetime_seconds, workdir=workdir)
+        self._sandbox = sandbox
+        self._commands = ChannelPool(lambda: Channel(ExecTransport(sandbox)))
+
+    def open_stream(self, argv: Sequence[str]) -> Stream:
+        raise SandboxError(f"this backend's sandboxes have no streams, needed for {argv[0] if argv else ''}")
+
+    def end(self, reason: str) -> None:
+        if not self._end_reason:
+            self._end_reason = reason
+            self._sandbox.terminate()
+
+    def death(self) -> SandboxDead:
+        # What becomes of its sandboxes only their backend knows: no end is put down to who worked in it.
+        return SandboxDead(f"the sandbox has ended: {self._end_reason}")
 
 
 class SandboxSession:
@@ -101,7 +112,7 @@ class SandboxSession:
         """
         wanted = list(dict.fromkeys(task for task in tasks if task not in self._images))
         if wanted and capabilities_of(self.backend).checks:
-            cast("CheckingBackend", self.backend).check()
+            cast("FullBackend", self.backend).check()
         with ThreadPoolExecutor(_IMAGE_WORKERS, thread_name_prefix="image") as pool:
             for task in wanted:
                 self._images[task] = pool.submit(self._prepare_image, task)
@@ -170,7 +181,7 @@ class SandboxSession:
     def _close(self) -> None:
         self.stop.set()
         if capabilities_of(self.backend).interrupts:
-            cast("InterruptibleBackend", self.backend).interrupt()
+            cast("FullBackend", self.backend).interrupt()
         for pool in self._pools:
             pool.shutdown(wait=False, cancel_futures=True)
         self._terminate_all()
@@ -178,7 +189,7 @@ class SandboxSession:
             pool.shutdown(wait=True)
         self._terminate_all()
         if capabilities_of(self.backend).closes:
-            cast(_ClosingBackend, self.backend).close()
+            cast("FullBackend", self.backend).close()
 
     def _terminate_all(self) -> None:
         while True:
@@ -194,7 +205,7 @@ class SandboxSession:
         if not capabilities_of(self.backend).prepares:
             return Image(image_name(task))
         try:
-            return cast("PreparingBackend", self.backend).prepare(task)
+            return cast("FullBackend", self.backend).prepare(task)
         except CooperBenchError:
             raise
         except Exception as error:

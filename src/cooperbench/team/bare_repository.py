@@ -1,4 +1,4 @@
-"""The bare repository of a pair on the host: every branch that was pushed, complete and checked, and a count of pushes.
+"""The bare repository of a pair on the host: every branch that was pushed, complete and checked.
 
 What comes here was made by an agent and is hostile until checked: its size, memory and time are bounded, every object
 is checked and must have all that it refers to, nothing is ever checked out, and no tree is ever listed (a small one can
@@ -8,8 +8,7 @@ have more files than there are atoms). No configuration or hook gets here: only 
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cooperbench.git import GitError, git
 from cooperbench.temporary import remove_tree
@@ -24,16 +23,6 @@ _LARGEST_ALLOCATION = "512m"
 _SETTINGS = ("-c", "core.fsync=none", "-c", "pack.threads=1", "-c", "core.bigFileThreshold=64m")
 
 
-@dataclass
-class PushCounts:
-    """Of one agent."""
-
-    pushes: int = 0
-    refused: int = 0
-    commits: int = 0
-    bytes: int = 0
-
-
 class BareRepository:
     """Of one pair; `folder` is there from `create`, at the first push, until `remove`."""
 
@@ -42,11 +31,12 @@ class BareRepository:
         self.base_commit = ""
         self.tips = dict.fromkeys(agent_ids, "")
         """Where each agent's branch is."""
-        self.counts = {agent_id: PushCounts() for agent_id in agent_ids}
         self.created = False
 
     def create(self, pack: bytes) -> None:
-        """With the base commit, which is recognised by its id; all branches start from it."""
+        """With the base commit, which is recognised by its id; all branches start from it. Once is enough."""
+        if self.created:
+            return
         remove_tree(self._git_dir)
         try:
             git("init", "--quiet", "--bare", "--template=", str(self._git_dir), own_repository=True)
@@ -62,8 +52,8 @@ class BareRepository:
         self.tips = dict.fromkeys(self.tips, self.base_commit)
         self.created = True
 
-    def add(self, agent_id: str, commit: str, pack: bytes) -> None:
-        """Take a push and move the agent's branch; GitError where something is wrong with it."""
+    def add(self, agent_id: str, commit: str, pack: bytes) -> int:
+        """Take a push and move the agent's branch: how many commits are new. GitError where it is not sound."""
         if pack:
             self.index(pack)
         if not self.has(commit):
@@ -72,8 +62,7 @@ class BareRepository:
         new_commits = int(self._git("rev-list", "--count", commit, *known))
         self._git("update-ref", f"refs/heads/{agent_id}", commit)
         self.tips[agent_id] = commit
-        self.counts[agent_id].pushes += 1
-        self.counts[agent_id].commits += new_commits
+        return new_commits
 
     def has(self, commit: str) -> bool:
         """Is there such a commit, and is it really a commit?"""
@@ -99,13 +88,6 @@ class BareRepository:
                 with suppress(OSError):
                     leftover.unlink()
             raise
-
-    def record(self) -> dict[str, Any]:
-        """For result.json: each count by agent."""
-        return {
-            name: {agent_id: getattr(counts, name) for agent_id, counts in self.counts.items()}
-            for name in ("pushes", "refused", "commits", "bytes")
-        }
 
     def write_bundle(self, path: Path) -> bool:
         """All branches as one file that can be cloned; False where nobody has pushed."""

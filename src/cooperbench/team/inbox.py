@@ -9,15 +9,14 @@ cut, with a note on where the whole is, and of very many messages some wait for 
 from __future__ import annotations
 
 import threading
-import time
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
 
 from cooperbench.errors import InfraError
 from cooperbench.storage import utc_now
-from cooperbench.team.mailbox import MAX_MESSAGE_BYTES
+from cooperbench.team.mailbox import MAX_MESSAGE_BYTES, Reader
 from cooperbench.team.sandbox_rpc import TEAM_DIR, Response
-from cooperbench.text import plural
+from cooperbench.text import head_and_tail, plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,22 +31,20 @@ MOST_SENT = 1_000
 MAX_SENT_BYTES = 32_000_000
 """The same, in bytes."""
 LONGEST_SHOWN = 10_000
-"""Characters of one message that are put into a context: three quarters from its beginning, one from its end."""
+"""Characters of one message that are put into a context: half from its beginning, half from its end."""
 MOST_SHOWN = 40_000
 """Characters that are put into a context before one step. What is left over waits for the next."""
 _FRAME = 100
 """Characters that every message costs besides its text, so that a thousand short ones are not shown at once."""
-_LONGEST_WAIT_SECONDS = 15.0
-"""Messages, colleagues that finish and the end wake it earlier; this is for a Redis that has lost its data."""
 
 
-@dataclass(frozen=True)
-class Delivery:
-    """When and how a message was shown to its recipient."""
+class Delivery(NamedTuple):
+    """When and how a message was shown to its recipient, as it stands in conversation.json."""
 
-    delivered_at: str
-    step: int
-    how: str
+    delivered_at: str | None = None
+    """None: never."""
+    delivered_step: int | None = None
+    delivered_by: str | None = None
     """`context`: as a user message; `command`: by `read_messages` or `send_message --wait`."""
 
 
@@ -61,13 +58,12 @@ class Inbox:
         self._mailbox = mailbox
         self._pending: dict[int, Message] = {}
         self._deliveries: dict[int, Delivery] = {}
-        self._finished: set[str] = set()
+        self._finished: list[str] = []
         self._failure: InfraError | None = None
         self._sent = 0
         self._sent_bytes = 0
         self._changed = threading.Condition()
         self._closed = False
-        self._thread: threading.Thread | None = None
         self.on_sent: Callable[[Message], None] = lambda _: None
         self.step = 0
         """How many steps the agent has taken; kept by its session."""
@@ -79,13 +75,13 @@ class Inbox:
 
     def start(self) -> None:
         """Begin to take in messages."""
-        self._thread = threading.Thread(target=self._take_in_all, name=f"inbox-{self.agent_id}", daemon=True)
-        self._thread.start()
+        self._mailbox.subscribe(self.agent_id, Reader(self._take_in, self._colleague_finished))
 
     def incoming(self) -> list[Message]:
         """What has come and was not shown yet, in order and cut to size; from now on it counts as shown."""
         with self._changed:
-            self._check()
+            if self._failure is not None:
+                raise self._failure
             shown: list[Message] = []
             room = MOST_SHOWN
             for sequence in sorted(self._pending):
@@ -104,34 +100,21 @@ class Inbox:
 
     def wait(self, timeout_seconds: float) -> bool:
         """Until there is something to show; False when the time is up or the inbox was closed."""
-        deadline = time.monotonic() + timeout_seconds
         with self._changed:
-            while not self._pending and not self._closed:
-                self._check()
-                remaining = deadline - time.monotonic()
-                if remaining <= 0:
-                    return False
-                self._changed.wait(remaining)
+            self._changed.wait_for(lambda: self._pending or self._closed or self._failure, timeout_seconds)
+            if self._failure is not None and not self._pending:
+                raise self._failure
             return bool(self._pending)
 
-    def delivery(self, sequence: int) -> Delivery | None:
+    def delivery(self, sequence: int) -> Delivery:
         with self._changed:
-            return self._deliveries.get(sequence)
+            return self._deliveries.get(sequence, Delivery())
 
     def close(self) -> None:
-        """What has not been shown by now is on record as not delivered. Its thread ends when the mailbox wakes it."""
+        """What has not been shown by now is on record as not delivered."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-
-    def join(self) -> None:
-        """Until its thread has ended, which it does when it is closed and the mailbox wakes it."""
-        if self._thread is not None:
-            self._thread.join(10)
-
-    def _check(self) -> None:
-        if self._failure is not None:
-            raise self._failure
 
     def _fail(self, error: InfraError) -> None:
         """Mailbox or sandbox have failed: the agent's next or current look into the inbox raises this."""
@@ -143,16 +126,16 @@ class Inbox:
         first, _, rest = content.partition(b"\n")
         recipient = first.decode("utf-8", "replace")
         recipients = self.colleagues if recipient == EVERYBODY else (recipient,)
+        sent, sent_bytes = self._sent + len(recipients), self._sent_bytes + len(rest) * len(recipients)
         if not set(recipients) <= set(self.colleagues):
             return Response(2, f"no colleague {recipient!r}")
         if len(rest) > MAX_MESSAGE_BYTES:
             return Response(2, f"the text is too long: at most {MAX_MESSAGE_BYTES} bytes")
-        if self._sent + len(recipients) > MOST_SENT:
-            return Response(2, f"you have sent enough: at most {MOST_SENT} messages in all")
-        if self._sent_bytes + len(rest) * len(recipients) > MAX_SENT_BYTES:
-            return Response(2, f"you have sent enough: at most {MAX_SENT_BYTES} bytes in all")
-        self._sent += len(recipients)
-        self._sent_bytes += len(rest) * len(recipients)
+        if sent > MOST_SENT or sent_bytes > MAX_SENT_BYTES:
+            return Response(
+                2, f"you have sent enough: at most {MOST_SENT} messages and {MAX_SENT_BYTES} bytes"
+            )
+        self._sent, self._sent_bytes = sent, sent_bytes
         text = rest.decode("utf-8", "replace").removesuffix("\n")
         try:
             posted = [self._mailbox.post(self.agent_id, name, text, self.step) for name in recipients]
@@ -170,24 +153,6 @@ class Inbox:
             if self._pending.pop(int(name), None) is not None:
                 self._deliveries[int(name)] = Delivery(utc_now(), self.step, "command")
 
-    def _take_in_all(self) -> None:
-        try:
-            seen = 0
-            while not self._closed:
-                # Asked before the messages: those that a colleague sent before it finished come first.
-                working = [name for name in self.colleagues if name not in self._finished]
-                gone = [name for name in working if self._mailbox.is_finished(name)]
-                # A colleague that has finished is announced at once, with what it sent before.
-                wait_seconds = 0.0 if gone else _LONGEST_WAIT_SECONDS
-                for message in self._mailbox.receive(self.agent_id, seen, wait_seconds):
-                    seen = message.sequence
-                    self._take_in(message)
-                for colleague in gone:
-                    self._finished.add(colleague)
-                    self._rpc.put("finished", colleague, b"")
-        except InfraError as error:
-            self._fail(error)
-
     def _take_in(self, message: Message) -> None:
         with self._changed:
             if self._closed:
@@ -195,6 +160,10 @@ class Inbox:
             self._pending[message.sequence] = message
             self._changed.notify_all()
         self._write_file(message)
+
+    def _colleague_finished(self, colleague: str) -> None:
+        self._finished.append(colleague)
+        self._rpc.put("finished", colleague, b"")
 
     def _write_file(self, message: Message) -> None:
         data = f"{message.sender}\n{message.text}\n".encode("utf-8", "replace")
@@ -205,21 +174,15 @@ class Inbox:
             pending = list(self._pending.values())
         for message in pending:
             self._write_file(message)
-        for colleague in list(self._finished):
+        for colleague in self._finished:
             self._rpc.put("finished", colleague, b"")
 
 
 def _cut_to_size(message: Message) -> Message:
     """As it is put into a context."""
-    left_out = len(message.text) - LONGEST_SHOWN
-    if left_out <= 0:
-        return message
-    tail = LONGEST_SHOWN // 4
-    note = (
-        f"\n[… {left_out} of {len(message.text)} characters left out; the whole text is in "
-        f"{TEAM_DIR}/inbox/{_file_name(message)} in your sandbox …]\n"
-    )
-    return replace(message, text=message.text[: LONGEST_SHOWN - tail] + note + message.text[-tail:])
+    whole = f"{TEAM_DIR}/inbox/{_file_name(message)}"
+    note = f"\n[… {{cut}} of {len(message.text)} characters left out; the whole text is in {whole} in your sandbox …]\n"
+    return replace(message, text=head_and_tail(message.text, LONGEST_SHOWN, note))
 
 
 def _more_waiting(count: int) -> str:

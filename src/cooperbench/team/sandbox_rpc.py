@@ -14,9 +14,10 @@ import queue
 import re
 import threading
 import time
+from abc import ABC, abstractmethod
 from contextlib import suppress
 from importlib.resources import files
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from cooperbench.errors import SandboxDead, SandboxError
 from cooperbench.team.mailbox import MAX_MESSAGE_BYTES
@@ -38,18 +39,9 @@ _LARGEST_REQUEST_BYTES = MAX_MESSAGE_BYTES + 1000
 _LONGEST_LINE = _LARGEST_REQUEST_BYTES * 4 // 3 + 1000
 _WITH_CONTENT = frozenset({"send", "push"})
 _MOST_STARTS = 20
+"""How often listening begins again after a failure, or after the agent has killed who listens."""
 _RESTART_SECONDS = 0.1
-_MOST_POLL_FAILURES = 5
 _NAME = re.compile(r"[A-Za-z0-9]{1,64}")
-_INSTALL = """set -e
-cd "$1"
-mkdir -p send inbox responses read sync push finished drafts
-if [ "$2" = streams ]; then [ -p bell ] || mkfifo bell; else : >polled; fi
-bin=$3; shift 3
-for name; do
-    command -v "$name" >/dev/null || ln -sf "$bin/$name" "/usr/local/bin/$name"
-    command -v "$name" >/dev/null
-done"""
 
 
 class Request(NamedTuple):
@@ -107,24 +99,23 @@ class SandboxRpc:
         sandbox.write_file(f"{TEAM_DIR}/colleagues", colleagues.encode())
         sandbox.write_file(f"{TEAM_DIR}/agent", f"{self.agent_id}\n".encode())
         how = "streams" if streams else "polled"
-        argv = ["bash", "-c", _INSTALL, "install", TEAM_DIR, how, BIN_DIR, *self._commands]
+        argv = ["bash", "-c", script_text("install.sh"), "install", TEAM_DIR, how, BIN_DIR, *self._commands]
         done = sandbox.run(argv, timeout_seconds=60)
         if done.returncode != 0:
             reason = done.stderr_read().strip()[:300]
             raise SandboxError(f"the team's commands could not be put into the sandbox: {reason}")
-        self._connect(sandbox)
         self._thread = threading.Thread(
-            target=self._listen, args=(sandbox,), name=f"rpc-{self.agent_id}", daemon=True
+            target=self._listen,
+            args=(sandbox, self._connect(sandbox)),
+            name=f"rpc-{self.agent_id}",
+            daemon=True,
         )
         self._thread.start()
 
     def put(self, folder: str, name: str, data: bytes) -> None:
         """Make a file in the team folder; does nothing once this has ended."""
         transport = self._transport
-        if transport is None or self._ended.is_set():
-            return
-        # Fails when the agent is ending; what it does not get any more is on record as not delivered.
-        with suppress(SandboxError, OSError, ValueError):
+        if transport is not None and not self._ended.is_set():
             transport.put(folder, name, data)
 
     def last_call(self, *verbs: str) -> None:
@@ -132,18 +123,16 @@ class SandboxRpc:
         sandbox = self._sandbox
         if sandbox is None or self._ended.is_set():
             return
-        left, deadline = True, time.monotonic() + LAST_CALL_SECONDS
+        served, deadline = [True], time.monotonic() + LAST_CALL_SECONDS
         # A sandbox that is gone has no more requests; who takes the patch from it will notice that.
-        with suppress(SandboxError, OSError, ValueError):
-            while left and not self._flooded() and time.monotonic() < deadline:
-                left = False
+        with suppress(SandboxError):
+            while any(served) and not self._flooded() and time.monotonic() < deadline:
                 requests = [one for one in _collect(sandbox, last_call=True) if one.verb in verbs]
                 # Something that takes its time, like a push, is no reason to keep the agent.
                 if not self._serving.acquire(timeout=LAST_CALL_SECONDS):
                     return
                 try:
-                    for request in requests:
-                        left = self._serve(request) or left
+                    served = [self._serve(request) for request in requests]
                 finally:
                     self._serving.release()
 
@@ -157,45 +146,36 @@ class SandboxRpc:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(10)
 
-    def _connect(self, sandbox: RichSandbox) -> _Transport | None:
+    def _connect(self, sandbox: RichSandbox) -> _Transport:
         transport = _StreamTransport(sandbox) if self._streams else _PollingTransport(sandbox)
         with self._lock:
             self._transport = transport
-            if not self._ended.is_set():
-                return transport
-        transport.close()
-        return None
+            ended = self._ended.is_set()
+        if ended:
+            transport.close()
+        return transport
 
-    def _listen(self, sandbox: RichSandbox) -> None:
-        transport = self._transport
+    def _listen(self, sandbox: RichSandbox, transport: _Transport) -> None:
         for _ in range(_MOST_STARTS):
-            if transport is None:
-                return
-            # Fails when the sandbox is gone, or the pipe was closed at either end.
+            # Fails when the sandbox does not do what it is told, or the pipe was closed at either end.
             with suppress(SandboxError, OSError, ValueError):
-                self._serve_all(transport)
+                for request in transport.requests():
+                    with self._serving:
+                        self._serve(request)
+                    if self._flooded():
+                        break
             if self._ended.wait(_RESTART_SECONDS):
                 return
             transport.close()
-            if not self._streams or self._flooded():
+            if self._flooded():
                 return
             try:
                 transport = self._connect(sandbox)
-            except SandboxDead as error:
-                if not self._ended.is_set():
+            except SandboxError as error:
+                if isinstance(error, SandboxDead):
                     self.on_lost(error)
                 return
-            except SandboxError:
-                return
-            if transport is not None:
-                self.on_restart()
-
-    def _serve_all(self, transport: _Transport) -> None:
-        for request in transport.requests():
-            with self._serving:
-                self._serve(request)
-            if self._flooded():
-                return
+            self.on_restart()
 
     def _flooded(self) -> bool:
         return len(self._known) >= MOST_REQUESTS
@@ -218,19 +198,41 @@ class SandboxRpc:
         return True
 
 
-class _Transport(Protocol):
-    def requests(self) -> Iterator[Request]:
-        """Until the sandbox or the transport ends. The same request may come twice."""
-        ...
+class _Transport(ABC):
+    """What is put into the sandbox is written by a thread of its own: an agent that blocks it blocks nobody else."""
+
+    def __init__(self) -> None:
+        self._outgoing: queue.SimpleQueue[tuple[str, str, bytes] | None] = queue.SimpleQueue()
+        self._writer = threading.Thread(target=self._write_all, name="rpc-writer", daemon=True)
+        self._writer.start()
 
     def put(self, folder: str, name: str, data: bytes) -> None:
         """Make a file in the team folder. Files appear in the order of the calls."""
-        ...
+        self._outgoing.put((folder, name, data))
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        self._outgoing.put(None)
+        self._end()
+        self._writer.join(10)
+
+    @abstractmethod
+    def requests(self) -> Iterator[Request]:
+        """Until the sandbox or the transport ends. The same request may come twice."""
+
+    @abstractmethod
+    def _write(self, folder: str, name: str, data: bytes) -> None: ...
+
+    @abstractmethod
+    def _end(self) -> None: ...
+
+    def _write_all(self) -> None:
+        while (file := self._outgoing.get()) is not None:
+            # Fails when the agent is ending; what it does not get any more is on record as not delivered.
+            with suppress(SandboxError, OSError, ValueError):
+                self._write(*file)
 
 
-class _StreamTransport:
+class _StreamTransport(_Transport):
     """A shell script in the sandbox that blocks on a FIFO, which the commands write to."""
 
     def __init__(self, sandbox: RichSandbox) -> None:
@@ -239,29 +241,17 @@ class _StreamTransport:
         if self._stream.stdout.readline(100) != b"ready\n":
             self._stream.close()
             raise SandboxError("the script that serves the team's commands did not start in the sandbox")
-        # By a thread of its own: an agent that has stopped the script must not block those who send to it.
-        self._outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._writer = threading.Thread(target=self._write, name="rpc-writer", daemon=True)
-        self._writer.start()
+        super().__init__()
 
     def requests(self) -> Iterator[Request]:
-        while line := self._line():
+        for _ in range(MOST_REQUESTS):
+            line = self._line()
+            if not line:
+                return
             verb, _, name = line.decode("ascii", "replace").strip().partition(" ")
-            content = b""
-            if verb in _WITH_CONTENT:
-                try:
-                    content = base64.b64decode(self._line())
-                except binascii.Error:
-                    continue
-            yield Request(verb, name, content)
-
-    def put(self, folder: str, name: str, data: bytes) -> None:
-        self._outgoing.put(f"{folder} {name} {len(data)}\n".encode() + data)
-
-    def close(self) -> None:
-        self._outgoing.put(None)
-        self._stream.close()
-        self._writer.join(10)
+            content = self._line() if verb in _WITH_CONTENT else b""
+            with suppress(binascii.Error):
+                yield Request(verb, name, base64.b64decode(content))
 
     def _line(self) -> bytes:
         line = self._stream.stdout.readline(_LONGEST_LINE)
@@ -269,40 +259,30 @@ class _StreamTransport:
             raise SandboxError("the script that serves the team's commands sent a line without end")
         return line
 
-    def _write(self) -> None:
-        # Fails when the script is gone, which the reading thread learns too.
-        with suppress(OSError, ValueError):
-            while (data := self._outgoing.get()) is not None:
-                self._stream.stdin.write(data)
-                self._stream.stdin.flush()
+    def _write(self, folder: str, name: str, data: bytes) -> None:
+        self._stream.stdin.write(f"{folder} {name} {len(data)}\n".encode() + data)
+        self._stream.stdin.flush()
+
+    def _end(self) -> None:
+        self._stream.close()
 
 
-class _PollingTransport:
+class _PollingTransport(_Transport):
     """For sandboxes that have only `exec`. A request takes up to `POLL_SECONDS` longer."""
 
     def __init__(self, sandbox: RichSandbox) -> None:
         self._sandbox = sandbox
         self._ended = threading.Event()
+        super().__init__()
 
     def requests(self) -> Iterator[Request]:
-        failures = 0
         while not self._ended.wait(POLL_SECONDS):
-            try:
-                collected = _collect(self._sandbox)
-                failures = 0
-            except SandboxDead:
-                raise
-            except SandboxError:
-                failures += 1
-                if failures >= _MOST_POLL_FAILURES:
-                    raise
-                continue
-            yield from collected
+            yield from _collect(self._sandbox)
 
-    def put(self, folder: str, name: str, data: bytes) -> None:
+    def _write(self, folder: str, name: str, data: bytes) -> None:
         self._sandbox.write_file(f"{TEAM_DIR}/{folder}/{name}", data)
 
-    def close(self) -> None:
+    def _end(self) -> None:
         self._ended.set()
 
 

@@ -1,17 +1,23 @@
-"""The agents of one pair as a team: their inboxes and their git remote, from the first sandbox to the last."""
+"""The agents of one pair as a team: what they are told, and their inboxes and git remote from first to last."""
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+from cooperbench.models import REPO_DIR, seats_of
 from cooperbench.team.inbox import Inbox
 from cooperbench.team.sandbox_rpc import SandboxRpc
+from cooperbench.text import plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from cooperbench.models import Message
+    from jinja2 import Template
+
+    from cooperbench.agents.base import Limits
+    from cooperbench.models import Message, Pair, Seat, Setting
     from cooperbench.sandbox.contract import RichSandbox
     from cooperbench.team.git_remote import GitRemote
     from cooperbench.team.mailbox import Mailbox
@@ -86,8 +92,6 @@ class Team:
             rpc.close()
         if self.mailbox is not None:
             self.mailbox.close()
-        for inbox in self.inboxes.values():
-            inbox.join()
 
     def conversation(self, feature_ids: Mapping[str, int]) -> dict[str, Any]:
         """conversation.json: every message, and when and how it was delivered."""
@@ -103,20 +107,61 @@ class Team:
                     "timestamp": message.timestamp,
                     "feature_id": feature_ids[message.sender],
                     "sender_step": message.sender_step,
-                    **self._delivery(message),
+                    **self.inboxes[message.recipient].delivery(message.sequence)._asdict(),
                 }
                 for message in messages
             ],
         }
 
-    def _delivery(self, message: Message) -> dict[str, Any]:
-        delivery = self.inboxes[message.recipient].delivery(message.sequence)
-        return {
-            "delivered_at": delivery.delivered_at if delivery else None,
-            "delivered_step": delivery.step if delivery else None,
-            "delivered_by": delivery.how if delivery else None,
-        }
-
 
 def _push(remote: GitRemote, agent_id: str, _name: str, content: bytes) -> Response:
     return remote.push(agent_id, content.decode("ascii", "replace").strip())
+
+
+def task_prompt(
+    pair: Pair,
+    seat: Seat,
+    setting: Setting,
+    *,
+    messaging: bool,
+    git: bool,
+    limits: Limits,
+    repo_dir: str = REPO_DIR,
+) -> str:
+    """What an agent is told: its task, its colleagues, messages and git. The same text for every framework.
+
+    How to use a framework's own tools is explained by the framework.
+    """
+    colleagues = [other.agent_id for other in seats_of(pair, setting) if other.agent_id != seat.agent_id]
+    texts = [feature.description.read_bytes().decode("utf-8", "replace") for feature in seat.features]
+    return _template().render(
+        setting=setting,
+        agent_id=seat.agent_id,
+        features=[text.strip("\n") for text in texts],
+        colleagues=colleagues,
+        messaging=messaging and bool(colleagues),
+        git=git and bool(colleagues),
+        repo_dir=repo_dir,
+        limits=_limit_texts(limits),
+    )
+
+
+def _limit_texts(limits: Limits) -> list[str]:
+    texts = []
+    if limits.steps is not None:
+        texts.append(plural(limits.steps, "step"))
+    if limits.seconds is not None:
+        minutes = round(limits.seconds / 60)
+        texts.append(plural(minutes, "minute") if minutes else plural(round(limits.seconds), "second"))
+    if limits.cost is not None:
+        texts.append(f"${limits.cost:g} of model use")
+    return texts
+
+
+@cache
+def _template() -> Template:
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)  # noqa: S701  # no HTML
+    source = files("cooperbench.team") / "templates" / "task.md.j2"
+    return environment.from_string(source.read_text("utf-8"))

@@ -45,4 +45,10 @@ case $command in
         done
         for hook in pre-receive post-receive; do cp -- "$root/program/$hook" "$pair/repo.git/hooks/$hook"; done
         ;;
+    bundle) # NAME: all branches as one file that can be cloned; prints its size
+        pair=$root/pairs/$1
+        clean_git --git-dir="$pair/repo.git" bundle create --quiet "$pair/bundle" HEAD --branches
+        wc -c <"$pair/bundle"
+        ;;
+    remove) rm -rf -- "$root/pairs/$1" ;; # NAME
 esac

@@ -8,7 +8,6 @@ and bounds what a request may send and how long it may take. What an agent may p
 from __future__ import annotations
 
 import base64
-import binascii
 import contextlib
 import hmac
 import json
@@ -19,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections import defaultdict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -51,20 +51,16 @@ class GitServer(ThreadingHTTPServer):
     def __init__(self, root: Path, address: tuple[str, int]) -> None:
         self.root = root
         self.calls = threading.BoundedSemaphore(AT_ONCE)
-        self._pushes: dict[str, threading.Lock] = {}
-        self._lock = threading.Lock()
-        super().__init__(address, Asked)
-
-    def push_lock(self, pair: str) -> threading.Lock:
-        with self._lock:
-            return self._pushes.setdefault(pair, threading.Lock())
+        self.push_locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+        super().__init__(address, GitRequest)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Clients come and go."""
 
 
-class Asked(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+class GitRequest(BaseHTTPRequestHandler):
+    """One request a connection: its end is the end of the answer."""
+
     timeout = SLOWEST_SECONDS
     server: GitServer
     server_version = "cooperbench-git"
@@ -83,18 +79,12 @@ class Asked(BaseHTTPRequestHandler):
         try:
             self._serve()
         except Refused as refusal:
-            # What was sent with it has not been read. A question can be asked again over the same connection.
-            self.close_connection = self.close_connection or self.command != "GET"
-            words = f"{refusal}\n".encode()
             self.send_response(refusal.status)
             if refusal.status == 401:
                 self.send_header("WWW-Authenticate", 'Basic realm="the team"')
             self.send_header("Content-Type", "text/plain")
-            self.send_header("Content-Length", str(len(words)))
-            if self.close_connection:
-                self.send_header("Connection", "close")
             self.end_headers()
-            self.wfile.write(words)
+            self.wfile.write(f"{refusal}\n".encode())
 
     def _serve(self) -> None:
         parts = urlsplit(self.path)
@@ -103,24 +93,27 @@ class Asked(BaseHTTPRequestHandler):
             raise Refused(404, "there is nothing here")
         pair, what = found.groups()
         access = self._access(pair)
-        agent = self._agent(access)
+        agent = self._agent(access["tokens"])
         service = parse_qs(parts.query).get("service", [""])[0] if what == "info/refs" else what
         if service not in SERVICES or (self.command == "GET") != (what == "info/refs"):
             raise Refused(403, "only git's smart protocol is served")
         pushing = what == "git-receive-pack"
-        with self._body(access["quota_bytes"] + BLOCK if pushing else LARGEST_QUESTION_BYTES) as body:
+        with tempfile.TemporaryFile() as body:
+            # All of it first: nobody holds a lock while somebody is slow to send.
+            self._store(body, access["quota_bytes"] + BLOCK if pushing else LARGEST_QUESTION_BYTES)
             call = {
                 "REQUEST_METHOD": self.command,
                 "PATH_INFO": f"/{pair}/repo.git/{what}",
                 "QUERY_STRING": "service=" + service if what == "info/refs" else "",
                 "CONTENT_TYPE": self.headers.get("Content-Type", ""),
-                "CONTENT_LENGTH": str(os.fstat(body.fileno()).st_size),
+                "CONTENT_LENGTH": str(body.tell()),
                 "HTTP_CONTENT_ENCODING": self.headers.get("Content-Encoding", ""),
                 "HTTP_GIT_PROTOCOL": self.headers.get("Git-Protocol", ""),
                 "REMOTE_USER": agent,
                 "REMOTE_ADDR": self.client_address[0],
             }
-            with self.server.push_lock(pair) if pushing else contextlib.nullcontext(), self.server.calls:
+            body.seek(0)
+            with self.server.push_locks[pair] if pushing else contextlib.nullcontext(), self.server.calls:
                 self._call_git(call, body)
 
     def _access(self, pair: str) -> dict[str, Any]:
@@ -129,53 +122,42 @@ class Asked(BaseHTTPRequestHandler):
         except (OSError, ValueError):
             raise Refused(404, "there is nothing here") from None
 
-    def _agent(self, access: dict[str, Any]) -> str:
+    def _agent(self, tokens: dict[str, str]) -> str:
         kind, _, encoded = self.headers.get("Authorization", "").partition(" ")
-        try:
+        agent, token = "", ""
+        with contextlib.suppress(ValueError):
             agent, _, token = base64.b64decode(encoded, validate=True).decode().partition(":")
-        except (binascii.Error, ValueError):
-            agent, token = "", ""
-        known = access["tokens"].get(agent, "")
+        known = tokens.get(agent, "")
         if kind.lower() != "basic" or not known or not hmac.compare_digest(known.encode(), token.encode()):
             raise Refused(401, "who are you?")
         return agent
 
-    @contextlib.contextmanager
-    def _body(self, limit_bytes: int) -> Iterator[IO[bytes]]:
-        """All of it, in a file: nobody holds a lock while somebody is slow to send."""
-        with tempfile.TemporaryFile() as body:
-            size = 0
-            for part in self._sent():
-                size += len(part)
-                if size > limit_bytes:
-                    raise Refused(413, "too large")
+    def _store(self, body: IO[bytes], limit_bytes: int) -> None:
+        """What was sent with the request."""
+        for size in self._sizes():
+            end = body.tell() + size
+            if end > limit_bytes:
+                raise Refused(413, "too large")
+            while body.tell() < end:
+                part = self.rfile.read(min(end - body.tell(), BLOCK))
+                if not part:
+                    raise Refused(400, "the request ended early")
                 body.write(part)
-            body.seek(0)
-            yield body
 
-    def _sent(self) -> Iterator[bytes]:
+    def _sizes(self) -> Iterator[int]:
+        """Of the pieces that follow, each of which is read before the next is asked for."""
         if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
-            yield from self._exactly(int(self.headers.get("Content-Length") or 0))
+            yield int(self.headers.get("Content-Length") or 0)
             return
         while True:
             try:
                 size = int(self.rfile.readline(100).split(b";")[0], 16)
             except ValueError:
                 raise Refused(400, "that is no chunk") from None
-            if size == 0:
-                while self.rfile.readline(BLOCK).strip():
-                    pass
+            if size <= 0:
                 return
-            yield from self._exactly(size)
+            yield size
             self.rfile.readline(2)
-
-    def _exactly(self, left: int) -> Iterator[bytes]:
-        while left > 0:
-            part = self.rfile.read(min(left, BLOCK))
-            if not part:
-                raise Refused(400, "the request ended early")
-            left -= len(part)
-            yield part
 
     def _call_git(self, call: dict[str, str], body: IO[bytes]) -> None:
         environment = {
@@ -222,11 +204,9 @@ class Asked(BaseHTTPRequestHandler):
         self.send_response(status)
         for name, value in headers:
             self.send_header(name, value)
-        self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         for part in iter(lambda: output.read1(BLOCK), b""):
-            self.wfile.write(b"%x\r\n%s\r\n" % (len(part), part))
-        self.wfile.write(b"0\r\n\r\n")
+            self.wfile.write(part)
 
 
 def kill_group(pid: int) -> None:

@@ -23,15 +23,11 @@ case $command in
         # Else `git pull` of a branch that has moved on refuses to choose between merge and rebase.
         clean_git -C "$repo" config pull.rebase false
         ;;
-    pack) # LIMIT OUTPUT COMMIT... -- KNOWN...: what commits have beyond the known ones; prints the size, LIMIT + 1 if it is larger
-        limit=$1 output=$2
-        shift 2
+    pack) # LIMIT OUTPUT COMMIT KNOWN...: what a commit has beyond the known ones; prints the size, LIMIT + 1 if it is larger
+        limit=$1 output=$2 commit=$3
+        shift 3
         {
-            while [ "$1" != -- ]; do
-                echo "$1"
-                shift
-            done
-            shift
+            echo "$commit"
             for known; do
                 if there cat-file -e "$known^{commit}" 2>/dev/null; then echo "^$known"; fi
             done
