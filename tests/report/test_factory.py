@@ -93,4 +93,4 @@ def test_patches_apply_and_conflict_as_their_verdicts_say(tmp_path: Path) -> Non
             git("commit", "-qm", agent_id)
         assert (git("merge", "-q", f"{kind}-agent1", check=False) == 0) is merges
         git("reset", "-q", "--hard", "main")
-        git("apply", "--check", stdin=pair.merged_patch())
+        git("apply", "--check", stdin=pair.paths.merged_patch.read_bytes())

@@ -6,6 +6,7 @@ import argparse
 import json
 import math
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -74,7 +75,7 @@ def execute(args: argparse.Namespace) -> int:
     if args.json:
         content = {
             "schema": "cooperbench.compare/1",
-            "comparisons": [one.to_json() for one in found],
+            "comparisons": [asdict(one) for one in found],
             "max_drop": args.max_drop,
             "dropped": bool(dropped),
             "problems": problems,

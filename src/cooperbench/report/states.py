@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from cooperbench.models import Setting
 
 State = Literal["passed", "failed", "error", "no_reference", "unevaluated", "missing", "broken"]
+Loss = Literal["passed", "capability", "conflict", "integration"]
+"""How a judged pair ended: `failed` is split by the first thing that went wrong."""
 
 
 class Meaning(NamedTuple):
@@ -25,7 +27,9 @@ class Meaning(NamedTuple):
 
 STATES: Mapping[State, Meaning] = {
     "passed": Meaning("✓", "passed", "every patch passes alone, and their merge passes all tests"),
-    "failed": Meaning("✗", "failed", "a patch fails its own tests alone, or the merge fails tests"),
+    "failed": Meaning(
+        "✗", "failed", "a patch fails its own tests alone, the merge fails tests, or the tests did not decide"
+    ),
     "error": Meaning("!", "ended in an error", "a sandbox, a server or a provider failed; not scored"),
     "no_reference": Meaning(
         "∅",
@@ -97,6 +101,13 @@ def state_of(
 
 def unsound_text(features: Sequence[int]) -> str:
     """What is wrong with an unsound pair."""
-    if len(features) == 1:
-        return f"the tests of feature {features[0]} pass without the feature"
-    return f"the tests of features {', '.join(map(str, features))} pass without the features"
+    several = "s" if len(features) > 1 else ""
+    return f"the tests of feature{several} {', '.join(map(str, features))} pass without the feature{several}"
+
+
+def suspicious_text(record: Mapping[str, Any]) -> str:
+    """One entry of `suspicious` in eval.json."""
+    if record.get("reason") == "canary":
+        return f"the tests of feature {record.get('feature')} pass with a test among them that must fail"
+    place = f"{record.get('path')}:{record.get('line')}"
+    return f"{record.get('agent')} reaches for the test process at {place}: {record.get('text')}"

@@ -96,6 +96,7 @@ def _summarize(pairs: Sequence[PairData]) -> dict[str, Any]:
         "unsound": {"pairs": len(verdicts) - len(sound), "rates": _rates(sound)}
         if len(sound) < len(verdicts)
         else None,
+        "suspicious": sum(line["suspicious"] for line in verdicts),
         "agent_success": _rate(agent.success for pair in judged for agent in pair.agents),
         "agent_outcomes": _tally(agent.status for agent in agents),
         "merge_outcomes": _tally(pair.merge_status for pair in judged),
@@ -125,7 +126,7 @@ def _line(pair: PairData) -> dict[str, Any]:
     evaluation, result = pair.evaluation or {}, pair.result or {}
     merged = mapping(evaluation, "merged")
     return {
-        **pair.key.to_json(),
+        **asdict(pair.key),
         "state": pair.state,
         "individual_success": flag(evaluation, "individual_success"),
         "merge_success": flag(evaluation, "merge_success"),
@@ -135,6 +136,7 @@ def _line(pair: PairData) -> dict[str, Any]:
         "overall_success": flag(evaluation, "overall_success"),
         "overall_success_strict": flag(evaluation, "overall_success_strict"),
         "unsound": list(pair.unsound),
+        "suspicious": bool(pair.suspicious),
         "network": pair.network,
         "messages": result.get("messages"),
         "cost": result.get("cost"),
@@ -157,7 +159,8 @@ def summary_text(summary: dict[str, Any], logs: str) -> str:
 
 
 def _setting_lines(setting: Setting, part: dict[str, Any]) -> Iterable[str]:
-    yield f"{setting}: {plural(part['pairs'], 'pair')}, {part['evaluated']} evaluated" + _left_out(part)
+    suspicious = f", {part['suspicious']} suspicious" if part["suspicious"] else ""
+    yield f"{setting}: {plural(part['pairs'], 'pair')}, {part['evaluated']} evaluated{suspicious}{_left_out(part)}"
     if part["no_reference"]:
         reason = next(one["error"] for one in part["results"] if one["state"] == "no_reference")
         count = plural(part["no_reference"], "pair")
@@ -208,16 +211,10 @@ def sandboxes_text(sandboxes: dict[str, Any]) -> str:
     """What was used of a cloud, beside the models."""
     what = sandboxes["what"]
     count = plural(sandboxes["count"], what, f"{what}es" if what.endswith("x") else f"{what}s")
-    hours = {
-        what: sandboxes["seconds"] / 3600,
-        "vCPU": sandboxes.get("vcpu_seconds", 0) / 3600,
-        "GiB": sandboxes.get("gib_seconds", 0) / 3600,
-    }
-    return ", ".join([count, *(_hours_text(number, of) for of, number in hours.items() if number)])
-
-
-def _hours_text(hours: float, of: str) -> str:
-    return f"{hours:.{1 if hours < 10 else 0}f} {of} hours"
+    names = {"seconds": what, "vcpu_seconds": "vCPU", "gib_seconds": "GiB"}
+    used = {of: sandboxes.get(name, 0) / 3600 for name, of in names.items()}
+    parts = [f"{hours:.{1 if hours < 10 else 0}f} {of} hours" for of, hours in used.items() if hours]
+    return ", ".join([count, *parts])
 
 
 def _left_out(part: dict[str, Any]) -> str:
@@ -233,17 +230,13 @@ def _rate_row(name: str, rate: dict[str, Any]) -> tuple[str, str, str, str]:
 
 
 def _pair_lines(results: Sequence[dict[str, Any]], *, with_merge: bool) -> list[str]:
-    shown = (
-        results
-        if len(results) <= MOST_ROWS
-        else [one for one in results if one["state"] != "passed"][:MOST_ROWS]
-    )
+    shown = list(results)
+    if len(results) > MOST_ROWS:
+        shown = [one for one in results if one["state"] != "passed"][:MOST_ROWS]
     if not shown:
         return []
-    rows: list[tuple[str, ...]] = [
-        ("repository", "task", "features", "alone", "merge", "together", "overall", "")
-    ]
-    rows += [_pair_row(one) for one in shown]
+    heading = ("repository", "task", "features", "alone", "merge", "together", "overall", "")
+    rows = [heading, *map(_pair_row, shown)]
     if not with_merge:
         rows = [(*row[:3], *row[6:]) for row in rows]
     lines = aligned(rows)
@@ -261,6 +254,8 @@ def _pair_row(one: dict[str, Any]) -> tuple[str, ...]:
     remarks = ["" if one["overall_success"] else error]
     if one["unsound"]:
         remarks.append(f"unsound (feature {', '.join(map(str, one['unsound']))})")
+    if one["suspicious"]:
+        remarks.append("suspicious")
     return (
         *place,
         _mark(one["individual_success"]),

@@ -4,40 +4,44 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from cooperbench.report.coordination.activity import activity_of, last_act
-from cooperbench.report.coordination.changes import read_work
+from cooperbench.report.coordination.changes import overlap_of, read_work
 from cooperbench.report.coordination.mentions import mentions_of
-from cooperbench.report.coordination.messages import never_shown, questions_in, repetitions_in
-from cooperbench.report.coordination.overlap import overlap_of
-from cooperbench.report.records import is_list, mapping
+from cooperbench.report.coordination.messages import (
+    activity_of,
+    last_act,
+    never_shown,
+    questions_in,
+    repetitions_in,
+)
+from cooperbench.report.formatting import percent_text
+from cooperbench.report.records import mapping
 
 if TYPE_CHECKING:
-    from cooperbench.report.coordination.activity import Activity
+    from collections.abc import Iterator, Sequence
+
+    from cooperbench.report.coordination.changes import Overlap
     from cooperbench.report.coordination.mentions import Mention
-    from cooperbench.report.coordination.messages import Question, Repetition, UnreadMessage
-    from cooperbench.report.coordination.overlap import Overlap
+    from cooperbench.report.coordination.messages import Activity, Question, Repetition, UnreadMessage
     from cooperbench.report.records import PairData
 
-SCHEMA = "cooperbench.coordination/2"
-LossClass = Literal["passed", "capability", "conflict", "integration"]
-LOSS_CLASSES: tuple[LossClass, ...] = ("passed", "capability", "conflict", "integration")
+SCHEMA = "cooperbench.coordination/3"
+MOST_EVIDENCE = 40
+"""Of a row on the page."""
+_MOST_CHARACTERS = 300
 
 
-@dataclass(frozen=True)
-class Loss:
-    """How one pair ended, and what that is read from in eval.json."""
+class PairFiles:
+    """The large files of a pair, read once."""
 
-    kind: LossClass
-    """`passed`; else `capability`: a patch fails its own feature's tests alone; else `conflict`: git could not merge
-    the patches plainly; else `integration`: they merge, and fail together."""
-    failed_alone: tuple[str, ...]
-    """Agents whose patch fails alone."""
-    merge_status: str | None
-    conflicting_files: tuple[str, ...]
-    failed_features: tuple[int, ...]
-    """Features whose tests fail on the merge."""
+    def __init__(self, pair: PairData) -> None:
+        self.conversation = pair.conversation()
+        self.trajectories = {agent_id: pair.trajectory(agent_id) for agent_id in pair.agent_ids}
+        self.works = {agent_id: read_work(agent_id, pair.patch(agent_id)) for agent_id in pair.agent_ids}
+        self.problems = [*self.conversation.problems]
+        for agent_id, one in self.trajectories.items():
+            self.problems += [f"{agent_id}: {line}" for line in one.problems]
 
 
 @dataclass(frozen=True)
@@ -51,11 +55,9 @@ class Coordination:
     mentions: tuple[Mention, ...]
     overlaps: tuple[Overlap, ...]
     """One per two agents with a readable patch; empty in solo."""
-    loss: Loss | None
-    """None: there is no verdict."""
-    messages_known: bool = True
+    messages_known: bool
     """False: there is no usable conversation.json, and more may have been sent than is seen here."""
-    problems: tuple[str, ...] = ()
+    problems: tuple[str, ...]
     """What could not be read, a line each: what is missing here is not zero."""
 
     @property
@@ -65,81 +67,112 @@ class Coordination:
     @property
     def named_files(self) -> frozenset[str]:
         """Files in somebody's patch that a message names."""
-        named = (mention for mention in self.mentions if mention.named.kind == "file")
+        named = (mention for mention in self.mentions if mention.kind == "file")
         return frozenset(touch.path for mention in named for touch in mention.touches)
 
     def names_own_work_first(self, agent: Activity) -> bool:
         """Does its first message name something that its own patch touches?"""
-        first = agent.first.sequence if agent.first else None
         own = (one for one in self.mentions if one.sender == agent.agent_id and one.touched_by_sender)
-        return any(first in one.messages for one in own)
+        return any(agent.first_message in one.messages for one in own)
 
     def to_json(self) -> dict[str, Any]:
-        """For files and pages; holds nothing but JSON."""
         return {"schema": SCHEMA, "messages": self.messages, **asdict(self)}
 
 
-def coordination(pair: PairData) -> Coordination:
-    """Read a pair's trajectories, conversation and patches, and say what they show. Never raises for their content."""
-    conversation = pair.conversation()
-    messages = conversation.messages
-    trajectories = {agent_id: pair.trajectory(agent_id) for agent_id in pair.agent_ids}
-    works = {agent_id: read_work(agent_id, pair.patch(agent_id)) for agent_id in pair.agent_ids}
+def coordination(pair: PairData, files: PairFiles | None = None) -> Coordination:
+    """What trajectories, conversation and patches show. Never raises for their content."""
+    files = files or PairFiles(pair)
+    conversation, works = files.conversation, files.works
+    records = {agent_id: mapping(mapping(pair.result, "agents"), agent_id) for agent_id in pair.agent_ids}
+    ends = {agent_id: last_act(one, records[agent_id]) for agent_id, one in files.trajectories.items()}
+    conflicting = frozenset(pair.conflicting_files) if pair.verdicts else None
     readable = [work for work in works.values() if work.usable]
-    loss = loss_of(pair)
-    conflicting = frozenset(loss.conflicting_files) if loss else None
-    ends = {
-        agent_id: last_act(trajectory, mapping(mapping(pair.result, "agents"), agent_id))
-        for agent_id, trajectory in trajectories.items()
-    }
-    problems = [*conversation.problems]
-    problems += [f"{agent_id}: {line}" for agent_id, one in trajectories.items() for line in one.problems]
+    problems = [*files.problems]
     problems += [f"{agent_id}: no readable patch" for agent_id, work in works.items() if not work.usable]
     problems += [
         f"{agent_id}: no trajectory"
-        for agent_id, one in trajectories.items()
+        for agent_id, one in files.trajectories.items()
         if not (one.record or one.entries)
     ]
     if not conversation.complete:
         problems.append("there is no usable conversation.json: only messages that were received are known")
     return Coordination(
-        tuple(activity_of(pair, trajectory, messages) for trajectory in trajectories.values()),
-        tuple(questions_in(conversation)),
-        tuple(repetitions_in(messages)),
+        tuple(
+            activity_of(records[agent_id], one, conversation.messages)
+            for agent_id, one in files.trajectories.items()
+        ),
+        tuple(questions_in(conversation.messages)),
+        tuple(repetitions_in(conversation.messages)),
         tuple(never_shown(conversation, ends)),
-        mentions_of(messages, works),
+        mentions_of(conversation.messages, works),
         tuple(overlap_of(first, second, conflicting) for first, second in combinations(readable, 2)),
-        loss,
         conversation.complete,
         tuple(problems),
     )
 
 
-def loss_of(pair: PairData) -> Loss | None:
-    """None where there is no verdict."""
-    verdicts = pair.verdicts
-    if verdicts is None:
-        return None
-    failed_alone = tuple(agent.agent_id for agent in pair.agents if agent.success is False)
-    merged = mapping(pair.evaluation, "merged")
-    files = merged.get("conflicting_files")
-    kind: LossClass
-    if verdicts.overall:
-        kind = "passed"
-    elif verdicts.individual is False or failed_alone or pair.setting == "solo":
-        kind = "capability"
-    elif verdicts.merge is False:
-        kind = "conflict"
-    else:
-        kind = "integration"
-    return Loss(
-        kind,
-        failed_alone,
-        pair.merge_status,
-        tuple(file for file in files if isinstance(file, str)) if is_list(files) else (),
-        tuple(
-            int(feature)
-            for feature, run in mapping(merged, "features").items()
-            if feature.isdigit() and isinstance(run, dict) and run.get("success") is False
-        ),
-    )
+def evidence_rows(found: Coordination) -> list[dict[str, Any]]:
+    """For the page of a pair: a name, a value, and evidence to click on; nothing for one agent alone."""
+    if len(found.agents) < 2:
+        return []
+    return [
+        {"name": name, "value": str(value), "evidence": [*_shown(evidence)]}
+        for name, value, evidence in _rows(found)
+        if value
+    ]
+
+
+_Evidence = list[tuple[int | None, str]]
+"""The number of a message where there is one, and a text."""
+
+
+def _rows(found: Coordination) -> Iterator[tuple[str, str | int, _Evidence]]:
+    sent = ", ".join(f"{agent.agent_id} {agent.sent}" for agent in found.agents)
+    yield "messages sent", sent if found.messages_known else "not on record", []
+    for name, shares in (
+        ("steps on messages", [(one.agent_id, one.step_share) for one in found.agents]),
+        ("tokens on messages", [(one.agent_id, one.token_share) for one in found.agents]),
+    ):
+        yield name, ", ".join(f"{who} {percent_text(one)}" for who, one in shares if one is not None), []
+    yield "questions", len(found.questions), [(one.message, one.text) for one in found.questions]
+    again: _Evidence = [(one.message, f"says message {one.earlier} again") for one in found.repetitions]
+    yield "repetitions", len(again), again
+    unread: _Evidence = [
+        (one.message, f"{one.recipient} {'had finished' if one.after_end else 'took no further step'}")
+        for one in found.never_shown
+    ]
+    yield "never shown to the partner", len(unread), unread
+    sender = [one for one in found.mentions if one.touched_by_sender]
+    other = [one for one in found.mentions if one.touched_by_other and not one.touched_by_sender]
+    nobody = [one for one in found.mentions if not one.touches]
+    yield "named, and touched by the sender", len(sender), _named(sender)
+    yield "named, and touched only by the other", len(other), _named(other)
+    yield "named, and touched by nobody", len(nobody), _named(nobody)
+    for overlap in found.overlaps:
+        files: _Evidence = []
+        for file in overlap.files:
+            counts = f"{file.count('overlapping')} overlapping, {file.count('adjacent')} adjacent"
+            named = ", named in a message" if file.path in found.named_files else ""
+            files.append((None, f"{file.path}: {counts}, {file.count('identical')} identical{named}"))
+        yield "files changed by both", str(len(files)), files
+        symbols: _Evidence = [(None, f"{symbol.name} in {symbol.path}") for symbol in overlap.symbols]
+        yield "functions and classes changed by both", len(symbols), symbols
+
+
+def places_text(mention: Mention) -> str:
+    """By whom it is touched, and where: `agent1 (src/app.py, patch line 12)`."""
+    touches = (f"{one.agent_id} ({one.path}, patch line {one.patch_line})" for one in mention.touches)
+    return ", ".join(touches) or "nobody"
+
+
+def _named(mentions: Sequence[Mention]) -> _Evidence:
+    return [
+        (one.messages[0], f"{one.sender} names {one.name}; touched by {places_text(one)}") for one in mentions
+    ]
+
+
+def _shown(evidence: _Evidence) -> Iterator[dict[str, Any]]:
+    for message, text in evidence[:MOST_EVIDENCE]:
+        yield {"message": message, "text": text[:_MOST_CHARACTERS]}
+    if len(evidence) > MOST_EVIDENCE:
+        yield {"message": None, "text": f"… {len(evidence) - MOST_EVIDENCE} more"}

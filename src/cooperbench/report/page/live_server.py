@@ -11,37 +11,30 @@ import hashlib
 import json
 import sys
 import threading
-from dataclasses import dataclass, replace
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from cooperbench.errors import UserError
-from cooperbench.report.coordination.pair import coordination
 from cooperbench.report.loading import load_run
-from cooperbench.report.page.build import coordination_rows, detail_with_coordination
-from cooperbench.report.page.document import document, policy
+from cooperbench.report.page.build import document, policy
 from cooperbench.report.page.overview import make_overview, numbered_pairs, title_of
-from cooperbench.report.states import ENDED
+from cooperbench.report.page.pair_detail import pair_detail
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
-    from cooperbench.report.coordination.pair import Coordination
     from cooperbench.report.loading import Run
     from cooperbench.report.records import PairData
 
 ADDRESS = "127.0.0.1"
 _SMALL_FILES = ("config.json", "summary.json")
 _PAIR_FILES = ("result.json", "eval.json")
-_LOOKS_AT_ONCE = 50
-"""Pairs whose trajectories are read for one answer: about half a second."""
 
 
-@dataclass(frozen=True)
-class Shown:
+class Shown(NamedTuple):
     """The runs as they were at one time."""
 
     tag: str
@@ -49,8 +42,6 @@ class Shown:
     overview: dict[str, Any]
     pairs: tuple[PairData, ...]
     """By their number on the page."""
-    complete: bool
-    """Everything is in the overview, also what has to be read from trajectories."""
 
 
 class LiveRuns:
@@ -60,37 +51,17 @@ class LiveRuns:
         self._roots = roots
         """The folders of the runs. Asked each time: a run may be started while the page is open."""
         self._shown: Shown | None = None
-        self._looked: dict[Path, tuple[str, Coordination]] = {}
         self._lock = threading.Lock()
 
     def now(self) -> Shown:
         with self._lock:
             roots = list(self._roots())
             tag = _tag(path for root in roots for path in _overview_files(root))
-            shown = self._shown
-            if shown is None or shown.tag.rstrip("+") != tag:
+            if self._shown is None or self._shown.tag != tag:
                 runs = tuple(load_run(root.parent, root.name) for root in roots)
-                shown = Shown(tag, runs, make_overview(runs), tuple(numbered_pairs(runs)), complete=False)
-            if not shown.complete and self._look(shown.pairs):
-                rows = coordination_rows(shown.runs, lambda pair: self._looked[pair.paths.folder][1])
-                overview = shown.overview | {"coordination": rows}
-                shown = replace(shown, tag=f"{tag}+", overview=overview, complete=True)
-            self._shown = shown
-            return shown
-
-    def _look(self, pairs: Iterable[PairData]) -> bool:
-        """Read some more of the pairs that have ended, not too many: somebody waits. True when none is left."""
-        left = _LOOKS_AT_ONCE
-        for pair in pairs:
-            if pair.setting == "solo" or pair.state not in ENDED:
-                continue
-            tag = _tag((pair.paths.result, pair.paths.evaluation))
-            if self._looked.get(pair.paths.folder, ("", None))[0] != tag:
-                if not left:
-                    return False
-                left -= 1
-                self._looked[pair.paths.folder] = (tag, coordination(pair))
-        return True
+                overview = make_overview(runs) | {"tag": tag, "mode": "live"}
+                self._shown = Shown(tag, runs, overview, tuple(numbered_pairs(runs)))
+            return self._shown
 
     def detail(self, number: int) -> tuple[str, PairData] | None:
         """A pair and the tag of all its files; None where there is no such number."""
@@ -129,7 +100,7 @@ def _overview_files(root: Path) -> Iterable[Path]:
 
 
 def _tag(paths: Iterable[Path]) -> str:
-    """Changes when one of the files does."""
+    """Changes when one of the files does; in the form of an ETag."""
     digest = hashlib.sha256()
     for path in paths:
         try:
@@ -137,7 +108,7 @@ def _tag(paths: Iterable[Path]) -> str:
         except OSError:
             continue
         digest.update(f"{path}\0{state.st_mtime_ns}\0{state.st_size}\0".encode("utf-8", "surrogateescape"))
-    return digest.hexdigest()[:24]
+    return f'"{digest.hexdigest()[:24]}"'
 
 
 class LiveServer(ThreadingHTTPServer):
@@ -187,19 +158,20 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _page(self) -> None:
         shown = self.server.runs.now()
-        text = document(title_of(shown.runs), {**shown.overview, "tag": f'"{shown.tag}"'}, "live")
-        self._send(text.encode(), "text/html; charset=utf-8")
+        self._send(
+            document(title_of(shown.runs), shown.overview, "live").encode(), "text/html; charset=utf-8"
+        )
 
     def _overview(self) -> None:
         shown = self.server.runs.now()
-        self._json(shown.tag, lambda: {**shown.overview, "tag": f'"{shown.tag}"', "mode": "live"})
+        self._json(shown.tag, lambda: shown.overview)
 
     def _detail(self, number: int) -> None:
         found = self.server.runs.detail(number)
         if found is None:
             return self._refuse(HTTPStatus.NOT_FOUND)
         tag, pair = found
-        return self._json(tag, lambda: detail_with_coordination(pair)[0])
+        return self._json(tag, lambda: pair_detail(pair)[0])
 
     def _raw(self, wanted: Sequence[str]) -> None:
         path = self.server.runs.file(wanted)
@@ -208,9 +180,9 @@ class _Handler(BaseHTTPRequestHandler):
         return self._send(path.read_bytes(), "text/plain; charset=utf-8")
 
     def _json(self, tag: str, make: Callable[[], dict[str, Any]]) -> None:
-        if self.headers.get("If-None-Match") == f'"{tag}"':
+        if self.headers.get("If-None-Match") == tag:
             self.send_response(HTTPStatus.NOT_MODIFIED)
-            self.send_header("ETag", f'"{tag}"')
+            self.send_header("ETag", tag)
             self.send_header("Content-Length", "0")
             self.end_headers()
             return
@@ -227,7 +199,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Cross-Origin-Resource-Policy", "same-origin")
         self.send_header("Content-Security-Policy", f"{policy('live')}; frame-ancestors 'none'")
         if tag:
-            self.send_header("ETag", f'"{tag}"')
+            self.send_header("ETag", tag)
         self.end_headers()
         self.wfile.write(data)
 

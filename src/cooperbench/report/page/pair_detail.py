@@ -1,175 +1,103 @@
 """Everything that the page shows of one attempt at a pair: lanes, messages, diffs, tests, files.
 
-Read from disk for one pair at a time. Long texts are cut, and what was cut is said: the whole is in the logs.
+Read from disk for one pair at a time, and passed on as the files have it. Long texts are cut, and what was cut is said:
+the whole is in the logs.
 """
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
-from cooperbench.report.coordination.llm_judge_prompt import CAUSES, SYMPTOMS
-from cooperbench.report.page.diffs import side_by_side, unreadable
+from cooperbench.report.coordination.pair import PairFiles, coordination, evidence_rows
 from cooperbench.report.page.overview import outcome_of
-from cooperbench.report.records import (
-    is_list,
-    is_object,
-    mapping,
-    number,
-    parse_time,
-    read_bytes,
-    read_object,
-    text_or_none,
-)
-from cooperbench.report.states import unsound_text
+from cooperbench.report.records import mapping, read_bytes, read_object, seconds_between, text_or_none
+from cooperbench.report.states import ENDED, suspicious_text, unsound_text
+from cooperbench.text import head_and_tail
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
+    from cooperbench.report.coordination.changes import ChangedFile, Hunk, Work
+    from cooperbench.report.coordination.pair import Coordination
     from cooperbench.report.records import PairData, SentMessage
 
 MOST_CHARACTERS = 12_000
 """Of one text of a trajectory, e.g. what a command printed."""
 MOST_FILE_CHARACTERS = 60_000
+MOST_LINES_OF_A_FILE = 2_000
 _SHOWN_FILES = ("result.json", "eval.json", "conversation.json", "judge.json", "merged.patch")
-_HEADLINE_CHARACTERS = 160
-_MOST_SYMPTOMS = 20
-"""Of a judge's label, and quotes of each."""
-_MOST_OPINION_CHARACTERS = 1_000
+_OF_ENTRIES = ("action", "step", "duration_seconds", "returncode", "timed_out", "thought", "observation")
 
 
-def pair_detail(pair: PairData) -> dict[str, Any]:
-    """All of one attempt, as JSON for the page."""
-    conversation = pair.conversation()
-    clock = _Clock(pair)
-    entries: list[dict[str, Any]] = []
-    problems = [*pair.problems, *conversation.problems]
-    for lane, agent_id in enumerate(pair.agent_ids):
-        trajectory = pair.trajectory(agent_id)
-        problems += [f"{agent_id}: {line}" for line in trajectory.problems]
-        entries += _entries(lane, trajectory.entries, clock)
-    messages = [_message(message, clock) for message in conversation.messages]
-    entries = _without_told(entries, conversation.messages, pair.agent_ids)
-    patches = [(agent_id, pair.patch(agent_id)) for agent_id in pair.agent_ids]
-    merged = mapping(pair.evaluation, "merged")
-    conflicting = merged.get("conflicting_files")
-    return {
+def pair_detail(pair: PairData) -> tuple[dict[str, Any], Coordination | None]:
+    """All of one attempt, as JSON for the page; and what was found in it where the agents came to an end."""
+    files = PairFiles(pair)
+    found = coordination(pair, files) if pair.state in ENDED else None
+    start = _start(pair, files)
+    works = [*files.works.values()]
+    merged = mapping(pair.evaluation, "merged") if pair.verdicts is not None else {}
+    detail = {
         "outcome": outcome_of(pair),
         "error": pair.error,
-        "unsound": unsound_text(pair.unsound) if pair.unsound else None,
-        "problems": problems,
+        "unsound": unsound_text(pair.unsound) if pair.unsound else "",
+        "suspicious": [cut(suspicious_text(one), 500) for one in pair.suspicious],
+        "problems": [*pair.problems, *files.problems],
         "agents": [_agent(pair, agent_id) for agent_id in pair.agent_ids],
-        "entries": sorted(entries, key=lambda entry: entry["t"]),
-        "messages": messages,
-        "diffs": side_by_side(patches, conflicting if isinstance(conflicting, list) else ()),
-        "unreadable": unreadable(patches) if pair.result is not None else [],
-        "merged": _merged(merged) if pair.verdicts is not None else None,
+        "entries": _entries(pair, files, start),
+        "messages": [_message(message, start) for message in files.conversation.messages],
+        "diffs": side_by_side(works, pair.conflicting_files),
+        "unreadable": [work.agent_id for work in works if not work.usable and pair.result is not None],
+        "merged": {name: value for name, value in merged.items() if name != "features"} or None,
         "tests": list(_tests(pair)),
-        "opinion": _opinion(pair),
+        "opinion": read_object(pair.paths.judgement)[0],
         "files": list(_files(pair)),
+        "coordination": evidence_rows(found) if found else [],
     }
-
-
-class _Clock:
-    """Seconds since the first agent of the pair began."""
-
-    def __init__(self, pair: PairData) -> None:
-        stamps = [text_or_none(pair.result or {}, "started_at")]
-        if stamps[0] is None:
-            stamps = [
-                text_or_none(entry, "timestamp")
-                for agent_id in pair.agent_ids
-                for entry in pair.trajectory(agent_id).entries[:1]
-            ]
-        self._start = min(filter(None, map(parse_time, stamps)), default=None)
-
-    def seconds(self, stamp: str | None) -> float | None:
-        time = parse_time(stamp)
-        if time is None:
-            return None
-        if self._start is None:
-            self._start = time
-        return round(max(0.0, (time - self._start).total_seconds()), 3)
+    return detail, found
 
 
 def cut(text: str, most: int = MOST_CHARACTERS) -> str:
     """Beginning and end of a long text: errors stand at the end."""
-    if len(text) <= most:
-        return text
-    half = most // 2
-    return f"{text[:half]}\n[… {len(text) - 2 * half} characters left out; the whole is in the logs …]\n{text[-half:]}"
+    return head_and_tail(text, most, "\n[… {cut} characters left out; the whole is in the logs …]\n")
 
 
-def _entries(lane: int, entries: tuple[Mapping[str, Any], ...], clock: _Clock) -> Iterator[dict[str, Any]]:
-    last = 0.0
-    for entry in entries:
-        args = mapping(entry, "args")
-        action = str(entry.get("action", ""))
-        seconds = clock.seconds(text_or_none(entry, "timestamp"))
-        # An entry without a time of its own stands after the one before it.
-        last = last if seconds is None else seconds
-        body = _body(action, args)
-        record: dict[str, Any] = {
-            "lane": lane,
-            "kind": action,
-            "t": last,
-            "head": _headline(action, args, body),
-        }
-        if isinstance(entry.get("step"), int):
-            record["step"] = entry["step"]
-        if number(entry, "duration_seconds"):
-            record["took"] = round(number(entry, "duration_seconds"), 2)
-        if entry.get("returncode"):
-            record["code"] = entry["returncode"]
-        if entry.get("timed_out") is True:
-            record["late"] = True
-        if action == "receive_message":
-            record["message"] = int(number(args, "sequence"))
-        if body and body != record["head"]:
-            record["body"] = cut(body)
-        thought = text_or_none(entry, "thought")
-        if thought:
-            record["thought"] = cut(thought)
-        seen = entry.get("observation")
-        if isinstance(seen, str) and seen.strip():
-            record["seen"] = cut(seen)
-        yield record
+def _start(pair: PairData, files: PairFiles) -> str:
+    """When the first agent of the pair began: times on the page are seconds since then."""
+    entries = [entry for one in files.trajectories.values() for entry in one.entries[:1]]
+    stamps = [text_or_none(entry, "timestamp") for entry in entries]
+    return text_or_none(pair.result, "started_at") or min(filter(None, stamps), default="")
 
 
-def _body(action: str, args: Mapping[str, Any]) -> str:
-    name = {"run": "command", "apply_patch": "patch"}.get(action, "content")
-    text = args.get(name)
-    if isinstance(text, str):
-        return text
-    return json.dumps(args, ensure_ascii=False, indent=1) if args else ""
+def _entries(pair: PairData, files: PairFiles, start: str) -> list[dict[str, Any]]:
+    """Of all agents in time; sending a message is shown by the message itself."""
+    told = {(one.sender, one.sender_step) for one in files.conversation.messages}
+    found = []
+    for lane, agent_id in enumerate(pair.agent_ids):
+        last = 0.0
+        for entry in files.trajectories[agent_id].entries:
+            # An entry without a time of its own stands after the one before it.
+            seconds = seconds_between(start, entry.get("timestamp"))
+            last = last if seconds is None else seconds
+            if entry.get("action") == "send_message" and (agent_id, entry.get("step")) in told:
+                continue
+            kept = {name: _cut_value(entry[name]) for name in _OF_ENTRIES if entry.get(name)}
+            args = {name: _cut_value(value) for name, value in mapping(entry, "args").items()}
+            found.append({"lane": lane, "t": last, **kept, "args": args})
+    return sorted(found, key=lambda entry: entry["t"])
 
 
-def _headline(action: str, args: Mapping[str, Any], body: str) -> str:
-    text = str(args.get({"write_file": "path", "apply_patch": "name"}.get(action, ""), "")) or body
-    line = next((line.strip() for line in text.splitlines() if line.strip()), "")
-    return line if len(line) <= _HEADLINE_CHARACTERS else line[:_HEADLINE_CHARACTERS] + " …"
+def _cut_value(value: object) -> object:
+    return cut(value) if isinstance(value, str) else value
 
 
-def _without_told(
-    entries: list[dict[str, Any]], messages: Sequence[SentMessage], agent_ids: Sequence[str]
-) -> list[dict[str, Any]]:
-    """Sending a message is shown by the message itself."""
-    told = {(one.sender, one.sender_step) for one in messages}
-    return [
-        one
-        for one in entries
-        if one["kind"] != "send_message" or (agent_ids[one["lane"]], one.get("step")) not in told
-    ]
-
-
-def _message(message: SentMessage, clock: _Clock) -> dict[str, Any]:
+def _message(message: SentMessage, start: str) -> dict[str, Any]:
     return {
         "number": message.sequence,
         "from": message.sender,
         "to": message.recipient,
         "text": cut(message.text),
-        "t": clock.seconds(message.timestamp) or 0.0,
-        "read": clock.seconds(message.delivered_at),
+        "t": seconds_between(start, message.timestamp) or 0.0,
+        "read": seconds_between(start, message.delivered_at),
     }
 
 
@@ -180,38 +108,15 @@ def _agent(pair: PairData, agent_id: str) -> dict[str, Any]:
     return record
 
 
-def _merged(merged: Mapping[str, Any]) -> dict[str, Any]:
-    files = merged.get("conflicting_files")
-    return {
-        "status": text_or_none(merged, "merge_status"),
-        "strategy": text_or_none(merged, "strategy"),
-        "success": merged.get("success") is True,
-        "detail": cut(text_or_none(merged, "detail") or "", 2_000),
-        "files": [str(path) for path in files] if isinstance(files, list) else [],
-    }
-
-
 def _tests(pair: PairData) -> Iterator[dict[str, Any]]:
     """One test run a line: whose patch, which feature's tests, what came out."""
     outputs = pair.test_outputs()
     subjects = pair.agent_ids if pair.setting == "solo" else (*pair.agent_ids, "merged")
     for subject in subjects:
-        for feature, run in mapping(mapping(pair.evaluation, subject), "features").items():
-            if not isinstance(run, dict):
-                continue
-            yield {
-                "subject": subject,
-                "feature": feature,
-                "success": run.get("success") is True,
-                "passed": int(number(run, "tests_passed")),
-                "failed": int(number(run, "tests_failed")),
-                "skipped": int(number(run, "tests_skipped")),
-                "code": run.get("exit_code"),
-                "late": run.get("timed_out") is True,
-                "seconds": number(run, "duration_seconds"),
-                "error": text_or_none(run, "error"),
-                "output": cut(outputs.get(f"{subject}-f{feature}", "")),
-            }
+        runs = mapping(mapping(pair.evaluation, subject), "features")
+        for feature in runs:
+            output = cut(outputs.get(f"{subject}-f{feature}", ""))
+            yield {**mapping(runs, feature), "subject": subject, "feature": feature, "output": output}
 
 
 def _files(pair: PairData) -> Iterator[dict[str, Any]]:
@@ -228,57 +133,46 @@ def _files(pair: PairData) -> Iterator[dict[str, Any]]:
         yield record
 
 
-def _opinion(pair: PairData) -> dict[str, Any] | None:
-    """A judge's labels from judge.json, kept apart from what is computed; None where there is none.
+def side_by_side(works: Sequence[Work], conflicting: Collection[str]) -> list[dict[str, Any]]:
+    """A record for each file that anyone changed; `sides` has an entry a patch, None where it leaves the file alone.
 
-    The file may have been written by anybody: only text is taken.
+    Hunks are marked whose changes overlap or are adjacent in the base, as conflicting in a file that git could not
+    merge: git's own conflict is computed on the whole file, this says where to look.
     """
-    record, problem = read_object(pair.paths.judgement)
-    if record is None and problem is None:
-        return None
-    label = (record or {}).get("label")
-    opinion: dict[str, Any] = {
-        "model": text_or_none(record or {}, "model"),
-        "judged_at": text_or_none(record or {}, "judged_at"),
-        "problem": problem,
-        "cause": None,
-        "meaning": None,
-        "summary": "",
-        "symptoms": [],
-    }
-    if is_object(label):
-        cause = _text(label, "cause")
-        opinion |= {
-            "cause": cause,
-            "meaning": CAUSES.get(cause),
-            "summary": _text(label, "summary"),
-            "symptoms": [_symptom(one) for one in _objects(label, "symptoms")],
-        }
-    return opinion
+    paths = dict.fromkeys(file.path for work in works for file in work.files)
+    records = [_file(path, works, path in conflicting) for path in paths]
+    return sorted(records, key=lambda one: (not one["conflict"], not one["overlap"], not one["shared"]))
 
 
-def _symptom(record: Mapping[str, Any]) -> dict[str, Any]:
-    name = _text(record, "symptom")
+def _file(path: str, works: Sequence[Work], conflict: bool) -> dict[str, Any]:
+    touched = [next((file for file in work.files if file.path == path), None) for work in works]
+    present = [file for file in touched if file is not None]
+    sides = [
+        None if file is None else _side(file, [one for one in present if one is not file], conflict)
+        for file in touched
+    ]
     return {
-        "name": name.replace("_", " "),
-        "meaning": SYMPTOMS.get(name),
-        "why": _text(record, "why"),
-        "quotes": [_quote(one) for one in _objects(record, "quotes")],
+        "path": path,
+        "shared": len(present) > 1,
+        "conflict": conflict,
+        "overlap": any(hunk["mark"] for side in sides if side for hunk in side["hunks"]),
+        "sides": sides,
     }
 
 
-def _quote(record: Mapping[str, Any]) -> dict[str, Any]:
-    source = _text(record, "source")
-    kind, _, number = source.partition(":")
-    message = int(number) if kind == "message" and number.isascii() and number.isdigit() else None
-    return {"source": source.replace(":", " "), "message": message, "text": _text(record, "text")}
+def _side(file: ChangedFile, others: Sequence[ChangedFile], conflict: bool) -> dict[str, Any]:
+    left = MOST_LINES_OF_A_FILE
+    hunks = []
+    for hunk in file.hunks:
+        lines = [line.kind + line.text for line in hunk.lines[: max(0, left)]]
+        left -= len(hunk.lines)
+        mark = "" if not _meets(hunk, others) else "conflict" if conflict else "overlap"
+        more = {"lines": lines, "cut": len(hunk.lines) - len(lines)}
+        hunks.append({"start": hunk.old_start, "heading": hunk.heading, "mark": mark, **more})
+    changed = sum(len(change.removed) + len(change.added) for change in file.changes)
+    return {"new": file.is_new, "binary": file.is_binary, "lines": changed, "hunks": hunks}
 
 
-def _objects(record: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
-    listed = record.get(key)
-    return [one for one in listed[:_MOST_SYMPTOMS] if is_object(one)] if is_list(listed) else []
-
-
-def _text(record: Mapping[str, Any], key: str) -> str:
-    value = record.get(key)
-    return value[:_MOST_OPINION_CHARACTERS] if isinstance(value, str) else ""
+def _meets(hunk: Hunk, others: Sequence[ChangedFile]) -> bool:
+    theirs = [change for other in others for change in other.changes]
+    return any(mine.meets(other) in ("overlapping", "adjacent") for mine in hunk.changes for other in theirs)

@@ -49,7 +49,7 @@ function attempt(detail, pair, series) {
     lanes.foldAll(open);
   } }, "Unfold all (e)");
   fold.id = "fold";
-  return h("div", null, h("p", { class: "quiet" }, outcomeNode(detail), ` in ${seriesName(overview.series[series])}: ${overview.outcomes[detail.outcome].meaning}`),
+  return h("div", null, h("p", { class: "quiet" }, outcomeNode(detail), ` in ${seriesName(overview.series[series])}: ${overview.outcomes[detail.outcome].sentence}`),
     notes(detail), verdict(detail), agentTable(detail),
     section("What happened", null, detail.entries.length ? [strip(detail, lanes), h("p", null, fold), lanes.element] : h("p", { class: "quiet" }, "There is no record of steps.")),
     detail.coordination.length > 0 && section("Coordination", null, coordinationOf(detail.coordination)),
@@ -59,7 +59,7 @@ function attempt(detail, pair, series) {
 }
 
 function notes(detail) {
-  const lines = [detail.error, detail.unsound && `unsound: ${detail.unsound}`, ...detail.problems, ...detail.unreadable.map((agent) => `${agent} handed in no usable patch`)].filter(Boolean);
+  const lines = [detail.error, detail.unsound && `unsound: ${detail.unsound}`, ...detail.suspicious.map((one) => `suspicious: ${one}`), ...detail.problems, ...detail.unreadable.map((agent) => `${agent} handed in no usable patch`)].filter(Boolean);
   return lines.length > 0 && h("div", { class: "notes small" }, h("ul", null, [...new Set(lines)].map((line) => h("li", null, line))));
 }
 
@@ -71,7 +71,7 @@ function verdict(detail) {
   const counts = (subject) => {
     const runs = detail.tests.filter((one) => one.subject === subject);
     const sum = (key) => runs.reduce((total, one) => total + one[key], 0);
-    return runs.length ? `${sum("passed")} passed, ${sum("failed")} failed` : "no tests ran";
+    return runs.length ? `${sum("tests_passed")} passed, ${sum("tests_failed")} failed` : "no tests ran";
   };
   const judged = detail.agents.filter((agent) => agent.success !== null && agent.success !== undefined);
   if (!judged.length && !detail.merged) return null;
@@ -79,8 +79,8 @@ function verdict(detail) {
   return h("ul", { class: "verdict" },
     judged.map((agent) => h("li", null, h("div", { class: "what" }, `${agent.id}'s patch alone`), yesNo(agent.success, "passes", "fails"), h("div", { class: "small quiet" }, counts(agent.id)))),
     merged && detail.agents.length > 1 && [
-      h("li", null, h("div", { class: "what" }, "plain git merge"), yesNo(["clean", "identical"].includes(merged.status), merged.status, merged.status),
-        h("div", { class: "small quiet" }, merged.files.join(", ") || (merged.status === "clean" ? "no conflicts" : merged.detail))),
+      h("li", null, h("div", { class: "what" }, "plain git merge"), yesNo(["clean", "identical"].includes(merged.merge_status), merged.merge_status, merged.merge_status),
+        h("div", { class: "small quiet" }, merged.conflicting_files?.join(", ") || (merged.merge_status === "clean" ? "no conflicts" : merged.detail))),
       h("li", null, h("div", { class: "what" }, merged.strategy === "union" ? "union merge" : "merged"), yesNo(merged.success, "passes all tests", "fails"), h("div", { class: "small quiet" }, counts("merged")))]);
 }
 
@@ -103,15 +103,22 @@ function coordinationOf(rows) {
       one.message && one.text ? ": " : null, one.text)))) ]));
 }
 
-function opinion(one) {
-  const quote = (part) => h("li", null, part.message ? h("button", { type: "button", class: "plain", onclick: () => showMessage(part.message) }, part.source) : part.source, ": ", h("q", null, part.text));
+// judge.json as it is on disk; what is missing in it is left out.
+function opinion({ model, judged_at: time, label, problems }) {
+  const list = (value) => (Array.isArray(value) ? value : []);
+  const quote = ({ source, text }) => {
+    const number = /^message:(\d+)$/.exec(source)?.[1];
+    const place = String(source).replace(":", " ");
+    return h("li", null, number ? h("button", { type: "button", class: "plain", onclick: () => showMessage(number) }, place) : place, ": ", h("q", null, text));
+  };
+  const cause = label?.cause;
   return h("div", { class: "opinion" },
-    h("p", null, h("span", { class: "tag" }, "opinion"), " ", one.model ?? "an unnamed model", one.judged_at && h("span", { class: "quiet small" }, ` ${one.judged_at}`)),
-    one.cause ? h("p", null, h("strong", null, one.cause === "none" ? "no cause in their cooperation" : one.cause), one.meaning && h("span", { class: "quiet" }, `: ${one.meaning}`))
-      : h("p", { class: "quiet" }, one.problem ?? "No answer of it held."),
-    one.summary && h("p", null, one.summary),
-    one.symptoms.length > 0 && h("ul", { class: "small" }, one.symptoms.map((symptom) => h("li", null, h("strong", { title: symptom.meaning }, symptom.name), symptom.why && `: ${symptom.why}`,
-      h("ul", { class: "quiet" }, symptom.quotes.map(quote))))));
+    h("p", null, h("span", { class: "tag" }, "opinion"), " ", model ?? "an unnamed model", time && h("span", { class: "quiet small" }, ` ${time}`)),
+    cause ? h("p", null, h("strong", null, cause === "none" ? "no cause in their cooperation" : cause), overview.labels[cause] && h("span", { class: "quiet" }, `: ${overview.labels[cause]}`))
+      : h("p", { class: "quiet" }, list(problems)[0] ?? "No answer of it held."),
+    label?.summary && h("p", null, label.summary),
+    h("ul", { class: "small" }, list(label?.symptoms).map((one) => h("li", null, h("strong", { title: overview.labels[one.symptom] }, String(one.symptom).replaceAll("_", " ")), one.why && `: ${one.why}`,
+      h("ul", { class: "quiet" }, list(one.quotes).map(quote))))));
 }
 
 function showMessage(number) {
@@ -159,9 +166,11 @@ function tests(detail) {
   if (!detail.tests.length) return h("p", { class: "quiet" }, "No tests have run.");
   return detail.tests.map((one) => {
     const summary = h("summary", null, yesNo(one.success, "", ""), h("span", null, `${one.subject === "merged" ? "the merge" : one.subject} on the tests of feature ${one.feature}`),
-      h("span", { class: "quiet small" }, `${one.passed} passed, ${one.failed} failed${one.skipped ? `, ${one.skipped} skipped` : ""}; ${duration(one.seconds)}${one.late ? "; timed out" : ""}`),
+      h("span", { class: "quiet small" }, `${one.tests_passed ?? 0} passed, ${one.tests_failed ?? 0} failed${one.tests_skipped ? `, ${one.tests_skipped} skipped` : ""}; ${duration(one.duration_seconds ?? 0)}${one.timed_out ? "; timed out" : ""}`),
       one.error && h("span", { class: "small bad" }, one.error));
-    return h("details", { class: "raw" }, summary, h("pre", null, one.output || "Nothing was printed, or it was not kept."));
+    const lacking = [["missing", one.missing_tests], ["skipped", one.skipped_tests]].filter(([, ids]) => ids?.length);
+    return h("details", { class: "raw" }, summary, lacking.map(([word, ids]) => h("p", { class: "small" }, `${word}, though they pass with the golden patch: ${ids.join(", ")}`)),
+      h("pre", null, one.output || "Nothing was printed, or it was not kept."));
   });
 }
 

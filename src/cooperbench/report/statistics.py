@@ -1,0 +1,285 @@
+"""A number with its interval, and what the interval rests on.
+
+Three methods: `wilson` takes pairs for independent, `clustered` (the default) does not and uses Student's t with one
+degree of freedom less than there are tasks, `bootstrap` draws whole tasks. Few tasks can agree by luck, so a clustered
+variance below that of independent pairs is not believed. Where a method has no answer (one task, no variance at all)
+`note` says so. docs/statistics.md has the formulas.
+
+The cluster of a pair is its task: pairs of one task share a repository, a base commit and features (a feature is in
+several pairs), so their outcomes are correlated: 652 pairs of 30 tasks tell less than 652 independent ones.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from statistics import NormalDist
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from cooperbench.report import Method
+    from cooperbench.report.records import PairKey
+
+RESAMPLES = 2000
+SEED = 20260101
+FEW_TASKS = 10
+"""With fewer, a bootstrap over tasks says that it is too narrow."""
+T = TypeVar("T")
+_TAIL = 0.975
+"""Both sides of a 95 % interval."""
+_NO_VARIANCE = 1e-24
+"""Rounding leaves less than this where values agree exactly."""
+_TINY = 1e-300
+
+
+class Observation(NamedTuple):
+    """One number about one pair."""
+
+    key: PairKey
+    value: float
+
+
+class Cluster(NamedTuple):
+    """The observations of one task."""
+
+    size: int
+    total: float
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean (or difference, or ratio) over pairs."""
+
+    value: float | None
+    """None where there is nothing to estimate it from."""
+    low: float | None
+    high: float | None
+    """Both None where there is no interval; `note` says why."""
+    n: int
+    """Pairs."""
+    clusters: int
+    """Tasks."""
+    method: str
+    design_effect: float | None = None
+    """How many times larger the variance is than that of as many independent pairs; None where that has no meaning."""
+    note: str = ""
+
+
+def cluster_of(key: PairKey) -> tuple[str, int]:
+    """The one place that says so, for standard errors, degrees of freedom and the bootstrap alike."""
+    return key.repo, key.task_id
+
+
+def clusters_of(observations: Iterable[Observation]) -> list[Cluster]:
+    """In the order of tasks, so that a seeded bootstrap does not depend on the input's order."""
+    values: dict[tuple[str, int], list[float]] = {}
+    for key, value in observations:
+        values.setdefault(cluster_of(key), []).append(value)
+    return [Cluster(len(values[task]), sum(values[task])) for task in sorted(values)]
+
+
+def wilson(passed: int, n: int) -> Estimate:
+    """A rate whose trials are independent, e.g. one bucket of a curve as the paper draws it."""
+    if not n:
+        return _nothing("wilson")
+    return Estimate(passed / n, *_wilson_bounds(passed / n, n), n, n, "wilson")
+
+
+def rate(observations: Sequence[Observation], method: Method = "clustered") -> Estimate:
+    """The mean of zeros and ones over pairs, or of other values between 0 and 1."""
+    if method != "wilson" or not observations:
+        return mean(observations, (0.0, 1.0), method)
+    clusters = clusters_of(observations)
+    value, n = _overall(clusters), len(observations)
+    bounds = _wilson_bounds(value, n)
+    return Estimate(value, *bounds, n, len(clusters), "wilson", design_effect(observations))
+
+
+def mean(
+    observations: Sequence[Observation],
+    limits: tuple[float, float] | None = None,
+    method: Method = "clustered",
+) -> Estimate:
+    """A mean over pairs of values within `limits`, which the interval does not leave either; None: no limits."""
+    if not observations:
+        return _nothing(method)
+    clusters = clusters_of(observations)
+    n, value, effect = len(observations), _overall(clusters), design_effect(observations)
+    if len(clusters) == 1:
+        return Estimate(value, None, None, n, 1, method, None, "one task: no interval over tasks")
+    independent = _independent_variance(observations, value)
+    if independent < _NO_VARIANCE:
+        return _all_agree(value, n, len(clusters), limits)
+    note = ""
+    if method == "bootstrap":
+        low, high = _percentiles([_overall(drawn) for drawn in _resamples(clusters)])
+        note = f"fewer than {FEW_TASKS} tasks: a bootstrap is too narrow" if len(clusters) < FEW_TASKS else ""
+    else:
+        variance = max(independent, _clustered_variance(clusters))
+        half = t_quantile(_TAIL, len(clusters) - 1) * math.sqrt(variance)
+        low, high = value - half, value + half
+    if limits is not None:
+        low, high = max(limits[0], low), min(limits[1], high)
+    return Estimate(value, low, high, n, len(clusters), method, effect, note)
+
+
+def ratio(above: Sequence[Observation], below: Sequence[Observation]) -> Estimate:
+    """Sum over sum, for the same pairs in the same order, with a bootstrap over tasks."""
+    upper, lower = clusters_of(above), clusters_of(below)
+    n, tasks, total = len(below), len(lower), sum(cluster.total for cluster in lower)
+    if not total:
+        return Estimate(None, None, None, n, tasks, "bootstrap", note="undefined: divided by 0")
+    value = sum(cluster.total for cluster in upper) / total
+    if tasks == 1:
+        return Estimate(value, None, None, n, 1, "bootstrap", note="one task: no interval over tasks")
+    drawn = [
+        sum(over.total for over, _ in sample) / divisor
+        for sample in _resamples(list(zip(upper, lower, strict=True)))
+        if (divisor := sum(under.total for _, under in sample))
+    ]
+    lost = RESAMPLES - len(drawn)
+    note = f"{lost} of {RESAMPLES} resamples left out: divided by 0" if lost else ""
+    return Estimate(value, *_percentiles(drawn), n, tasks, "bootstrap", note=note)
+
+
+def design_effect(observations: Sequence[Observation]) -> float | None:
+    """Clustered variance of the mean over that of independent observations."""
+    clusters = clusters_of(observations)
+    if len(clusters) < 2:
+        return None
+    independent = _independent_variance(observations, _overall(clusters))
+    return _clustered_variance(clusters) / independent if independent > _NO_VARIANCE else None
+
+
+def mcnemar_exact(one_way: int, other_way: int) -> float:
+    """Two-sided p-value of the flips in both directions: under no difference each direction is a fair coin's toss."""
+    flips = one_way + other_way
+    tail = sum(math.comb(flips, count) for count in range(min(one_way, other_way) + 1))
+    return min(1.0, float(Fraction(2 * tail, 2**flips)))
+
+
+def _nothing(method: str) -> Estimate:
+    return Estimate(None, None, None, 0, 0, method, note="no pairs with a verdict")
+
+
+def _wilson_bounds(share: float, n: float) -> tuple[float, float]:
+    z = NormalDist().inv_cdf(_TAIL)
+    shrink = 1.0 + z * z / n
+    centre = (share + z * z / (2.0 * n)) / shrink
+    half = z / shrink * math.sqrt(share * (1.0 - share) / n + z * z / (4.0 * n * n))
+    # At a rate of 0 or 1 the bound is exactly that, which rounding must not hide.
+    low = 0.0 if share == 0.0 else max(0.0, centre - half)
+    high = 1.0 if share == 1.0 else min(1.0, centre + half)
+    return low, high
+
+
+def _overall(clusters: Sequence[Cluster]) -> float:
+    return math.fsum(cluster.total for cluster in clusters) / sum(cluster.size for cluster in clusters)
+
+
+def _independent_variance(observations: Sequence[Observation], centre: float) -> float:
+    """Of the mean, if pairs had nothing to do with each other."""
+    n = len(observations)
+    return math.fsum((value - centre) ** 2 for _, value in observations) / (n * (n - 1))
+
+
+def _clustered_variance(clusters: Sequence[Cluster]) -> float:
+    """Of the mean over observations: the sandwich estimator with its correction for few clusters."""
+    centre, n, count = _overall(clusters), sum(cluster.size for cluster in clusters), len(clusters)
+    squares = math.fsum((cluster.total - cluster.size * centre) ** 2 for cluster in clusters)
+    return count / (count - 1) * squares / (n * n)
+
+
+def _all_agree(value: float, n: int, clusters: int, limits: tuple[float, float] | None) -> Estimate:
+    """No variance to go by: as if each task were one trial, the widest reading of correlated pairs."""
+    if limits is None:
+        return Estimate(value, None, None, n, clusters, "none", None, "all pairs agree: no interval")
+    bottom, top = limits
+    if value == 0.0 and bottom < 0.0:
+        # Nothing differs: what is uncertain is the share of tasks in which something could.
+        high = _wilson_bounds(0.0, clusters)[1] * top
+        low = -high
+    else:
+        bounds = _wilson_bounds((value - bottom) / (top - bottom), clusters)
+        low, high = (bottom + bound * (top - bottom) for bound in bounds)
+    note = "all pairs agree: Wilson interval over tasks instead"
+    return Estimate(value, low, high, n, clusters, "wilson over tasks", None, note)
+
+
+def _resamples(clusters: Sequence[T]) -> Iterator[list[T]]:
+    """Tasks drawn with replacement; the same draws each time."""
+    source = random.Random(SEED)  # noqa: S311  # no secret: it has to be the same each time
+    for _ in range(RESAMPLES):
+        yield source.choices(clusters, k=len(clusters))
+
+
+def _percentiles(values: list[float]) -> tuple[float, float]:
+    ordered = sorted(values)
+    return _at(ordered, 1.0 - _TAIL), _at(ordered, _TAIL)
+
+
+def _at(ordered: Sequence[float], share: float) -> float:
+    """Between two neighbours linearly, as numpy does."""
+    place = share * (len(ordered) - 1)
+    below = math.floor(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+
+
+@lru_cache(maxsize=256)
+def t_quantile(probability: float, degrees: int) -> float:
+    """The value that Student's t does not exceed with this probability (at least one half), by bisection."""
+    low, high = 0.0, 1.0
+    while t_cdf(high, degrees) < probability:
+        low, high = high, 2.0 * high
+    for _ in range(200):
+        middle = (low + high) / 2.0
+        if middle in (low, high):
+            break
+        low, high = (middle, high) if t_cdf(middle, degrees) < probability else (low, middle)
+    return (low + high) / 2.0
+
+
+def t_cdf(value: float, degrees: float) -> float:
+    """P(T ≤ value) of Student's t."""
+    tail = 0.5 * incomplete_beta(degrees / 2.0, 0.5, degrees / (degrees + value * value))
+    return 1.0 - tail if value > 0 else tail
+
+
+def incomplete_beta(a: float, b: float, x: float) -> float:
+    """The regularised incomplete beta function, by its continued fraction."""
+    if x <= 0.0 or x >= 1.0:
+        return 0.0 if x <= 0.0 else 1.0
+    if x > (a + 1.0) / (a + b + 2.0):
+        # The fraction converges fast only on this side.
+        return 1.0 - incomplete_beta(b, a, 1.0 - x)
+    logarithm = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) - math.log(a)
+    logarithm += a * math.log(x) + b * math.log1p(-x)
+    return math.exp(logarithm) * _beta_fraction(a, b, x)
+
+
+def _beta_fraction(a: float, b: float, x: float) -> float:
+    """Evaluated from the front (Lentz): each round multiplies in two terms until they change nothing any more."""
+    numerator, denominator = 1.0, 1.0 / _away_from_zero(1.0 - (a + b) * x / (a + 1.0))
+    value = denominator
+    for term in range(1, 10_000):
+        even = term * (b - term) * x / ((a + 2 * term - 1) * (a + 2 * term))
+        odd = -(a + term) * (a + b + term) * x / ((a + 2 * term) * (a + 2 * term + 1))
+        change = 1.0
+        for coefficient in (even, odd):
+            denominator = 1.0 / _away_from_zero(1.0 + coefficient * denominator)
+            numerator = _away_from_zero(1.0 + coefficient / numerator)
+            change = numerator * denominator
+            value *= change
+        if abs(change - 1.0) < 1e-15:
+            break
+    return value
+
+
+def _away_from_zero(value: float) -> float:
+    return value if abs(value) > _TINY else _TINY
