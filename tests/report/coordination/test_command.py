@@ -33,7 +33,7 @@ def test_the_terminal_shows_numbers_and_what_was_named(
     assert main(["report", "apart", "--coordination", "--log-dir", str(tmp_path)]) == 0
     shown += capsys.readouterr().out
     lines = [" ".join(line.split()) for line in shown.splitlines()]
-    named = "alpha_task/task3 f1_f2 agent1, message 1: part_17, touched by agent2 (src/app.py, patch line 9)"
+    named = "alpha_task/task3 f1_f2 agent1, message 1: part_17 (agent2, src/app.py, patch line 9)"
     assert named in lines
     assert "\x1b" not in shown
 

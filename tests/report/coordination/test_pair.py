@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cooperbench.report.coordination.pair import coordination, evidence_rows
+from cooperbench.report.coordination.pair import coordination
 from cooperbench.report.coordination.run import coordination_of_run, coordination_tables
 from cooperbench.report.loading import load_run
 from tests.report.factory import Style, Talk, layout, share, write_run
@@ -46,7 +46,7 @@ def test_a_conflict_is_shown_with_all_its_evidence(tmp_path: Path) -> None:
     assert [(one.message, one.earlier) for one in found.repetitions] == [(3, 2)]
     (overlap,) = found.overlaps
     (file,) = overlap.files
-    assert (file.path, file.count("overlapping"), file.conflicts) == ("src/app.py", 1, True)
+    assert (file.path, file.overlapping, file.conflicts) == ("src/app.py", 1, True)
     assert [symbol.name for symbol in overlap.symbols] == ["part_3"]
     mentions = {
         (one.sender, one.name): (one.touched_by_sender, one.touched_by_other) for one in found.mentions
@@ -158,7 +158,7 @@ def test_what_is_not_on_record_is_unknown_and_not_zero(tmp_path: Path) -> None:
     assert (found.n, found.loss["conflict"]) == (1, 1)
     assert [one.name for one in found.measures if one.estimate.n or one.estimate.value is not None] == []
     assert any("no trajectory" in line for line in found.problems)
-    assert [row["value"] for row in evidence_rows(coordination(pairs[0]))] == ["not on record"]
+    assert not coordination(pairs[0]).messages_known
     write_run(tmp_path, "mute", ONE, "conflict", style=Style(talk=()))
     (mute,) = load_run(tmp_path, "mute").pairs
     mute.paths.conversation.unlink()  # as without messaging

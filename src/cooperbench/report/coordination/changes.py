@@ -54,17 +54,6 @@ Meeting = Literal["overlapping", "adjacent", "identical"]
 
 
 @dataclass(frozen=True)
-class HunkLine:
-    """One line of a hunk."""
-
-    kind: str
-    """` `, `-` or `+`."""
-    text: str
-    patch_line: int
-    """Its place in the patch file, from 1."""
-
-
-@dataclass(frozen=True)
 class Change:
     """Removed and added lines that stand together."""
 
@@ -95,7 +84,10 @@ class Hunk:
     old_start: int
     """The base line of its first line, from 1; for a hunk without base lines the one after which it goes."""
     old_count: int
-    lines: tuple[HunkLine, ...]
+    patch_line: int
+    """The line of the patch file, from 1, after which its lines come."""
+    lines: tuple[str, ...]
+    """With the sign in front."""
 
     @cached_property
     def changes(self) -> tuple[Change, ...]:
@@ -123,6 +115,13 @@ class ChangedFile:
     @cached_property
     def changes(self) -> tuple[Change, ...]:
         return tuple(change for hunk in self.hunks for change in hunk.changes)
+
+    @property
+    def changed_lines(self) -> Iterator[tuple[int, str]]:
+        """Removed and added ones, each with its line of the patch file."""
+        for hunk in self.hunks:
+            numbered = enumerate(hunk.lines, hunk.patch_line + 1)
+            yield from ((place, line) for place, line in numbered if line.startswith(("+", "-")))
 
 
 @dataclass(frozen=True)
@@ -161,29 +160,15 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Place:
-    """Two changes that meet, with their lines in the two patch files."""
-
-    kind: Meeting
-    old_start: int
-    """First base line concerned, from 1."""
-    old_end: int
-    """The base line after the last one; equal to `old_start` for an insertion."""
-    first_patch_line: int
-    second_patch_line: int
-
-
-@dataclass(frozen=True)
 class SharedFile:
-    """A file that both change."""
+    """A file that both change, and how many of their changes meet in which way."""
 
     path: str
     conflicts: bool | None
     """By the plain git merge of the evaluation; None: not evaluated."""
-    places: tuple[Place, ...]
-
-    def count(self, kind: Meeting) -> int:
-        return sum(place.kind == kind for place in self.places)
+    overlapping: int
+    adjacent: int
+    identical: int
 
 
 @dataclass(frozen=True)
@@ -197,9 +182,6 @@ class Overlap:
     """Shared files over all files of the two (Jaccard); None where there are none."""
     symbols: tuple[Symbol, ...]
     """Touched by both in the same file, with the line of the first patch."""
-
-    def count(self, kind: Meeting) -> int:
-        return sum(file.count(kind) for file in self.files)
 
 
 def read_work(agent_id: str, patch: bytes | None) -> Work:
@@ -229,7 +211,7 @@ def overlap_of(first: Work, second: Work, conflicting: frozenset[str] | None) ->
         theirs = next(filter(None, map(by_path.get, ours.paths)), None)
         if theirs is not None:
             conflicts = None if conflicting is None else bool(conflicting & {*ours.paths, *theirs.paths})
-            files.append(SharedFile(ours.path, conflicts, tuple(_places(ours, theirs))))
+            files.append(SharedFile(ours.path, conflicts, *_meetings(ours, theirs)))
     union = first.paths | second.paths
     share = len(first.paths & second.paths) / len(union) if union else None
     touched = {(symbol.path, symbol.name) for symbol in second.symbols}
@@ -237,22 +219,20 @@ def overlap_of(first: Work, second: Work, conflicting: frozenset[str] | None) ->
     return Overlap(first.agent_id, second.agent_id, tuple(files), share, symbols)
 
 
-def _places(first: ChangedFile, second: ChangedFile) -> Iterator[Place]:
+def _meetings(first: ChangedFile, second: ChangedFile) -> tuple[int, int, int]:
     """Changes of one file are sorted by place and free of overlaps in themselves: one walk over both."""
-    if first.is_binary or second.is_binary:
-        yield Place("overlapping", 0, 0, first.patch_line, second.patch_line)
+    binary = first.is_binary or second.is_binary
+    kinds: list[Meeting | None] = ["overlapping"] if binary else []
     ours, theirs = first.changes, second.changes
     mine, yours = 0, 0
     while mine < len(ours) and yours < len(theirs):
         one, other = ours[mine], theirs[yours]
-        kind = one.meets(other)
-        if kind is not None:
-            start, end = max(one.old_start, other.old_start), min(one.old_end, other.old_end)
-            yield Place(kind, start, end, one.patch_line, other.patch_line)
+        kinds.append(one.meets(other))
         if (one.old_end, one.old_start) <= (other.old_end, other.old_start):
             mine += 1
         else:
             yours += 1
+    return kinds.count("overlapping"), kinds.count("adjacent"), kinds.count("identical")
 
 
 def _changed_file(section: FilePatch, patch_line: int) -> ChangedFile:
@@ -264,43 +244,37 @@ def _changed_file(section: FilePatch, patch_line: int) -> ChangedFile:
 
 def _hunks(text: str, first_line: int) -> Iterator[Hunk]:
     """Of one file's section, whose hunks `parse_diff` has counted: a body line never begins with `@@`."""
-    lines = text.removesuffix("\n").split("\n")
+    lines = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
     heads = [(at, head) for at, line in enumerate(lines) if (head := _HUNK.match(line))]
     ends = [at for at, _ in heads[1:]] + [len(lines)]
     for (at, head), end in zip(heads, ends, strict=True):
-        body = tuple(
-            HunkLine(
-                line[0] if line[:1] in ("-", "+") else " ", line[1:].removesuffix("\r"), first_line + place
-            )
-            for place, line in enumerate(lines[at + 1 : end], at + 1)
-            if not line.startswith("\\")
-        )
-        yield Hunk(head[3].strip(), int(head[1]), 1 if head[2] is None else int(head[2]), body)
+        count = 1 if head[2] is None else int(head[2])
+        yield Hunk(head[3].strip(), int(head[1]), count, first_line + at, tuple(lines[at + 1 : end]))
 
 
 def _changes(hunk: Hunk) -> Iterator[Change]:
     """Each with its place in the base."""
     base_line = hunk.old_start + (hunk.old_count == 0)
-    together: list[HunkLine] = []
-    for line in (*hunk.lines, HunkLine(" ", "", 0)):
-        if line.kind != " ":
+    together: list[str] = []
+    for place, line in enumerate((*hunk.lines, " "), hunk.patch_line + 1):
+        if line.startswith(("+", "-")):
             together.append(line)
-            continue
-        if together:
-            removed, added = (tuple(one.text for one in together if one.kind == kind) for kind in "-+")
-            start, base_line = base_line, base_line + len(removed)
-            yield Change(start, base_line, removed, added, together[0].patch_line)
-            together = []
-        base_line += 1
+        elif not line.startswith("\\"):
+            if together:
+                removed, added = (tuple(one[1:] for one in together if one[0] == sign) for sign in "-+")
+                start, base_line = base_line, base_line + len(removed)
+                yield Change(start, base_line, removed, added, place - len(together))
+                together = []
+            base_line += 1
 
 
 def _symbols(path: str, hunk: Hunk) -> Iterator[Symbol]:
     heading = _definition(hunk.heading)
     # Git's heading is the nearest line above that is not indented, so everything in the hunk may be inside.
     scopes = [(_indent(hunk.heading), heading)] if heading else []
-    for line in hunk.lines:
-        text = line.text[:_LONGEST_LINE]
-        if not text.strip():
+    for place, line in enumerate(hunk.lines, hunk.patch_line + 1):
+        text = line[1:_LONGEST_LINE]
+        if not text.strip() or line.startswith("\\"):
             continue
         indent = _indent(text)
         closes = text.lstrip()[0] in ")}]"
@@ -309,8 +283,8 @@ def _symbols(path: str, hunk: Hunk) -> Iterator[Symbol]:
         name = _definition(text)
         if name is not None:
             scopes.append((indent, name))
-        if line.kind != " " and scopes:
-            yield Symbol(path, ".".join(name for _, name in scopes[-3:]), line.patch_line)
+        if line.startswith(("+", "-")) and scopes:
+            yield Symbol(path, ".".join(name for _, name in scopes[-3:]), place)
 
 
 def _indent(text: str) -> int:

@@ -200,9 +200,9 @@ class _Patch:
                 self._symbols.setdefault(part, []).append(symbol)
         self._words: dict[str, Touch] = {}
         for file in work.files if wanted else ():
-            for line in (line for hunk in file.hunks for line in hunk.lines if line.kind != " "):
-                for word in wanted.intersection(_WORDS.findall(line.text[:_LONGEST_LINE])):
-                    self._words.setdefault(word, Touch(work.agent_id, file.path, line.patch_line))
+            for place, line in file.changed_lines:
+                for word in wanted.intersection(_WORDS.findall(line[:_LONGEST_LINE])):
+                    self._words.setdefault(word, Touch(work.agent_id, file.path, place))
 
     def touch(self, name: Name) -> Touch | None:
         if name.kind == "symbol":

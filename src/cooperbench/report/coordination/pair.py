@@ -15,21 +15,15 @@ from cooperbench.report.coordination.messages import (
     questions_in,
     repetitions_in,
 )
-from cooperbench.report.formatting import percent_text
 from cooperbench.report.records import mapping
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from cooperbench.report.coordination.changes import Overlap
     from cooperbench.report.coordination.mentions import Mention
     from cooperbench.report.coordination.messages import Activity, Question, Repetition, UnreadMessage
     from cooperbench.report.records import PairData
 
 SCHEMA = "cooperbench.coordination/3"
-MOST_EVIDENCE = 40
-"""Of a row on the page."""
-_MOST_CHARACTERS = 300
 
 
 class PairFiles:
@@ -109,70 +103,3 @@ def coordination(pair: PairData, files: PairFiles | None = None) -> Coordination
         conversation.complete,
         tuple(problems),
     )
-
-
-def evidence_rows(found: Coordination) -> list[dict[str, Any]]:
-    """For the page of a pair: a name, a value, and evidence to click on; nothing for one agent alone."""
-    if len(found.agents) < 2:
-        return []
-    return [
-        {"name": name, "value": str(value), "evidence": [*_shown(evidence)]}
-        for name, value, evidence in _rows(found)
-        if value
-    ]
-
-
-_Evidence = list[tuple[int | None, str]]
-"""The number of a message where there is one, and a text."""
-
-
-def _rows(found: Coordination) -> Iterator[tuple[str, str | int, _Evidence]]:
-    sent = ", ".join(f"{agent.agent_id} {agent.sent}" for agent in found.agents)
-    yield "messages sent", sent if found.messages_known else "not on record", []
-    for name, shares in (
-        ("steps on messages", [(one.agent_id, one.step_share) for one in found.agents]),
-        ("tokens on messages", [(one.agent_id, one.token_share) for one in found.agents]),
-    ):
-        yield name, ", ".join(f"{who} {percent_text(one)}" for who, one in shares if one is not None), []
-    yield "questions", len(found.questions), [(one.message, one.text) for one in found.questions]
-    again: _Evidence = [(one.message, f"says message {one.earlier} again") for one in found.repetitions]
-    yield "repetitions", len(again), again
-    unread: _Evidence = [
-        (one.message, f"{one.recipient} {'had finished' if one.after_end else 'took no further step'}")
-        for one in found.never_shown
-    ]
-    yield "never shown to the partner", len(unread), unread
-    sender = [one for one in found.mentions if one.touched_by_sender]
-    other = [one for one in found.mentions if one.touched_by_other and not one.touched_by_sender]
-    nobody = [one for one in found.mentions if not one.touches]
-    yield "named, and touched by the sender", len(sender), _named(sender)
-    yield "named, and touched only by the other", len(other), _named(other)
-    yield "named, and touched by nobody", len(nobody), _named(nobody)
-    for overlap in found.overlaps:
-        files: _Evidence = []
-        for file in overlap.files:
-            counts = f"{file.count('overlapping')} overlapping, {file.count('adjacent')} adjacent"
-            named = ", named in a message" if file.path in found.named_files else ""
-            files.append((None, f"{file.path}: {counts}, {file.count('identical')} identical{named}"))
-        yield "files changed by both", str(len(files)), files
-        symbols: _Evidence = [(None, f"{symbol.name} in {symbol.path}") for symbol in overlap.symbols]
-        yield "functions and classes changed by both", len(symbols), symbols
-
-
-def places_text(mention: Mention) -> str:
-    """By whom it is touched, and where: `agent1 (src/app.py, patch line 12)`."""
-    touches = (f"{one.agent_id} ({one.path}, patch line {one.patch_line})" for one in mention.touches)
-    return ", ".join(touches) or "nobody"
-
-
-def _named(mentions: Sequence[Mention]) -> _Evidence:
-    return [
-        (one.messages[0], f"{one.sender} names {one.name}; touched by {places_text(one)}") for one in mentions
-    ]
-
-
-def _shown(evidence: _Evidence) -> Iterator[dict[str, Any]]:
-    for message, text in evidence[:MOST_EVIDENCE]:
-        yield {"message": message, "text": text[:_MOST_CHARACTERS]}
-    if len(evidence) > MOST_EVIDENCE:
-        yield {"message": None, "text": f"… {len(evidence) - MOST_EVIDENCE} more"}

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, get_args
 
-from cooperbench.report.coordination.pair import coordination, places_text
+from cooperbench.report.coordination.pair import coordination
 from cooperbench.report.formatting import Table, decimal_text, first_lines, rate_text
 from cooperbench.report.states import ENDED, Loss
 from cooperbench.report.statistics import Estimate, Observation, cluster_of, mean
@@ -79,8 +79,8 @@ def _values(pair: Coordination) -> dict[str, Sequence[float | None]]:
         "shared_files": [len(one.files) for one in overlaps],
         "pairs_sharing_files": [bool(one.files) for one in overlaps],
         "file_share": [one.file_share for one in overlaps],
-        "overlapping_changes": [one.count("overlapping") for one in overlaps],
-        "adjacent_changes": [one.count("adjacent") for one in overlaps],
+        "overlapping_changes": [sum(file.overlapping for file in one.files) for one in overlaps],
+        "adjacent_changes": [sum(file.adjacent for file in one.files) for one in overlaps],
         "shared_symbols": [len(one.symbols) for one in overlaps],
     }
 
@@ -207,10 +207,12 @@ def coordination_tables(run_name: str, found: RunCoordination) -> Iterator[Table
         ["95 % intervals, clustered by task. What each number means: docs/coordination.md"],
     )
     elsewhere = [
-        f"{key.label} {one.sender}, message {one.messages[0]}: {one.name}, touched by {places_text(one)}"
+        f"{key.label} {one.sender}, message {one.messages[0]}: {one.name} "
+        f"({touch.agent_id}, {touch.path}, patch line {touch.patch_line})"
         for key, pair in found.pairs
         for one in pair.mentions
         if one.touched_by_other and one.touched_by_sender is False
+        for touch in one.touches
     ]
     conflicts = [
         f"{one.repo}/task{one.task_id} {one.path}: {plural(one.pairs, 'pair')}" for one in found.conflicts

@@ -71,25 +71,6 @@ class LiveRuns:
         folder = pairs[number].paths.folder
         return _tag(sorted(folder.rglob("*"))), pairs[number]
 
-    def file(self, wanted: Sequence[str]) -> Path | None:
-        """A file of a pair, by run, setting, repository, task, pair and name; None unless it is really there."""
-        for run in self.now().runs:
-            for pair in run.pairs:
-                folder = pair.paths.folder
-                place = (run.name, *folder.relative_to(run.root).parts)
-                if tuple(wanted[: len(place)]) == place:
-                    return _files_of(folder).get("/".join(wanted[len(place) :]))
-        return None
-
-
-def _files_of(folder: Path) -> dict[str, Path]:
-    """By what they are called from the folder; links lead elsewhere and are none."""
-    return {
-        path.relative_to(folder).as_posix(): path
-        for path in folder.rglob("*")
-        if path.is_file() and not path.is_symlink()
-    }
-
 
 def _overview_files(root: Path) -> Iterable[Path]:
     yield from (root / name for name in _SMALL_FILES)
@@ -152,8 +133,6 @@ class _Handler(BaseHTTPRequestHandler):
             return self._overview()
         if path.startswith("/detail/") and path[8:].isdecimal():
             return self._detail(int(path[8:]))
-        if path.startswith("/raw/"):
-            return self._raw(path[5:].split("/"))
         return self._refuse(HTTPStatus.NOT_FOUND)
 
     def _page(self) -> None:
@@ -172,12 +151,6 @@ class _Handler(BaseHTTPRequestHandler):
             return self._refuse(HTTPStatus.NOT_FOUND)
         tag, pair = found
         return self._json(tag, lambda: pair_detail(pair)[0])
-
-    def _raw(self, wanted: Sequence[str]) -> None:
-        path = self.server.runs.file(wanted)
-        if path is None:
-            return self._refuse(HTTPStatus.NOT_FOUND)
-        return self._send(path.read_bytes(), "text/plain; charset=utf-8")
 
     def _json(self, tag: str, make: Callable[[], dict[str, Any]]) -> None:
         if self.headers.get("If-None-Match") == tag:

@@ -6,9 +6,10 @@ the whole is in the logs.
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from cooperbench.report.coordination.pair import PairFiles, coordination, evidence_rows
+from cooperbench.report.coordination.pair import PairFiles, coordination
 from cooperbench.report.page.overview import outcome_of
 from cooperbench.report.records import mapping, read_bytes, read_object, seconds_between, text_or_none
 from cooperbench.report.states import ENDED, suspicious_text, unsound_text
@@ -51,7 +52,7 @@ def pair_detail(pair: PairData) -> tuple[dict[str, Any], Coordination | None]:
         "tests": list(_tests(pair)),
         "opinion": read_object(pair.paths.judgement)[0],
         "files": list(_files(pair)),
-        "coordination": evidence_rows(found) if found else [],
+        "coordination": asdict(found) if found else None,
     }
     return detail, found
 
@@ -164,7 +165,7 @@ def _side(file: ChangedFile, others: Sequence[ChangedFile], conflict: bool) -> d
     left = MOST_LINES_OF_A_FILE
     hunks = []
     for hunk in file.hunks:
-        lines = [line.kind + line.text for line in hunk.lines[: max(0, left)]]
+        lines = hunk.lines[: max(0, left)]
         left -= len(hunk.lines)
         mark = "" if not _meets(hunk, others) else "conflict" if conflict else "overlap"
         more = {"lines": lines, "cut": len(hunk.lines) - len(lines)}

@@ -52,7 +52,7 @@ function attempt(detail, pair, series) {
   return h("div", null, h("p", { class: "quiet" }, outcomeNode(detail), ` in ${seriesName(overview.series[series])}: ${overview.outcomes[detail.outcome].sentence}`),
     notes(detail), verdict(detail), agentTable(detail),
     section("What happened", null, detail.entries.length ? [strip(detail, lanes), h("p", null, fold), lanes.element] : h("p", { class: "quiet" }, "There is no record of steps.")),
-    detail.coordination.length > 0 && section("Coordination", null, coordinationOf(detail.coordination)),
+    detail.coordination?.agents.length > 1 && section("Coordination", null, coordinationOf(detail.coordination)),
     section("Changes", null, changes(detail)), section("Tests", null, tests(detail)),
     detail.opinion && section("Opinion of a judge", "What a model thinks about why this pair failed. An opinion with quotes, no measurement: it is part of no number of this report.", opinion(detail.opinion)),
     section("Files", null, rawFiles(detail, pair, series)));
@@ -96,11 +96,38 @@ function agentTable(detail) {
       number(duration(agent.duration_seconds)), number(size(agent.patch_bytes)))))));
 }
 
-function coordinationOf(rows) {
-  return h("dl", { class: "facts small" }, rows.map((row) => [h("dt", null, row.name), h("dd", null, row.value,
-    row.evidence.length > 0 && h("ul", null, row.evidence.map((one) => h("li", null,
-      one.message ? h("button", { type: "button", class: "plain", onclick: () => showMessage(one.message) }, `message ${one.message}`) : null,
-      one.message && one.text ? ": " : null, one.text)))) ]));
+const MOST_EVIDENCE = 40;
+
+// What was found about how the agents worked together: a name, a value, and evidence, with a message to go to.
+function coordinationRows(found) {
+  const each = (key) => found.agents.filter((one) => one[key] !== null).map((one) => `${one.agent_id} ${percent(one[key])}`).join(", ");
+  const at = (message, text) => ({ message, text });
+  const touched = ({ touches }) => touches.map((one) => `${one.agent_id} (${one.path}, patch line ${one.patch_line})`).join(", ") || "nobody";
+  const named = (holds) => found.mentions.filter(holds).map((one) => at(one.messages[0], `${one.sender} names ${one.name}; touched by ${touched(one)}`));
+  const counted = (name, evidence) => [name, evidence.length || "", evidence];
+  return [
+    ["messages sent", found.messages_known ? found.agents.map((one) => `${one.agent_id} ${one.sent}`).join(", ") : "not on record", []],
+    ["steps on messages", each("step_share"), []],
+    ["tokens on messages", each("token_share"), []],
+    counted("questions", found.questions.map((one) => at(one.message, one.text))),
+    counted("repetitions", found.repetitions.map((one) => at(one.message, `says message ${one.earlier} again`))),
+    counted("never shown to the partner", found.never_shown.map((one) => at(one.message, `${one.recipient} ${one.after_end ? "had finished" : "took no further step"}`))),
+    counted("named, and touched by the sender", named((one) => one.touched_by_sender)),
+    counted("named, and touched only by the other", named((one) => one.touched_by_other && !one.touched_by_sender)),
+    counted("named, and touched by nobody", named((one) => !one.touches.length)),
+    ...found.overlaps.flatMap((overlap) => [
+      ["files changed by both", String(overlap.files.length), overlap.files.map((file) =>
+        at(null, `${file.path}: ${file.overlapping} overlapping, ${file.adjacent} adjacent, ${file.identical} identical`))],
+      counted("functions and classes changed by both", overlap.symbols.map((one) => at(null, `${one.name} in ${one.path}`)))]),
+  ].filter(([, value]) => value);
+}
+
+function coordinationOf(found) {
+  const item = ({ message, text }) => h("li", null,
+    message ? [h("button", { type: "button", class: "plain", onclick: () => showMessage(message) }, `message ${message}`), ": "] : null, text.slice(0, 300));
+  const list = (evidence) => evidence.length > 0 && h("ul", null, evidence.slice(0, MOST_EVIDENCE).map(item),
+    evidence.length > MOST_EVIDENCE && h("li", null, `… ${evidence.length - MOST_EVIDENCE} more`));
+  return h("dl", { class: "facts small" }, coordinationRows(found).map(([name, value, evidence]) => [h("dt", null, name), h("dd", null, value, list(evidence))]));
 }
 
 // judge.json as it is on disk; what is missing in it is left out.
@@ -177,9 +204,7 @@ function tests(detail) {
 function rawFiles(detail, pair, series) {
   const folder = `${overview.series[series].run}/${overview.series[series].setting}/${pair.repo}/${pair.task}/${pair.name}`;
   return [h("p", { class: "quiet small" }, "In ", h("code", null, folder)), detail.files.map((file) => {
-    const path = `raw/${[folder, file.name].join("/").split("/").map(encodeURIComponent).join("/")}`;
-    const name = overview.mode === "live" ? h("a", { href: path, target: "_blank", rel: "noopener" }, file.name) : h("code", null, file.name);
-    const line = [name, h("span", { class: "quiet small" }, size(file.bytes))];
+    const line = [h("code", null, file.name), h("span", { class: "quiet small" }, size(file.bytes))];
     return file.text === undefined ? h("div", { class: "raw" }, h("div", { class: "small" }, line[0], "  ", line[1])) : h("details", { class: "raw" }, h("summary", { class: "small" }, line), h("pre", null, file.text));
   })];
 }
