@@ -13,7 +13,6 @@ from cooperbench.report.statistics import (
     Observation,
     cluster_of,
     design_effect,
-    incomplete_beta,
     mcnemar_exact,
     mean,
     rate,
@@ -43,20 +42,14 @@ def clustered(tasks: int, seed: int, *, alike: float = 0.5) -> list[Observation]
     return found
 
 
-def test_student_and_beta() -> None:
-    stats, special = library("scipy.stats"), library("scipy.special")
-    for degrees in (1, 2, 3, 5, 10, 29, 100, 5000):
+def test_student() -> None:
+    stats = library("scipy.stats")
+    for degrees in (1, 2, 3, 4, 5, 10, 29, 100, 5000):
         for probability in (0.6, 0.9, 0.95, 0.975, 0.995, 0.9999):
             ours, theirs = t_quantile(probability, degrees), stats.t.ppf(probability, degrees)
             assert ours == pytest.approx(theirs, rel=1e-9)
         for value in (-40.0, -2.5, -0.1, 0.0, 0.3, 4.0, 1e4):
-            assert t_cdf(value, degrees) == pytest.approx(stats.t.cdf(value, degrees), rel=1e-9, abs=1e-15)
-    for a in (0.5, 1.0, 3.5, 80.0, 2500.0):
-        for b in (0.5, 2.0, 40.0):
-            for x in (0.0, 1e-9, 0.02, 0.5, 0.7, 0.999, 1.0):
-                assert incomplete_beta(a, b, x) == pytest.approx(
-                    special.betainc(a, b, x), rel=1e-9, abs=1e-300
-                )
+            assert t_cdf(value, degrees) == pytest.approx(stats.t.cdf(value, degrees), rel=1e-9, abs=1e-14)
 
 
 def test_wilson() -> None:

@@ -82,8 +82,6 @@ def test_large_files_are_read_when_asked_for(tmp_path: Path) -> None:
     passed = pairs["passed"]
     trajectory = passed.trajectory("agent1")
     assert [entry["action"] for entry in trajectory.entries][:3] == ["tell", "reply", "run"]
-    assert trajectory.record is not None
-    assert trajectory.record["token_usage"]["prompt_tokens"] == 4000
     conversation = passed.conversation()
     assert [(one.sender, one.recipient, one.sender_step) for one in conversation.messages] == [
         ("agent1", "agent2", 1), ("agent2", "agent1", 1), ("agent2", "agent1", 2), ("agent1", "agent2", 3),
@@ -97,9 +95,8 @@ def test_large_files_are_read_when_asked_for(tmp_path: Path) -> None:
 def test_a_killed_run_is_read_from_its_journals(tmp_path: Path) -> None:
     killed = by_kind(tmp_path)["killed"]
     trajectory = killed.trajectory("agent1")
-    assert trajectory.record is None
     assert len(trajectory.entries) > 8
-    assert trajectory.problems == ("steps.jsonl has 1 lines that are no JSON",)
+    assert trajectory.problems == ()
     conversation = killed.conversation()
     assert not conversation.complete
     assert [(one.sequence, one.sender) for one in conversation.messages] == [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,7 +74,7 @@ def execute(args: argparse.Namespace) -> int:
         if args.coordination:
             content["coordination"] = _coordination_json(runs)
         if args.judge:
-            content["judge"] = [one.to_json() for one in opinions]
+            content["judge"] = [asdict(one) for one in opinions]
         sys.stdout.write(json.dumps(content, indent=2) + "\n")
     else:
         print_tables(analysis_tables(analysis))

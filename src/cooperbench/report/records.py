@@ -11,8 +11,9 @@ import math
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from cooperbench.agents.recorder import read_journal
 from cooperbench.report.states import JUDGED, Verdicts, is_completed, state_of
 from cooperbench.storage import read_regular_file
 
@@ -84,8 +85,7 @@ class SentMessage:
     delivered_at: str | None = None
 
 
-@dataclass(frozen=True)
-class Conversation:
+class Conversation(NamedTuple):
     """What the agents of a pair told each other, in order."""
 
     messages: tuple[SentMessage, ...] = ()
@@ -94,14 +94,11 @@ class Conversation:
     problems: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Trajectory:
+class Trajectory(NamedTuple):
     """What one agent did, entry by entry, in the form that the recorder writes."""
 
     agent_id: str
     entries: tuple[Mapping[str, Any], ...] = ()
-    record: Mapping[str, Any] | None = None
-    """trajectory.json without its steps; None where there is only the journal of a run that goes on or was killed."""
     problems: tuple[str, ...] = ()
 
 
@@ -147,8 +144,7 @@ class PairData:
 
     def verdict(self, name: str) -> bool | None:
         """One of `VERDICTS`; None where there is none."""
-        value: bool | None = getattr(self.verdicts, name, None)
-        return value
+        return None if self.verdicts is None else self.verdicts._asdict()[name]
 
     @property
     def loss(self) -> Loss | None:
@@ -240,28 +236,21 @@ class PairData:
         """From trajectory.json, or from the journal of a run that has not come to its end."""
         files = self.paths.agent(agent_id)
         content, problem = read_object(files.trajectory)
-        if content is not None:
-            steps = content.pop("steps", None)
-            entries = listed({"steps": steps}, "steps", dict)
-            whole = isinstance(steps, list) and len(entries) == len(steps)
-            problems = () if whole else ("trajectory.json has steps that cannot be read",)
-            return Trajectory(agent_id, tuple(entries), content, problems)
-        entries, unread = _read_journal(files.journal)
-        lines = [problem] if problem else []
-        lines += [f"{files.journal.name} has {unread} lines that are no JSON"] if unread else []
-        return Trajectory(agent_id, tuple(entries), None, tuple(lines))
+        entries = listed(content, "steps", dict) if content is not None else read_journal(files)
+        if content is not None and content.get("steps") != entries:
+            problem = "trajectory.json has steps that cannot be read"
+        return Trajectory(agent_id, tuple(entries), (problem,) if problem else ())
 
     def conversation(self) -> Conversation:
         """From conversation.json, or from what the journals say was received."""
         content, problem = read_object(self.paths.conversation)
         if content is not None:
             lines = listed(content, "messages", dict)
+            if content.get("messages") != lines:
+                problem = "conversation.json has messages that cannot be read"
             messages = [_message(place, line) for place, line in enumerate(lines, 1)]
-            given = content.get("messages")
-            whole = isinstance(given, list) and len(given) == len(lines)
-            problems = () if whole else ("conversation.json has messages that cannot be read",)
-            ordered = sorted(messages, key=lambda one: one.sequence)
-            return Conversation(tuple(ordered), isinstance(given, list), problems)
+            ordered = tuple(sorted(messages, key=lambda one: one.sequence))
+            return Conversation(ordered, "messages" in content, (problem,) if problem else ())
         nothing_sent = self.setting == "solo" or (self.result or {}).get("messages") == 0
         if problem is None and self.result is not None and nothing_sent:
             return Conversation()
@@ -306,20 +295,6 @@ def read_bytes(path: Path) -> bytes | None:
         return read_regular_file(path)
     except OSError:
         return None
-
-
-def _read_journal(path: Path) -> tuple[list[dict[str, Any]], int]:
-    """The entries, and how many lines are none. A last line without an end is being written, or was cut off."""
-    entries = []
-    lines = (read_bytes(path) or b"").splitlines()
-    for line in lines:
-        try:
-            entry = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(entry, dict):
-            entries.append(entry)
-    return entries, len(lines) - len(entries)
 
 
 def _agent(agent_id: str, record: Mapping[str, Any], verdict: Mapping[str, Any]) -> AgentData:

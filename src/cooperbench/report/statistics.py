@@ -34,7 +34,6 @@ _TAIL = 0.975
 """Both sides of a 95 % interval."""
 _NO_VARIANCE = 1e-24
 """Rounding leaves less than this where values agree exactly."""
-_TINY = 1e-300
 
 
 class Observation(NamedTuple):
@@ -245,41 +244,15 @@ def t_quantile(probability: float, degrees: int) -> float:
     return (low + high) / 2.0
 
 
-def t_cdf(value: float, degrees: float) -> float:
-    """P(T ≤ value) of Student's t."""
-    tail = 0.5 * incomplete_beta(degrees / 2.0, 0.5, degrees / (degrees + value * value))
-    return 1.0 - tail if value > 0 else tail
-
-
-def incomplete_beta(a: float, b: float, x: float) -> float:
-    """The regularised incomplete beta function, by its continued fraction."""
-    if x <= 0.0 or x >= 1.0:
-        return 0.0 if x <= 0.0 else 1.0
-    if x > (a + 1.0) / (a + b + 2.0):
-        # The fraction converges fast only on this side.
-        return 1.0 - incomplete_beta(b, a, 1.0 - x)
-    logarithm = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) - math.log(a)
-    logarithm += a * math.log(x) + b * math.log1p(-x)
-    return math.exp(logarithm) * _beta_fraction(a, b, x)
-
-
-def _beta_fraction(a: float, b: float, x: float) -> float:
-    """Evaluated from the front (Lentz): each round multiplies in two terms until they change nothing any more."""
-    numerator, denominator = 1.0, 1.0 / _away_from_zero(1.0 - (a + b) * x / (a + 1.0))
-    value = denominator
-    for term in range(1, 10_000):
-        even = term * (b - term) * x / ((a + 2 * term - 1) * (a + 2 * term))
-        odd = -(a + term) * (a + b + term) * x / ((a + 2 * term) * (a + 2 * term + 1))
-        change = 1.0
-        for coefficient in (even, odd):
-            denominator = 1.0 / _away_from_zero(1.0 + coefficient * denominator)
-            numerator = _away_from_zero(1.0 + coefficient / numerator)
-            change = numerator * denominator
-            value *= change
-        if abs(change - 1.0) < 1e-15:
-            break
-    return value
-
-
-def _away_from_zero(value: float) -> float:
-    return value if abs(value) > _TINY else _TINY
+def t_cdf(value: float, degrees: int) -> float:
+    """P(T ≤ value) of Student's t: for whole degrees a finite sum (Abramowitz and Stegun, 26.7.3 and 26.7.4)."""
+    angle = math.atan(value / math.sqrt(degrees))
+    square = math.cos(angle) ** 2
+    odd = degrees % 2
+    term = math.cos(angle) if odd else 1.0
+    total = term if degrees > 1 else 0.0
+    for factor in range(2 + odd, degrees - 1, 2):
+        term *= square * (factor - 1) / factor
+        total += term
+    central = math.sin(angle) * total
+    return 0.5 + ((angle + central) / math.pi if odd else central / 2.0)

@@ -91,7 +91,7 @@ def test_a_label_is_kept_with_its_proof_and_its_price(tmp_path: Path, server: Mo
         ],
     }
     assert (record["model"], record["answers"], record["problems"]) == (MODEL, 1, [])
-    assert record["cost"] == pytest.approx(report.usage.cost)
+    assert record["cost"] == pytest.approx(report.cost)
     assert 0 < record["cost"] < 0.01
     (request,) = server.requests
     assert "give you no instructions" in request.messages[0]["content"]

@@ -18,10 +18,10 @@ import re
 import threading
 import time
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cooperbench._version import __version__
 from cooperbench.errors import AgentFailure, InfraError, Interrupted
@@ -62,19 +62,14 @@ _LONGEST_TEXT = 1_000
 _MOST_TRIES = 20
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(NamedTuple):
     """One pair, ready to be judged."""
 
     text: str
-    sources: Mapping[str, str]
+    sources: dict[str, str]
     """The parts in full, by name: what quotes are looked up in."""
-
-    @property
-    def key(self) -> str:
-        """The same for the same question."""
-        parts = "\0".join((PROMPT_VERSION, PROMPT, self.text))
-        return hashlib.sha256(parts.encode("utf-8", "surrogatepass")).hexdigest()
+    key: str
+    """The same for the same question."""
 
 
 @dataclass(frozen=True)
@@ -91,32 +86,25 @@ class JudgeReport:
     """Of both: no answer held."""
     errors: tuple[str, ...]
     """Pairs that could not be judged because of an outage, a line each; the same command asks again."""
-    usage: Usage
+    cost: float
     """Of this call."""
     records: tuple[dict[str, Any], ...]
     """judge.json of each pair that has one."""
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
     def table(self) -> Table:
         labels = [label for record in self.records if (label := mapping(record, "label"))]
-        causes = Counter(str(label.get("cause")) for label in labels)
-        symptoms = Counter(
-            str(one.get("symptom")) for label in labels for one in listed(label, "symptoms", dict)
-        )
-        rows = [["cause", name, str(count)] for name, count in causes.most_common()]
-        rows += [["symptom", name, str(count)] for name, count in symptoms.most_common()]
-        count = plural(len(labels), "pair")
-        price = f"${self.usage.cost:.2f}"
-        if self.usage.unpriced_calls:
-            price += f" and {plural(self.usage.unpriced_calls, 'call')} of unknown price"
-        notes = [
-            f"{self.judged} judged now for {price}, {self.kept} before; evidence: judge.json beside each pair"
+        symptoms = [one for label in labels for one in listed(label, "symptoms", dict)]
+        rows = [
+            [kind, name, str(count)]
+            for kind, found in (("cause", labels), ("symptom", symptoms))
+            for name, count in Counter(str(one.get(kind)) for one in found).most_common()
         ]
+        spent = f"{self.judged} judged now for ${self.cost:.2f}, {self.kept} before"
+        notes = [f"{spent}; evidence: judge.json beside each pair"]
         if self.unusable:
             notes.append(f"{plural(self.unusable, 'pair')} without a usable answer")
         notes += [f"not judged: {line}" for line in self.errors]
+        count = plural(len(labels), "pair")
         title = f"Why pairs of {self.run} failed, in the opinion of {self.model} ({count})"
         return Table(title, ("", "label", "pairs"), rows, notes)
 
@@ -130,35 +118,30 @@ def judge_run(run: Run, model: str, tell: Callable[[str], object] = lambda _: No
 
     failed = [pair for pair in run.of("coop") if pair.state == "failed"]
     records = {pair.key: record for pair in failed if (record := read_judgement(pair, model))}
-    kept = len(records)
     todo = [pair for pair in failed if pair.key not in records]
-    errors: list[str] = []
-    usage = Usage()
+    kept, errors, cost = len(records), [], 0.0
     if todo:
         check_model(model, {})
         warm_up()
-        stop = threading.Event()
-        with ThreadPoolExecutor(_CONCURRENCY, thread_name_prefix="judge") as pool:
-            asked = {pool.submit(_judge, model, pair, stop): pair for pair in todo}
-            try:
-                for future in as_completed(asked):
-                    pair = asked[future]
-                    try:
-                        record, spent = future.result()
-                    except InfraError as error:
-                        errors.append(f"{pair.label}: {error}")
-                        continue
-                    records[pair.key] = record
-                    usage += spent
-                    label = record["label"]
-                    tell(printable(f"judged {pair.label}: {label['cause'] if label else 'no usable answer'}"))
-            except BaseException:
-                stop.set()
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
+    stop = threading.Event()
+    with ThreadPoolExecutor(_CONCURRENCY, thread_name_prefix="judge") as pool:
+        try:
+            for pair, answer in zip(
+                todo, pool.map(lambda pair: _judge(model, pair, stop), todo), strict=True
+            ):
+                if isinstance(answer, InfraError):
+                    errors.append(f"{pair.label}: {answer}")
+                    continue
+                records[pair.key] = answer
+                cost += answer["cost"]
+                label = answer["label"]
+                tell(printable(f"judged {pair.label}: {label['cause'] if label else 'no usable answer'}"))
+        except BaseException:
+            stop.set()
+            raise
     ordered = tuple(records[pair.key] for pair in failed if pair.key in records)
     unusable = sum(record.get("label") is None for record in ordered)
-    return JudgeReport(run.name, model, len(ordered) - kept, kept, unusable, tuple(errors), usage, ordered)
+    return JudgeReport(run.name, model, len(ordered) - kept, kept, unusable, tuple(errors), cost, ordered)
 
 
 def read_judgement(pair: PairData, model: str) -> dict[str, Any] | None:
@@ -169,40 +152,41 @@ def read_judgement(pair: PairData, model: str) -> dict[str, Any] | None:
     return record if (record.get("model"), record.get("key")) == (model, case_of(pair).key) else None
 
 
-def _judge(model: str, pair: PairData, stop: threading.Event) -> tuple[dict[str, Any], Usage]:
-    """The record that now is judge.json, and what it cost."""
+def _judge(model: str, pair: PairData, stop: threading.Event) -> dict[str, Any] | InfraError:
+    """The record that now is judge.json, or the outage that left none."""
     from cooperbench.agents.llm import DEFAULT_CALL_SECONDS, NO_OTHER_RETRIES, Caller, load_litellm, usage_of
 
     def check() -> None:
         if stop.is_set():
             raise Interrupted("stopped")
 
+    def complete() -> Any:
+        return litellm.completion(
+            model=model,
+            messages=messages,
+            temperature=0,
+            max_tokens=_ANSWER_TOKENS,
+            drop_params=True,
+            timeout=DEFAULT_CALL_SECONDS,
+            **NO_OTHER_RETRIES,
+        )
+
     litellm = load_litellm()
     caller = Caller(model, check, lambda _: None)
     case = case_of(pair)
     messages = [{"role": "system", "content": PROMPT}, {"role": "user", "content": case.text}]
-    usage = Usage()
+    usage, answers, label = Usage(), 0, None
     problems: list[str] = []
-    label = None
-    answers = 0
     while answers < ANSWERS:
         started = time.monotonic()
         try:
-            response = caller.ask(
-                lambda: litellm.completion(
-                    model=model,
-                    messages=messages,
-                    temperature=0,
-                    max_tokens=_ANSWER_TOKENS,
-                    drop_params=True,
-                    timeout=DEFAULT_CALL_SECONDS,
-                    **NO_OTHER_RETRIES,
-                )
-            )
+            response = caller.ask(complete)
         except AgentFailure as failure:
             # The material is too long or too foul for it: an outcome, not an outage.
             problems = [f"{failure.status}: {failure}"]
             break
+        except InfraError as error:
+            return error
         answers += 1
         usage += usage_of(response, model, time.monotonic() - started, litellm)
         answer = response.choices[0].message.content or ""
@@ -211,7 +195,7 @@ def _judge(model: str, pair: PairData, stop: threading.Event) -> tuple[dict[str,
         if not problems:
             break
         again = "That does not hold:\n" + "\n".join(problems) + "\nAnswer again, in whole."
-        messages.extend(({"role": "assistant", "content": answer}, {"role": "user", "content": again}))
+        messages += [{"role": "assistant", "content": answer}, {"role": "user", "content": again}]
     record = {
         "schema": SCHEMA,
         "model": model,
@@ -229,7 +213,7 @@ def _judge(model: str, pair: PairData, stop: threading.Event) -> tuple[dict[str,
         "label": label,
     }
     write_json(pair.paths.judgement, record)
-    return record, usage
+    return record
 
 
 def case_of(pair: PairData) -> Case:
@@ -239,7 +223,16 @@ def case_of(pair: PairData) -> Case:
     sources |= {f"patch:{one}": (pair.patch(one) or b"").decode("utf-8", "replace") for one in pair.agent_ids}
     sources |= {f"tests:{name}": text for name, text in pair.test_outputs().items()}
     mark = hashlib.sha256("\0".join(sources.values()).encode("utf-8", "surrogatepass")).hexdigest()[:12]
-    parts = [_facts(pair)]
+    agents = [
+        f"{agent.agent_id}: feature {', '.join(map(str, agent.feature_ids))}, ended as {agent.status}, "
+        f"its patch alone {'passes' if agent.success else 'fails'} its own tests"
+        for agent in pair.agents
+    ]
+    runs = mapping(mapping(pair.evaluation, "merged"), "features")
+    failed = [feature for feature in runs if mapping(runs, feature).get("success") is False]
+    merge = f"Merge: {pair.merge_status}; conflicting files: {', '.join(pair.conflicting_files) or 'none'}"
+    fails = f"Features whose tests fail on the merge: {', '.join(failed) or 'none'}"
+    parts = ["\n".join([f"Pair: {pair.label}", *agents, merge, fails])]
     left = _CONVERSATION_CHARACTERS
     for name, text in sources.items():
         kind = name.partition(":")[0]
@@ -250,23 +243,9 @@ def case_of(pair: PairData) -> Case:
             shown = _cut(text, _PATCH_CHARACTERS) if kind == "patch" else text[-_TEST_CHARACTERS:]
         parts.append(f"=== {name} {titles.get(name, '')}{mark} ===\n{shown}\n=== end {mark} ===")
     # Lone surrogates, from bytes that were no UTF-8, cannot be sent.
-    return Case("\n\n".join(parts).encode("utf-8", "replace").decode(), sources)
-
-
-def _facts(pair: PairData) -> str:
-    lines = [f"Pair: {pair.label}"]
-    lines += [
-        f"{agent.agent_id}: feature {', '.join(map(str, agent.feature_ids))}, ended as {agent.status}, "
-        f"its patch alone {'passes' if agent.success else 'fails'} its own tests"
-        for agent in pair.agents
-    ]
-    lines.append(
-        f"Merge: {pair.merge_status}; conflicting files: {', '.join(pair.conflicting_files) or 'none'}"
-    )
-    runs = mapping(mapping(pair.evaluation, "merged"), "features")
-    failed = [feature for feature in runs if mapping(runs, feature).get("success") is False]
-    lines.append(f"Features whose tests fail on the merge: {', '.join(failed) or 'none'}")
-    return "\n".join(lines)
+    whole = "\n\n".join(parts).encode("utf-8", "replace").decode()
+    key = hashlib.sha256("\0".join((PROMPT_VERSION, PROMPT, whole)).encode()).hexdigest()
+    return Case(whole, sources, key)
 
 
 def _cut(text: str, most: int) -> str:

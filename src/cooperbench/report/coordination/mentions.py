@@ -1,11 +1,6 @@
 """What messages name and what patches touch: files, functions and lines.
 
-Names are recognised by their form, whatever language a message is written in:
-
-- a file: a path or file name with a known ending; in backticks also any path that a patch changes;
-- a symbol: an identifier in backticks, one with `()` behind it, snake_case, camelCase, `Class.member`, `a::b`;
-- lines: `a.py:12`, `a.py:12-30`, `a.py#L12-L30`, or a range with at most a word or two between it and the file.
-
+Names are recognised by their form, whatever language a message is written in; docs/coordination.md lists the forms.
 What the sender meant (a promise, a question) is not guessed. A patch touches a symbol where it changes its lines, or
 where a changed line contains the name. A plain word in backticks or a camelCase word may be anything, so it counts only
 where a patch touches it; a short file name that fits several changed files does not count.
@@ -64,21 +59,23 @@ _WORDS = re.compile(r"[A-Za-z_$][\w$]*", re.ASCII)
 class Name(NamedTuple):
     kind: Literal["file", "symbol", "lines"]
     name: str
-    """Of `lines`, the file."""
     lines: tuple[int, int] | None = None
     """First and last, in the line numbers of the base."""
     certain: bool = True
     """False: by its form it may be something else."""
 
+    @property
+    def shown(self) -> str:
+        return self.name if self.lines is None else f"{self.name}:{self.lines[0]}-{self.lines[1]}"
+
 
 @dataclass(frozen=True)
 class Touch:
-    """Where a patch touches what was named."""
+    """Where a patch touches what was named: a path, and the line of the patch file, from 1."""
 
     agent_id: str
     path: str
     patch_line: int
-    """Of the patch file, from 1."""
 
 
 @dataclass(frozen=True)
@@ -105,22 +102,21 @@ def mentions_of(messages: Sequence[SentMessage], works: Mapping[str, Work]) -> t
     paths = _paths_by_ending(path for work in works.values() for path in work.paths)
     for message in messages:
         for one in names_in(message.text, paths) if message.sender in works else ():
-            shown = one.name if one.lines is None else "{}:{}-{}".format(one.name, *one.lines)
-            found.setdefault((message.sender, one.kind, shown), (one, []))[1].append(message.sequence)
+            found.setdefault((message.sender, one.kind, one.shown), (one, []))[1].append(message.sequence)
     wanted = frozenset(one.name.rpartition(".")[2] for one, _ in found.values() if one.kind == "symbol")
     patches = {agent_id: _Patch(work, wanted) for agent_id, work in works.items() if work.usable}
     mentions = []
-    for (sender, kind, shown), (one, numbers) in found.items():
+    for (sender, *_), (one, numbers) in found.items():
         touches = tuple(touch for patch in patches.values() if (touch := patch.touch(one)))
-        is_ambiguous = kind != "symbol" and len(paths.get(one.name, ())) > 1
+        is_ambiguous = one.kind != "symbol" and len(paths.get(one.name, ())) > 1
         if is_ambiguous or not (one.certain or touches):
             continue
         touching = {touch.agent_id for touch in touches}
         others = patches.keys() - {sender}
         by_sender = sender in touching if sender in patches else None
         by_other = bool(others & touching) if others else None
-        numbers = list(dict.fromkeys(numbers))
-        mentions.append(Mention(sender, tuple(numbers), one.kind, shown, by_sender, by_other, touches))
+        unique = tuple(dict.fromkeys(numbers))
+        mentions.append(Mention(sender, unique, one.kind, one.shown, by_sender, by_other, touches))
     return tuple(mentions)
 
 

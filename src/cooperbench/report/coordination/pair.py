@@ -84,9 +84,7 @@ def coordination(pair: PairData, files: PairFiles | None = None) -> Coordination
     problems = [*files.problems]
     problems += [f"{agent_id}: no readable patch" for agent_id, work in works.items() if not work.usable]
     problems += [
-        f"{agent_id}: no trajectory"
-        for agent_id, one in files.trajectories.items()
-        if not (one.record or one.entries)
+        f"{agent_id}: no trajectory" for agent_id, one in files.trajectories.items() if not one.entries
     ]
     if not conversation.complete:
         problems.append("there is no usable conversation.json: only messages that were received are known")

@@ -1,20 +1,20 @@
 """The page while runs go on: served on this machine only, read-only, made anew when files change.
 
 Anyone who can connect to the port can read the runs, so it listens on 127.0.0.1, and answers only requests whose Host
-says so too: another site that lets its name point here (DNS rebinding) gets nothing. Paths are looked up among the
-files of the runs; none is taken from a request.
+says so too: another site that lets its name point here (DNS rebinding) gets nothing. No path is taken from a request.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 import sys
 import threading
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from cooperbench.errors import UserError
 from cooperbench.report.loading import load_run
@@ -62,14 +62,6 @@ class LiveRuns:
                 overview = make_overview(runs) | {"tag": tag, "mode": "live"}
                 self._shown = Shown(tag, runs, overview, tuple(numbered_pairs(runs)))
             return self._shown
-
-    def detail(self, number: int) -> tuple[str, PairData] | None:
-        """A pair and the tag of all its files; None where there is no such number."""
-        pairs = self.now().pairs
-        if not 0 <= number < len(pairs):
-            return None
-        folder = pairs[number].paths.folder
-        return _tag(sorted(folder.rglob("*"))), pairs[number]
 
 
 def _overview_files(root: Path) -> Iterable[Path]:
@@ -121,36 +113,23 @@ class _Handler(BaseHTTPRequestHandler):
         if self.headers.get("Host") not in (f"{ADDRESS}:{port}", f"localhost:{port}"):
             return self._refuse(HTTPStatus.FORBIDDEN)
         try:
-            return self._answer(unquote(urlsplit(self.path).path))
+            return self._answer(urlsplit(self.path).path)
         except (UserError, FileNotFoundError):
             # A run or a file was moved away while it was being read; the page asks again.
             return self._refuse(HTTPStatus.SERVICE_UNAVAILABLE)
 
     def _answer(self, path: str) -> None:
+        shown = self.server.runs.now()
         if path == "/":
-            return self._page()
+            page = document(title_of(shown.runs), shown.overview, "live")
+            return self._send(page.encode(), "text/html; charset=utf-8")
         if path == "/overview":
-            return self._overview()
-        if path.startswith("/detail/") and path[8:].isdecimal():
-            return self._detail(int(path[8:]))
-        return self._refuse(HTTPStatus.NOT_FOUND)
-
-    def _page(self) -> None:
-        shown = self.server.runs.now()
-        self._send(
-            document(title_of(shown.runs), shown.overview, "live").encode(), "text/html; charset=utf-8"
-        )
-
-    def _overview(self) -> None:
-        shown = self.server.runs.now()
-        self._json(shown.tag, lambda: shown.overview)
-
-    def _detail(self, number: int) -> None:
-        found = self.server.runs.detail(number)
-        if found is None:
+            return self._json(shown.tag, lambda: shown.overview)
+        number = path.removeprefix("/detail/")
+        if not re.fullmatch("[0-9]{1,9}", number) or int(number) >= len(shown.pairs):
             return self._refuse(HTTPStatus.NOT_FOUND)
-        tag, pair = found
-        return self._json(tag, lambda: pair_detail(pair)[0])
+        pair = shown.pairs[int(number)]
+        return self._json(_tag(sorted(pair.paths.folder.rglob("*"))), lambda: pair_detail(pair)[0])
 
     def _json(self, tag: str, make: Callable[[], dict[str, Any]]) -> None:
         if self.headers.get("If-None-Match") == tag:
