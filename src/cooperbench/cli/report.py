@@ -85,13 +85,13 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _coordination_json(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    from cooperbench.report.coordination.run import coordination_of_run
+    from cooperbench.report.coordination.measures import coordination_of_run
 
     return [{"run": run.name, **coordination_of_run(run.pairs).to_json()} for run in runs]
 
 
 def _coordination_tables(runs: Sequence[Run]) -> list[Table]:
-    from cooperbench.report.coordination.run import coordination_of_run, coordination_tables
+    from cooperbench.report.coordination.measures import coordination_of_run, coordination_tables
 
     return [table for run in runs for table in coordination_tables(run.name, coordination_of_run(run.pairs))]
 

@@ -71,14 +71,11 @@ def test_saying_it_again_is_repetition_in_other_words_it_is_not() -> None:
     ]
 
 
-def test_words_to_somebody_who_has_finished_are_told_from_words_that_were_just_not_read() -> None:
-    talk = Conversation(
-        (message(1, 1, "a", 10, 11), message(2, 1, "b", 20), message(3, 1, "c", 30), message(4, 2, "d", 30))
-    )
-    late = never_shown(talk, {"agent1": None, "agent2": at(25)})
-    assert [(one.message, one.after_end) for one in late] == [(2, False), (3, True), (4, False)]
+def test_messages_that_were_not_delivered_are_never_shown() -> None:
+    talk = Conversation((message(1, 1, "a", 10, 11), message(2, 1, "b", 20), message(3, 2, "c", 30)))
+    assert [(one.message, one.recipient) for one in never_shown(talk)] == [(2, "agent2"), (3, "agent1")]
     old = Conversation((SentMessage(1, "agent1", "agent2", "hello", at(10)),))
-    assert never_shown(old, {"agent2": at(0)}) == []
+    assert never_shown(old) == []
 
 
 TEXTS = st.one_of(st.text(max_size=80), st.sampled_from(["is it?", "yes", "a b c d", "a b c d e", "?" * 50]))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from cooperbench.report.coordination.pair import coordination
-from cooperbench.report.coordination.run import coordination_of_run, coordination_tables
+from cooperbench.report.coordination.measures import coordination, coordination_of_run, coordination_tables
 from cooperbench.report.loading import load_run
 from tests.report.factory import Style, Talk, layout, share, write_run
 
@@ -76,9 +76,8 @@ def test_every_kind_of_pair_is_looked_at_and_is_json(tmp_path: Path, kind: Kind,
     found = coordination(pair)
     assert pair.loss == loss
     assert bool(found.problems) == (kind in ("error", "killed", "missing"))
-    content = json.loads(json.dumps(found.to_json()))
-    assert content["schema"] == "cooperbench.coordination/3"
-    assert content["messages"] == sum(agent["sent"] for agent in content["agents"])
+    content = json.loads(json.dumps(asdict(found)))
+    assert found.messages == sum(agent["sent"] for agent in content["agents"])
 
 
 def test_a_solo_pair_has_a_loss_and_no_cooperation(tmp_path: Path) -> None:
@@ -96,7 +95,7 @@ def test_broken_files_are_problems_and_never_tracebacks(tmp_path: Path, content:
     pair.paths.agent("agent2").patch.write_bytes(content)
     found = coordination(pair)
     assert found.problems
-    json.dumps(found.to_json())
+    json.dumps(asdict(found))
 
 
 def test_commands_that_call_for_messages_count_and_those_that_name_them_do_not(tmp_path: Path) -> None:
@@ -140,9 +139,7 @@ def test_a_run_adds_up(tmp_path: Path) -> None:
     assert found.measure("step_share").estimate.value == 0.5
     first = found.measure("first_message_names_own_work").estimate
     assert (first.value, first.n, first.clusters) == (1.0, 2 * found.n, 4)
-    assert sum(file.pairs for file in found.conflicts) == sum(
-        pair.merge_status == "conflict" for pair in run.of("coop")
-    )
+    assert sum(found.conflicts.values()) == sum(pair.merge_status == "conflict" for pair in run.of("coop"))
     content = json.loads(json.dumps(found.to_json()))
     assert [len(content["pairs"]), content["n"], content["loss"]] == [found.n, found.n, found.loss]
     split, *_ = coordination_tables(run.name, found)
@@ -175,7 +172,7 @@ def test_a_run_without_pairs_has_no_numbers_and_says_so(tmp_path: Path) -> None:
     run = load_run(tmp_path, "r")
     found = coordination_of_run(run.pairs)
     messages = found.measure("messages").estimate
-    assert (found.n, messages.value, messages.note) == (0, None, "no pairs")
+    assert (found.n, messages.value, messages.n) == (0, None, 0)
     (table,) = coordination_tables(run.name, found)
     assert list(table.notes) == ["no coop pair with a result"]
 

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cooperbench.report.records import mapping, number, parse_time
+from cooperbench.report.records import mapping, number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -74,8 +74,6 @@ class UnreadMessage:
 
     message: int
     recipient: str
-    after_end: bool
-    """It was sent after the recipient's last action."""
 
 
 def activity_of(
@@ -179,21 +177,10 @@ def _jaccard(one: frozenset[str], other: frozenset[str]) -> float:
     return common / (small + large - common)
 
 
-def never_shown(conversation: Conversation, last_acts: Mapping[str, object]) -> list[UnreadMessage]:
-    """Messages without a delivery; none where the record does not tell of deliveries. `last_acts`: times by agent."""
+def never_shown(conversation: Conversation) -> list[UnreadMessage]:
+    """Messages without a delivery, as a rule because the recipient took no further step; none where the record does not
+    tell of deliveries."""
     if not conversation.complete or all(one.sender_step is None for one in conversation.messages):
         return []
-    found = []
-    for one in conversation.messages:
-        if one.delivered_at is None:
-            sent, ended = parse_time(one.timestamp), parse_time(last_acts.get(one.recipient))
-            after_end = sent is not None and ended is not None and sent >= ended
-            found.append(UnreadMessage(one.sequence, one.recipient, after_end))
-    return found
-
-
-def last_act(trajectory: Trajectory, record: Mapping[str, Any]) -> object:
-    """The time when an agent did something for the last time, its end where no entry tells."""
-    times = [entry.get("timestamp") for entry in trajectory.entries[-3:]]
-    known = [time for time in times if parse_time(time) is not None]
-    return known[-1] if known else record.get("ended_at")
+    unread = (one for one in conversation.messages if one.delivered_at is None)
+    return [UnreadMessage(one.sequence, one.recipient) for one in unread]

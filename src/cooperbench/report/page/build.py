@@ -28,7 +28,7 @@ from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from cooperbench.errors import UserError
-from cooperbench.report.coordination.run import coordination_of_run
+from cooperbench.report.coordination.measures import coordination_of_run
 from cooperbench.report.page.overview import make_overview, numbered_pairs, series_of, title_of
 from cooperbench.report.page.pair_detail import pair_detail
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from cooperbench.report.coordination.pair import Coordination
+    from cooperbench.report.coordination.measures import Coordination
     from cooperbench.report.loading import Run
     from cooperbench.report.records import PairData
 

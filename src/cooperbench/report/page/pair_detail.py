@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from cooperbench.report.coordination.pair import PairFiles, coordination
+from cooperbench.report.coordination.measures import PairFiles, coordination
 from cooperbench.report.page.overview import outcome_of
 from cooperbench.report.records import mapping, read_bytes, read_object, seconds_between, text_or_none
 from cooperbench.report.states import ENDED, suspicious_text, unsound_text
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
     from cooperbench.report.coordination.changes import ChangedFile, Hunk, Work
-    from cooperbench.report.coordination.pair import Coordination
+    from cooperbench.report.coordination.measures import Coordination
     from cooperbench.report.records import PairData, SentMessage
 
 MOST_CHARACTERS = 12_000

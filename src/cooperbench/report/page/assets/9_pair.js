@@ -111,7 +111,7 @@ function coordinationRows(found) {
     ["tokens on messages", each("token_share"), []],
     counted("questions", found.questions.map((one) => at(one.message, one.text))),
     counted("repetitions", found.repetitions.map((one) => at(one.message, `says message ${one.earlier} again`))),
-    counted("never shown to the partner", found.never_shown.map((one) => at(one.message, `${one.recipient} ${one.after_end ? "had finished" : "took no further step"}`))),
+    counted("never shown to the partner", found.never_shown.map((one) => at(one.message, `${one.recipient} took no further step`))),
     counted("named, and touched by the sender", named((one) => one.touched_by_sender)),
     counted("named, and touched only by the other", named((one) => one.touched_by_other && !one.touched_by_sender)),
     counted("named, and touched by nobody", named((one) => !one.touches.length)),

@@ -1,13 +1,19 @@
-"""Coordination over the pairs of a run: means and shares with units, n and intervals over tasks; as tables too."""
+"""How the agents of a pair worked together, with the evidence; and over the pairs of a run: means and shares with
+units, n and intervals over tasks. Every number is defined in docs/coordination.md.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict, dataclass, replace
+from itertools import combinations
 from typing import TYPE_CHECKING, Any, get_args
 
-from cooperbench.report.coordination.pair import coordination
+from cooperbench.report.coordination.changes import overlap_of, read_work
+from cooperbench.report.coordination.mentions import mentions_of
+from cooperbench.report.coordination.messages import activity_of, never_shown, questions_in, repetitions_in
 from cooperbench.report.formatting import Table, decimal_text, first_lines, rate_text
+from cooperbench.report.records import mapping
 from cooperbench.report.states import ENDED, Loss
 from cooperbench.report.statistics import Estimate, Observation, cluster_of, mean
 from cooperbench.text import plural
@@ -15,12 +21,12 @@ from cooperbench.text import plural
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from cooperbench.report.coordination.pair import Coordination
+    from cooperbench.report.coordination.changes import Overlap
+    from cooperbench.report.coordination.mentions import Mention
+    from cooperbench.report.coordination.messages import Activity, Question, Repetition, UnreadMessage
     from cooperbench.report.records import PairData, PairKey
 
 SCHEMA = "cooperbench.run_coordination/3"
-
-
 _MEASURES = {
     "messages": ("messages in a pair", "pairs"),
     "step_share": ("steps spent on messages", "agents"),
@@ -31,7 +37,6 @@ _MEASURES = {
     "questions": ("questions in a pair", "pairs"),
     "repeated_messages": ("repeated messages", "messages"),
     "messages_never_shown": ("messages that were never read", "messages"),
-    "messages_to_finished": ("messages to a finished partner", "messages"),
     "names": ("names of code in a pair's messages", "pairs"),
     "names_touched_by_sender": ("named and touched by the sender", "names"),
     "names_touched_by_other": ("named and touched by the other", "names"),
@@ -51,13 +56,85 @@ _COUNTS = {
 """The others are shares, between 0 and 1."""
 
 
+class PairFiles:
+    """The large files of a pair, read once."""
+
+    def __init__(self, pair: PairData) -> None:
+        self.conversation = pair.conversation()
+        self.trajectories = {agent_id: pair.trajectory(agent_id) for agent_id in pair.agent_ids}
+        self.works = {agent_id: read_work(agent_id, pair.patch(agent_id)) for agent_id in pair.agent_ids}
+        self.problems = [*self.conversation.problems]
+        for agent_id, one in self.trajectories.items():
+            self.problems += [f"{agent_id}: {line}" for line in one.problems]
+
+
+@dataclass(frozen=True)
+class Coordination:
+    """Of one pair. Lists are in the order of messages, agents or patches; empty where there was nothing."""
+
+    agents: tuple[Activity, ...]
+    questions: tuple[Question, ...]
+    repetitions: tuple[Repetition, ...]
+    never_shown: tuple[UnreadMessage, ...]
+    mentions: tuple[Mention, ...]
+    overlaps: tuple[Overlap, ...]
+    """One per two agents with a readable patch; empty in solo."""
+    messages_known: bool
+    """False: there is no usable conversation.json, and more may have been sent than is seen here."""
+    problems: tuple[str, ...]
+    """What could not be read, a line each: what is missing here is not zero."""
+
+    @property
+    def messages(self) -> int:
+        return sum(agent.sent for agent in self.agents)
+
+    @property
+    def named_files(self) -> frozenset[str]:
+        """Files in somebody's patch that a message names."""
+        named = (mention for mention in self.mentions if mention.kind == "file")
+        return frozenset(touch.path for mention in named for touch in mention.touches)
+
+    def names_own_work_first(self, agent: Activity) -> bool:
+        """Does its first message name something that its own patch touches?"""
+        own = (one for one in self.mentions if one.sender == agent.agent_id and one.touched_by_sender)
+        return any(agent.first_message in one.messages for one in own)
+
+
+def coordination(pair: PairData, files: PairFiles | None = None) -> Coordination:
+    """What trajectories, conversation and patches show. Never raises for their content."""
+    files = files or PairFiles(pair)
+    conversation, works = files.conversation, files.works
+    records = {agent_id: mapping(mapping(pair.result, "agents"), agent_id) for agent_id in pair.agent_ids}
+    conflicting = frozenset(pair.conflicting_files) if pair.verdicts else None
+    readable = [work for work in works.values() if work.usable]
+    problems = [*files.problems]
+    problems += [f"{agent_id}: no readable patch" for agent_id, work in works.items() if not work.usable]
+    problems += [
+        f"{agent_id}: no trajectory" for agent_id, one in files.trajectories.items() if not one.entries
+    ]
+    if not conversation.complete:
+        problems.append("there is no usable conversation.json: only messages that were received are known")
+    return Coordination(
+        tuple(
+            activity_of(records[agent_id], one, conversation.messages)
+            for agent_id, one in files.trajectories.items()
+        ),
+        tuple(questions_in(conversation.messages)),
+        tuple(repetitions_in(conversation.messages)),
+        tuple(never_shown(conversation)),
+        mentions_of(conversation.messages, works),
+        tuple(overlap_of(first, second, conflicting) for first, second in combinations(readable, 2)),
+        conversation.complete,
+        tuple(problems),
+    )
+
+
 def _values(pair: Coordination) -> dict[str, Sequence[float | None]]:
     """A pair's values of each measure; None where one is not known. What is not on record is not zero."""
     agents, overlaps, named = pair.agents, pair.overlaps, pair.named_files
     writers = [agent for agent in agents if agent.sent]
     compared = [one for one in pair.mentions if None not in (one.touched_by_sender, one.touched_by_other)]
     messages = range(pair.messages)
-    late = sum(message.after_end for message in pair.never_shown)
     of_messages: dict[str, Sequence[float | None]] = {
         "messages": [pair.messages],
         "agents_that_wrote": [agent.sent > 0 for agent in agents],
@@ -72,7 +149,6 @@ def _values(pair: Coordination) -> dict[str, Sequence[float | None]]:
         "token_share": [agent.token_share for agent in agents],
         "repeated_messages": [at < len(pair.repetitions) for at in messages],
         "messages_never_shown": [at < len(pair.never_shown) for at in messages],
-        "messages_to_finished": [at < late for at in messages],
         "names_touched_by_sender": [bool(one.touched_by_sender) for one in compared],
         "names_touched_by_other": [bool(one.touched_by_other) for one in compared],
         "names_not_touched": [not one.touches for one in compared],
@@ -111,16 +187,6 @@ class Measure:
 
 
 @dataclass(frozen=True)
-class ConflictedFile:
-    """A file in which patches of a task could not be merged."""
-
-    repo: str
-    task_id: int
-    path: str
-    pairs: int
-
-
-@dataclass(frozen=True)
 class RunCoordination:
     """Of the coop pairs of a run that have been run to their end."""
 
@@ -133,15 +199,15 @@ class RunCoordination:
     measures: tuple[Measure, ...]
     loss: dict[Loss, int]
     """Pairs with a verdict, by how they ended."""
-    conflicts: tuple[ConflictedFile, ...]
-    """The most frequent first."""
+    conflicts: dict[str, int]
+    """Pairs that conflict in a file, the most frequent first."""
     problems: tuple[str, ...]
     pairs: tuple[tuple[PairKey, Coordination], ...]
     """Those that were looked at."""
 
     def to_json(self) -> dict[str, Any]:
         """All of it, with the evidence of every pair."""
-        pairs = [{**asdict(key), **one.to_json()} for key, one in self.pairs]
+        pairs = [{**asdict(key), "messages": one.messages, **asdict(one)} for key, one in self.pairs]
         return {"schema": SCHEMA, **asdict(replace(self, pairs=())), "pairs": pairs}
 
     def measure(self, name: str) -> Measure:
@@ -156,7 +222,9 @@ def coordination_of_run(
     ended = [pair for pair in coop if pair.state in ENDED]
     looked = tuple((pair.key, look(pair)) for pair in ended)
     values = [(key, _values(one)) for key, one in looked]
-    conflicts = Counter((*cluster_of(pair.key), path) for pair in ended for path in pair.conflicting_files)
+    conflicts = Counter(
+        f"{pair.key.repo}/task{pair.key.task_id} {path}" for pair in ended for path in pair.conflicting_files
+    )
     losses = [pair.loss for pair in coop]
     kinds: tuple[Loss, ...] = get_args(Loss)
     return RunCoordination(
@@ -168,10 +236,7 @@ def coordination_of_run(
             for name in _MEASURES
         ),
         {kind: losses.count(kind) for kind in kinds},
-        tuple(
-            ConflictedFile(*place, count)
-            for place, count in sorted(conflicts.items(), key=lambda item: (-item[1], item[0]))
-        ),
+        dict(conflicts.most_common()),
         tuple(f"{key.label}: {line}" for key, one in looked for line in one.problems),
         looked,
     )
@@ -184,8 +249,6 @@ def _measure(name: str, values: Iterable[tuple[PairKey, float | None]]) -> Measu
     if estimate.low is not None and estimate.low < 0.0:
         # Nothing that is measured here can be negative.
         estimate = replace(estimate, low=0.0)
-    if not known:
-        estimate = replace(estimate, note=f"no {unit}")
     return Measure(name, title, unit, name not in _COUNTS, estimate)
 
 
@@ -214,9 +277,7 @@ def coordination_tables(run_name: str, found: RunCoordination) -> Iterator[Table
         if one.touched_by_other and one.touched_by_sender is False
         for touch in one.touches
     ]
-    conflicts = [
-        f"{one.repo}/task{one.task_id} {one.path}: {plural(one.pairs, 'pair')}" for one in found.conflicts
-    ]
+    conflicts = [f"{place}: {plural(pairs, 'pair')}" for place, pairs in found.conflicts.items()]
     for title, lines in (
         ("Named in a message, touched only by the other", elsewhere),
         ("Conflicts by file", conflicts),
