@@ -139,7 +139,7 @@ def other_model(document: Document) -> None:
     ("change", "in_itself", "against_logs"),
     [
         (lie, None, 'state is "passed" in the submission, "failed" in the logs'),
-        (claim_all, "complete is true, of its pairs it would be False", "complete is true"),
+        (claim_all, "complete is true, which its pairs do not say", "complete is true"),
         (take_away, None, "f1_f3 is null in the submission, {"),
         (other_model, None, 'configuration.model_name is "gpt-5" in the submission, "gpt-4o" in the logs'),
     ],

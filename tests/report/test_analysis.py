@@ -13,7 +13,7 @@ from cooperbench.report.compare import check_same_dataset, compare_sides, sides_
 from cooperbench.report.difficulty import analyse_difficulty, area
 from cooperbench.report.formatting import print_tables
 from cooperbench.report.loading import Run, load_run
-from cooperbench.report.page.overview import make_overview
+from cooperbench.report.page.content import make_overview
 from cooperbench.report.text_report import analysis_tables
 from tests.report.factory import Kind, Style, keys_of, layout, write_run
 

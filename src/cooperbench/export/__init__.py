@@ -16,6 +16,7 @@ from xml.etree import ElementTree as ET
 
 from cooperbench.errors import UserError
 from cooperbench.report.records import mapping, number, parse_time, text_or_none
+from cooperbench.report.rows import csv_bytes, pair_rows, parquet_bytes
 from cooperbench.report.states import STATES, suspicious_text, unsound_text
 from cooperbench.storage import write_bytes
 from cooperbench.text import names_for_error
@@ -97,15 +98,11 @@ def _format(name: str) -> Format:
 
 def write_csv(run: Run, target: Path) -> Exported:
     """The same rows as `cooperbench report --csv`."""
-    from cooperbench.report.rows import csv_bytes, pair_rows
-
     write_bytes(target, csv_bytes(pair_rows([run])))
     return Exported([target], [])
 
 
 def write_parquet(run: Run, target: Path) -> Exported:
-    from cooperbench.report.rows import pair_rows, parquet_bytes
-
     write_bytes(target, parquet_bytes(pair_rows([run])))
     return Exported([target], [])
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from cooperbench._version import __version__
@@ -60,7 +61,7 @@ def pair_documents(run_name: str, pair: PairData) -> dict[str, Document]:
         return {}
     agents = {agent_id: _agent_document(one, session_id, agent_id) for agent_id, one in found.items()}
     accounts = summed_accounts(_accounts(one) for one in found.values())
-    documents = {"pair": _pair_document(pair, session_id, list(agents.values()), accounts), **agents}
+    documents = {"pair": _pair_document(pair, session_id, agents, accounts), **agents}
     # Unpaired surrogates, from bytes that were no UTF-8, are no text to strict readers.
     text = _SURROGATES.sub("\ufffd", json.dumps(documents, ensure_ascii=False))
     readable: dict[str, Document] = json.loads(text)
@@ -86,57 +87,43 @@ def _agent_document(trajectory: Mapping[str, Any], session_id: str, agent_id: st
 
 
 def _pair_document(
-    pair: PairData, session_id: str, agents: Sequence[Document], accounts: Mapping[str, Any]
+    pair: PairData, session_id: str, agents: Mapping[str, Document], accounts: Mapping[str, Any]
 ) -> Document:
-    features = ", ".join(map(str, pair.key.features))
-    work = "one agent does all of them" if pair.setting == "solo" else "one agent for each, at the same time"
-    task = f"CooperBench: {pair.key.repo}, task {pair.key.task_id}, features {features}"
+    key = pair.key
+    task = f"CooperBench: {key.repo}, task {key.task_id}, features {', '.join(map(str, key.features))}"
     calls, results = [], []
-    for agent in agents:
+    for name, agent in agents.items():
         extra = agent["extra"]
-        name = extra["agent_id"]
         arguments = {"agent_id": name, "feature_ids": extra["feature_ids"], **agent["agent"]}
         calls.append({"tool_call_id": name, "function_name": "start_agent", "arguments": arguments})
-        content = str(extra["status"]) + (f": {extra['error']}" if extra["error"] else "")
         reference = {"trajectory_id": agent["trajectory_id"], "session_id": session_id}
-        results.append({"source_call_id": name, "content": content, "subagent_trajectory_ref": [reference]})
-    steps = [
-        {
-            "step_id": 1,
-            "source": "system",
-            "message": f"{task}; setting {pair.setting}: {work}, in a sandbox of its own.",
-        },
-        {
-            "step_id": 2,
-            "source": "agent",
-            "message": "Start the agents and wait for them.",
-            "llm_call_count": 0,
-            "tool_calls": calls,
-            "observation": {"results": results},
-        },
-    ]
+        content = {"content": f"{extra['status']}: {extra['error'] or 'no error'}"}
+        results.append({"source_call_id": name, **content, "subagent_trajectory_ref": [reference]})
+    start = {"message": "Start the agents and wait for them.", "llm_call_count": 0, "tool_calls": calls}
+    messages = pair.conversation().messages
     return {
         "schema_version": SCHEMA_VERSION,
         "session_id": session_id,
         "trajectory_id": session_id,
         "agent": {"name": "cooperbench", "version": str((pair.result or {}).get("version") or __version__)},
-        "steps": steps,
-        "final_metrics": _metrics(accounts, len(steps)),
+        "steps": [
+            {"step_id": 1, "source": "system", "message": f"{task}; setting {pair.setting}."},
+            {"step_id": 2, "source": "agent", **start, "observation": {"results": results}},
+        ],
+        "final_metrics": _metrics(accounts, 2),
         "extra": {
             "setting": pair.setting,
-            "repo": pair.key.repo,
-            "task_id": pair.key.task_id,
-            "features": pair.key.features,
+            **asdict(key),
             "state": pair.state,
             "verdicts": pair.verdicts._asdict() if pair.verdicts else None,
             "unsound": pair.unsound,
             "suspicious": pair.suspicious,
             "conversation": [
                 {"from": one.sender, "to": one.recipient, "message": one.text, "timestamp": one.timestamp}
-                for one in pair.conversation().messages
+                for one in messages
             ],
         },
-        "subagent_trajectories": list(agents),
+        "subagent_trajectories": list(agents.values()),
     }
 
 

@@ -185,8 +185,8 @@ def verify_submission(path: Path, logs_dir: Path, run: Run | None = None) -> Ver
 
 
 def _integrity(document: Mapping[str, Any], data: bytes) -> Iterator[str]:
-    if document.get("checksum") != (checksum := checksum_of(document)):
-        yield f"its checksum is {_short(document.get('checksum'))}, of its content it would be {checksum}"
+    if document.get("checksum") != checksum_of(document):
+        yield f"its checksum is {_short(document.get('checksum'))}, not that of its content"
     if canonical(document) + b"\n" != data:
         yield "it is not in canonical form: not the bytes that were written"
     pairs = listed(document, "pairs", dict)
@@ -199,7 +199,7 @@ def _integrity(document: Mapping[str, Any], data: bytes) -> Iterator[str]:
     if document.get("totals") != totals_of(pairs):
         yield "totals are not those of its pairs"
     if document.get("complete") is not is_complete(pairs):
-        yield f"complete is {_short(document.get('complete'))}, of its pairs it would be {is_complete(pairs)}"
+        yield f"complete is {_short(document.get('complete'))}, which its pairs do not say"
 
 
 def _comparable(document: Mapping[str, Any]) -> Document:

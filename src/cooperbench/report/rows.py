@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from cooperbench.errors import UserError
 from cooperbench.report.records import number
-from cooperbench.report.states import ENDED, JUDGED, NOT_JUDGED, STATES, VERDICTS, applicable_verdicts
+from cooperbench.report.states import JUDGED, STATES, VERDICTS, applicable_verdicts
 from cooperbench.report.statistics import Estimate, Observation, rate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from cooperbench.models import Setting
     from cooperbench.report import Level, Method
@@ -72,22 +72,6 @@ class RateRow:
     def name(self) -> str:
         return f"{self.run}:{self.setting}"
 
-    @property
-    def finished(self) -> int:
-        """Pairs whose agents came to an end, judged or not: those that the cost is of."""
-        return sum(self.states[state] for state in ENDED)
-
-    @property
-    def left_out(self) -> dict[State, int]:
-        """What has no verdict, by why."""
-        return {state: self.states[state] for state in NOT_JUDGED if self.states[state]}
-
-
-def observations(pairs: Iterable[PairData], verdict: str) -> list[Observation]:
-    """One verdict of all pairs that have it, as zeros and ones."""
-    found = ((pair.key, pair.verdict(verdict)) for pair in pairs)
-    return [Observation(key, float(value)) for key, value in found if value is not None]
-
 
 def rate_rows(runs: Sequence[Run], level: Level = "setting", method: Method = "clustered") -> list[RateRow]:
     """A row for each setting of each run, followed by those of its repositories, or tasks, if asked for."""
@@ -118,7 +102,13 @@ def _rate_row(
     sound = [pair for pair in pairs if not pair.unsound]
 
     def rates(chosen: Sequence[PairData]) -> dict[str, Estimate]:
-        return {name: rate(observations(chosen, name), method) for name in applicable_verdicts(setting)}
+        found = {
+            name: [(pair.key, pair.verdict(name)) for pair in chosen] for name in applicable_verdicts(setting)
+        }
+        return {
+            name: rate([Observation(key, float(value)) for key, value in values if value is not None], method)
+            for name, values in found.items()
+        }
 
     return RateRow(
         run=run,

@@ -16,7 +16,7 @@ from cooperbench.report.formatting import (
     rate_text,
 )
 from cooperbench.report.loading import left_out_lines
-from cooperbench.report.states import STATES, VERDICTS
+from cooperbench.report.states import ENDED, NOT_JUDGED, STATES, VERDICTS
 from cooperbench.text import duration_text, plural
 
 if TYPE_CHECKING:
@@ -89,7 +89,8 @@ def _rate_cells(
 
 def _states(row: RateRow) -> Iterator[str]:
     counted = f"{row.name}: {plural(row.pairs, 'pair')}"
-    left_out = ", ".join(f"{count} {STATES[state].short}" for state, count in row.left_out.items())
+    counts = {state: row.states[state] for state in NOT_JUDGED}
+    left_out = ", ".join(f"{count} {STATES[state].short}" for state, count in counts.items() if count)
     yield (
         f"{counted}, {row.judged} judged ({left_out}: not part of the rates)"
         if left_out
@@ -107,7 +108,7 @@ def _costs(rows: Sequence[RateRow]) -> Table:
         [
             row.name,
             f"${row.cost:.2f}",
-            f"${row.cost / row.finished:.3f}" if row.finished else NOTHING,
+            f"${row.cost / ended:.3f}" if (ended := sum(row.states[state] for state in ENDED)) else NOTHING,
             str(row.tokens),
             str(row.steps),
             str(row.messages),

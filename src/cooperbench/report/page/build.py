@@ -29,8 +29,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from cooperbench.errors import UserError
 from cooperbench.report.coordination.measures import coordination_of_run
-from cooperbench.report.page.overview import make_overview, numbered_pairs, series_of, title_of
-from cooperbench.report.page.pair_detail import pair_detail
+from cooperbench.report.page.content import make_overview, numbered_pairs, pair_detail, series_of, title_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

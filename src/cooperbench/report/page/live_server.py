@@ -19,8 +19,7 @@ from urllib.parse import urlsplit
 from cooperbench.errors import UserError
 from cooperbench.report.loading import load_run
 from cooperbench.report.page.build import document, policy
-from cooperbench.report.page.overview import make_overview, numbered_pairs, title_of
-from cooperbench.report.page.pair_detail import pair_detail
+from cooperbench.report.page.content import make_overview, numbered_pairs, pair_detail, title_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
