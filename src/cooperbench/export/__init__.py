@@ -17,7 +17,7 @@ from xml.etree import ElementTree as ET
 from cooperbench.errors import UserError
 from cooperbench.report.records import mapping, number, parse_time, text_or_none
 from cooperbench.report.rows import csv_bytes, pair_rows, parquet_bytes
-from cooperbench.report.states import STATES, suspicious_text, unsound_text
+from cooperbench.report.states import LOSSES, STATES, suspicious_text, unsound_text
 from cooperbench.storage import write_bytes
 from cooperbench.text import names_for_error
 
@@ -157,8 +157,8 @@ def _case(run: Run, pair: PairData) -> ET.Element:
     elif pair.state in ("error", "broken"):
         error = ET.SubElement(case, "error", type=pair.state, message=reason)
         error.text = xml_text("\n".join(dict.fromkeys([reason, *pair.problems])))
-    elif pair.state == "failed":
-        failure = ET.SubElement(case, "failure", type=str(pair.loss), message=reason)
+    elif pair.state == "failed" and pair.loss:
+        failure = ET.SubElement(case, "failure", type=pair.loss, message=LOSSES[pair.loss].sentence)
         failure.text = xml_text("\n".join(_what_failed(pair)))
     remarks = [f"unsound: {unsound_text(pair.unsound)}"] if pair.unsound else []
     remarks += [f"suspicious: {suspicious_text(one)}" for one in pair.suspicious]

@@ -54,14 +54,13 @@ def submission_of(run: Run) -> Document:
     """The whole document; made anew of the same files it is the same."""
     pairs = [_pair(pair) for pair in run.pairs]
     asked = [
-        {name: _plain(call.get(name)) for name in _ASKED_FOR}
-        for call in listed(run.config, "invocations", dict)
+        {name: call.get(name) for name in _ASKED_FOR} for call in listed(run.config, "invocations", dict)
     ]
     content = {
         "schema": SCHEMA,
         "run": run.name,
         "dataset": {"name": run.dataset[0], "revision": run.dataset[1]},
-        "configuration": {name: _plain(run.config.get(name)) for name in _CONFIGURATION},
+        "configuration": {name: run.config.get(name) for name in _CONFIGURATION},
         # Which pairs the calls were about, each once: the same command again changes nothing.
         "asked_for": [one for place, one in enumerate(asked) if one not in asked[:place]],
         "versions": sorted({version for pair in pairs for version in pair["versions"].values() if version}),
@@ -143,15 +142,6 @@ def _pair(pair: PairData) -> Document:
             if content is not None
         },
     }
-
-
-def _plain(value: object) -> object:
-    """Nothing but what JSON has: config.json may hold anything."""
-    if isinstance(value, list):
-        return [_plain(one) for one in value]
-    if isinstance(value, float):
-        return value if value - value == 0 else None
-    return value if isinstance(value, str | int) else None
 
 
 class Verified(NamedTuple):

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 State = Literal["passed", "failed", "error", "no_reference", "unevaluated", "missing", "broken"]
 Loss = Literal["passed", "capability", "conflict", "integration"]
-"""How a judged pair ended: `failed` is split by the first thing that went wrong."""
 
 
 class Meaning(NamedTuple):
@@ -42,6 +41,21 @@ STATES: Mapping[State, Meaning] = {
         "!", "could not be read", "a file of the pair cannot be read or has no verdict; not scored"
     ),
 }
+LOSSES: Mapping[Loss, Meaning] = {
+    "passed": STATES["passed"],
+    "capability": Meaning(
+        "✗", "failed alone", "a patch fails its own feature's tests, before anything is merged"
+    ),
+    "conflict": Meaning(
+        "⚡", "conflict", "each patch passes alone, git cannot merge them plainly, and the union merge fails"
+    ),
+    "integration": Meaning(
+        "≠",
+        "failed together",
+        "each patch passes alone and they merge, but the merge fails, or its tests did not decide",
+    ),
+}
+"""How a judged pair ended: `failed` is split by the first thing that went wrong."""
 JUDGED: tuple[State, ...] = ("passed", "failed")
 """Those with a verdict: rates are over these."""
 NOT_JUDGED: tuple[State, ...] = tuple(state for state in STATES if state not in JUDGED)

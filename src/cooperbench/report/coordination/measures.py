@@ -7,14 +7,14 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from cooperbench.report.coordination.changes import overlap_of, read_work
 from cooperbench.report.coordination.mentions import mentions_of
 from cooperbench.report.coordination.messages import activity_of, never_shown, questions_in, repetitions_in
 from cooperbench.report.formatting import Table, decimal_text, first_lines, rate_text
 from cooperbench.report.records import mapping
-from cooperbench.report.states import ENDED, Loss
+from cooperbench.report.states import ENDED, LOSSES
 from cooperbench.report.statistics import Estimate, Observation, cluster_of, mean
 from cooperbench.text import plural
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from cooperbench.report.coordination.mentions import Mention
     from cooperbench.report.coordination.messages import Activity, Question, Repetition, UnreadMessage
     from cooperbench.report.records import PairData, PairKey
+    from cooperbench.report.states import Loss
 
 SCHEMA = "cooperbench.run_coordination/3"
 _MEASURES = {
@@ -226,7 +227,6 @@ def coordination_of_run(
         f"{pair.key.repo}/task{pair.key.task_id} {path}" for pair in ended for path in pair.conflicting_files
     )
     losses = [pair.loss for pair in coop]
-    kinds: tuple[Loss, ...] = get_args(Loss)
     return RunCoordination(
         len(looked),
         len(coop) - len(looked),
@@ -235,7 +235,7 @@ def coordination_of_run(
             _measure(name, ((key, value) for key, found in values for value in found[name]))
             for name in _MEASURES
         ),
-        {kind: losses.count(kind) for kind in kinds},
+        {kind: losses.count(kind) for kind in LOSSES},
         dict(conflicts.most_common()),
         tuple(f"{key.label}: {line}" for key, one in looked for line in one.problems),
         looked,
@@ -259,7 +259,7 @@ def coordination_tables(run_name: str, found: RunCoordination) -> Iterator[Table
         return
     yield Table(
         f"Where pairs of {run_name} were lost",
-        ("passed", "failed alone", "conflicted", "failed together", "with a verdict"),
+        (*(one.short for one in LOSSES.values()), "with a verdict"),
         [[str(count) for count in (*found.loss.values(), sum(found.loss.values()))]],
         [f"{found.skipped} without a result left out"] if found.skipped else [],
     )

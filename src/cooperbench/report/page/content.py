@@ -9,7 +9,7 @@ in the logs.
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from cooperbench._version import __version__
 from cooperbench.report.analysis import analyse
@@ -20,10 +20,10 @@ from cooperbench.report.loading import left_out_lines
 from cooperbench.report.records import mapping, read_bytes, read_object, seconds_between, text_or_none
 from cooperbench.report.states import (
     ENDED,
+    LOSSES,
     NOT_JUDGED,
     STATES,
     VERDICTS,
-    Loss,
     Meaning,
     suspicious_text,
     unsound_text,
@@ -50,20 +50,7 @@ SCHEMA = "cooperbench.page/2"
 _MOST_PROBLEMS = 2_000
 _MOST_ERROR_CHARACTERS = 300
 OUTCOMES: dict[str, Meaning] = {
-    "passed": STATES["passed"],
-    "capability": Meaning(
-        "✗", "failed alone", "a patch fails its own feature's tests, before anything is merged"
-    ),
-    "conflict": Meaning(
-        "⚡",
-        "conflict",
-        "each patch passes alone, but they conflict in a plain git merge, and the union merge fails",
-    ),
-    "integration": Meaning(
-        "≠",
-        "failed together",
-        "each patch passes alone and they merge, but the merge fails tests, or they did not decide",
-    ),
+    **LOSSES,
     "running": Meaning("▸", "running", "the agents are at work"),
     **{state: STATES[state] for state in NOT_JUDGED},
 }
@@ -101,9 +88,7 @@ def make_overview(runs: Sequence[Run]) -> dict[str, Any]:
         "schema": SCHEMA,
         "version": __version__,
         "time": utc_now(),
-        "outcomes": {
-            name: {**one._asdict(), "judged": name in get_args(Loss)} for name, one in OUTCOMES.items()
-        },
+        "outcomes": {name: {**one._asdict(), "judged": name in LOSSES} for name, one in OUTCOMES.items()},
         "verdicts": dict(VERDICTS),
         "labels": {**CAUSES, **SYMPTOMS},
         "series": [{"id": side.label, "run": side.run.name, "setting": side.setting} for side in series],
