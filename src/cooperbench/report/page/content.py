@@ -50,7 +50,7 @@ SCHEMA = "cooperbench.page/2"
 _MOST_PROBLEMS = 2_000
 _MOST_ERROR_CHARACTERS = 300
 OUTCOMES: dict[str, Meaning] = {
-    **LOSSES,
+    **{str(loss): one for loss, one in LOSSES.items()},
     "running": Meaning("▸", "running", "the agents are at work"),
     **{state: STATES[state] for state in NOT_JUDGED},
 }
