@@ -151,8 +151,8 @@ def test_pairs_of_earlier_calls_stay_in_the_summary_and_stray_folders_do_not_mat
         (paths.root / stray).mkdir(parents=True)
     part = save_summary(paths, {"coop": [later]})["settings"]["coop"]
     assert [(line["task_id"], line["features"], line["state"]) for line in part["results"]] == [
-        (2, (1, 2), "unevaluated"),
-        (10, (2, 10), "missing"),
+        (2, [1, 2], "unevaluated"),
+        (10, [2, 10], "missing"),
     ]
 
 

@@ -250,7 +250,9 @@ class PairData:
                 problem = "conversation.json has messages that cannot be read"
             messages = [_message(place, line) for place, line in enumerate(lines, 1)]
             ordered = tuple(sorted(messages, key=lambda one: one.sequence))
-            return Conversation(ordered, "messages" in content, (problem,) if problem else ())
+            return Conversation(
+                ordered, isinstance(content.get("messages"), list), (problem,) if problem else ()
+            )
         nothing_sent = self.setting == "solo" or (self.result or {}).get("messages") == 0
         if problem is None and self.result is not None and nothing_sent:
             return Conversation()

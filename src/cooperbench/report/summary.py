@@ -127,6 +127,7 @@ def _line(pair: PairData) -> dict[str, Any]:
     merged = mapping(evaluation, "merged")
     return {
         **asdict(pair.key),
+        "features": list(pair.key.features),
         "state": pair.state,
         "individual_success": flag(evaluation, "individual_success"),
         "merge_success": flag(evaluation, "merge_success"),

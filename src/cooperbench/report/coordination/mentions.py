@@ -32,7 +32,7 @@ _FILE = rf"(?:\.{{0,2}}/)?(?:[\w@+-]{{1,80}}[./]){{1,24}}(?:{_ENDINGS})(?![\w/])
 _IDENTIFIER = r"[A-Za-z_$][\w$]{0,80}"
 _DOTTED = rf"{_IDENTIFIER}(?:(?:\.|::|#){_IDENTIFIER}){{0,6}}"
 _NAME = re.compile(
-    rf"`(?P<ticked>[^`\n]{{1,160}})`"
+    r"`(?P<ticked>[^`\s]{1,160})`"
     rf"|(?<![\w./@$-])(?:(?P<file>{_FILE})"
     rf"|(?P<called>{_DOTTED})\((?!e?s\))[^()\s]{{0,80}}\)"
     r"|(?P<snake>(?:[A-Za-z]\w{0,60}\.)?_{0,2}[A-Za-z0-9]{1,40}(?:_[A-Za-z0-9]{1,40}){1,8}_{0,2})(?![\w/-]|\.\w)"
@@ -42,12 +42,6 @@ _NAME = re.compile(
     re.ASCII,
 )
 _NO_FILES = frozenset({"node.js", "next.js", "vue.js", "react.js", "express.js"})
-_TICKED_FILE = re.compile(rf"({_FILE})(?:[:#][\dL-]{{1,16}})?", re.ASCII)
-_TICKED_SYMBOL = re.compile(
-    r"(?:(?:async|class|const|def|enum|export|fn|func|function|interface|pub|static|struct|trait|type) ){0,3}"
-    rf"({_DOTTED})(\([^()]{{0,120}}\))?(?:\s*->.{{0,60}})?:?",
-    re.ASCII,
-)
 _NO_SYMBOLS = frozenset({"self", "this", "none", "null", "true", "false", "return", "import"})
 _LINES_ATTACHED = re.compile(r"[:#]L?(\d{1,6})(?:-L?(\d{1,6}))?")
 _RANGE = r"(\d{1,6})\s?[-–]\s?(\d{1,6})(?!\d|\s?[-–])"
@@ -63,10 +57,6 @@ class Name(NamedTuple):
     """First and last, in the line numbers of the base."""
     certain: bool = True
     """False: by its form it may be something else."""
-
-    @property
-    def shown(self) -> str:
-        return self.name if self.lines is None else f"{self.name}:{self.lines[0]}-{self.lines[1]}"
 
 
 @dataclass(frozen=True)
@@ -98,15 +88,16 @@ class Mention:
 
 def mentions_of(messages: Sequence[SentMessage], works: Mapping[str, Work]) -> tuple[Mention, ...]:
     """In the order of the messages."""
-    found: dict[tuple[str, str, str], tuple[Name, list[int]]] = {}
+    found: dict[tuple[str, str], tuple[Name, list[int]]] = {}
     paths = _paths_by_ending(path for work in works.values() for path in work.paths)
     for message in messages:
         for one in names_in(message.text, paths) if message.sender in works else ():
-            found.setdefault((message.sender, one.kind, one.shown), (one, []))[1].append(message.sequence)
+            shown = one.name if one.lines is None else "{}:{}-{}".format(one.name, *one.lines)
+            found.setdefault((message.sender, shown), (one, []))[1].append(message.sequence)
     wanted = frozenset(one.name.rpartition(".")[2] for one, _ in found.values() if one.kind == "symbol")
     patches = {agent_id: _Patch(work, wanted) for agent_id, work in works.items() if work.usable}
     mentions = []
-    for (sender, *_), (one, numbers) in found.items():
+    for (sender, shown), (one, numbers) in found.items():
         touches = tuple(touch for patch in patches.values() if (touch := patch.touch(one)))
         is_ambiguous = one.kind != "symbol" and len(paths.get(one.name, ())) > 1
         if is_ambiguous or not (one.certain or touches):
@@ -116,7 +107,7 @@ def mentions_of(messages: Sequence[SentMessage], works: Mapping[str, Work]) -> t
         by_sender = sender in touching if sender in patches else None
         by_other = bool(others & touching) if others else None
         unique = tuple(dict.fromkeys(numbers))
-        mentions.append(Mention(sender, unique, one.kind, one.shown, by_sender, by_other, touches))
+        mentions.append(Mention(sender, unique, one.kind, shown, by_sender, by_other, touches))
     return tuple(mentions)
 
 
@@ -141,16 +132,13 @@ def names_in(message: str, paths: Collection[str]) -> list[Name]:
 def _name(token: re.Match[str], paths: Collection[str]) -> Name | None:
     group = token.lastgroup or ""
     text = token[group]
-    if group == "ticked":
-        file = _TICKED_FILE.fullmatch(text)
-        if file or text in paths:
-            return Name("file", _plain(file[1] if file else text))
-        symbol = _TICKED_SYMBOL.fullmatch(text)
-        if symbol is None or symbol[1].lower() in _NO_SYMBOLS:
-            return None
-        name = _plain(symbol[1])
-        return Name("symbol", name, certain=bool(symbol[2]) or "." in name or "_" in name)
-    if group == "file":
+    if group == "ticked" and text not in paths:
+        inner = _NAME.match(text)
+        if inner is not None:
+            return _name(inner, paths)
+        is_word = re.fullmatch(_IDENTIFIER, text, re.ASCII) and text.lower() not in _NO_SYMBOLS
+        return Name("symbol", text, certain=False) if is_word else None
+    if group in ("ticked", "file"):
         return None if text.lower() in _NO_FILES else Name("file", _plain(text))
     return Name("symbol", _plain(text), certain=group != "camel")
 
