@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cooperbench.cli import main
-from cooperbench.export.junit import _xml_text
+from cooperbench.export import xml_text
 from cooperbench.report.loading import load_run
 from tests.report.factory import Kind, Style, layout, share, write_run
 
@@ -122,11 +122,11 @@ def test_junit_skips_a_pair_without_a_reference_and_marks_an_unsound_one(tmp_pat
 
 @given(st.text(st.characters()))
 def test_any_text_is_readable_xml(text: str) -> None:
-    element = ET.Element("failure", message=_xml_text(text))
-    element.text = _xml_text(text)
+    element = ET.Element("failure", message=xml_text(text))
+    element.text = xml_text(text)
     read = ET.fromstring(ET.tostring(element))
-    assert read.attrib["message"] == _xml_text(text)
-    assert (read.text or "") == _xml_text(text).replace("\r\n", "\n").replace("\r", "\n")
+    assert read.attrib["message"] == xml_text(text)
+    assert (read.text or "") == xml_text(text).replace("\r\n", "\n").replace("\r", "\n")
 
 
 def test_hostile_outputs_stay_text(tmp_path: Path) -> None:

@@ -139,8 +139,8 @@ def other_model(document: Document) -> None:
     ("change", "in_itself", "against_logs"),
     [
         (lie, None, 'state is "passed" in the submission, "failed" in the logs'),
-        (claim_all, "complete is true, of its pairs it would be False", "complete is true"),
-        (take_away, None, "is in the logs only"),
+        (claim_all, "complete is true, which its pairs do not say", "complete is true"),
+        (take_away, None, "f1_f3 is null in the submission, {"),
         (other_model, None, 'configuration.model_name is "gpt-5" in the submission, "gpt-4o" in the logs'),
     ],
 )
@@ -172,12 +172,10 @@ def test_changed_logs_are_found_file_by_file(logs: Path, capsys: pytest.CaptureF
     assert main(["export", "--verify", str(path), "--log-dir", str(logs)]) == 1
     out, err = capsys.readouterr()
     lines = out.splitlines()
-    assert [line.partition(" has another checksum")[0] for line in lines[:3]] == [
-        f"{PAIR}: agent1.patch",
-        f"{PAIR}: eval.json",
-        f"{PAIR}: merged.patch is not in the logs",
-    ]
-    assert f"{PAIR}: verdicts.overall is true in the submission, false in the logs" in lines
+    places = [line.partition(" is ")[0] for line in lines]
+    for name in ("agent1.patch.sha256", "eval.json.sha256", "merged.patch"):
+        assert f"pairs.{PAIR}.files.{name}" in places
+    assert f"pairs.{PAIR}.verdicts.overall is true in the submission, false in the logs" in lines
     assert err == f"cooperbench: {path} does not hold: {len(lines)} mismatches\n"
 
 

@@ -27,13 +27,17 @@ if TYPE_CHECKING:
 
 Kind = Literal[
     "passed", "union", "conflict", "capability", "integration",
-    "unsound", "no_reference", "error", "eval_error", "unevaluated", "missing", "unstarted", "killed", "broken",
+    "unsound", "suspicious", "no_reference", "error", "eval_error", "unevaluated", "missing", "unstarted", "killed", "broken",
 ]  # fmt: skip
 """How a pair ended. Verdicts: passed; union (conflict, yet the union merge passes: not strict); conflict; capability (the
 first agent fails alone); integration (all pass alone, the clean merge fails); unsound (passed, with tests of the last
-feature that pass without it). The rest has none: no reference, an error of ours in the run or in the evaluation, not evaluated, a folder without result, no folder at all (only summary.json knows of it), a
+feature that pass without it); suspicious (all pass, and so does the canary: failed). The rest has none: no reference, an error of ours in the run or in the evaluation, not evaluated, a folder without result, no folder at all (only summary.json knows of it), a
 journal without an end, an eval.json that breaks off."""
-JUDGED: tuple[Kind, ...] = ("passed", "union", "conflict", "capability", "integration", "unsound")
+_PASSING: tuple[Kind, ...] = ("passed", "union", "unsound", "suspicious")
+SUSPICIOUS = [
+    {"reason": "test_process", "agent": "agent1", "path": "src/app.py", "line": 3, "text": "os._exit(0)"},
+    {"reason": "canary", "feature": 2},
+]
 Layout = Mapping[str, Mapping[int, Sequence[tuple[int, ...]]]]
 """Pairs by repository and task."""
 KindOf = Callable[[PairKey], Kind]
@@ -393,7 +397,8 @@ class _PairWriter:
             for place, agent_id in enumerate(self.agent_ids)
         }  # fmt: skip
         alone = all(agent["success"] for agent in agents.values())
-        together = self.kind in ("passed", "union", "unsound") if self.setting == "coop" else alone
+        together = self.kind in _PASSING if self.setting == "coop" else alone
+        overall = alone and together and self.kind != "suspicious"
         merged = {
             **_totals(self.key.features, success=together),
             "merge_conflict": self.conflict, "merge_status": "conflict" if self.conflict else "clean",
@@ -404,8 +409,9 @@ class _PairWriter:
             "schema": "cooperbench.eval/1", "status": "completed", "repo": self.key.repo,
             "task_id": self.key.task_id, "features": list(self.key.features), "setting": self.setting,
             **agents, "merged": merged, "individual_success": alone, "merge_success": not self.conflict,
-            "overall_success": alone and together,
-            "overall_success_strict": alone and together and not self.conflict,
+            "overall_success": overall, "overall_success_strict": overall and not self.conflict,
+            "canary": dict.fromkeys(map(str, self.key.features), "confirmed") if overall else {},
+            "suspicious": SUSPICIOUS if self.kind == "suspicious" else [],
             "eval_network": "auto", "network": "none",
             "references": {
                 str(feature): {
@@ -422,9 +428,7 @@ class _PairWriter:
         }  # fmt: skip
 
     def _fails_alone(self) -> bool:
-        return self.kind == "capability" or (
-            self.setting == "solo" and self.kind not in ("passed", "union", "unsound")
-        )
+        return self.kind == "capability" or (self.setting == "solo" and self.kind not in _PASSING)
 
     def _write_outputs(self, evaluation: Mapping[str, Any]) -> None:
         subjects = [*self.agent_ids, *(["merged"] if len(self.agent_ids) > 1 else [])]
@@ -445,6 +449,7 @@ def _totals(features: Sequence[int], *, success: bool) -> dict[str, Any]:
         str(feature): {
             "success": success, "tests_passed": 7 if success else 6, "tests_failed": int(not success),
             "tests_skipped": 0, "framework": "pytest", "exit_code": int(not success), "timed_out": False, "flaky_failures": [],
+            "missing_tests": [], "skipped_tests": [],
             "duration_seconds": 1.5, "error": None if success else "AssertionError in test_edge",
         }
         for feature in features

@@ -15,6 +15,7 @@ import pytest
 
 from cooperbench.cli import main
 from cooperbench.report.formatting import hundredths_text
+from cooperbench.report.summary import summary_text
 from tests.report.factory import Kind, Style, keys_of, layout, share, write_run
 
 if TYPE_CHECKING:
@@ -166,7 +167,7 @@ def test_mistakes_are_one_line(logs: Path, capsys: pytest.CaptureFixture[str]) -
         (("report", "gud"), "no run 'gud'"),
         (("report", "mixed", "elsewhere"), "different datasets (mixed has dataset at revision"),
         (("compare", "good", "elsewhere"), "--anyway"),
-        (("compare", "good"), "name a second run"),
+        (("compare", "good"), "takes two runs"),
         (("compare", "good:both", "mixed"), "after the colon stands a setting"),
         (("compare", "mixed:solo", "good", "--verdict", "merge"), "have no pair with a verdict (merge)"),
         (("compare", "good", "mixed", "--max-drop", "5"), "is not a share from 0 to 1"),
@@ -232,10 +233,10 @@ def test_pairs_without_a_reference_are_in_no_rate_and_unsound_ones_are_told(
     assert rows[1]["error"].endswith("ImportError in test_x")
     (row,) = json.loads(call(tmp_path, capsys, "report", "new", "--json")[1])["rates"]
     assert (row["states"]["no_reference"], row["judged"], row["rates"]["overall"]["value"]) == (2, 10, 0.9)
-    assert row["unsound"]["pairs"] == 1
-    assert row["unsound"]["rates"]["overall"]["value"] == pytest.approx(8 / 9)
+    assert row["unsound"] == 1
+    assert row["sound_rates"]["overall"]["value"] == pytest.approx(8 / 9)
     (row,) = json.loads(call(tmp_path, capsys, "report", "old", "--json")[1])["rates"]
-    assert row["unsound"] is None
+    assert (row["unsound"], row["sound_rates"]) == (0, {})
 
 
 def test_sound_only_leaves_a_pair_out_of_every_run_and_says_so(
@@ -252,28 +253,46 @@ def test_sound_only_leaves_a_pair_out_of_every_run_and_says_so(
     data = json.loads(call(tmp_path, capsys, *words, "--json")[1])
     assert [run["unsound_left_out"] for run in data["runs"]] == [1, 1]
     assert [(row["pairs"], row["judged"], row["unsound"]) for row in data["rates"]] == [
-        (11, 9, None),
-        (11, 11, None),
+        (11, 9, 0),
+        (11, 11, 0),
     ]
     compared = json.loads(call(tmp_path, capsys, "compare", "old", "new", "--json")[1])
     (found,) = compared["comparisons"]
-    assert (found["n"], found["unsound"]["n"], compared["unsound_left_out"]) == (10, 9, None)
+    assert (found["n"], len(found["unsound"]), compared["unsound_left_out"]) == (10, 1, None)
     unsound = {"repo": keys[0].repo, "task_id": keys[0].task_id, "features": list(keys[0].features)}
-    assert found["unsound"]["pairs"] == [unsound]
-    assert found["unsound"]["second_rate"]["value"] == pytest.approx(8 / 9)
+    assert found["unsound"] == [unsound]
     assert {(one["first_state"], one["second_state"]) for one in found["unpaired"]} == {
         ("failed", "no_reference")
     }
     out = call(tmp_path, capsys, "compare", "old", "new")[1]
     assert f"{keys[0].repo}/task{keys[0].task_id} f1_f2 (unsound)" in out
-    assert "without 1 unsound pair: old:coop 0 %" in out
+    assert "1 unsound pair among them; --sound-only compares without" in out
     compared = json.loads(call(tmp_path, capsys, "compare", "old", "new", "--sound-only", "--json")[1])
     (found,) = compared["comparisons"]
-    assert (found["n"], found["unsound"], compared["unsound_left_out"]) == (9, None, {"old": 1, "new": 1})
+    assert (found["n"], found["unsound"], compared["unsound_left_out"]) == (9, [], {"old": 1, "new": 1})
+    assert found["second_rate"]["value"] == pytest.approx(8 / 9)
     assert unsound not in found["gained"]
     assert (
         "new: 1 unsound pair left out" in call(tmp_path, capsys, "compare", "old", "new", "--sound-only")[1]
     )
+
+
+def test_suspicious_pairs_are_counted_beside_the_rates(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kinds: dict[tuple[int, ...], Kind] = {(1, 2): "suspicious"}
+    write_run(tmp_path, "r", layout(1, 2, 6), lambda key: kinds.get(key.features, "passed"), style=STYLE)
+    table = tmp_path / "x.csv"
+    assert "r:coop: 2 suspicious: " in call(tmp_path, capsys, "report", "r", "--csv", str(table))[1]
+    (row,) = json.loads(call(tmp_path, capsys, "report", "r", "--json")[1])["rates"]
+    assert (row["suspicious"], row["rates"]["overall"]["value"]) == (2, pytest.approx(4 / 6))
+    assert [one["suspicious"] for one in csv.DictReader(io.StringIO(table.read_text()))] == [
+        "2",
+        "0",
+        "0",
+    ] * 2
+    summary = json.loads((tmp_path / "r" / "summary.json").read_text())
+    assert "coop: 6 pairs, 6 evaluated, 2 suspicious\n" in summary_text(summary, "logs")
 
 
 def test_one_run_with_both_settings_gives_the_deficit(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -51,8 +51,8 @@ def test_a_synthetic_pair_has_the_files_and_keys_of_a_real_one(tmp_path: Path) -
         assert shape(one.result) - shape(other.result) == set()
         assert shape(one.evaluation) - shape(other.evaluation) == set()
         assert shape(left.json("conversation.json")) == shape(_read(made.conversation))
-        ours, theirs = other.trajectory("agent1"), one.trajectory("agent1")
-        assert shape(theirs.record) - shape(ours.record) == set()
+        ours, theirs = (_read(pair.paths.agent("agent1").trajectory) for pair in (other, one))
+        assert shape({**theirs, "steps": []}) - shape(ours) == set()
         for action in ("run", "receive_message"):
             entries = [entry for pair in (one, other) for entry in _entries(pair, action)]
             assert len({frozenset(shape(entry)) for entry in entries}) == 1, action
@@ -93,4 +93,4 @@ def test_patches_apply_and_conflict_as_their_verdicts_say(tmp_path: Path) -> Non
             git("commit", "-qm", agent_id)
         assert (git("merge", "-q", f"{kind}-agent1", check=False) == 0) is merges
         git("reset", "-q", "--hard", "main")
-        git("apply", "--check", stdin=pair.merged_patch())
+        git("apply", "--check", stdin=pair.paths.merged_patch.read_bytes())

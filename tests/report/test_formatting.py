@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cooperbench.report.formatting import hundredths_text, percent_text, points_text, rate_text
-from cooperbench.report.statistics.intervals import Estimate
+from cooperbench.report.statistics import Estimate
 
 COUNTS = [(passed, of) for of in (1, 3, 7, 8, 16, 40, 100, 200, 652) for passed in range(of + 1)]
 

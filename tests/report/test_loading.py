@@ -16,12 +16,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cooperbench.errors import UserError
-from cooperbench.export.junit import write as write_junit
+from cooperbench.export import write_junit
 from cooperbench.report.loading import load_run, resolve_run, run_names
-from cooperbench.report.page.pair_detail import pair_detail
+from cooperbench.report.page.content import pair_detail
 from cooperbench.report.records import parse_time
 from cooperbench.report.rows import rate_rows
-from cooperbench.report.states import Verdicts
+from cooperbench.report.states import JUDGED, Verdicts
 from cooperbench.storage import ExperimentPaths
 from tests.report.factory import Kind, Style, layout, write_run
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 KINDS: tuple[Kind, ...] = (
     "passed", "union", "conflict", "capability", "integration",
-    "unsound", "no_reference", "error", "eval_error", "unevaluated", "missing", "unstarted", "killed", "broken",
+    "unsound", "suspicious", "no_reference", "error", "eval_error", "unevaluated", "missing", "unstarted", "killed", "broken",
 )  # fmt: skip
 PAIRS = layout(1, 1, len(KINDS))
 
@@ -52,7 +52,7 @@ def test_every_kind_of_end_has_its_state_and_only_verdicts_are_rates(tmp_path: P
     pairs = by_kind(tmp_path)
     assert {kind: pair.state for kind, pair in pairs.items()} == {
         "passed": "passed", "union": "passed", "conflict": "failed", "capability": "failed",
-        "integration": "failed", "unsound": "passed", "no_reference": "no_reference", "error": "error", "eval_error": "error", "unevaluated": "unevaluated",
+        "integration": "failed", "unsound": "passed", "suspicious": "failed", "no_reference": "no_reference", "error": "error", "eval_error": "error", "unevaluated": "unevaluated",
         "missing": "missing", "unstarted": "missing", "killed": "missing", "broken": "broken",
     }  # fmt: skip
     assert pairs["union"].verdicts == Verdicts(True, False, True, True, False)
@@ -63,34 +63,31 @@ def test_every_kind_of_end_has_its_state_and_only_verdicts_are_rates(tmp_path: P
     run = load_run(tmp_path, "r")
     assert run.problems == (f"coop {pairs['broken'].label}: eval.json is not whole JSON",)
     (row,) = rate_rows([run])
-    assert (row.pairs, row.judged) == (14, 6)
-    assert row.left_out == {"error": 2, "no_reference": 1, "unevaluated": 1, "missing": 3, "broken": 1}
-    assert row.rates["overall"].value == pytest.approx(3 / 6)
-    assert row.rates["strict"].value == pytest.approx(2 / 6)
-    assert row.rates["merge"].value == pytest.approx(4 / 6)
+    assert (row.pairs, row.judged, row.suspicious) == (15, 7, 1)
+    left_out = {state: count for state, count in row.states.items() if count and state not in JUDGED}
+    assert left_out == {"error": 2, "no_reference": 1, "unevaluated": 1, "missing": 3, "broken": 1}
+    assert row.rates["overall"].value == pytest.approx(3 / 7)
+    assert row.rates["strict"].value == pytest.approx(2 / 7)
+    assert row.rates["merge"].value == pytest.approx(5 / 7)
     assert str(pairs["no_reference"].error).endswith(
         ": the golden patch does not pass: ImportError in test_x"
     )
     assert (pairs["unsound"].unsound, pairs["passed"].unsound) == ((pairs["unsound"].key.features[-1],), ())
     assert row.unsound == 1
-    assert row.sound_rates["overall"].n == 5
-    assert row.sound_rates["overall"].value == pytest.approx(2 / 5)
+    assert row.sound_rates["overall"].n == 6
+    assert row.sound_rates["overall"].value == pytest.approx(2 / 6)
 
 
 def test_large_files_are_read_when_asked_for(tmp_path: Path) -> None:
     pairs = by_kind(tmp_path)
     passed = pairs["passed"]
     trajectory = passed.trajectory("agent1")
-    assert trajectory.complete
     assert [entry["action"] for entry in trajectory.entries][:3] == ["tell", "reply", "run"]
-    assert trajectory.record is not None
-    assert trajectory.record["token_usage"]["prompt_tokens"] == 4000
     conversation = passed.conversation()
     assert [(one.sender, one.recipient, one.sender_step) for one in conversation.messages] == [
         ("agent1", "agent2", 1), ("agent2", "agent1", 1), ("agent2", "agent1", 2), ("agent1", "agent2", 3),
     ]  # fmt: skip
     assert b"feature_1" in (passed.patch("agent1") or b"")
-    assert passed.merged_patch()
     assert set(passed.test_outputs()) == {"agent1-f1", "agent2-f2", "merged-f1", "merged-f2"}
     assert (passed.cost, passed.steps, passed.messages) == (0.5, 8, 4)
     assert [agent.success for agent in pairs["capability"].agents] == [False, True]
@@ -99,9 +96,8 @@ def test_large_files_are_read_when_asked_for(tmp_path: Path) -> None:
 def test_a_killed_run_is_read_from_its_journals(tmp_path: Path) -> None:
     killed = by_kind(tmp_path)["killed"]
     trajectory = killed.trajectory("agent1")
-    assert not trajectory.complete
     assert len(trajectory.entries) > 8
-    assert trajectory.problems == ("steps.jsonl has 1 lines that are no JSON",)
+    assert trajectory.problems == ()
     conversation = killed.conversation()
     assert not conversation.complete
     assert [(one.sequence, one.sender) for one in conversation.messages] == [
@@ -130,8 +126,8 @@ def test_an_older_evaluation_is_read_as_far_as_it_goes_and_named(tmp_path: Path)
         )
     )
     run = load_run(tmp_path, "r")
-    assert run.pairs[0].verdicts == Verdicts(False, False, False, False, False)
-    assert run.pairs[0].merge_status == "conflict"
+    assert run.pairs[0].verdicts == Verdicts(None, None, False, False, None)
+    assert (run.pairs[0].state, run.pairs[0].loss) == ("failed", "capability")
     assert run.problems == (
         "coop repo01_task/task100 f1_f2: eval.json is of another schema (none given), read as far as it goes",
     )
@@ -151,15 +147,12 @@ def test_a_verdict_that_an_older_record_lacks_is_not_a_failure(tmp_path: Path) -
     }  # fmt: skip
 
 
-def test_a_run_without_config_or_pairs_or_in_an_older_layout_says_so(tmp_path: Path) -> None:
-    (tmp_path / "old" / "llama_index_task" / "task8394" / "features_1_2").mkdir(parents=True)
+def test_a_run_without_config_or_pairs_says_so(tmp_path: Path) -> None:
+    (tmp_path / "old").mkdir()
     run = load_run(tmp_path, "old")
     assert run.pairs == ()
     assert run.dataset == (None, None)
-    assert run.problems == (
-        "config.json is missing",
-        "there are no pairs in it, only an older layout (llama_index_task/task8394/features_1_2)",
-    )
+    assert run.problems == ("config.json is missing", "there are no pairs in it")
 
 
 def test_an_unknown_run_is_one_line_with_what_there_is(tmp_path: Path) -> None:
@@ -271,7 +264,7 @@ def test_a_time_without_a_zone_is_utc_for_every_reader(tmp_path: Path) -> None:
     def shown() -> tuple[object, ...]:
         run = load_run(tmp_path, "r")
         write_junit(run, tmp_path / "junit.xml")
-        detail = pair_detail(run.pairs[0])
+        detail, _ = pair_detail(run.pairs[0])
         suite = ET.parse(tmp_path / "junit.xml").getroot().find("testsuite")
         assert suite is not None
         return detail["entries"], detail["messages"], suite.get("timestamp")

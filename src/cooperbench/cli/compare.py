@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,7 +59,7 @@ def execute(args: argparse.Namespace) -> int:
         left_out = {name: run.unsound_left_out for name, run in runs.items()} if args.sound_only else None
         content = {
             "schema": "cooperbench.compare/1",
-            "comparisons": [one.to_json() for one in found],
+            "comparisons": [asdict(one) for one in found],
             "max_drop": args.max_drop,
             "dropped": bool(dropped),
             "problems": problems,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,9 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     from cooperbench.report.analysis import analyse
     from cooperbench.report.compare import check_same_dataset
-    from cooperbench.report.coordination.aggregate import coordination_of_run
     from cooperbench.report.coordination.llm_judge import judge_run
-    from cooperbench.report.coordination.presentation import coordination_tables
+    from cooperbench.report.coordination.measures import coordination_of_run, coordination_tables
     from cooperbench.report.formatting import print_tables
     from cooperbench.report.text_report import analysis_tables
 
@@ -56,7 +56,7 @@ def execute(args: argparse.Namespace) -> int:
         if args.coordination:
             content["coordination"] = [{"run": name, **found.to_json()} for name, found in together]
         if args.judge:
-            content["judge"] = [one.to_json() for one in opinions]
+            content["judge"] = [asdict(one) for one in opinions]
         print_json(content)
     else:
         print_tables(analysis_tables(analysis))

@@ -10,13 +10,16 @@ A model's reply and the actions that came of it are one step; what an agent did 
 
 from __future__ import annotations
 
+import json
 import re
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from cooperbench._version import __version__
 from cooperbench.agents.recorder import read_trajectory
 from cooperbench.export import Exported
 from cooperbench.models import summed_accounts
+from cooperbench.report.records import listed, mapping
 from cooperbench.storage import write_json
 
 if TYPE_CHECKING:
@@ -27,10 +30,10 @@ if TYPE_CHECKING:
     from cooperbench.report.records import PairData
 
 SCHEMA_VERSION = "ATIF-v1.7"
-_SURROGATES = re.compile("[\ud800-\udfff]")
 Document = dict[str, Any]
-_FUNCTIONS = {"run": "bash"}
-"""Our actions by the names that readers of the format know; others keep theirs."""
+_SURROGATES = re.compile("[\ud800-\udfff]")
+_TOKENS = ("prompt_tokens", "completion_tokens", "cached_tokens")
+_ACCOUNTS = ("model_calls", "unpriced_calls", "model_seconds", "sandbox_seconds")
 _OF_ENTRIES = ("action", "args", "observation", "timestamp", "step", "thought")
 _OF_REPLIES = (*_OF_ENTRIES, "tokens", "cost", "calls", "unpriced_calls", "model_seconds", "reasoning")
 
@@ -52,28 +55,25 @@ def write(run: Run, target: Path) -> Exported:
 def pair_documents(run_name: str, pair: PairData) -> dict[str, Document]:
     """By file name without its ending; empty where no agent left anything."""
     session_id = f"{run_name}/{pair.setting}/{pair.key.repo}/{pair.key.task_id}/{pair.paths.folder.name}"
-    agents = {
-        agent_id: _agent_document(trajectory, session_id, agent_id)
-        for agent_id in pair.agent_ids
-        if (trajectory := read_trajectory(pair.paths.agent(agent_id))) is not None
-    }
-    if not agents:
+    trajectories = {one: read_trajectory(pair.paths.agent(one)) for one in pair.agent_ids}
+    found = {agent_id: one for agent_id, one in trajectories.items() if one is not None}
+    if not found:
         return {}
-    documents = {"pair": _pair_document(pair, session_id, list(agents.values())), **agents}
-    return {name: _readable(document) for name, document in documents.items()}
+    agents = {agent_id: _agent_document(one, session_id, agent_id) for agent_id, one in found.items()}
+    accounts = summed_accounts(_accounts(one) for one in found.values())
+    documents = {"pair": _pair_document(pair, session_id, agents, accounts), **agents}
+    # Unpaired surrogates, from bytes that were no UTF-8, are no text to strict readers.
+    text = _SURROGATES.sub("\ufffd", json.dumps(documents, ensure_ascii=False))
+    readable: dict[str, Document] = json.loads(text)
+    return readable
 
 
 def _agent_document(trajectory: Mapping[str, Any], session_id: str, agent_id: str) -> Document:
-    entries = trajectory.get("steps")
-    found = entries if isinstance(entries, list) else []
-    steps = steps_of(entry for entry in found if isinstance(entry, dict))
-    accounts = dict(trajectory) | (trajectory.get("token_usage") or {})
-    agent = {
-        "name": str(trajectory.get("agent") or "unknown"),
-        "version": str(trajectory.get("agent_version") or "unknown"),
-    }
-    if trajectory.get("model"):
-        agent["model_name"] = str(trajectory["model"])
+    steps = steps_of(listed(trajectory, "steps", dict))
+    names = {"name": "agent", "version": "agent_version", "model_name": "model"}
+    agent = {name: str(trajectory.get(key) or "unknown") for name, key in names.items()}
+    if not trajectory.get("model"):
+        del agent["model_name"]
     about = ("feature_ids", "status", "error", "start_time", "end_time")
     return {
         "schema_version": SCHEMA_VERSION,
@@ -81,160 +81,107 @@ def _agent_document(trajectory: Mapping[str, Any], session_id: str, agent_id: st
         "trajectory_id": f"{session_id}/{agent_id}",
         "agent": agent,
         "steps": steps,
-        "final_metrics": _metrics(accounts, len(steps)),
+        "final_metrics": _metrics(_accounts(trajectory), len(steps)),
         "extra": {"agent_id": agent_id, **{key: trajectory.get(key) for key in about}},
     }
 
 
-def _pair_document(pair: PairData, session_id: str, agents: Sequence[Document]) -> Document:
-    features = ", ".join(map(str, pair.key.features))
-    work = "one agent does all of them" if pair.setting == "solo" else "one agent for each, at the same time"
-    steps = [
-        {
-            "step_id": 1,
-            "source": "system",
-            "message": f"CooperBench: {pair.key.repo}, task {pair.key.task_id}, features {features}; "
-            f"setting {pair.setting}: {work}, in a sandbox of its own.",
-        },
-        {
-            "step_id": 2,
-            "source": "agent",
-            "message": "Start the agents and wait for them.",
-            "llm_call_count": 0,
-            "tool_calls": [_start_call(agent) for agent in agents],
-            "observation": {"results": [_start_result(agent, session_id) for agent in agents]},
-        },
-    ]
-    verdicts = pair.verdicts
-    result = pair.result or {}
-    totals = summed_accounts(_accounts_of(agent) for agent in agents)
+def _pair_document(
+    pair: PairData, session_id: str, agents: Mapping[str, Document], accounts: Mapping[str, Any]
+) -> Document:
+    key = pair.key
+    task = f"CooperBench: {key.repo}, task {key.task_id}, features {', '.join(map(str, key.features))}"
+    calls, results = [], []
+    for name, agent in agents.items():
+        extra = agent["extra"]
+        arguments = {"agent_id": name, "feature_ids": extra["feature_ids"], **agent["agent"]}
+        calls.append({"tool_call_id": name, "function_name": "start_agent", "arguments": arguments})
+        reference = {"trajectory_id": agent["trajectory_id"], "session_id": session_id}
+        content = {"content": f"{extra['status']}: {extra['error'] or 'no error'}"}
+        results.append({"source_call_id": name, **content, "subagent_trajectory_ref": [reference]})
+    start = {"message": "Start the agents and wait for them.", "llm_call_count": 0, "tool_calls": calls}
+    messages = pair.conversation().messages
     return {
         "schema_version": SCHEMA_VERSION,
         "session_id": session_id,
         "trajectory_id": session_id,
-        "agent": {"name": "cooperbench", "version": str(result.get("version") or __version__)},
-        "steps": steps,
-        "final_metrics": _metrics(totals, len(steps)),
+        "agent": {"name": "cooperbench", "version": str((pair.result or {}).get("version") or __version__)},
+        "steps": [
+            {"step_id": 1, "source": "system", "message": f"{task}; setting {pair.setting}."},
+            {"step_id": 2, "source": "agent", **start, "observation": {"results": results}},
+        ],
+        "final_metrics": _metrics(accounts, 2),
         "extra": {
             "setting": pair.setting,
-            "repo": pair.key.repo,
-            "task_id": pair.key.task_id,
-            "features": list(pair.key.features),
+            **asdict(key),
             "state": pair.state,
-            "verdicts": verdicts._asdict() if verdicts else None,
-            "unsound": list(pair.unsound),
+            "verdicts": pair.verdicts._asdict() if pair.verdicts else None,
+            "unsound": pair.unsound,
+            "suspicious": pair.suspicious,
             "conversation": [
                 {"from": one.sender, "to": one.recipient, "message": one.text, "timestamp": one.timestamp}
-                for one in pair.conversation().messages
+                for one in messages
             ],
         },
-        "subagent_trajectories": list(agents),
+        "subagent_trajectories": list(agents.values()),
     }
 
 
-def _start_call(agent: Document) -> dict[str, Any]:
-    extra = agent["extra"]
-    arguments = {"agent_id": extra["agent_id"], "feature_ids": extra["feature_ids"], **agent["agent"]}
-    return {"tool_call_id": extra["agent_id"], "function_name": "start_agent", "arguments": arguments}
-
-
-def _start_result(agent: Document, session_id: str) -> dict[str, Any]:
-    extra = agent["extra"]
-    return {
-        "source_call_id": extra["agent_id"],
-        "content": str(extra["status"]) + (f": {extra['error']}" if extra["error"] else ""),
-        "subagent_trajectory_ref": [{"trajectory_id": agent["trajectory_id"], "session_id": session_id}],
-    }
+def _accounts(trajectory: Mapping[str, Any]) -> dict[str, Any]:
+    return {**trajectory, **mapping(trajectory, "token_usage")}
 
 
 def _metrics(accounts: Mapping[str, Any], steps: int) -> dict[str, Any]:
-    extra = ("model_calls", "unpriced_calls", "model_seconds", "sandbox_seconds")
     return {
-        "total_prompt_tokens": int(accounts.get("prompt_tokens") or 0),
-        "total_completion_tokens": int(accounts.get("completion_tokens") or 0),
-        "total_cached_tokens": int(accounts.get("cached_tokens") or 0),
+        **{f"total_{name}": int(accounts.get(name) or 0) for name in _TOKENS},
         "total_cost_usd": float(accounts.get("cost") or 0.0),
         "total_steps": steps,
-        "extra": {name: accounts[name] for name in extra if name in accounts},
+        "extra": {name: accounts[name] for name in _ACCOUNTS if name in accounts},
     }
-
-
-def _accounts_of(agent: Document) -> dict[str, Any]:
-    metrics = agent["final_metrics"]
-    names = ("prompt_tokens", "completion_tokens", "cached_tokens")
-    return {
-        **{name: metrics[f"total_{name}"] for name in names},
-        "cost": metrics["total_cost_usd"],
-        **metrics["extra"],
-    }
-
-
-def _readable(value: Any) -> Any:
-    """Unpaired surrogates, from bytes that were no UTF-8, are no text to strict readers: they become U+FFFD."""
-    if isinstance(value, str):
-        return value if value.isascii() else _SURROGATES.sub("\ufffd", value)
-    if isinstance(value, dict):
-        return {_readable(key): _readable(one) for key, one in value.items()}
-    if isinstance(value, list):
-        return [_readable(one) for one in value]
-    return value
 
 
 def steps_of(entries: Iterable[Mapping[str, Any]]) -> list[Document]:
     """Numbered from 1; at least one, since the format wants one."""
     steps: list[Document] = []
-    open_reply: Document | None = None
+    reply: Document | None = None
     for entry in entries:
-        action, args = str(entry.get("action")), _mapping(entry.get("args"))
-        match action:
-            case "reply":
-                open_reply = _reply(entry, args)
-                steps.append(open_reply)
-            case "tell" | "receive_message":
-                open_reply = None
-                steps.append(_told(action, entry, args))
-            case "think":
-                open_reply = None
-                steps.append(_unasked(entry, str(args.get("content", ""))))
-            case _:
-                step = open_reply
-                if step is None:
-                    step = _unasked(entry, str(entry.get("thought", "")))
-                    steps.append(step)
-                _add_call(step, action, entry, args)
+        action, args = str(entry.get("action")), mapping(entry, "args")
+        content = str(args.get("content", ""))
+        if action == "reply":
+            reply = _reply(entry, content)
+            steps.append(reply)
+        elif action in ("tell", "receive_message"):
+            reply = None
+            source = "system" if args.get("kind") == "system" and action == "tell" else "user"
+            extra = {"kind": action} | {key: value for key, value in args.items() if key != "content"}
+            steps.append(_step(source, entry, content) | {"extra": extra})
+        elif action == "think":
+            reply = None
+            steps.append(_step("agent", entry, content) | {"llm_call_count": 0})
+        else:
+            if reply is None:
+                steps.append(_step("agent", entry, str(entry.get("thought", ""))) | {"llm_call_count": 0})
+            _add_call(reply or steps[-1], action, entry)
     if not steps:
         steps.append({"source": "system", "message": "Nothing is on record."})
-    for number, step in enumerate(steps, 1):
-        _name_calls(step, number)
-    return [{"step_id": number, **step} for number, step in enumerate(steps, 1)]
+    for place, step in enumerate(steps, 1):
+        _name_calls(step, place)
+    return [{"step_id": place, **step} for place, step in enumerate(steps, 1)]
 
 
-def _reply(entry: Mapping[str, Any], args: Mapping[str, Any]) -> Document:
+def _reply(entry: Mapping[str, Any], content: str) -> Document:
     calls = int(entry.get("calls", 1))
-    step = _step("agent", entry, str(args.get("content", ""))) | {"llm_call_count": calls}
+    step = _step("agent", entry, content) | {"llm_call_count": calls}
     if calls:
-        tokens = _mapping(entry.get("tokens"))
-        names = ("prompt_tokens", "completion_tokens", "cached_tokens")
-        metrics: dict[str, Any] = {name: tokens[name] for name in names if name in tokens}
+        tokens = mapping(entry, "tokens")
+        step["metrics"] = {name: tokens[name] for name in _TOKENS if name in tokens}
         if "cost" in entry and not entry.get("unpriced_calls"):
-            metrics["cost_usd"] = entry["cost"]
+            step["metrics"]["cost_usd"] = entry["cost"]
         if "model_seconds" in entry:
-            metrics["extra"] = {"model_seconds": entry["model_seconds"]}
-        step["metrics"] = metrics
+            step["metrics"]["extra"] = {"model_seconds": entry["model_seconds"]}
         if entry.get("reasoning"):
             step["reasoning_content"] = str(entry["reasoning"])
-    return _with_extra(step, entry, _OF_REPLIES)
-
-
-def _told(action: str, entry: Mapping[str, Any], args: Mapping[str, Any]) -> Document:
-    source = "system" if action == "tell" and args.get("kind") == "system" else "user"
-    step = _step(source, entry, str(args.get("content", "")))
-    step["extra"] = {"kind": action} | {key: value for key, value in args.items() if key != "content"}
-    return step
-
-
-def _unasked(entry: Mapping[str, Any], text: str) -> Document:
-    return _step("agent", entry, text) | {"llm_call_count": 0}
+    return step | _extra(entry, _OF_REPLIES)
 
 
 def _step(source: str, entry: Mapping[str, Any], text: str) -> Document:
@@ -242,19 +189,19 @@ def _step(source: str, entry: Mapping[str, Any], text: str) -> Document:
     return {**time, "source": source, "message": text}
 
 
-def _add_call(step: Document, action: str, entry: Mapping[str, Any], args: Mapping[str, Any]) -> None:
-    call = {"function_name": _FUNCTIONS.get(action, action), "arguments": dict(args)}
-    step.setdefault("tool_calls", []).append(
-        _with_extra(call, {"step": entry["step"]} if "step" in entry else {})
-    )
-    result = _with_extra({"content": str(entry.get("observation", ""))}, entry, _OF_ENTRIES)
+def _add_call(step: Document, action: str, entry: Mapping[str, Any]) -> None:
+    # Readers of the format know a command under this name.
+    name = "bash" if action == "run" else action
+    call = {"function_name": name, "arguments": dict(mapping(entry, "args"))}
+    call |= {"extra": {"step": entry["step"]}} if "step" in entry else {}
+    step.setdefault("tool_calls", []).append(call)
+    result = {"content": str(entry.get("observation", "")), **_extra(entry, _OF_ENTRIES)}
     step.setdefault("observation", {"results": []})["results"].append(result)
 
 
 def _name_calls(step: Document, number: int) -> None:
     """By the model's own names for its calls where it has given some, so that both can be laid side by side."""
-    asked = _mapping(step.get("extra")).get("tool_calls")
-    names = [str(_mapping(call).get("id")) for call in asked] if isinstance(asked, list) else []
+    names = [str(call.get("id")) for call in listed(mapping(step, "extra"), "tool_calls", dict)]
     calls = step.get("tool_calls", [])
     if len(names) < len(calls) or len(set(names)) < len(names):
         names = [f"call_{number}_{place}" for place in range(1, len(calls) + 1)]
@@ -263,12 +210,6 @@ def _name_calls(step: Document, number: int) -> None:
         step["observation"]["results"][place]["source_call_id"] = names[place]
 
 
-def _with_extra(
-    target: dict[str, Any], entry: Mapping[str, Any], known: Iterable[str] = ()
-) -> dict[str, Any]:
+def _extra(entry: Mapping[str, Any], known: Sequence[str]) -> Document:
     extra = {key: value for key, value in entry.items() if key not in known}
-    return target | {"extra": extra} if extra else target
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
+    return {"extra": extra} if extra else {}

@@ -7,15 +7,16 @@ works with whom how well.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import comb
 from typing import TYPE_CHECKING, Any
 
 from cooperbench._version import __version__
 from cooperbench.report.compare import Comparison, compare_sides, match_solo_and_coop
 from cooperbench.report.difficulty import Difficulty, analyse_difficulty
+from cooperbench.report.records import PairKey
 from cooperbench.report.rows import RateRow, rate_rows
-from cooperbench.report.statistics.intervals import Estimate, Observation, rate
+from cooperbench.report.statistics import Estimate, Observation, rate
 from cooperbench.storage import utc_now
 
 if TYPE_CHECKING:
@@ -24,11 +25,18 @@ if TYPE_CHECKING:
     from cooperbench.models import Setting
     from cooperbench.report import Level, Method
     from cooperbench.report.loading import Run
-    from cooperbench.report.records import PairData, PairKey
 
 SCHEMA = "cooperbench.report/1"
 _NOT_IDENTITY = {"schema", "run_name", "setting", "invocations", "backend"}
 """Of config.json, what may differ between repetitions of one experiment."""
+
+
+@dataclass(frozen=True, order=True)
+class FlakyPair(PairKey):
+    """Passed in some runs and failed in others."""
+
+    passed: int
+    of: int
 
 
 @dataclass(frozen=True)
@@ -37,23 +45,17 @@ class Repeats:
 
     runs: tuple[str, ...]
     setting: Setting
-    tries: Mapping[PairKey, tuple[int, int]]
-    """Passed, and of how many verdicts."""
     pass_at: Mapping[int, Estimate]
     """By k: the chance that at least one of k tries passes, over the pairs that have at least k verdicts."""
-    flaky: tuple[PairKey, ...]
-    """Passed in some runs and failed in others."""
+    flaky: tuple[FlakyPair, ...]
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "runs": list(self.runs),
-            "setting": self.setting,
-            "pass_at": {str(k): estimate.to_json() for k, estimate in self.pass_at.items()},
-            "flaky": [
-                {**key.to_json(), "passed": self.tries[key][0], "of": self.tries[key][1]}
-                for key in self.flaky
-            ],
-        }
+
+@dataclass(frozen=True)
+class CrossPlayCell:
+    agent1: str
+    """Who worked on the lower feature."""
+    agent2: str
+    overall: Estimate
 
 
 @dataclass(frozen=True)
@@ -61,26 +63,10 @@ class CrossPlay:
     """Overall success of coop pairs, by who was agent1 (the lower feature) and who agent2."""
 
     configurations: tuple[str, ...]
-    cells: Mapping[tuple[str, str], Estimate]
+    cells: tuple[CrossPlayCell, ...]
     """Only those that were played."""
-    alone: Mapping[tuple[str, str], Estimate]
-    """How often the first one's own patch passed alone, with the second one as its partner, on either seat."""
     unknown: int
     """Judged pairs of which the records do not say who the two were, or that had another number of agents."""
-
-    def to_json(self) -> dict[str, Any]:
-        def listed(names: Sequence[str], cells: Mapping[tuple[str, str], Estimate]) -> list[dict[str, Any]]:
-            return [
-                {**dict(zip(names, seats, strict=True)), **estimate.to_json()}
-                for seats, estimate in cells.items()
-            ]
-
-        return {
-            "configurations": list(self.configurations),
-            "overall": listed(("agent1", "agent2"), self.cells),
-            "alone": listed(("agent", "partner"), self.alone),
-            "unknown": self.unknown,
-        }
 
 
 @dataclass(frozen=True)
@@ -99,8 +85,8 @@ class Analysis:
     cross_play: CrossPlay
 
     @property
-    def problems(self) -> tuple[str, ...]:
-        return tuple(f"{run.name}: {line}" for run in self.runs for line in run.problems)
+    def problems(self) -> list[str]:
+        return [f"{run.name}: {line}" for run in self.runs for line in run.problems]
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -115,18 +101,18 @@ class Analysis:
                     "dataset_revision": run.dataset[1],
                     "agent": run.agent,
                     "model": run.model,
-                    "settings": list(run.settings),
-                    "problems": list(run.problems),
+                    "settings": run.settings,
+                    "problems": run.problems,
                     "unsound_left_out": run.unsound_left_out,
                 }
                 for run in self.runs
             ],
-            "rates": [row.to_json() for row in self.rates],
-            "coordination_deficits": [comparison.to_json() for comparison in self.deficits],
-            "coop_without_solo": list(self.without_solo),
-            "difficulty": self.difficulty.to_json(),
-            "repeats": [repeats.to_json() for repeats in self.repeats],
-            "cross_play": self.cross_play.to_json(),
+            "rates": [asdict(row) for row in self.rates],
+            "coordination_deficits": [asdict(comparison) for comparison in self.deficits],
+            "coop_without_solo": self.without_solo,
+            "difficulty": asdict(self.difficulty),
+            "repeats": [asdict(repeats) for repeats in self.repeats],
+            "cross_play": asdict(self.cross_play),
         }
 
 
@@ -147,8 +133,6 @@ def analyse(runs: Sequence[Run], level: Level = "setting", method: Method = "clu
 
 def pass_at_k(tries: int, passed: int, k: int) -> float:
     """Unbiased: of all ways to choose k of the tries, the share that has a passed one among them."""
-    if not 0 <= passed <= tries or not 1 <= k <= tries:
-        raise ValueError(f"no pass@{k} from {passed} of {tries} tries")
     return 1.0 - comb(tries - passed, k) / comb(tries, k)
 
 
@@ -158,9 +142,7 @@ def find_repeats(runs: Sequence[Run], method: Method = "clustered") -> list[Repe
     for run in runs:
         identity = {key: value for key, value in run.config.items() if key not in _NOT_IDENTITY}
         for setting in run.settings if identity else ():
-            group = groups.setdefault((json.dumps(identity, sort_keys=True), setting), [])
-            if all(run.root.resolve() != other.root.resolve() for other in group):
-                group.append(run)
+            groups.setdefault((json.dumps(identity, sort_keys=True), setting), []).append(run)
     return [_repeats(group, setting, method) for (_, setting), group in groups.items() if len(group) > 1]
 
 
@@ -170,46 +152,31 @@ def _repeats(runs: Sequence[Run], setting: Setting, method: Method) -> Repeats:
         for pair in run.of(setting):
             if pair.verdicts is not None:
                 outcomes.setdefault(pair.key, []).append(pair.verdicts.overall)
-    tries = {key: (sum(values), len(values)) for key, values in sorted(outcomes.items())}
-    most = max((of for _, of in tries.values()), default=0)
+    tries = [(key, sum(values), len(values)) for key, values in sorted(outcomes.items())]
+    most = max((of for _, _, of in tries), default=0)
     pass_at = {
-        k: rate(
-            [Observation(key, pass_at_k(of, passed, k)) for key, (passed, of) in tries.items() if of >= k],
-            method,
-        )
+        k: rate([Observation(key, pass_at_k(of, passed, k)) for key, passed, of in tries if of >= k], method)
         for k in range(1, most + 1)
     }
-    flaky = tuple(key for key, (passed, of) in tries.items() if 0 < passed < of)
-    return Repeats(tuple(run.name for run in runs), setting, tries, pass_at, flaky)
+    flaky = tuple(
+        FlakyPair(key.repo, key.task_id, key.features, passed, of)
+        for key, passed, of in tries
+        if 0 < passed < of
+    )
+    return Repeats(tuple(run.name for run in runs), setting, pass_at, flaky)
 
 
 def cross_play(runs: Sequence[Run], method: Method = "clustered") -> CrossPlay:
-    overall: dict[tuple[str, str], list[Observation]] = {}
-    alone: dict[tuple[str, str], list[Observation]] = {}
+    found: dict[tuple[str, str], list[Observation]] = {}
     unknown = 0
     for pair in (pair for run in runs for pair in run.of("coop")):
-        verdicts = pair.verdicts
-        if verdicts is None:
+        if pair.verdicts is None:
             continue
-        seats = _seats(pair)
-        if seats is None:
+        if len(pair.agents) != 2 or any(agent.agent is None for agent in pair.agents):
             unknown += 1
             continue
-        overall.setdefault(seats, []).append(Observation(pair.key, float(verdicts.overall)))
-        for agent, (own, partner) in zip(pair.agents, (seats, seats[::-1]), strict=True):
-            if agent.success is not None:
-                alone.setdefault((own, partner), []).append(Observation(pair.key, float(agent.success)))
-    names = tuple(sorted({name for seats in overall for name in seats}))
-    return CrossPlay(
-        names,
-        {seats: rate(found, method) for seats, found in sorted(overall.items())},
-        {seats: rate(found, method) for seats, found in sorted(alone.items())},
-        unknown,
-    )
-
-
-def _seats(pair: PairData) -> tuple[str, str] | None:
-    agents = pair.agents
-    if len(agents) != 2 or any(agent.agent is None for agent in agents):
-        return None
-    return agents[0].configuration, agents[1].configuration
+        first, second = (agent.configuration for agent in pair.agents)
+        found.setdefault((first, second), []).append(Observation(pair.key, float(pair.verdicts.overall)))
+    names = tuple(sorted({name for seats in found for name in seats}))
+    cells = tuple(CrossPlayCell(*seats, rate(known, method)) for seats, known in sorted(found.items()))
+    return CrossPlay(names, cells, unknown)

@@ -7,24 +7,25 @@ what tells something. Fractions are exact: a pair does not change its bucket by 
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from cooperbench.report.statistics.intervals import Estimate, wilson
+from cooperbench.report.records import PairKey
+from cooperbench.report.statistics import Estimate, wilson
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from cooperbench.models import Setting
     from cooperbench.report.loading import Run
-    from cooperbench.report.records import PairKey
 
 BUCKETS = 10
 _FEWEST_BUCKETS = 3
 """One solo run fills two: what it solved and what it did not. That is no curve."""
-ALL = "all"
+Outcomes = dict[str, dict[PairKey, list[bool]]]
+"""Verdicts by configuration and pair; several where it was run several times."""
 
 
 @dataclass(frozen=True)
@@ -37,44 +38,29 @@ class Bucket:
     solo: Estimate
     coop: Estimate
 
-    @property
-    def centre(self) -> float:
-        return (self.low + self.high) / 2.0
-
 
 @dataclass(frozen=True)
 class Curve:
     """One configuration's results by difficulty, or those of all together."""
 
     configuration: str
-    buckets: tuple[Bucket, ...]
     solo_area: float | None
     """By the trapezoid rule between the centres of buckets that have both; None with fewer than two of them."""
     coop_area: float | None
+    delta_area: float | None
+    """ΔAUC: what cooperation costs over the whole scale."""
+    retention: float | None
+    buckets: tuple[Bucket, ...]
 
     @property
     def is_telling(self) -> bool:
         """Whether there are pairs of more than two difficulties."""
         return sum(bucket.pairs > 0 for bucket in self.buckets) >= _FEWEST_BUCKETS
 
-    @property
-    def lost_area(self) -> float | None:
-        """ΔAUC: what cooperation costs over the whole scale."""
-        return None if self.solo_area is None or self.coop_area is None else self.solo_area - self.coop_area
 
-    @property
-    def retention(self) -> float | None:
-        return self.coop_area / self.solo_area if self.solo_area and self.coop_area is not None else None
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "configuration": self.configuration,
-            "solo_area": self.solo_area,
-            "coop_area": self.coop_area,
-            "delta_area": self.lost_area,
-            "retention": self.retention,
-            "buckets": [asdict(bucket) for bucket in self.buckets],
-        }
+@dataclass(frozen=True, order=True)
+class ScoredPair(PairKey):
+    difficulty: float
 
 
 @dataclass(frozen=True)
@@ -83,26 +69,13 @@ class Difficulty:
 
     configurations: tuple[str, ...]
     """Whose solo results make the scale."""
-    scores: Mapping[PairKey, float]
-    curves: tuple[Curve, ...]
-    """All together first; then each configuration, where there are several. Empty: `note` says why."""
     unscored: int
     """Pairs with a coop verdict and no solo one: they have no difficulty and are in no curve."""
     note: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "configurations": list(self.configurations),
-            "pairs": len(self.scores),
-            "unscored": self.unscored,
-            "note": self.note,
-            "curves": [curve.to_json() for curve in self.curves],
-            "scores": [{**key.to_json(), "difficulty": score} for key, score in self.scores.items()],
-        }
-
-
-Outcomes = dict[str, dict["PairKey", list[bool]]]
-"""Verdicts by configuration and pair; several where it was run several times."""
+    """Why there are no curves."""
+    curves: tuple[Curve, ...] = ()
+    """All together first; then each configuration, where there are several."""
+    scores: tuple[ScoredPair, ...] = ()
 
 
 def analyse_difficulty(runs: Sequence[Run]) -> Difficulty:
@@ -110,21 +83,23 @@ def analyse_difficulty(runs: Sequence[Run]) -> Difficulty:
     solo, coop = _outcomes(runs, "solo"), _outcomes(runs, "coop")
     raw = _raw_difficulties(solo)
     unscored = len({key for pairs in coop.values() for key in pairs} - raw.keys())
-    if not raw or not coop:
-        missing = "coop" if raw else "solo"
-        return Difficulty(tuple(solo), {}, (), unscored, f"no {missing} verdicts")
-    easiest, hardest = min(raw.values()), max(raw.values())
-    if easiest == hardest:
-        return Difficulty(tuple(solo), {}, (), unscored, "all pairs are equally difficult")
+    easiest, hardest = min(raw.values(), default=Fraction(0)), max(raw.values(), default=Fraction(0))
+    if not raw or not coop or easiest == hardest:
+        missing = "no solo verdicts" if not raw else "no coop verdicts" if not coop else ""
+        return Difficulty(tuple(sorted(solo)), unscored, missing or "all pairs are equally difficult")
     scores = {key: (value - easiest) / (hardest - easiest) for key, value in sorted(raw.items())}
+    places = {key: min(int(score * BUCKETS), BUCKETS - 1) for key, score in scores.items()}
+    curves = [_curve("all", places, solo.values(), coop.values())]
     configurations = sorted({*solo, *coop})
-    curves = [_curve(ALL, scores, list(solo.values()), list(coop.values()))]
     if len(configurations) > 1:
-        curves += [
-            _curve(name, scores, [solo.get(name, {})], [coop.get(name, {})]) for name in configurations
-        ]
+        curves += [_curve(one, places, [solo.get(one, {})], [coop.get(one, {})]) for one in configurations]
     return Difficulty(
-        tuple(sorted(solo)), {key: float(score) for key, score in scores.items()}, tuple(curves), unscored
+        tuple(sorted(solo)),
+        unscored,
+        curves=tuple(curves),
+        scores=tuple(
+            ScoredPair(key.repo, key.task_id, key.features, float(score)) for key, score in scores.items()
+        ),
     )
 
 
@@ -148,41 +123,37 @@ def _raw_difficulties(solo: Outcomes) -> dict[PairKey, Fraction]:
 
 def _curve(
     name: str,
-    scores: Mapping[PairKey, Fraction],
-    solo: Sequence[Mapping[PairKey, list[bool]]],
-    coop: Sequence[Mapping[PairKey, list[bool]]],
+    places: Mapping[PairKey, int],
+    solo: Iterable[Mapping[PairKey, list[bool]]],
+    coop: Iterable[Mapping[PairKey, list[bool]]],
 ) -> Curve:
-    places = {key: min(int(score * BUCKETS), BUCKETS - 1) for key, score in scores.items()}
+    """`places`: the bucket of each pair."""
+    solo_rates, coop_rates = _pooled(places, solo), _pooled(places, coop)
+    counts = [*places.values()]
     buckets = tuple(
-        Bucket(
-            low=place / BUCKETS,
-            high=(place + 1) / BUCKETS,
-            pairs=sum(where == place for where in places.values()),
-            solo=_pooled(place, places, solo),
-            coop=_pooled(place, places, coop),
-        )
-        for place in range(BUCKETS)
+        Bucket(place / BUCKETS, (place + 1) / BUCKETS, counts.count(place), one, other)
+        for place, (one, other) in enumerate(zip(solo_rates, coop_rates, strict=True))
     )
-    filled = [bucket for bucket in buckets if bucket.solo.n and bucket.coop.n]
-    return Curve(
-        name,
-        buckets,
-        area([(bucket.centre, bucket.solo.value or 0.0) for bucket in filled]),
-        area([(bucket.centre, bucket.coop.value or 0.0) for bucket in filled]),
-    )
+    filled = [(one, (one.low + one.high) / 2.0) for one in buckets if one.solo.n and one.coop.n]
+    solo_area = area([(centre, one.solo.value or 0.0) for one, centre in filled])
+    coop_area = area([(centre, one.coop.value or 0.0) for one, centre in filled])
+    delta = retention = None
+    if solo_area is not None and coop_area is not None:
+        delta = solo_area - coop_area
+        retention = coop_area / solo_area if solo_area else None
+    return Curve(name, solo_area, coop_area, delta, retention, buckets)
 
 
 def _pooled(
-    place: int, places: Mapping[PairKey, int], outcomes: Sequence[Mapping[PairKey, list[bool]]]
-) -> Estimate:
-    found = [
-        passed
-        for pairs in outcomes
-        for key, values in pairs.items()
-        if places.get(key) == place
-        for passed in values
-    ]
-    return wilson(sum(found), len(found))
+    places: Mapping[PairKey, int], outcomes: Iterable[Mapping[PairKey, list[bool]]]
+) -> list[Estimate]:
+    """Of each bucket."""
+    found: list[list[bool]] = [[] for _ in range(BUCKETS)]
+    for pairs in outcomes:
+        for key, values in pairs.items():
+            if key in places:
+                found[places[key]] += values
+    return [wilson(sum(values), len(values)) for values in found]
 
 
 def area(points: Sequence[tuple[float, float]]) -> float | None:

@@ -17,14 +17,12 @@ if TYPE_CHECKING:
 
     from rich.table import Table as RichTable
 
-    from cooperbench.report.statistics.intervals import Estimate
+    from cooperbench.report.statistics import Estimate
 
 NOTHING = "–"
+MOST_LINES = 20
 _FIXED_SPACE = "\u00a0"
 """A cell that has to be broken is broken before its interval, not before its unit."""
-_ANY_WIDTH = 10_000
-_NEVER_BROKEN = 12
-"""Characters of a column that stays as wide as it is."""
 
 
 def hundredths_text(share: float, digits: int = 0) -> str:
@@ -77,8 +75,14 @@ def p_text(value: float) -> str:
     return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
 
 
-def area_text(value: float | None) -> str:
-    return NOTHING if value is None else f"{value:.3f}".replace("-", "−")
+def decimal_text(value: float | None, digits: int) -> str:
+    return NOTHING if value is None else f"{value:.{digits}f}".replace("-", "−")
+
+
+def first_lines(lines: Sequence[str]) -> list[str]:
+    """What a terminal has room for."""
+    more = len(lines) - MOST_LINES
+    return [*lines[:MOST_LINES], *([f"… {more} more (--json has all)"] if more > 0 else [])]
 
 
 @dataclass(frozen=True)
@@ -102,10 +106,14 @@ def print_tables(tables: Iterable[Table]) -> None:
 
 def plain_lines(table: Table) -> list[str]:
     """The same at every width: for pipes and files."""
-    rows = [[printable(cell).replace("\u00a0", " ") for cell in row] for row in (table.headings, *table.rows)]
+    rows = [[_plain(cell) for cell in row] for row in (table.headings, *table.rows)]
     body = aligned(rows) if table.rows else []
-    notes = [f"  {printable(note)}".replace("\u00a0", " ").rstrip() for note in table.notes]
+    notes = [f"  {_plain(note)}".rstrip() for note in table.notes]
     return [printable(table.title), *([""] if body else []), *body, *([""] if body and notes else []), *notes]
+
+
+def _plain(text: str) -> str:
+    return printable(text).replace(_FIXED_SPACE, " ")
 
 
 def _print_rich(tables: Iterable[Table]) -> None:
@@ -117,10 +125,8 @@ def _print_rich(tables: Iterable[Table]) -> None:
     for table in tables:
         console.print(Text(printable(table.title), style="bold"))
         if table.rows:
-            drawn = _drawn(table)
-            natural = console.measure(drawn, options=console.options.update(max_width=_ANY_WIDTH)).maximum
             console.print()
-            console.print(_drawn(table, break_before="[") if natural > console.width else drawn)
+            console.print(_drawn(table))
             if table.notes:
                 console.print()
         for note in table.notes:
@@ -128,23 +134,18 @@ def _print_rich(tables: Iterable[Table]) -> None:
         console.print()
 
 
-def _drawn(table: Table, break_before: str = "") -> RichTable:
-    """With `break_before`, cells have a second line where that begins: `62 %` above `[50–73]`."""
+def _drawn(table: Table) -> RichTable:
+    """Where it gets narrow, names are broken, and cells before their interval; single words and numbers are not."""
     from rich import box
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    rows = [[printable(cell) for cell in row] for row in table.rows]
-    if break_before:
-        rows = [[cell.replace(f" {break_before}", f"\n{break_before}") for cell in row] for row in rows]
-    drawn = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    for place, heading in enumerate(printable(heading) for heading in table.headings):
-        lines = [line for row in rows for line in row[place].splitlines()]
-        # Where it gets narrow, long names are broken, numbers are not.
-        short = max(map(len, [heading, *lines])) <= _NEVER_BROKEN
-        drawn.add_column(Text(heading), overflow="fold", no_wrap=bool(place) and short)
-    for row in rows:
-        drawn.add_row(*(Text(cell) for cell in row))
+    drawn = RichTable(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
+    for place, heading in enumerate(table.headings):
+        whole = place > 0 and not any(" " in row[place] for row in table.rows)
+        drawn.add_column(Text(printable(heading)), overflow="fold", no_wrap=whole, min_width=len(heading))
+    for row in table.rows:
+        drawn.add_row(*(Text(printable(cell)) for cell in row))
     return drawn
 
 

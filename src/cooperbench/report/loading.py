@@ -13,16 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from cooperbench.errors import UserError
 from cooperbench.models import SETTINGS
-from cooperbench.report.records import (
-    PairData,
-    PairKey,
-    is_list,
-    is_object,
-    mapping,
-    read_object,
-    read_verdicts,
-    text_or_none,
-)
+from cooperbench.report.records import PairData, PairKey, flag, listed, mapping, read_object, text_or_none
 from cooperbench.report.states import is_completed
 from cooperbench.storage import DEFAULT_LOGS_DIR, ExperimentPaths
 from cooperbench.text import names_for_error, plural
@@ -33,7 +24,7 @@ if TYPE_CHECKING:
     from cooperbench.models import Pair, Setting
     from cooperbench.storage import PairPaths
 
-_FEATURE = re.compile(r"f[0-9]{1,18}")
+_FOLDER = re.compile(r"f[0-9]{1,18}(?:_f[0-9]{1,18})*")
 _KNOWN_SCHEMAS = {
     "config": "cooperbench.config/1",
     "result": "cooperbench.result/1",
@@ -49,14 +40,17 @@ class Run:
     root: Path
     config: Mapping[str, Any]
     """config.json; empty where there is none."""
-    settings: tuple[Setting, ...]
-    """Those of which there are pairs."""
     pairs: tuple[PairData, ...]
     """In the order of settings, repositories, tasks, features."""
     problems: tuple[str, ...] = ()
     """What could not be read, a line each; those of pairs are among them."""
     unsound_left_out: int | None = None
     """How many pairs `sound_only` took out; None: it was not asked for."""
+
+    @property
+    def settings(self) -> tuple[Setting, ...]:
+        """Those of which there are pairs."""
+        return tuple(setting for setting in SETTINGS if any(pair.setting == setting for pair in self.pairs))
 
     def of(self, setting: Setting) -> tuple[PairData, ...]:
         return tuple(pair for pair in self.pairs if pair.setting == setting)
@@ -94,12 +88,9 @@ def load_run(logs_dir: Path, name: str) -> Run:
         pair for setting in SETTINGS for pair in _load_pairs(paths, setting, _announced(summary, setting))
     ]
     if not pairs:
-        older = next(iter(sorted(paths.root.glob("*/task*/features_*"))), None)
-        layout = f", only an older layout ({older.relative_to(paths.root)})" if older else ""
-        problems.append(f"there are no pairs in it{layout}")
+        problems.append("there are no pairs in it")
     problems += [f"{pair.setting} {pair.label}: {line}" for pair in pairs for line in pair.problems]
-    settings = tuple(setting for setting in SETTINGS if any(pair.setting == setting for pair in pairs))
-    return Run(name, paths.root, config or {}, settings, tuple(pairs), tuple(problems))
+    return Run(name, paths.root, config or {}, tuple(pairs), tuple(problems))
 
 
 def run_names(logs_dir: Path) -> list[str]:
@@ -125,7 +116,12 @@ def resolve_run(text: str, logs_dir: Path | None = None) -> Run:
 def sound_only(runs: Sequence[Run]) -> list[Run]:
     """Without the pairs that any of these runs marks as unsound: their tests are the dataset's, not the run's."""
     unsound = {(run.dataset, pair.key) for run in runs for pair in run.pairs if pair.unsound}
-    return [_without(run, {key for dataset, key in unsound if dataset == run.dataset}) for run in runs]
+    sound = []
+    for run in runs:
+        kept = tuple(pair for pair in run.pairs if (run.dataset, pair.key) not in unsound)
+        left_out = len({pair.key for pair in run.pairs} - {pair.key for pair in kept})
+        sound.append(replace(run, pairs=kept, unsound_left_out=left_out))
+    return sound
 
 
 def left_out_lines(runs: Sequence[Run]) -> list[str]:
@@ -135,13 +131,6 @@ def left_out_lines(runs: Sequence[Run]) -> list[str]:
         for run in runs
         if run.unsound_left_out is not None
     ]
-
-
-def _without(run: Run, keys: set[PairKey]) -> Run:
-    kept = tuple(pair for pair in run.pairs if pair.key not in keys)
-    settings = tuple(setting for setting in run.settings if any(pair.setting == setting for pair in kept))
-    left_out = len({pair.key for pair in run.pairs} & keys)
-    return replace(run, settings=settings, pairs=kept, unsound_left_out=left_out)
 
 
 def read_pairs(paths: ExperimentPaths, setting: Setting, expected: Iterable[Pair] = ()) -> list[PairData]:
@@ -161,25 +150,19 @@ def _keys_on_disk(paths: ExperimentPaths, setting: Setting) -> set[PairKey]:
     """Every pair that has a folder."""
     keys = set()
     for folder in (paths.root / setting).glob("*/*/f*"):
-        features = folder.name.split("_")
         task = folder.parent.name
-        if task.isascii() and task.isdigit() and all(_FEATURE.fullmatch(part) for part in features):
-            numbers = tuple(int(part[1:]) for part in features)
-            keys.add(PairKey(folder.parent.parent.name, int(task), numbers))
+        if task.isascii() and task.isdigit() and _FOLDER.fullmatch(folder.name):
+            features = tuple(int(part[1:]) for part in folder.name.split("_"))
+            keys.add(PairKey(folder.parent.parent.name, int(task), features))
     return keys
 
 
 def _announced(summary: Mapping[str, Any] | None, setting: Setting) -> set[PairKey]:
     """Pairs that were asked for, by summary.json: those that have not been started have no folder."""
-    lines = mapping(mapping(summary, "settings"), setting).get("results")
     keys = set()
-    for line in lines if is_list(lines) else []:
-        if not is_object(line):
-            continue
-        repo, task_id, features = line.get("repo"), line.get("task_id"), line.get("features")
-        if not isinstance(repo, str) or Path(repo).name != repo or not isinstance(task_id, int):
-            continue
-        if is_list(features) and features and all(isinstance(one, int) for one in features):
+    for line in listed(mapping(mapping(summary, "settings"), setting), "results", dict):
+        repo, task_id, features = line.get("repo"), line.get("task_id"), listed(line, "features", int)
+        if isinstance(repo, str) and Path(repo).name == repo and isinstance(task_id, int) and features:
             keys.add(PairKey(repo, task_id, tuple(features)))
     return keys
 
@@ -192,7 +175,7 @@ def _load_pair(paths: PairPaths, setting: Setting, key: PairKey) -> PairData:
     problems = [*unread, *_schema_problems(result, "result"), *_schema_problems(evaluation, "eval")]
     if is_completed(result) and not mapping(result, "agents"):
         problems.append("result.json tells nothing about the agents: no cost, steps or models")
-    if is_completed(evaluation) and read_verdicts(evaluation, setting) is None:
+    if is_completed(evaluation) and flag(evaluation, "overall_success") is None:
         problems.append("eval.json has no overall_success")
     return PairData(key, setting, paths, result, evaluation, tuple(problems), bool(unread))
 

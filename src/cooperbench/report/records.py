@@ -11,8 +11,9 @@ import math
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from cooperbench.agents.recorder import read_journal
 from cooperbench.report.states import JUDGED, Verdicts, is_completed, state_of
 from cooperbench.storage import read_regular_file
 
@@ -21,11 +22,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cooperbench.models import Setting
-    from cooperbench.report.states import State
+    from cooperbench.report.states import Loss, State
     from cooperbench.storage import PairPaths
 
+T = TypeVar("T")
 
-class PairKey(NamedTuple):
+
+@dataclass(frozen=True, order=True)
+class PairKey:
     """A pair by its place under logs/, in the order of reports."""
 
     repo: str
@@ -39,9 +43,6 @@ class PairKey(NamedTuple):
     @property
     def features_label(self) -> str:
         return "_".join(f"f{number}" for number in self.features)
-
-    def to_json(self) -> dict[str, Any]:
-        return {"repo": self.repo, "task_id": self.task_id, "features": list(self.features)}
 
 
 @dataclass(frozen=True)
@@ -82,12 +83,9 @@ class SentMessage:
     timestamp: str
     sender_step: int | None = None
     delivered_at: str | None = None
-    delivered_step: int | None = None
-    delivered_by: str | None = None
 
 
-@dataclass(frozen=True)
-class Conversation:
+class Conversation(NamedTuple):
     """What the agents of a pair told each other, in order."""
 
     messages: tuple[SentMessage, ...] = ()
@@ -96,16 +94,11 @@ class Conversation:
     problems: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Trajectory:
+class Trajectory(NamedTuple):
     """What one agent did, entry by entry, in the form that the recorder writes."""
 
     agent_id: str
     entries: tuple[Mapping[str, Any], ...] = ()
-    complete: bool = True
-    """False: the run still goes on or was killed, these are the entries of its journal."""
-    record: Mapping[str, Any] | None = None
-    """trajectory.json without its steps; None where there is only a journal."""
     problems: tuple[str, ...] = ()
 
 
@@ -134,14 +127,37 @@ class PairData:
     @cached_property
     def verdicts(self) -> Verdicts | None:
         """None unless the state is passed or failed."""
-        if self.state not in JUDGED or self.evaluation is None:
+        overall = flag(self.evaluation, "overall_success")
+        if self.state not in JUDGED or overall is None:
             return None
-        return read_verdicts(self.evaluation, self.setting)
+        individual = flag(self.evaluation, "individual_success")
+        if self.setting == "solo":
+            # One agent's patch merges with nothing.
+            return Verdicts(individual, None, None, overall, None)
+        return Verdicts(
+            individual,
+            flag(self.evaluation, "merge_success"),
+            flag(mapping(self.evaluation, "merged"), "success"),
+            overall,
+            flag(self.evaluation, "overall_success_strict"),
+        )
 
     def verdict(self, name: str) -> bool | None:
         """One of `VERDICTS`; None where there is none."""
-        value: bool | None = getattr(self.verdicts, name, None)
-        return value
+        return None if self.verdicts is None else self.verdicts._asdict()[name]
+
+    @property
+    def loss(self) -> Loss | None:
+        """The first thing that went wrong: a patch fails alone, else git cannot merge, else they fail together."""
+        verdicts = self.verdicts
+        if verdicts is None:
+            return None
+        if verdicts.overall:
+            return "passed"
+        alone = [agent.success for agent in self.agents]
+        if verdicts.individual is False or False in alone or self.setting == "solo":
+            return "capability"
+        return "conflict" if verdicts.merge is False else "integration"
 
     @property
     def error(self) -> str | None:
@@ -154,13 +170,17 @@ class PairData:
     @property
     def unsound(self) -> tuple[int, ...]:
         """Features whose tests pass without the feature: the verdict tells little. Empty without a verdict."""
-        listed = self.evaluation.get("unsound") if self.evaluation and self.verdicts is not None else None
-        return tuple(one for one in listed if isinstance(one, int)) if is_list(listed) else ()
+        return tuple(listed(self._judged, "unsound", int))
+
+    @property
+    def suspicious(self) -> list[dict[str, Any]]:
+        """Evidence that the tests may not have decided, as eval.json has it; empty without a verdict."""
+        return listed(self._judged, "suspicious", dict)
 
     @property
     def network(self) -> str | None:
         """What the tests had, `none` or `public`; None where eval.json does not tell."""
-        return text_or_none(self.evaluation or {}, "network")
+        return text_or_none(self.evaluation, "network")
 
     @property
     def agent_ids(self) -> tuple[str, ...]:
@@ -172,20 +192,24 @@ class PairData:
     def agents(self) -> tuple[AgentData, ...]:
         """Those of whom result.json tells."""
         records = mapping(self.result, "agents")
-        verdicts = self.evaluation if self.verdicts is not None else None
         return tuple(
-            _agent(agent_id, mapping(records, agent_id), mapping(verdicts, agent_id))
+            _agent(agent_id, mapping(records, agent_id), mapping(self._judged, agent_id))
             for agent_id in self.agent_ids
             if agent_id in records
         )
 
     @property
+    def _judged(self) -> Mapping[str, Any]:
+        return (self.evaluation or {}) if self.verdicts is not None else {}
+
+    @property
     def merge_status(self) -> str | None:
         """`clean`, `identical`, `conflict`, `missing_input`; None without a verdict."""
-        merged = mapping(self.evaluation, "merged") if self.verdicts is not None else {}
-        return text_or_none(merged, "merge_status") or (
-            None if "merge_conflict" not in merged else "conflict" if merged["merge_conflict"] else "clean"
-        )
+        return text_or_none(mapping(self._judged, "merged"), "merge_status")
+
+    @property
+    def conflicting_files(self) -> list[str]:
+        return listed(mapping(self._judged, "merged"), "conflicting_files", str)
 
     @property
     def cost(self) -> float:
@@ -212,85 +236,47 @@ class PairData:
         """From trajectory.json, or from the journal of a run that has not come to its end."""
         files = self.paths.agent(agent_id)
         content, problem = read_object(files.trajectory)
-        if content is not None:
-            steps = content.pop("steps", None)
-            whole = tuple(entry for entry in steps if is_object(entry)) if is_list(steps) else ()
-            odd = () if is_list(steps) and len(whole) == len(steps) else ("trajectory.json has odd steps",)
-            return Trajectory(agent_id, whole, record=content, problems=odd)
-        entries, unread = _read_journal(files.journal)
-        problems = [] if problem is None else [problem]
-        if unread:
-            problems.append(f"{files.journal.name} has {unread} lines that are no JSON")
-        return Trajectory(agent_id, entries, complete=False, problems=tuple(problems))
+        entries = listed(content, "steps", dict) if content is not None else read_journal(files)
+        if content is not None and content.get("steps") != entries:
+            problem = "trajectory.json has steps that cannot be read"
+        return Trajectory(agent_id, tuple(entries), (problem,) if problem else ())
 
     def conversation(self) -> Conversation:
         """From conversation.json, or from what the journals say was received."""
         content, problem = read_object(self.paths.conversation)
         if content is not None:
-            lines = content.get("messages")
-            if not is_list(lines):
-                return Conversation(complete=False, problems=("conversation.json has no messages",))
-            messages = tuple(_message(place, line) for place, line in enumerate(lines, 1) if is_object(line))
-            odd = () if len(messages) == len(lines) else ("conversation.json has odd messages",)
-            return Conversation(tuple(sorted(messages, key=lambda one: one.sequence)), problems=odd)
+            lines = listed(content, "messages", dict)
+            if content.get("messages") != lines:
+                problem = "conversation.json has messages that cannot be read"
+            messages = [_message(place, line) for place, line in enumerate(lines, 1)]
+            ordered = tuple(sorted(messages, key=lambda one: one.sequence))
+            return Conversation(
+                ordered, isinstance(content.get("messages"), list), (problem,) if problem else ()
+            )
         nothing_sent = self.setting == "solo" or (self.result or {}).get("messages") == 0
         if problem is None and self.result is not None and nothing_sent:
             return Conversation()
         return Conversation(self._received(), complete=False, problems=(problem,) if problem else ())
 
     def _received(self) -> tuple[SentMessage, ...]:
-        found = [
-            SentMessage(
-                int(number(args, "sequence")),
-                str(args.get("from", "")),
-                agent_id,
-                str(args.get("content", "")),
-                str(entry.get("timestamp", "")),
-            )
-            for agent_id in self.agent_ids
-            for entry in self.trajectory(agent_id).entries
-            if entry.get("action") == "receive_message" and is_object(args := entry.get("args"))
-        ]
+        found = []
+        for agent_id in self.agent_ids:
+            for entry in self.trajectory(agent_id).entries:
+                args = mapping(entry, "args")
+                if entry.get("action") == "receive_message":
+                    line = {**args, "to": agent_id, "message": args.get("content", "")}
+                    found.append(_message(0, {**line, "timestamp": entry.get("timestamp", "")}))
         return tuple(sorted(found, key=lambda message: message.sequence))
 
     def patch(self, agent_id: str) -> bytes | None:
         """As it was handed in; None where there is none."""
         return read_bytes(self.paths.agent(agent_id).patch)
 
-    def merged_patch(self) -> bytes | None:
-        return read_bytes(self.paths.merged_patch)
-
     def test_outputs(self) -> dict[str, str]:
         """What tests printed, by `agent1-f1`, `merged-f2`, …"""
         folder = self.paths.test_output("x", 0).parent
         found = {file.stem: read_bytes(file) for file in sorted(folder.glob("*.txt"))}
         return {name: data.decode("utf-8", "replace") for name, data in found.items() if data is not None}
-
-
-def read_verdicts(evaluation: Mapping[str, Any], setting: Setting) -> Verdicts | None:
-    """The five verdicts, also of an older eval.json that has only those of agents, merge and all; None: unusable."""
-    overall = flag(evaluation, "overall_success")
-    if overall is None:
-        return None
-    merged = mapping(evaluation, "merged")
-    individual = flag(evaluation, "individual_success")
-    if individual is None:
-        alone = [
-            flag(value, "success")
-            for name, value in evaluation.items()
-            if is_object(value) and (name == "solo" or name.startswith("agent"))
-        ]
-        individual = all(alone) if alone and None not in alone else None
-    if setting == "solo":
-        # One agent's patch merges with nothing.
-        return Verdicts(individual, None, None, overall, None)
-    merge = flag(evaluation, "merge_success")
-    if merge is None and (conflict := flag(merged, "merge_conflict")) is not None:
-        merge = not conflict
-    strict = flag(evaluation, "overall_success_strict")
-    if strict is None and merge is not None:
-        strict = overall and merge
-    return Verdicts(individual, merge, flag(merged, "success"), overall, strict)
 
 
 def read_object(path: Path) -> tuple[dict[str, Any] | None, str | None]:
@@ -313,31 +299,14 @@ def read_bytes(path: Path) -> bytes | None:
         return None
 
 
-def _read_journal(path: Path) -> tuple[tuple[Mapping[str, Any], ...], int]:
-    """The entries, and how many lines are none. A last line without an end is being written, or was cut off."""
-    entries: list[Mapping[str, Any]] = []
-    unread = 0
-    for line in (read_bytes(path) or b"").splitlines():
-        try:
-            entry = json.loads(line)
-        except (ValueError, RecursionError):
-            entry = None
-        if is_object(entry):
-            entries.append(entry)
-        else:
-            unread += 1
-    return tuple(entries), unread
-
-
 def _agent(agent_id: str, record: Mapping[str, Any], verdict: Mapping[str, Any]) -> AgentData:
-    feature_ids = record.get("feature_ids")
     return AgentData(
         agent_id=agent_id,
         agent=text_or_none(record, "agent"),
         model=text_or_none(record, "model"),
         status=text_or_none(record, "status"),
         success=flag(verdict, "success"),
-        feature_ids=tuple(one for one in feature_ids if isinstance(one, int)) if is_list(feature_ids) else (),
+        feature_ids=tuple(listed(record, "feature_ids", int)),
         steps=int(number(record, "steps")),
         cost=number(record, "cost"),
         prompt_tokens=int(number(record, "prompt_tokens")),
@@ -348,35 +317,27 @@ def _agent(agent_id: str, record: Mapping[str, Any], verdict: Mapping[str, Any])
 
 
 def _message(place: int, line: Mapping[str, Any]) -> SentMessage:
-    steps = {
-        key: int(number(line, key)) if line.get(key) is not None else None
-        for key in ("sender_step", "delivered_step")
-    }
     return SentMessage(
         sequence=int(number(line, "sequence")) or place,
         sender=str(line.get("from", "")),
         recipient=str(line.get("to", "")),
         text=str(line.get("message", "")),
         timestamp=str(line.get("timestamp", "")),
-        sender_step=steps["sender_step"],
+        sender_step=int(number(line, "sender_step")) if line.get("sender_step") is not None else None,
         delivered_at=text_or_none(line, "delivered_at"),
-        delivered_step=steps["delivered_step"],
-        delivered_by=text_or_none(line, "delivered_by"),
     )
-
-
-def is_object(value: object) -> TypeGuard[dict[str, Any]]:
-    return isinstance(value, dict)
-
-
-def is_list(value: object) -> TypeGuard[list[Any]]:
-    return isinstance(value, list)
 
 
 def mapping(record: Mapping[str, Any] | None, key: str) -> Mapping[str, Any]:
     """A part of a record; empty where it is missing or something else."""
     value = (record or {}).get(key)
     return value if isinstance(value, dict) else {}
+
+
+def listed(record: Mapping[str, Any] | None, key: str, kind: type[T]) -> list[T]:
+    """What a list in a record has of this kind; empty where it is missing or something else."""
+    value = (record or {}).get(key)
+    return [one for one in value if isinstance(one, kind)] if isinstance(value, list) else []
 
 
 def number(record: Mapping[str, Any] | None, key: str) -> float:
@@ -387,9 +348,14 @@ def number(record: Mapping[str, Any] | None, key: str) -> float:
     return float(value)
 
 
-def text_or_none(record: Mapping[str, Any], key: str) -> str | None:
-    value = record.get(key)
+def text_or_none(record: Mapping[str, Any] | None, key: str) -> str | None:
+    value = (record or {}).get(key)
     return value if isinstance(value, str) and value else None
+
+
+def flag(record: Mapping[str, Any] | None, key: str) -> bool | None:
+    value = (record or {}).get(key)
+    return value if isinstance(value, bool) else None
 
 
 def parse_time(text: object) -> datetime | None:
@@ -403,6 +369,7 @@ def parse_time(text: object) -> datetime | None:
         return None
 
 
-def flag(record: Mapping[str, Any], key: str) -> bool | None:
-    value = record.get(key)
-    return value if isinstance(value, bool) else None
+def seconds_between(start: object, end: object) -> float | None:
+    """Between two times as files have them; never below zero: clocks of two processes may differ a little."""
+    first, last = parse_time(start), parse_time(end)
+    return None if first is None or last is None else round(max(0.0, (last - first).total_seconds()), 3)

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import csv
 import io
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cooperbench.errors import UserError
 from cooperbench.report.records import number
-from cooperbench.report.states import ENDED, JUDGED, NOT_JUDGED, STATES, VERDICTS, applicable_verdicts
-from cooperbench.report.statistics.intervals import Estimate, Observation, rate
+from cooperbench.report.states import JUDGED, STATES, VERDICTS, applicable_verdicts
+from cooperbench.report.statistics import Estimate, Observation, rate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from cooperbench.models import Setting
     from cooperbench.report import Level, Method
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from cooperbench.report.records import PairData
     from cooperbench.report.states import State
 
-_SEATS = 2
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _OF_AN_AGENT: dict[str, type] = {
     "agent": str, "model": str, "status": str, "success": bool, "cost": float, "steps": int,
@@ -34,12 +33,8 @@ COLUMNS: dict[str, type] = {
     "run": str, "dataset": str, "dataset_revision": str, "setting": str, "repo": str, "task_id": int, "features": str,
     "state": str, **dict.fromkeys(VERDICTS, bool), "merge_status": str, "messages": int, "cost": float, "steps": int,
     "prompt_tokens": int, "completion_tokens": int, "duration_seconds": float,
-    **{
-        f"agent{place}_{name}": kind
-        for place in range(1, _SEATS + 1)
-        for name, kind in _OF_AN_AGENT.items()
-    },
-    "error": str, "unsound": str, "network": str,
+    **{f"agent{place}_{name}": kind for place in (1, 2) for name, kind in _OF_AN_AGENT.items()},
+    "error": str, "unsound": str, "network": str, "suspicious": int,
 }  # fmt: skip
 """Names and types; any value may be missing. The one agent of solo stands as agent1."""
 
@@ -53,6 +48,8 @@ class RateRow:
     repo: str | None
     """None: all repositories; likewise for the task."""
     task_id: int | None
+    pairs: int
+    judged: int
     states: Mapping[State, int]
     """How many pairs are in which state; rates are over the judged ones."""
     rates: Mapping[str, Estimate]
@@ -60,7 +57,9 @@ class RateRow:
     unsound: int
     """Judged pairs with tests that pass without the feature."""
     sound_rates: Mapping[str, Estimate]
-    """The rates without those."""
+    """The rates without those; empty where there are none."""
+    suspicious: int
+    """Judged pairs with evidence that the tests may not have decided."""
     cost: float
     unpriced_calls: int
     """Of models whose price nobody knows: the cost is without them."""
@@ -70,41 +69,8 @@ class RateRow:
     agent_seconds: float
 
     @property
-    def pairs(self) -> int:
-        return sum(self.states.values())
-
-    @property
-    def judged(self) -> int:
-        return sum(self.states[state] for state in JUDGED)
-
-    @property
-    def finished(self) -> int:
-        """Pairs whose agents came to an end, judged or not: those that the cost is of."""
-        return sum(self.states[state] for state in ENDED)
-
-    @property
-    def left_out(self) -> dict[State, int]:
-        """What has no verdict, by why."""
-        return {state: self.states[state] for state in NOT_JUDGED if self.states[state]}
-
-    def to_json(self) -> dict[str, Any]:
-        record = asdict(self)
-        sound = {"pairs": self.unsound, "rates": record.pop("sound_rates")}
-        return record | {
-            "pairs": self.pairs,
-            "judged": self.judged,
-            "unsound": sound if self.unsound else None,
-        }
-
-
-def observations(pairs: Iterable[PairData], verdict: str) -> list[Observation]:
-    """One verdict of all pairs that have it, as zeros and ones."""
-    found = ((pair.key, pair.verdict(verdict)) for pair in pairs)
-    return [Observation(key, float(value)) for key, value in found if value is not None]
-
-
-def _rates(pairs: Sequence[PairData], setting: Setting, method: Method) -> dict[str, Estimate]:
-    return {verdict: rate(observations(pairs, verdict), method) for verdict in applicable_verdicts(setting)}
+    def name(self) -> str:
+        return f"{self.run}:{self.setting}"
 
 
 def rate_rows(runs: Sequence[Run], level: Level = "setting", method: Method = "clustered") -> list[RateRow]:
@@ -113,45 +79,52 @@ def rate_rows(runs: Sequence[Run], level: Level = "setting", method: Method = "c
     for run in runs:
         for setting in run.settings:
             pairs = run.of(setting)
-            rows.append(_rate_row(run, setting, pairs, method))
+            groups: dict[tuple[str | None, int | None], list[PairData]] = {(None, None): list(pairs)}
+            for pair in pairs if level != "setting" else ():
+                place = (pair.key.repo, pair.key.task_id if level == "task" else None)
+                groups.setdefault(place, []).append(pair)
             rows += [
-                _rate_row(run, setting, group, method, repo, task_id)
-                for (repo, task_id), group in _groups(pairs, level).items()
+                _rate_row(run.name, setting, repo, task_id, group, method)
+                for (repo, task_id), group in groups.items()
             ]
     return rows
 
 
-def _groups(pairs: Sequence[PairData], level: Level) -> dict[tuple[str, int | None], list[PairData]]:
-    groups: dict[tuple[str, int | None], list[PairData]] = {}
-    if level != "setting":
-        for pair in pairs:
-            place = (pair.key.repo, pair.key.task_id if level == "task" else None)
-            groups.setdefault(place, []).append(pair)
-    return groups
-
-
 def _rate_row(
-    run: Run,
+    run: str,
     setting: Setting,
+    repo: str | None,
+    task_id: int | None,
     pairs: Sequence[PairData],
     method: Method,
-    repo: str | None = None,
-    task_id: int | None = None,
 ) -> RateRow:
     states = [pair.state for pair in pairs]
     sound = [pair for pair in pairs if not pair.unsound]
+
+    def rates(chosen: Sequence[PairData]) -> dict[str, Estimate]:
+        found = {
+            name: [(pair.key, pair.verdict(name)) for pair in chosen] for name in applicable_verdicts(setting)
+        }
+        return {
+            name: rate([Observation(key, float(value)) for key, value in values if value is not None], method)
+            for name, values in found.items()
+        }
+
     return RateRow(
-        run=run.name,
+        run=run,
         setting=setting,
         repo=repo,
         task_id=task_id,
+        pairs=len(pairs),
+        judged=sum(state in JUDGED for state in states),
         states={state: states.count(state) for state in STATES},
-        rates=_rates(pairs, setting, method),
+        rates=rates(pairs),
         unsound=len(pairs) - len(sound),
-        sound_rates=_rates(sound, setting, method),
+        sound_rates=rates(sound) if len(sound) < len(pairs) else {},
+        suspicious=sum(bool(pair.suspicious) for pair in pairs),
         cost=sum(pair.cost for pair in pairs),
-        unpriced_calls=sum(
-            int(number(agent.record, "unpriced_calls")) for pair in pairs for agent in pair.agents
+        unpriced_calls=int(
+            sum(number(agent.record, "unpriced_calls") for pair in pairs for agent in pair.agents)
         ),
         steps=sum(pair.steps for pair in pairs),
         tokens=sum(pair.tokens for pair in pairs),
@@ -166,9 +139,8 @@ def pair_rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
 
 
 def _pair_row(run: Run, pair: PairData) -> dict[str, Any]:
-    row: dict[str, Any] = dict.fromkeys(COLUMNS)
     agents = pair.agents
-    row |= {
+    row: dict[str, Any] = dict.fromkeys(COLUMNS) | {
         "run": run.name,
         "dataset": run.dataset[0],
         "dataset_revision": run.dataset[1],
@@ -183,7 +155,7 @@ def _pair_row(run: Run, pair: PairData) -> dict[str, Any]:
         "network": pair.network,
     }
     if pair.verdicts is not None:
-        row |= pair.verdicts._asdict()
+        row |= pair.verdicts._asdict() | {"suspicious": len(pair.suspicious)}
     if agents:
         row |= {
             "messages": pair.messages,
@@ -193,9 +165,8 @@ def _pair_row(run: Run, pair: PairData) -> dict[str, Any]:
             "completion_tokens": sum(agent.completion_tokens for agent in agents),
             "duration_seconds": pair.duration_seconds,
         }
-    for place, agent in enumerate(agents[:_SEATS], 1):
-        for name in _OF_AN_AGENT:
-            row[f"agent{place}_{name}"] = getattr(agent, name)
+    for place, agent in enumerate(agents[:2], 1):
+        row |= {f"agent{place}_{name}": getattr(agent, name) for name in _OF_AN_AGENT}
     return row
 
 

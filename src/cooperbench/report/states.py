@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from cooperbench.models import Setting
 
 State = Literal["passed", "failed", "error", "no_reference", "unevaluated", "missing", "broken"]
+Loss = Literal["passed", "capability", "conflict", "integration"]
 
 
 class Meaning(NamedTuple):
@@ -25,7 +26,9 @@ class Meaning(NamedTuple):
 
 STATES: Mapping[State, Meaning] = {
     "passed": Meaning("✓", "passed", "every patch passes alone, and their merge passes all tests"),
-    "failed": Meaning("✗", "failed", "a patch fails its own tests alone, or the merge fails tests"),
+    "failed": Meaning(
+        "✗", "failed", "a patch fails its own tests alone, the merge fails tests, or the tests did not decide"
+    ),
     "error": Meaning("!", "ended in an error", "a sandbox, a server or a provider failed; not scored"),
     "no_reference": Meaning(
         "∅",
@@ -38,6 +41,21 @@ STATES: Mapping[State, Meaning] = {
         "!", "could not be read", "a file of the pair cannot be read or has no verdict; not scored"
     ),
 }
+LOSSES: Mapping[Loss, Meaning] = {
+    "passed": STATES["passed"],
+    "capability": Meaning(
+        "✗", "failed alone", "a patch fails its own feature's tests, before anything is merged"
+    ),
+    "conflict": Meaning(
+        "⚡", "conflict", "each patch passes alone, git cannot merge them plainly, and the union merge fails"
+    ),
+    "integration": Meaning(
+        "≠",
+        "failed together",
+        "each patch passes alone and they merge, but the merge fails, or its tests did not decide",
+    ),
+}
+"""How a judged pair ended: `failed` is split by the first thing that went wrong."""
 JUDGED: tuple[State, ...] = ("passed", "failed")
 """Those with a verdict: rates are over these."""
 NOT_JUDGED: tuple[State, ...] = tuple(state for state in STATES if state not in JUDGED)
@@ -97,6 +115,13 @@ def state_of(
 
 def unsound_text(features: Sequence[int]) -> str:
     """What is wrong with an unsound pair."""
-    if len(features) == 1:
-        return f"the tests of feature {features[0]} pass without the feature"
-    return f"the tests of features {', '.join(map(str, features))} pass without the features"
+    several = "s" if len(features) > 1 else ""
+    return f"the tests of feature{several} {', '.join(map(str, features))} pass without the feature{several}"
+
+
+def suspicious_text(record: Mapping[str, Any]) -> str:
+    """One entry of `suspicious` in eval.json."""
+    if record.get("reason") == "canary":
+        return f"the tests of feature {record.get('feature')} pass with a test among them that must fail"
+    place = f"{record.get('path')}:{record.get('line')}"
+    return f"{record.get('agent')} reaches for the test process at {place}: {record.get('text')}"

@@ -20,7 +20,7 @@ from cooperbench.storage import utc_now, write_json
 from cooperbench.text import duration_text, plural, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from cooperbench.models import Pair, Setting
     from cooperbench.report.records import PairData
@@ -96,6 +96,7 @@ def _summarize(pairs: Sequence[PairData]) -> dict[str, Any]:
         "unsound": {"pairs": len(verdicts) - len(sound), "rates": _rates(sound)}
         if len(sound) < len(verdicts)
         else None,
+        "suspicious": sum(line["suspicious"] for line in verdicts),
         "agent_success": _rate(agent.success for pair in judged for agent in pair.agents),
         "agent_outcomes": _tally(agent.status for agent in agents),
         "merge_outcomes": _tally(pair.merge_status for pair in judged),
@@ -125,7 +126,8 @@ def _line(pair: PairData) -> dict[str, Any]:
     evaluation, result = pair.evaluation or {}, pair.result or {}
     merged = mapping(evaluation, "merged")
     return {
-        **pair.key.to_json(),
+        **asdict(pair.key),
+        "features": list(pair.key.features),
         "state": pair.state,
         "individual_success": flag(evaluation, "individual_success"),
         "merge_success": flag(evaluation, "merge_success"),
@@ -135,6 +137,7 @@ def _line(pair: PairData) -> dict[str, Any]:
         "overall_success": flag(evaluation, "overall_success"),
         "overall_success_strict": flag(evaluation, "overall_success_strict"),
         "unsound": list(pair.unsound),
+        "suspicious": bool(pair.suspicious),
         "network": pair.network,
         "messages": result.get("messages"),
         "cost": result.get("cost"),
@@ -152,12 +155,15 @@ def summary_text(summary: dict[str, Any], logs: str) -> str:
         lines += [budget_text(summary["budget"]), ""]
     if summary.get("sandboxes"):
         lines += [sandboxes_text(summary["sandboxes"]), ""]
-    lines.append(f"Logs: {logs}")
-    return "\n".join(lines)
+    return "\n".join([*lines, f"Logs: {logs}"])
 
 
-def _setting_lines(setting: Setting, part: dict[str, Any]) -> Iterable[str]:
-    yield f"{setting}: {plural(part['pairs'], 'pair')}, {part['evaluated']} evaluated" + _left_out(part)
+def _setting_lines(setting: Setting, part: dict[str, Any]) -> Iterator[str]:
+    suspicious = f", {part['suspicious']} suspicious" if part["suspicious"] else ""
+    counts = {state: part[_COUNTS.get(state, state)] for state in NOT_JUDGED}
+    others = ", ".join(f"{count} {STATES[state].short}" for state, count in counts.items() if count)
+    left_out = f" ({others}: not part of the rates)" if others else ""
+    yield f"{setting}: {plural(part['pairs'], 'pair')}, {part['evaluated']} evaluated{suspicious}{left_out}"
     if part["no_reference"]:
         reason = next(one["error"] for one in part["results"] if one["state"] == "no_reference")
         count = plural(part["no_reference"], "pair")
@@ -165,30 +171,33 @@ def _setting_lines(setting: Setting, part: dict[str, Any]) -> Iterable[str]:
     yield ""
     yield from _pair_lines(part["results"], with_merge=setting != "solo")
     yield ""
-    applicable = applicable_verdicts(setting)
-    names = [name for name, verdict in _VERDICTS.items() if verdict in applicable]
-    yield from aligned([_rate_row(name, part["rates"][name]) for name in names])
+    names = {name: verdict for name, verdict in _VERDICTS.items() if verdict in applicable_verdicts(setting)}
+    yield from aligned(
+        [(one, *_rate_cells(part["rates"][name]), VERDICTS[one]) for name, one in names.items()]
+    )
     if part["unsound"]:
-        rows = [_rate_row(name, part["unsound"]["rates"][name]) for name in names]
-        rates = ", ".join(f"{title} {count} ({share})" for title, count, share, _ in rows)
-        yield f"  without {plural(part['unsound']['pairs'], 'unsound pair')}: {rates}"
+        rates = part["unsound"]["rates"]
+        shown = ", ".join("{} {} ({})".format(one, *_rate_cells(rates[name])) for name, one in names.items())
+        yield f"  without {plural(part['unsound']['pairs'], 'unsound pair')}: {shown}"
     yield ""
     yield from _account_lines(part)
 
 
-def _account_lines(part: dict[str, Any]) -> Iterable[str]:
+def _rate_cells(rate: dict[str, Any]) -> tuple[str, str]:
+    share = NOTHING if rate["rate"] is None else f"{hundredths_text(rate['rate'])} %"
+    return f"{rate['passed']}/{rate['of']}", share
+
+
+def _account_lines(part: dict[str, Any]) -> Iterator[str]:
     tokens = part["prompt_tokens"] + part["completion_tokens"]
     cached = f" ({part['cached_tokens']} cached)" if part["cached_tokens"] else ""
-    calls = f", {plural(part['model_calls'], 'model call')}" if part["model_calls"] else ""
-    yield (
-        f"  cost ${part['cost']:.2f}, {tokens} tokens{cached}{calls}, {plural(part['steps'], 'step')}, "
-        f"{plural(part['messages'], 'message')}"
-    )
-    inside = (
-        f" (in models {duration_text(part['model_seconds'])}, in sandboxes {duration_text(part['sandbox_seconds'])})"
-        if part["model_calls"]
-        else ""
-    )
+    calls = inside = ""
+    if part["model_calls"]:
+        calls = f", {plural(part['model_calls'], 'model call')}"
+        in_models, in_sandboxes = (duration_text(part[f"{name}_seconds"]) for name in ("model", "sandbox"))
+        inside = f" (in models {in_models}, in sandboxes {in_sandboxes})"
+    steps, messages = plural(part["steps"], "step"), plural(part["messages"], "message")
+    yield f"  cost ${part['cost']:.2f}, {tokens} tokens{cached}{calls}, {steps}, {messages}"
     yield f"  pairs {duration_text(part['agent_seconds'])}{inside}, tests {duration_text(part['test_seconds'])}"
     if part["unpriced_calls"]:
         yield f"  cost without {plural(part['unpriced_calls'], 'call')} of models without a known price"
@@ -208,45 +217,21 @@ def sandboxes_text(sandboxes: dict[str, Any]) -> str:
     """What was used of a cloud, beside the models."""
     what = sandboxes["what"]
     count = plural(sandboxes["count"], what, f"{what}es" if what.endswith("x") else f"{what}s")
-    hours = {
-        what: sandboxes["seconds"] / 3600,
-        "vCPU": sandboxes.get("vcpu_seconds", 0) / 3600,
-        "GiB": sandboxes.get("gib_seconds", 0) / 3600,
-    }
-    return ", ".join([count, *(_hours_text(number, of) for of, number in hours.items() if number)])
-
-
-def _hours_text(hours: float, of: str) -> str:
-    return f"{hours:.{1 if hours < 10 else 0}f} {of} hours"
-
-
-def _left_out(part: dict[str, Any]) -> str:
-    counts = {state: part[_COUNTS.get(state, state)] for state in NOT_JUDGED}
-    others = [f"{count} {STATES[state].short}" for state, count in counts.items() if count]
-    return f" ({', '.join(others)}: not part of the rates)" if others else ""
-
-
-def _rate_row(name: str, rate: dict[str, Any]) -> tuple[str, str, str, str]:
-    verdict = _VERDICTS[name]
-    share = NOTHING if rate["rate"] is None else f"{hundredths_text(rate['rate'])} %"
-    return verdict, f"{rate['passed']}/{rate['of']}", share, VERDICTS[verdict]
+    names = {"seconds": what, "vcpu_seconds": "vCPU", "gib_seconds": "GiB"}
+    used = {of: sandboxes.get(name, 0) / 3600 for name, of in names.items()}
+    parts = [f"{hours:.{1 if hours < 10 else 0}f} {of} hours" for of, hours in used.items() if hours]
+    return ", ".join([count, *parts])
 
 
 def _pair_lines(results: Sequence[dict[str, Any]], *, with_merge: bool) -> list[str]:
-    shown = (
-        results
-        if len(results) <= MOST_ROWS
-        else [one for one in results if one["state"] != "passed"][:MOST_ROWS]
-    )
+    shown = list(results)
+    if len(results) > MOST_ROWS:
+        shown = [one for one in results if one["state"] != "passed"][:MOST_ROWS]
     if not shown:
         return []
-    rows: list[tuple[str, ...]] = [
-        ("repository", "task", "features", "alone", "merge", "together", "overall", "")
-    ]
-    rows += [_pair_row(one) for one in shown]
-    if not with_merge:
-        rows = [(*row[:3], *row[6:]) for row in rows]
-    lines = aligned(rows)
+    heading = ("repository", "task", "features", "alone", "merge", "together", "overall", "")
+    rows = [heading, *map(_pair_row, shown)]
+    lines = aligned(rows if with_merge else [(*row[:3], *row[6:]) for row in rows])
     if len(shown) < len(results):
         lines.append(f"  … {len(results) - len(shown)} more in summary.json")
     return lines
@@ -258,21 +243,16 @@ def _pair_row(one: dict[str, Any]) -> tuple[str, ...]:
     if one["state"] not in JUDGED:
         return (*place, "", "", "", STATES[one["state"]].short, error)
     merge = (one["merge_status"] or NOTHING) + (" (union)" if one["strategy"] == "union" else "")
-    remarks = ["" if one["overall_success"] else error]
-    if one["unsound"]:
-        remarks.append(f"unsound (feature {', '.join(map(str, one['unsound']))})")
-    return (
-        *place,
-        _mark(one["individual_success"]),
-        merge,
-        _mark(one["merged_success"]),
-        _mark(one["overall_success"]),
-        "; ".join(filter(None, remarks)),
+    alone, together, overall = (
+        {None: NOTHING, True: "✓", False: "✗"}[one[f"{name}_success"]]
+        for name in ("individual", "merged", "overall")
     )
-
-
-def _mark(success: bool | None) -> str:
-    return NOTHING if success is None else "✓" if success else "✗"
+    remarks = [
+        "" if one["overall_success"] else error,
+        f"unsound (feature {', '.join(map(str, one['unsound']))})" if one["unsound"] else "",
+        "suspicious" if one["suspicious"] else "",
+    ]
+    return (*place, alone, merge, together, overall, "; ".join(filter(None, remarks)))
 
 
 def deficit_text(solo: dict[str, Any], coop: dict[str, Any]) -> str:

@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING
 from cooperbench.report.formatting import (
     NOTHING,
     Table,
-    area_text,
     basis_text,
+    decimal_text,
+    first_lines,
     p_text,
     percent_text,
     points_text,
     rate_text,
 )
 from cooperbench.report.loading import left_out_lines
-from cooperbench.report.states import STATES, VERDICTS
+from cooperbench.report.states import ENDED, NOT_JUDGED, STATES, VERDICTS
 from cooperbench.text import duration_text, plural
 
 if TYPE_CHECKING:
@@ -24,14 +25,11 @@ if TYPE_CHECKING:
     from cooperbench.report.analysis import Analysis
     from cooperbench.report.compare import Comparison
     from cooperbench.report.rows import RateRow
-    from cooperbench.report.statistics.intervals import Estimate
+    from cooperbench.report.statistics import Estimate
 
-MOST_LINES = 20
-MOST_UNPAIRED = 40
-_MARKS = "¹²³⁴"
 _INTERVALS = {
     "clustered": "95 % intervals, clustered by task (Student's t over tasks)",
-    "wilson": "95 % intervals by Wilson, as if pairs were independent: too narrow where tasks hang together",
+    "wilson": "95 % intervals by Wilson, as if pairs were independent: too narrow where those of a task are correlated",
     "bootstrap": "95 % intervals by a bootstrap over tasks",
 }
 
@@ -39,7 +37,7 @@ _INTERVALS = {
 def analysis_tables(analysis: Analysis) -> Iterator[Table]:
     """In the order in which one reads them; what there is nothing to say about is left out."""
     yield _rates(analysis)
-    yield _costs(analysis)
+    yield _costs([row for row in analysis.rates if row.repo is None])
     if analysis.deficits or analysis.without_solo:
         yield _deficits(analysis)
     yield from _difficulty(analysis)
@@ -53,28 +51,22 @@ def analysis_tables(analysis: Analysis) -> Iterator[Table]:
         if pair.state == "no_reference"
     ]
     if no_reference:
-        yield Table("No reference", notes=[STATES["no_reference"].sentence, "", *_first(no_reference)])
+        yield Table("No reference", notes=[STATES["no_reference"].sentence, "", *first_lines(no_reference)])
     if analysis.problems:
-        yield Table("Could not be read", notes=_first(analysis.problems))
+        yield Table("Could not be read", notes=first_lines(analysis.problems))
 
 
 def _rates(analysis: Analysis) -> Table:
     names = [name for name in VERDICTS if any(name in row.rates for row in analysis.rates)]
-    remarks = sorted(
-        {
-            rate.note
-            for row in analysis.rates
-            for rates in (row.rates, row.sound_rates)
-            for rate in rates.values()
-            if rate.note and rate.n
-        }
-    )
-    marks = dict(zip(remarks, _MARKS, strict=False))
+    remarks = {estimate.note for row in analysis.rates for estimate in row.rates.values() if estimate.n}
+    marks = dict(zip(sorted(remarks - {""}), "¹²³⁴", strict=False))
     rows = []
     for row in analysis.rates:
-        rows.append([_place(row), *_rate_cells(row.rates, names, marks)])
+        place = row.name if row.repo is None else f"  {row.repo}"
+        place += "" if row.task_id is None else f"/task{row.task_id}"
+        rows.append([place, *_rate_cells(row.rates, names, marks)])
         if row.unsound:
-            indent = " " * (len(_place(row)) - len(_place(row).lstrip()) + 2)
+            indent = "  " if row.repo is None else "    "
             rows.append([f"{indent}without unsound", *_rate_cells(row.sound_rates, names, marks)])
     notes = [f"{mark} {remark}" for remark, mark in marks.items()]
     notes += [f"{_INTERVALS[analysis.method]}; n: judged pairs; deff: design effect of overall", ""]
@@ -92,87 +84,68 @@ def _rate_cells(
     yield str(overall.clusters)
     for rate in (rates.get(name) for name in names):
         yield NOTHING if rate is None else rate_text(rate) + marks.get(rate.note, "")
-    yield NOTHING if overall.design_effect is None else f"{overall.design_effect:.1f}"
+    yield decimal_text(overall.design_effect, 1)
 
 
-def _place(row: RateRow) -> str:
-    if row.repo is None:
-        return f"{row.run}:{row.setting}"
-    return f"  {row.repo}" if row.task_id is None else f"  {row.repo}/task{row.task_id}"
-
-
-def _states(row: RateRow) -> list[str]:
-    counted = f"{row.run}:{row.setting}: {plural(row.pairs, 'pair')}"
-    if row.left_out:
-        left_out = ", ".join(f"{count} {STATES[state].short}" for state, count in row.left_out.items())
-        lines = [f"{counted}, {row.judged} judged ({left_out}: not part of the rates)"]
-    else:
-        lines = [f"{counted}, all judged"]
+def _states(row: RateRow) -> Iterator[str]:
+    counted = f"{row.name}: {plural(row.pairs, 'pair')}"
+    counts = {state: row.states[state] for state in NOT_JUDGED}
+    left_out = ", ".join(f"{count} {STATES[state].short}" for state, count in counts.items() if count)
+    yield (
+        f"{counted}, {row.judged} judged ({left_out}: not part of the rates)"
+        if left_out
+        else f"{counted}, all judged"
+    )
     if row.unsound:
         count = plural(row.unsound, "unsound pair")
-        lines.append(f"{row.run}:{row.setting}: {count}: tests of a feature pass without the feature")
-    return lines
+        yield f"{row.name}: {count}: tests of a feature pass without the feature"
+    if row.suspicious:
+        yield f"{row.name}: {row.suspicious} suspicious: the tests may not have decided (evidence: eval.json, page)"
 
 
-def _costs(analysis: Analysis) -> Table:
-    rows = [
+def _costs(rows: Sequence[RateRow]) -> Table:
+    cells = [
         [
-            f"{row.run}:{row.setting}",
+            row.name,
             f"${row.cost:.2f}",
-            NOTHING if not row.finished else f"${row.cost / row.finished:.3f}",
+            f"${row.cost / ended:.3f}" if (ended := sum(row.states[state] for state in ENDED)) else NOTHING,
             str(row.tokens),
             str(row.steps),
             str(row.messages),
             duration_text(row.agent_seconds),
         ]
-        for row in analysis.rates
-        if row.repo is None
+        for row in rows
     ]
     notes = [
-        f"{row.run}:{row.setting}: cost without {plural(row.unpriced_calls, 'call')} of models without a known price"
-        for row in analysis.rates
-        if row.repo is None and row.unpriced_calls
+        f"{row.name}: cost without {plural(row.unpriced_calls, 'call')} of models without a known price"
+        for row in rows
+        if row.unpriced_calls
     ]
     headings = ("run", "cost", "a pair", "tokens", "steps", "messages", "agents' time")
-    return Table("Cost and time", headings, rows, notes)
+    return Table("Cost and time", headings, cells, notes)
 
 
 def _deficits(analysis: Analysis) -> Table:
-    rows = [
-        [
-            comparison.first,
-            comparison.second,
-            str(comparison.n),
-            rate_text(comparison.first_rate),
-            rate_text(comparison.second_rate),
-            points_text(comparison.deficit) if comparison.deficit else NOTHING,
-            rate_text(comparison.retention) if comparison.retention else NOTHING,
-            p_text(comparison.p_value),
-        ]
-        for comparison in analysis.deficits
-    ]
-    notes = ["Over the pairs that have a verdict in both; deficit: solo − coop; retention: coop ∕ solo"]
-    notes = notes if rows else []
-    notes += [line for comparison in analysis.deficits for line in _deficit_notes(comparison)]
+    rows, notes = [], []
+    for one in analysis.deficits:
+        if one.coordination_deficit is None or one.retention is None:
+            continue
+        rates = (rate_text(one.first_rate), rate_text(one.second_rate))
+        deficit, retention = points_text(one.coordination_deficit), rate_text(one.retention)
+        rows.append([one.first, one.second, str(one.n), *rates, deficit, retention, p_text(one.mcnemar_p)])
+        notes.append(f"{one.second}: {basis_text(one.coordination_deficit)}")
+        if one.unpaired:
+            notes.append(
+                f"{one.second}: {plural(len(one.unpaired), 'pair')} without a verdict in both, left out"
+            )
+        notes += [f"{one.second}: retention: {one.retention.note}"] if one.retention.note else []
+    if rows:
+        notes.insert(
+            0, "Over the pairs that have a verdict in both; deficit: solo − coop; retention: coop ∕ solo"
+        )
     notes += [f"{name}: no solo run of the same agent and model given" for name in analysis.without_solo]
     headings = ("solo", "coop", "n", "solo rate", "coop rate", "deficit", "retention", "McNemar")
     return Table("Coordination deficit", headings if rows else (), rows, notes)
-
-
-def _deficit_notes(comparison: Comparison) -> list[str]:
-    lines = []
-    if comparison.unpaired:
-        count = plural(len(comparison.unpaired), "pair")
-        lines.append(f"{comparison.second}: {count} without a verdict in both, left out")
-    if comparison.sound is not None and comparison.sound.deficit is not None:
-        without = f"without {plural(len(comparison.unsound), 'unsound pair')}"
-        lines.append(f"{comparison.second}, {without}: deficit {points_text(comparison.sound.deficit)}")
-    for name, estimate in (("deficit", comparison.deficit), ("retention", comparison.retention)):
-        if estimate is not None and estimate.note:
-            lines.append(f"{comparison.second}, {name}: {estimate.note}")
-    if comparison.deficit is not None:
-        lines.append(f"{comparison.second}: {basis_text(comparison.deficit)}")
-    return lines
 
 
 def _difficulty(analysis: Analysis) -> Iterator[Table]:
@@ -190,8 +163,8 @@ def _difficulty(analysis: Analysis) -> Iterator[Table]:
             for bucket in curve.buckets
             if bucket.solo.n or bucket.coop.n
         ]
-        areas = f"solo {area_text(curve.solo_area)}, coop {area_text(curve.coop_area)}"
-        lost = f"ΔAUC {area_text(curve.lost_area)}, retention {percent_text(curve.retention)}"
+        areas = f"solo {decimal_text(curve.solo_area, 3)}, coop {decimal_text(curve.coop_area, 3)}"
+        lost = f"ΔAUC {decimal_text(curve.delta_area, 3)}, retention {percent_text(curve.retention)}"
         notes = [f"Area under the curve: {areas}, {lost}"]
         if place == 0:
             made_of = plural(len(difficulty.configurations), "configuration")
@@ -202,7 +175,7 @@ def _difficulty(analysis: Analysis) -> Iterator[Table]:
                 )
             if difficulty.unscored:
                 notes.append(f"{plural(difficulty.unscored, 'pair')} without a solo verdict: in no curve")
-        title = "By difficulty" if curve.configuration == "all" else f"By difficulty: {curve.configuration}"
+        title = "By difficulty" if place == 0 else f"By difficulty: {curve.configuration}"
         yield Table(title, ("difficulty", "pairs", "solo", "n", "coop", "n"), rows, notes)
 
 
@@ -212,85 +185,61 @@ def _repeats(analysis: Analysis) -> Iterator[Table]:
             [f"pass@{k}", rate_text(estimate), str(estimate.n), str(estimate.clusters)]
             for k, estimate in repeats.pass_at.items()
         ]
-        flaky = [
-            f"flaky: {key.label} ({repeats.tries[key][0]} of {repeats.tries[key][1]} passed)"
-            for key in repeats.flaky
-        ]
+        flaky = [f"flaky: {one.label} ({one.passed} of {one.of} passed)" for one in repeats.flaky]
         title = f"Repeated: {', '.join(repeats.runs)} ({repeats.setting})"
-        yield Table(title, ("", "rate", "n", "tasks"), rows, _first(flaky) or ["no flaky pairs"])
+        yield Table(title, ("", "rate", "n", "tasks"), rows, first_lines(flaky) or ["no flaky pairs"])
 
 
 def _cross_play(analysis: Analysis) -> Table:
     played = analysis.cross_play
-    rows = []
-    for one in played.configurations:
-        cells = [played.cells.get((one, other)) for other in played.configurations]
-        rows.append([one, *(NOTHING if cell is None else f"{rate_text(cell)} n={cell.n}" for cell in cells)])
+    cells = {(one.agent1, one.agent2): f"{rate_text(one.overall)} n={one.overall.n}" for one in played.cells}
+    names = played.configurations
+    rows = [[one, *(cells.get((one, other), NOTHING) for other in names)] for one in names]
     notes = ["Overall success in coop; rows: agent1 (the lower feature), columns: agent2"]
     if played.unknown:
         notes.append(f"{plural(played.unknown, 'pair')} without a record of who the two were: left out")
-    return Table("Who works with whom", ("agent1 ∖ agent2", *played.configurations), rows, notes)
-
-
-def _first(lines: tuple[str, ...] | list[str]) -> list[str]:
-    more = len(lines) - MOST_LINES
-    return [*lines[:MOST_LINES], *([f"… {more} more (--json has all)"] if more > 0 else [])]
+    return Table("Who works with whom", ("agent1 ∖ agent2", *names), rows, notes)
 
 
 def comparison_tables(comparison: Comparison, problems: Sequence[str] = ()) -> Iterator[Table]:
     """The numbers, the flips, and what could not be compared."""
+    first, second = comparison.first, comparison.second
     yield _compared_rates(comparison)
     for title, keys in (
-        (f"Lost: passed in {comparison.first}, failed in {comparison.second}", comparison.lost),
-        (f"Gained: failed in {comparison.first}, passed in {comparison.second}", comparison.gained),
+        (f"Lost: passed in {first}, failed in {second}", comparison.lost),
+        (f"Gained: failed in {first}, passed in {second}", comparison.gained),
     ):
         if keys:
             marks = dict.fromkeys(comparison.unsound, " (unsound)")
             yield Table(f"{title} ({len(keys)})", notes=[key.label + marks.get(key, "") for key in keys])
     if comparison.unpaired:
-        yield _unpaired(comparison)
+        lines = [f"{one.label}: {one.first_state}, {one.second_state}" for one in comparison.unpaired]
+        title = f"Not compared ({len(lines)}): state in {first}, in {second}"
+        yield Table(title, notes=first_lines(lines))
     if problems:
         yield Table("Could not be read", notes=problems)
 
 
 def _compared_rates(comparison: Comparison) -> Table:
-    first, second = comparison.first_rate, comparison.second_rate
     rows = [
-        [comparison.first, rate_text(first), f"{_count(first.value, first.n)}/{first.n}"],
-        [comparison.second, rate_text(second), f"{_count(second.value, second.n)}/{second.n}"],
-        ["difference", points_text(comparison.difference), ""],
+        [name, rate_text(estimate), f"{round((estimate.value or 0.0) * estimate.n)}/{estimate.n}"]
+        for name, estimate in (
+            (comparison.first, comparison.first_rate),
+            (comparison.second, comparison.second_rate),
+        )
     ]
-    if comparison.deficit is not None:
-        rows.append(["coordination deficit (solo − coop)", points_text(comparison.deficit), ""])
-    if comparison.retention is not None:
-        rows.append(["retention (coop ∕ solo)", rate_text(comparison.retention), ""])
+    rows.append(["difference", points_text(comparison.difference), ""])
     flips = f"{len(comparison.gained)} gained, {len(comparison.lost)} lost"
     notes = [
         f"difference: {basis_text(comparison.difference)}",
-        f"McNemar's exact test: {p_text(comparison.p_value)} ({flips}; it takes pairs for independent)",
+        f"McNemar's exact test: {p_text(comparison.mcnemar_p)} ({flips}; it takes pairs for independent)",
     ]
-    if comparison.retention is not None and comparison.retention.note:
-        notes.append(f"retention: {comparison.retention.note}")
-    if comparison.sound is not None:
-        notes.append(_without_unsound(comparison.sound, len(comparison.unsound)))
+    if comparison.coordination_deficit is not None and comparison.retention is not None:
+        rows.append(["coordination deficit (solo − coop)", points_text(comparison.coordination_deficit), ""])
+        rows.append(["retention (coop ∕ solo)", rate_text(comparison.retention), ""])
+        notes += [f"retention: {comparison.retention.note}"] if comparison.retention.note else []
+    if comparison.unsound:
+        count = plural(len(comparison.unsound), "unsound pair")
+        notes.append(f"{count} among them; --sound-only compares without")
     title = f"{comparison.verdict} over {plural(comparison.n, 'pair')} with a verdict on both sides"
     return Table(title, ("", "", "passed"), rows, notes)
-
-
-def _without_unsound(sound: Comparison, unsound: int) -> str:
-    rates = f"{sound.first} {rate_text(sound.first_rate)}, {sound.second} {rate_text(sound.second_rate)}"
-    return f"without {plural(unsound, 'unsound pair')}: {rates}, difference {points_text(sound.difference)}"
-
-
-def _count(value: float | None, n: int) -> int:
-    return round((value or 0.0) * n)
-
-
-def _unpaired(comparison: Comparison) -> Table:
-    unpaired = comparison.unpaired
-    rows = [[one.key.label, one.first_state, one.second_state] for one in unpaired[:MOST_UNPAIRED]]
-    more = len(unpaired) - len(rows)
-    notes = [f"… {more} more (--json has all)"] if more else []
-    return Table(
-        f"Not compared ({len(unpaired)})", ("pair", comparison.first, comparison.second), rows, notes
-    )

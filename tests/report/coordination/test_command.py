@@ -26,14 +26,15 @@ def test_the_terminal_shows_numbers_and_what_was_named(
     assert main(["report", "r", "--coordination", "--log-dir", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
     lines = [" ".join(line.split()) for line in shown.splitlines()]
-    assert "messages in a pair 2.0 2.0 2 pairs" in lines
-    assert any(line.startswith("named and touched by nobody 2 25 %") for line in lines)
-    assert "alpha_task/task4 src/app.py 1" in lines
+    assert "messages in a pair 2.0 2 pairs" in lines
+    assert any(line.startswith("named and touched by nobody 25 %") for line in lines)
+    assert "alpha_task/task4 src/app.py: 1 pair" in lines
     write_run(tmp_path, "apart", {"alpha_task": {3: [(1, 2)]}}, "integration", style=Style(talk=TALK))
     assert main(["report", "apart", "--coordination", "--log-dir", str(tmp_path)]) == 0
     shown += capsys.readouterr().out
     lines = [" ".join(line.split()) for line in shown.splitlines()]
-    assert "alpha_task/task3 f1_f2 agent1 1 part_17 agent2 (src/app.py, patch line 9)" in lines
+    named = "alpha_task/task3 f1_f2 agent1, message 1: part_17 (agent2, src/app.py, patch line 9)"
+    assert named in lines
     assert "\x1b" not in shown
 
 
@@ -43,7 +44,7 @@ def test_json_has_the_evidence_of_every_pair(tmp_path: Path, capsys: pytest.Capt
     (run,) = json.loads(capsys.readouterr().out)["coordination"]
     (pair,) = run["pairs"]
     named = next(one for one in pair["mentions"] if one["sender"] == "agent1")
-    assert (named["messages"], named["named"]["start"], named["touched_by_other"]) == ([1], 14, True)
+    assert (named["messages"], named["name"], named["touched_by_other"]) == ([1], "src/app.py", True)
     assert [(touch["agent_id"], touch["path"]) for touch in named["touches"]] == [
         ("agent1", "src/app.py"),
         ("agent2", "src/app.py"),

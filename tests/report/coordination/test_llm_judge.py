@@ -9,8 +9,14 @@ import pytest
 
 from cooperbench.cli import main
 from cooperbench.errors import UserError
-from cooperbench.report.coordination.llm_judge import judge_run, read_judgement
-from cooperbench.report.coordination.llm_judge_prompt import check_answer, judge_prompt
+from cooperbench.report.coordination.llm_judge import (
+    CAUSES,
+    SYMPTOMS,
+    case_of,
+    check_answer,
+    judge_run,
+    read_judgement,
+)
 from cooperbench.report.loading import Run, load_run
 from cooperbench.storage import read_json
 from tests.modelserver import ModelServer, Tokens, error, say
@@ -85,7 +91,7 @@ def test_a_label_is_kept_with_its_proof_and_its_price(tmp_path: Path, server: Mo
         ],
     }
     assert (record["model"], record["answers"], record["problems"]) == (MODEL, 1, [])
-    assert record["cost"] == pytest.approx(report.usage.cost)
+    assert record["cost"] == pytest.approx(report.cost)
     assert 0 < record["cost"] < 0.01
     (request,) = server.requests
     assert "give you no instructions" in request.messages[0]["content"]
@@ -177,7 +183,7 @@ def test_the_case_is_bounded_and_its_parts_cannot_be_forged(tmp_path: Path) -> N
         for number, one in enumerate(talk, 1)
     ]
     pair.paths.conversation.write_text(json.dumps({"messages": messages}))
-    case = judge_prompt(pair)
+    case = case_of(pair)
     assert len(case.text) < 200_000
     assert "characters left out]" in case.text
     case.text.encode()
@@ -191,7 +197,7 @@ def test_many_long_messages_are_bounded_together(tmp_path: Path) -> None:
     (pair,) = load_run(tmp_path, "r").pairs
     message = {"from": "agent1", "to": "agent2", "message": "x" * 50_000}
     pair.paths.conversation.write_text(json.dumps({"messages": [message] * 30}))
-    assert len(judge_prompt(pair).text) < 100_000
+    assert len(case_of(pair).text) < 100_000
 
 
 @pytest.mark.parametrize(
@@ -201,7 +207,6 @@ def test_many_long_messages_are_bounded_together(tmp_path: Path) -> None:
         ("{" * 50_000, "no JSON object"),
         ('{"cause": "bad luck", "symptoms": []}', "cause is 'bad luck'"),
         ('{"cause": ["none"], "symptoms": []}', "cause is ['none']"),
-        ('{"cause": "none"}', "symptoms is no list"),
         ('{"cause": "commitment", "symptoms": []}', "no symptom with a quote"),
         (verdict("Me too.", "message:9"), "there is no part 'message:9'"),
         (verdict("change", "message:1"), "no text of 8 to 1000 characters"),
@@ -209,6 +214,11 @@ def test_many_long_messages_are_bounded_together(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_an_answer_is_said(answer: str, problem: str) -> None:
-    checked = check_answer(answer, {"message:1": "I will change part_3 in src/app.py."})
-    assert checked.label is None
-    assert any(problem in line for line in checked.problems)
+    label, problems = check_answer(answer, {"message:1": "I will change part_3 in src/app.py."})
+    assert label is None
+    assert any(problem in line for line in problems)
+
+
+def test_labels_are_those_of_the_prompt() -> None:
+    assert list(CAUSES) == ["expectation", "communication", "commitment", "none"]
+    assert (len(SYMPTOMS), SYMPTOMS["repetition"][:12]) == (10, "The same is ")

@@ -1,4 +1,4 @@
-"""Questions, repetition, words to the departed: by what the record says, not by what sounds plausible."""
+"""Questions, repetition, messages that nobody read: by what the record says, not by what sounds plausible."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from cooperbench.report.coordination.messages import (
     never_shown,
     questions_in,
     repetitions_in,
-    timestamp_of,
 )
 from cooperbench.report.records import Conversation, SentMessage
 
@@ -30,52 +29,28 @@ def message(
     text: str,
     second: int,
     shown: int | None = None,
-    steps: tuple[int, int] = (0, 0),
 ) -> SentMessage:
-    """Sent by agent 1 or 2 to the other; `steps`: the sender's when sending, the recipient's when shown."""
+    """Sent by agent 1 or 2 to the other."""
     return SentMessage(
         sequence,
         f"agent{sender}",
         f"agent{3 - sender}",
         text,
         at(second),
-        steps[0],
-        None if shown is None else at(shown),
-        None if shown is None else steps[1],
-        None if shown is None else "context",
-    )
-
-
-def test_an_answer_comes_after_the_question_was_shown_and_takes_it_up() -> None:
-    talk = Conversation(
-        (
-            message(1, 1, "Hi. Do you rename Parser.feed? I hope not.", 10, 20, (2, 3)),
-            message(2, 2, "I change Parser.feed a bit.", 15, 16, (2, 4)),  # on its way already
-            message(3, 2, "Tests are green here.", 30, 31, (4, 5)),
-            message(4, 2, "About Parser.feed: it keeps its name.", 40, 45, (5, 9)),
-        )
-    )
-    (question,) = questions_in(talk)
-    assert (question.asker, question.asked, question.message, question.text) == (
-        "agent1",
-        "agent2",
         1,
-        "Do you rename Parser.feed?",
+        None if shown is None else at(shown),
     )
-    assert talk.messages[0].text[question.start : question.end] == question.text
-    assert (question.was_shown, question.replied_by, question.answered_by) == (True, 3, 4)
-    assert (question.seconds, question.asker_steps) == (30.0, 7)
 
 
-def test_a_question_that_nobody_saw_or_took_up_is_not_answered() -> None:
-    unseen = Conversation((message(1, 1, "Which files are yours?", 10), message(2, 2, "Yes.", 20, 21)))
-    assert [(one.was_shown, one.replied_by) for one in questions_in(unseen)] == [(False, None)]
-    ignored = Conversation(
-        (message(1, 1, "Which lexer modes stay?", 10, 11), message(2, 2, "Done with mine.", 20, 21))
-    )
-    assert [(one.replied_by, one.answered_by) for one in questions_in(ignored)] == [(2, None)]
-    code = Conversation((message(1, 1, "```\nreally is it?\n```\n> is it so?\n?", 10, 11),))
-    assert questions_in(code) == []
+def test_a_question_is_a_sentence_outside_of_code_and_quotes() -> None:
+    talk = [
+        message(1, 1, "Hi. Do you rename Parser.feed? I hope not.\n- Which files are *yours?*", 10),
+        message(2, 1, "```\nreally is it?\n```\n> is it so?\n?", 10),
+    ]
+    assert [(one.message, one.text) for one in questions_in(talk)] == [
+        (1, "Do you rename Parser.feed?"),
+        (1, "- Which files are *yours?*"),
+    ]
 
 
 def test_saying_it_again_is_repetition_in_other_words_it_is_not() -> None:
@@ -96,14 +71,11 @@ def test_saying_it_again_is_repetition_in_other_words_it_is_not() -> None:
     ]
 
 
-def test_words_to_somebody_who_has_finished_are_told_from_words_that_were_just_not_read() -> None:
-    talk = Conversation(
-        (message(1, 1, "a", 10, 11), message(2, 1, "b", 20), message(3, 1, "c", 30), message(4, 2, "d", 30))
-    )
-    late = never_shown(talk, {"agent1": None, "agent2": timestamp_of(at(25))})
-    assert [(one.message, one.after_end) for one in late] == [(2, False), (3, True), (4, False)]
+def test_messages_that_were_not_delivered_are_never_shown() -> None:
+    talk = Conversation((message(1, 1, "a", 10, 11), message(2, 1, "b", 20), message(3, 2, "c", 30)))
+    assert [(one.message, one.recipient) for one in never_shown(talk)] == [(2, "agent2"), (3, "agent1")]
     old = Conversation((SentMessage(1, "agent1", "agent2", "hello", at(10)),))
-    assert never_shown(old, {"agent2": 0.0}) == []
+    assert never_shown(old) == []
 
 
 TEXTS = st.one_of(st.text(max_size=80), st.sampled_from(["is it?", "yes", "a b c d", "a b c d e", "?" * 50]))
@@ -116,9 +88,8 @@ def test_any_conversation_is_read(said: Sequence[tuple[int, str, bool]]) -> None
         message(number, sender, text, number, number + 1 if shown else None)
         for number, (sender, text, shown) in enumerate(said, 1)
     )
-    for question in questions_in(Conversation(talk)):
-        assert talk[question.message - 1].text[question.start : question.end] == question.text
-        assert question.answered_by is None or (question.replied_by or 0) <= question.answered_by
+    for question in questions_in(talk):
+        assert question.text in talk[question.message - 1].text
     for repetition in repetitions_in(talk):
         assert repetition.earlier < repetition.message
         assert repetition.similarity >= SIMILAR

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cooperbench.report.coordination.changes import read_work, touched_symbols
-from cooperbench.report.coordination.overlap import Overlap, overlap_of
+from cooperbench.report.coordination.changes import Overlap, overlap_of, read_work
 from tests.eval.realgit import RealRepo, text
 from tests.report.patches import git_patch
 
@@ -44,13 +43,12 @@ def test_git_merges_what_does_not_meet(ours: list[str], theirs: list[str]) -> No
     found = overlap(git_patch("a.txt", BASE, ours), git_patch("a.txt", BASE, theirs))
     with TemporaryDirectory() as folder:
         conflicts = merge_file(Path(folder), ours, theirs)
-    if not found.overlapping and not found.adjacent:
-        assert not conflicts
     (file,) = found.files
-    assert len(file.places) == file.overlapping + file.adjacent + file.identical
+    if not file.overlapping and not file.adjacent:
+        assert not conflicts
     if ours == theirs:
-        assert (found.overlapping, found.adjacent) == (0, 0)
-        assert found.identical > 0
+        assert (file.overlapping, file.adjacent) == (0, 0)
+        assert file.identical > 0
 
 
 def merge_file(folder: Path, ours: Sequence[str], theirs: Sequence[str]) -> bool:
@@ -61,27 +59,24 @@ def merge_file(folder: Path, ours: Sequence[str], theirs: Sequence[str]) -> bool
     return subprocess.run(command, cwd=folder, capture_output=True, check=False).returncode != 0
 
 
-def test_places_name_the_lines_of_base_and_patches() -> None:
+def test_changes_name_the_lines_of_base_and_patch() -> None:
     ours = [*BASE[:3], "mine\n", *BASE[5:]]
     theirs = [*BASE[:4], "yours\n", *BASE[5:9], "new\n", *BASE[9:]]
     patches = git_patch("src/a.py", BASE, ours), git_patch("src/a.py", BASE, theirs)
+    works = [read_work("agent1", patch) for patch in patches]
     found = overlap(*patches, frozenset({"src/a.py"}))
     (file,) = found.files
-    assert (file.path, file.overlapping, file.base_lines, file.conflicts) == ("src/a.py", 1, 1, True)
-    (place,) = file.places
-    assert (place.kind, place.old_start, place.old_end) == ("overlapping", 5, 6)
-    shown = [
-        patch.split(b"\n")[line - 1]
-        for patch, line in zip(patches, (place.first_patch_line, place.second_patch_line), strict=True)
-    ]
-    assert shown == [b"-line 4", b"-line 5"]
-    assert found.file_share == 1.0
+    assert (file.path, file.conflicts, file.overlapping, found.file_share) == ("src/a.py", True, 1, 1.0)
+    changes = [work.files[0].changes[0] for work in works]
+    assert [(change.old_start, change.old_end) for change in changes] == [(4, 6), (5, 6)]
+    lines = [patch.split(b"\n")[one.patch_line - 1] for patch, one in zip(patches, changes, strict=True)]
+    assert lines == [b"-line 4", b"-line 5"]
 
 
 def test_shared_work_is_no_overlap_and_other_files_do_not_matter() -> None:
     same = git_patch("a.py", BASE, ["top\n", *BASE])
     found = overlap(same + git_patch("b.py", BASE, BASE[1:]), same + git_patch("c.py", BASE, BASE[1:]))
-    assert (found.overlapping, found.identical, found.identical_lines) == (0, 1, 1)
+    assert (found.files[0].overlapping, found.files[0].identical) == (0, 1)
     assert found.file_share == 1 / 3
     assert [file.path for file in found.files] == ["a.py"]
     assert found.files[0].conflicts is None
@@ -108,11 +103,8 @@ def test_symbols_are_found_in_what_git_shows(tmp_path: Path) -> None:
         {path: text(source.replace(old, "c(3)")) for path, (source, old, _) in SOURCES.items()}, base
     )
     work = read_work("agent1", real.diff(base, side))
-    found = {symbol.path: symbol for symbol in touched_symbols(work.files)}
-    assert {path: symbol.name for path, symbol in found.items()} == {
-        path: name for path, (_, _, name) in SOURCES.items()
-    }
-    assert not any(symbol.is_added for symbol in found.values())
+    found = {symbol.path: symbol.name for symbol in work.symbols}
+    assert found == {path: name for path, (_, _, name) in SOURCES.items()}
 
 
 def test_the_same_symbol_is_shared_only_in_the_same_file() -> None:
@@ -125,4 +117,4 @@ def test_the_same_symbol_is_shared_only_in_the_same_file() -> None:
         "o.py", base, [*helper, *base]
     )
     found = overlap(ours, theirs)
-    assert [(one.path, one.name, one.added_by_both) for one in found.symbols] == [("m.py", "a", False)]
+    assert [(one.path, one.name) for one in found.symbols] == [("m.py", "a")]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from cooperbench.report.coordination.aggregate import coordination_of_run
-from cooperbench.report.coordination.pair import coordination
-from cooperbench.report.coordination.presentation import coordination_tables, pair_rows
+from cooperbench.report.coordination.measures import coordination, coordination_of_run, coordination_tables
 from cooperbench.report.loading import load_run
 from tests.report.factory import Style, Talk, layout, share, write_run
 
@@ -33,26 +32,24 @@ def test_a_conflict_is_shown_with_all_its_evidence(tmp_path: Path) -> None:
         Talk(2, 2, "No function but part_9, and I won't touch src/app.py at all."),
         Talk(2, 4, "No function but part_9, and I won't touch src/app.py at all!"),
     )
-    found = coordination(one_pair(tmp_path, "conflict", Style(talk=talk)))
+    pair = one_pair(tmp_path, "conflict", Style(talk=talk))
+    found = coordination(pair)
     assert found.problems == ()
-    assert found.loss is not None
-    assert (found.loss.kind, found.loss.conflicting_files) == ("conflict", ("src/app.py",))
+    assert (pair.loss, pair.conflicting_files) == ("conflict", ["src/app.py"])
     first, second = found.agents
-    assert (first.steps, first.sending_steps, first.step_share) == (4, (1,), 0.25)
-    assert (first.tokens.basis, first.token_share, first.sent, first.received) == ("reported", 0.25, 1, 2)
-    assert first.first is not None
-    assert (first.first.step, first.first.seconds, first.first.step_fraction) == (1, 13.0, 0.25)
-    assert second.sending_steps == (2, 4)
+    assert (first.steps, first.messaging_steps, first.step_share) == (4, (1,), 0.25)
+    assert (first.token_share, first.sent) == (0.25, 1)
+    assert (first.first_message, first.first_step_fraction) == (1, 0.25)
+    assert second.messaging_steps == (2, 4)
     assert [found.names_own_work_first(agent) for agent in found.agents] == [True, True]
-    assert [(one.message, one.answered_by) for one in found.questions] == [(1, 2)]
+    assert [(one.message, one.text) for one in found.questions] == [(1, "Which function do you change?")]
     assert [(one.message, one.earlier) for one in found.repetitions] == [(3, 2)]
     (overlap,) = found.overlaps
-    assert [(file.path, file.overlapping, file.conflicts) for file in overlap.files] == [
-        ("src/app.py", 1, True)
-    ]
+    (file,) = overlap.files
+    assert (file.path, file.overlapping, file.conflicts) == ("src/app.py", 1, True)
     assert [symbol.name for symbol in overlap.symbols] == ["part_3"]
     mentions = {
-        (one.sender, one.named.name): (one.touched_by_sender, one.touched_by_other) for one in found.mentions
+        (one.sender, one.name): (one.touched_by_sender, one.touched_by_other) for one in found.mentions
     }
     assert mentions == {
         ("agent1", "part_3"): (True, True),
@@ -61,7 +58,7 @@ def test_a_conflict_is_shown_with_all_its_evidence(tmp_path: Path) -> None:
         ("agent2", "part_9"): (False, False),
         ("agent2", "src/app.py"): (True, True),
     }
-    named = next(one for one in found.mentions if one.sender == "agent2" and one.named.kind == "file")
+    named = next(one for one in found.mentions if one.sender == "agent2" and one.kind == "file")
     assert (named.messages, [touch.path for touch in named.touches]) == ((2, 3), ["src/app.py"] * 2)
     assert found.named_files == {"src/app.py"}
 
@@ -75,20 +72,19 @@ def test_a_conflict_is_shown_with_all_its_evidence(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_every_kind_of_pair_is_looked_at_and_is_json(tmp_path: Path, kind: Kind, loss: str | None) -> None:
-    found = coordination(one_pair(tmp_path, kind))
-    assert (found.loss.kind if found.loss else None) == loss
+    pair = one_pair(tmp_path, kind)
+    found = coordination(pair)
+    assert pair.loss == loss
     assert bool(found.problems) == (kind in ("error", "killed", "missing"))
-    content = json.loads(json.dumps(found.to_json()))
-    assert content["schema"] == "cooperbench.coordination/2"
-    assert content["messages"] == sum(agent["sent"] for agent in content["agents"])
+    content = json.loads(json.dumps(asdict(found)))
+    assert found.messages == sum(agent["sent"] for agent in content["agents"])
 
 
 def test_a_solo_pair_has_a_loss_and_no_cooperation(tmp_path: Path) -> None:
     write_run(tmp_path, "r", ONE, "conflict", setting="solo")
     (pair,) = load_run(tmp_path, "r").pairs
     found = coordination(pair)
-    assert found.loss is not None
-    assert (found.loss.kind, found.messages, found.overlaps) == ("capability", 0, ())
+    assert (pair.loss, found.messages, found.overlaps) == ("capability", 0, ())
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b'{"messages": 3, "steps": {"a": 1}}', b"\xff\x00" * 50, b'{"messages": [1, {"from": 2}], "steps": [3, {"step": true, "args": 7, "tokens": "x"}]}'])  # fmt: skip
@@ -99,10 +95,10 @@ def test_broken_files_are_problems_and_never_tracebacks(tmp_path: Path, content:
     pair.paths.agent("agent2").patch.write_bytes(content)
     found = coordination(pair)
     assert found.problems
-    json.dumps(found.to_json())
+    json.dumps(asdict(found))
 
 
-def test_agents_without_a_model_are_measured_by_what_they_wrote(tmp_path: Path) -> None:
+def test_commands_that_call_for_messages_count_and_those_that_name_them_do_not(tmp_path: Path) -> None:
     pair = one_pair(tmp_path)
     path = pair.paths.agent("agent1").trajectory
     content = json.loads(path.read_text())
@@ -115,11 +111,7 @@ def test_agents_without_a_model_are_measured_by_what_they_wrote(tmp_path: Path) 
     path.write_text(json.dumps(content))
     pair.paths.conversation.write_text('{"messages": []}')
     agent = coordination(pair).agents[0]
-    assert (agent.sending_steps, agent.reading_steps, agent.step_share) == ((2,), (4,), 0.5)
-    assert agent.tokens.basis == "estimated"
-    written = [300, 100, 39, 38]
-    assert agent.tokens.all == sum(written) / 4
-    assert agent.tokens.on_messages == (written[1] + written[3]) / 4
+    assert (agent.messaging_steps, agent.step_share, agent.token_share) == ((2, 4), 0.5, None)
 
 
 def test_a_run_adds_up(tmp_path: Path) -> None:
@@ -139,24 +131,19 @@ def test_a_run_adds_up(tmp_path: Path) -> None:
     run = load_run(tmp_path, "r")
     found = coordination_of_run(run.pairs)
     states = [pair.state for pair in run.of("coop")]
-    loss = found.loss
-    assert loss.n == states.count("passed") + states.count("failed")
-    assert loss.passed + loss.capability + loss.conflict + loss.integration == loss.n
-    assert loss.n + loss.without_verdict == 24
+    judged = sum(found.loss.values())
+    assert judged == states.count("passed") + states.count("failed")
     assert (found.n, found.skipped, found.clusters) == (24 - states.count("error"), states.count("error"), 4)
     messages = found.measure("messages")
-    assert (messages.mean.value, messages.mean.n, messages.median) == (4.0, found.n, 4.0)
-    assert found.measure("step_share").mean.value == 0.5
-    first = found.share("first_message_names_own_work")
-    assert (first.count, first.rate.n, first.rate.clusters) == (2 * found.n, 2 * found.n, 4)
-    assert sum(file.pairs for file in found.conflicts) == sum(
-        pair.merge_status == "conflict" for pair in run.of("coop")
-    )
+    assert (messages.estimate.value, messages.estimate.n, messages.value_text) == (4.0, found.n, "4.0")
+    assert found.measure("step_share").estimate.value == 0.5
+    first = found.measure("first_message_names_own_work").estimate
+    assert (first.value, first.n, first.clusters) == (1.0, 2 * found.n, 4)
+    assert sum(found.conflicts.values()) == sum(pair.merge_status == "conflict" for pair in run.of("coop"))
     content = json.loads(json.dumps(found.to_json()))
-    assert [len(content["pairs"]), content["n"], content["loss"]["n"]] == [found.n, found.n, loss.n]
+    assert [len(content["pairs"]), content["n"], content["loss"]] == [found.n, found.n, found.loss]
     split, *_ = coordination_tables(run.name, found)
-    counts = (loss.passed, loss.capability, loss.conflict, loss.integration, loss.n)
-    assert list(split.rows[0]) == [str(count) for count in counts]
+    assert list(split.rows[0]) == [str(count) for count in (*found.loss.values(), judged)]
     assert f"{found.skipped} without a result left out" in split.notes
 
 
@@ -165,25 +152,27 @@ def test_what_is_not_on_record_is_unknown_and_not_zero(tmp_path: Path) -> None:
     write_run(tmp_path, "bare", ONE, "conflict", style=Style(bare=True))
     pairs = load_run(tmp_path, "bare").pairs
     found = coordination_of_run(pairs)
-    assert (found.n, found.loss.conflict) == (1, 1)
-    assert {one.name for one in found.measures if one.mean.n or one.mean.value is not None} == set()
-    assert {one.name for one in found.shares if one.rate.n or one.rate.value is not None} == set()
+    assert (found.n, found.loss["conflict"]) == (1, 1)
+    assert [one.name for one in found.measures if one.estimate.n or one.estimate.value is not None] == []
     assert any("no trajectory" in line for line in found.problems)
-    assert [row["value"] for row in pair_rows(coordination(pairs[0]))] == ["not on record"]
+    assert not coordination(pairs[0]).messages_known
     write_run(tmp_path, "mute", ONE, "conflict", style=Style(talk=()))
     (mute,) = load_run(tmp_path, "mute").pairs
     mute.paths.conversation.unlink()  # as without messaging
     silent = coordination_of_run([mute])
-    assert (silent.measure("messages").mean.value, silent.measure("step_share").mean.value) == (0, 0)
-    assert silent.measure("shared_files").mean.value == 1
+    assert [silent.measure(name).estimate.value for name in ("messages", "step_share", "shared_files")] == [
+        0,
+        0,
+        1,
+    ]
 
 
 def test_a_run_without_pairs_has_no_numbers_and_says_so(tmp_path: Path) -> None:
     write_run(tmp_path, "r", ONE, "error")
     run = load_run(tmp_path, "r")
     found = coordination_of_run(run.pairs)
-    messages = found.measure("messages").mean
-    assert (found.n, messages.value, messages.note) == (0, None, "no pairs")
+    messages = found.measure("messages").estimate
+    assert (found.n, messages.value, messages.n) == (0, None, 0)
     (table,) = coordination_tables(run.name, found)
     assert list(table.notes) == ["no coop pair with a result"]
 
@@ -191,5 +180,4 @@ def test_a_run_without_pairs_has_no_numbers_and_says_so(tmp_path: Path) -> None:
 def test_every_number_has_its_definition_in_the_docs() -> None:
     found = coordination_of_run([])
     docs = (Path(__file__).parents[3] / "docs" / "coordination.md").read_text()
-    names = [one.name for one in found.measures] + [one.name for one in found.shares]
-    assert [name for name in names if f"`{name}`" not in docs] == []
+    assert [one.name for one in found.measures if f"`{one.name}`" not in docs] == []

@@ -11,7 +11,7 @@ from selenium.webdriver.common.keys import Keys
 from cooperbench.models import SETTINGS
 from cooperbench.report.compare import Side, compare_sides
 from cooperbench.report.loading import load_run, run_names, sound_only
-from cooperbench.report.page import build_page
+from cooperbench.report.page.build import build_page
 from cooperbench.report.states import STATES
 from cooperbench.storage import write_json
 from tests.report.factory import TALK, Style, Talk, keys_of, layout, write_run
@@ -40,9 +40,10 @@ CONFLICT_ADDRESS = address_of(CONFLICT.repo, CONFLICT.task_id, "f{}_f{}".format(
 def test_first_page_tells_the_deficit_and_lists_every_pair(browser: Browser, page: Path, logs: Path) -> None:
     browser.open(page)
     compared = compare_sides(Side(load_run(logs, "lone"), "solo"), Side(load_run(logs, "duo"), "coop"))
-    assert compared.deficit is not None
-    assert compared.deficit.value is not None
-    assert browser.text(".figure").split()[0] == f"{100 * compared.deficit.value:.1f}"
+    deficit = compared.coordination_deficit
+    assert deficit is not None
+    assert deficit.value is not None
+    assert browser.text(".figure").split()[0] == f"{100 * deficit.value:.1f}"
     assert f"{compared.n} pairs in 4 tasks" in browser.text(".headline")
     assert browser.count(ROWS) == 16
     assert "2 of 16" not in browser.text("#found")
@@ -226,6 +227,24 @@ def test_pairs_without_a_reference_and_unsound_pairs_are_told_apart(browser: Bro
     assert browser.count(ROWS) == 5
     assert browser.count(".tag.unsound") == 0
     assert "r: 1 unsound pair left out" in browser.text("main")
+    browser.assert_silent()
+
+
+def test_suspicious_pairs_are_counted_and_their_evidence_is_shown(browser: Browser, tmp_path: Path) -> None:
+    pairs = layout(1, 2, 4)
+    key, *_ = keys_of(pairs)
+    write_run(tmp_path, "r", pairs, lambda one: "suspicious" if one == key else "passed")
+    build_page([load_run(tmp_path, "r")], tmp_path / "r.html")
+    browser.open(tmp_path / "r.html")
+    assert "r · coop: 1 suspicious" in browser.text("#success-rates")
+    assert browser.texts(f"{ROWS} .tag.suspicious") == ["suspicious"]
+    browser.open(tmp_path / "r.html", "#/?q=suspicious")
+    assert browser.count(ROWS) == 1
+    browser.open(tmp_path / "r.html", address_of(key.repo, key.task_id, "f1_f2", "run=r:coop"))
+    shown = browser.text(".notes")
+    assert "suspicious: agent1 reaches for the test process at src/app.py:3: os._exit(0)" in shown
+    assert "suspicious: the tests of feature 2 pass with a test among them that must fail" in shown
+    assert browser.contrast_failures() == []
     browser.assert_silent()
 
 

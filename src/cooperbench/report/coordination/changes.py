@@ -1,12 +1,12 @@
-"""A patch as changes to the base: files, hunks, line ranges, and the functions and classes that it touches.
+"""A patch as changes to the base, and where two patches meet: files, line ranges, functions and classes.
 
 Built on `cooperbench.diff`, which decides what belongs to which file. A change is a run of removed and added lines
-without context; its place is the range of base lines that it replaces (empty for an insertion).
+without context; its place is the range of base lines that it replaces (empty for an insertion). Places of two patches
+are compared in the base's line numbers, which both share.
 
 Symbols are read from the patch alone, because the base repository is not on disk. A changed line belongs to the nearest
-definition above it that is less indented; where the hunk does not show one, to the hunk's heading; where that is no
-definition either, to none. Definitions are recognised line by line in Python, TypeScript, JavaScript, Go and Rust; no
-file is parsed. What is found is usually right; what is not found proves nothing.
+definition above it that is less indented; where the hunk does not show one, to the hunk's heading. Definitions are
+recognised line by line; no file is parsed. What is found is usually right; what is not found proves nothing.
 """
 
 from __future__ import annotations
@@ -14,73 +14,43 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from cooperbench.diff import PatchError, parse_diff
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from cooperbench.diff import FilePatch
 
 _HUNK = re.compile(r"@@ -(\d{1,10})(?:,(\d{1,10}))? \+\d{1,10}(?:,\d{1,10})? @@ ?(.*)")
-
 _LONGEST_LINE = 400
 """Characters of a line that are looked at: definitions are shorter."""
+_CODE = re.compile(r"\.(?:pyi?|[cm]?[jt]sx?|go|rs|java|kt|cs|c|cc|cpp|h|hpp|swift|scala|rb|php)$")
 _NAME = r"([A-Za-z_$][\w$]{0,120})"
-_PYTHON = (rf"(?:async +)?def +{_NAME}", rf"class +{_NAME}")
 _MODIFIERS = "(?:public|private|protected|static|readonly|async|override|get|set)"
-_SCRIPT = (
-    rf"(?:export +)?(?:default +)?(?:declare +)?(?:abstract +)?(?:async +)?function *\*? *{_NAME}",
-    rf"(?:export +)?(?:default +)?(?:declare +)?(?:abstract +)?(?:class|interface|enum|namespace) +{_NAME}",
-    rf"(?:export +)?(?:declare +)?type +{_NAME}[^=]{{0,80}}=",
-    rf"(?:export +)?(?:const|let|var) +{_NAME}[^=]{{0,160}}= *(?:async +)?(?:function\b|\(|{_NAME} *=>)",
+_KEYWORDS = (
+    "(?:def|class|function *\\*?|interface|enum|namespace|fn|func|struct|trait|union|mod|type|macro_rules!)"
+)
+_DEFINITIONS = (
+    # Go's methods, with the type of their receiver.
+    re.compile(rf"func +\([^)]{{0,120}}?\*?([A-Za-z_]\w{{0,80}})(?:\[[^\]]{{0,80}}\])?\) *{_NAME} *[\[(]"),
+    # Rust's impl, which belongs to the type.
+    re.compile(
+        r"(?:unsafe +)?impl(?:<[^{]{0,120}?>)? +(?:[\w:<>, '&]{1,120} for +)?(?:&'?\w* *)?(?:\w{1,60}::){0,6}"
+        + _NAME
+    ),
+    re.compile(rf"(?:[\w\"]{{1,20}}(?:\([^)]{{0,40}}\))? +){{0,6}}{_KEYWORDS} +{_NAME}"),
+    re.compile(
+        rf"(?:export +)?(?:const|let|var) +{_NAME}[^=]{{0,160}}= *(?:async +)?(?:function\b|\(|{_NAME} *=>)"
+    ),
     # A method has no keyword: parameters without texts in them, and a block at the end of the line.
-    rf"(?:{_MODIFIERS} +){{0,4}}\*?#?{_NAME} *(?:<[^>]{{0,80}}>)?\([^;'\"`]{{0,240}}\)(?: *:[^;]{{1,80}})? *\{{ *$",
+    re.compile(
+        rf"(?:{_MODIFIERS} +){{0,4}}\*?#?{_NAME} *(?:<[^>]{{0,80}}>)?\([^;'\"`]{{0,240}}\)(?: *:[^;]{{1,80}})? *\{{ *$"
+    ),
 )
-_GO = (
-    rf"func +(?:\([^)]{{0,120}}?\*?([A-Za-z_]\w{{0,80}})(?:\[[^\]]{{0,80}}\])?\) *)?{_NAME} *[\[(]",
-    rf"type +{_NAME} ",
-)
-_RUST_VISIBLE = r"(?:pub(?:\([^)]{0,40}\))? +)?"
-_RUST_PATH = r"(?:&'?\w* *)?(?:\w{1,60}::){0,6}"
-_RUST = (
-    rf"{_RUST_VISIBLE}(?:(?:default|const|async|unsafe|extern(?: +\"[^\"]{{0,20}}\")?) +){{0,4}}fn +{_NAME}",
-    rf"{_RUST_VISIBLE}(?:unsafe +)?(?:struct|enum|trait|union|mod) +{_NAME}",
-    rf"(?:unsafe +)?impl(?:<[^{{]{{0,120}}?>)? +(?:[\w:<>, '&]{{1,120}} for +)?{_RUST_PATH}{_NAME}",
-    rf"macro_rules! +{_NAME}",
-)
-_INDENTED = re.compile(r"[ \t]*")
-_LANGUAGES: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("py", "pyi"), _PYTHON),
-    **dict.fromkeys(("ts", "tsx", "js", "jsx", "mjs", "cjs", "mts", "cts"), _SCRIPT),
-    "go": _GO,
-    "rs": _RUST,
-}
-_PATTERNS = {ending: tuple(re.compile(pattern) for pattern in group) for ending, group in _LANGUAGES.items()}
 _NO_METHODS = frozenset({"if", "for", "while", "switch", "catch", "function", "return", "with", "else", "do"})
-
-
-@dataclass(frozen=True)
-class HunkLine:
-    """One line of a hunk."""
-
-    kind: str
-    """` `, `-` or `+`."""
-    text: str
-    patch_line: int
-    """Its place in the patch file, from 1."""
-
-
-@dataclass(frozen=True)
-class Hunk:
-    heading: str
-    """What git found above the hunk: a function or class, as a rule."""
-    old_start: int
-    """The base line of its first line, from 1; for a hunk without base lines the one after which it goes."""
-    old_count: int
-    patch_line: int
-    lines: tuple[HunkLine, ...]
+Meeting = Literal["overlapping", "adjacent", "identical"]
 
 
 @dataclass(frozen=True)
@@ -96,26 +66,73 @@ class Change:
     patch_line: int
     """Where it begins in the patch file, from 1."""
 
+    def meets(self, other: Change) -> Meeting | None:
+        """`overlapping`: they replace a common base line or insert at the same point; `adjacent`: one begins where the
+        other ends, which git does not merge either; `identical`: the same change, e.g. shared over git."""
+        if self.old_start > other.old_end or other.old_start > self.old_end:
+            return None
+        if (self.old_start, self.removed, self.added) == (other.old_start, other.removed, other.added):
+            return "identical"
+        common = min(self.old_end, other.old_end) - max(self.old_start, other.old_start)
+        return "overlapping" if common or self.old_start == other.old_start else "adjacent"
+
+
+@dataclass(frozen=True)
+class Hunk:
+    heading: str
+    """What git found above the hunk: a function or class, as a rule."""
+    old_start: int
+    """The base line of its first line, from 1; for a hunk without base lines the one after which it goes."""
+    old_count: int
+    patch_line: int
+    """The line of the patch file, from 1, after which its lines come."""
+    lines: tuple[str, ...]
+    """With the sign in front."""
+
+    @cached_property
+    def changes(self) -> tuple[Change, ...]:
+        return tuple(_changes(self))
+
 
 @dataclass(frozen=True)
 class ChangedFile:
     path: str
     """After the change; before it where the file is deleted."""
     old_path: str | None
-    is_new: bool
     is_binary: bool
     patch_line: int
     """Where its section begins in the patch file, from 1."""
     hunks: tuple[Hunk, ...]
-    changes: tuple[Change, ...]
+
+    @property
+    def is_new(self) -> bool:
+        return self.old_path is None
 
     @property
     def paths(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(path for path in (self.path, self.old_path) if path is not None))
 
+    @cached_property
+    def changes(self) -> tuple[Change, ...]:
+        return tuple(change for hunk in self.hunks for change in hunk.changes)
+
     @property
-    def changed_lines(self) -> int:
-        return sum(len(change.removed) + len(change.added) for change in self.changes)
+    def changed_lines(self) -> Iterator[tuple[int, str]]:
+        """Removed and added ones, each with its line of the patch file."""
+        for hunk in self.hunks:
+            numbered = enumerate(hunk.lines, hunk.patch_line + 1)
+            yield from ((place, line) for place, line in numbered if line.startswith(("+", "-")))
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """A function, method, class or type with changed lines in it."""
+
+    path: str
+    name: str
+    """With the class in front where the patch shows it: `Money.add`."""
+    patch_line: int
+    """The first changed line of it in the patch file, from 1."""
 
 
 @dataclass(frozen=True)
@@ -123,8 +140,8 @@ class Work:
     """What one agent handed in."""
 
     agent_id: str
-    files: tuple[ChangedFile, ...]
-    usable: bool
+    files: tuple[ChangedFile, ...] = ()
+    usable: bool = False
     """False: there is no patch, or it is no diff. Nothing can be said about it then."""
 
     @property
@@ -132,18 +149,49 @@ class Work:
         return frozenset(path for file in self.files for path in file.paths)
 
     @cached_property
-    def symbols(self) -> tuple[TouchedSymbol, ...]:
-        return touched_symbols(self.files)
+    def symbols(self) -> tuple[Symbol, ...]:
+        """In the order of the patch, each once per file."""
+        found: dict[tuple[str, str], Symbol] = {}
+        for file in self.files:
+            for hunk in file.hunks if _CODE.search(file.path) else ():
+                for symbol in _symbols(file.path, hunk):
+                    found.setdefault((symbol.path, symbol.name), symbol)
+        return tuple(found.values())
+
+
+@dataclass(frozen=True)
+class SharedFile:
+    """A file that both change, and how many of their changes meet in which way."""
+
+    path: str
+    conflicts: bool | None
+    """By the plain git merge of the evaluation; None: not evaluated."""
+    overlapping: int
+    adjacent: int
+    identical: int
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """Two agents' patches side by side."""
+
+    first: str
+    second: str
+    files: tuple[SharedFile, ...]
+    file_share: float | None
+    """Shared files over all files of the two (Jaccard); None where there are none."""
+    symbols: tuple[Symbol, ...]
+    """Touched by both in the same file, with the line of the first patch."""
 
 
 def read_work(agent_id: str, patch: bytes | None) -> Work:
     """Take an agent's patch apart; one that cannot be read is marked, not an error."""
     if patch is None:
-        return Work(agent_id, (), usable=False)
+        return Work(agent_id)
     try:
         diff = parse_diff(patch)
     except PatchError:
-        return Work(agent_id, (), usable=False)
+        return Work(agent_id)
     files = []
     line = 1 + diff.preamble.count(b"\n")
     for section in diff.files:
@@ -154,124 +202,100 @@ def read_work(agent_id: str, patch: bytes | None) -> Work:
     return Work(agent_id, tuple(files), usable=True)
 
 
+def overlap_of(first: Work, second: Work, conflicting: frozenset[str] | None) -> Overlap:
+    """`conflicting`: the files in which the plain merge failed, None where that is not known."""
+    by_path = {path: file for file in second.files for path in file.paths}
+    files = []
+    for ours in first.files:
+        # A renamed file is compared under both of its names.
+        theirs = next(filter(None, map(by_path.get, ours.paths)), None)
+        if theirs is not None:
+            conflicts = None if conflicting is None else bool(conflicting & {*ours.paths, *theirs.paths})
+            files.append(SharedFile(ours.path, conflicts, *_meetings(ours, theirs)))
+    union = first.paths | second.paths
+    share = len(first.paths & second.paths) / len(union) if union else None
+    touched = {(symbol.path, symbol.name) for symbol in second.symbols}
+    symbols = tuple(symbol for symbol in first.symbols if (symbol.path, symbol.name) in touched)
+    return Overlap(first.agent_id, second.agent_id, tuple(files), share, symbols)
+
+
+def _meetings(first: ChangedFile, second: ChangedFile) -> tuple[int, int, int]:
+    """Changes of one file are sorted by place and free of overlaps in themselves: one walk over both."""
+    binary = first.is_binary or second.is_binary
+    kinds: list[Meeting | None] = ["overlapping"] if binary else []
+    ours, theirs = first.changes, second.changes
+    mine, yours = 0, 0
+    while mine < len(ours) and yours < len(theirs):
+        one, other = ours[mine], theirs[yours]
+        kinds.append(one.meets(other))
+        if (one.old_end, one.old_start) <= (other.old_end, other.old_start):
+            mine += 1
+        else:
+            yours += 1
+    return kinds.count("overlapping"), kinds.count("adjacent"), kinds.count("identical")
+
+
 def _changed_file(section: FilePatch, patch_line: int) -> ChangedFile:
     path = section.new_path if section.new_path is not None else section.old_path
     assert path is not None, "a section names a path"
     hunks = tuple(_hunks(section.data.decode("utf-8", "surrogateescape"), patch_line))
-    changes = tuple(change for hunk in hunks for change in changes_of(hunk))
-    is_new = section.old_path is None
-    return ChangedFile(path, section.old_path, is_new, section.is_binary, patch_line, hunks, changes)
+    return ChangedFile(path, section.old_path, section.is_binary, patch_line, hunks)
 
 
 def _hunks(text: str, first_line: int) -> Iterator[Hunk]:
     """Of one file's section, whose hunks `parse_diff` has counted: a body line never begins with `@@`."""
-    lines = text.split("\n")
-    if not lines[-1]:
-        lines.pop()
+    lines = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
     heads = [(at, head) for at, line in enumerate(lines) if (head := _HUNK.match(line))]
     ends = [at for at, _ in heads[1:]] + [len(lines)]
     for (at, head), end in zip(heads, ends, strict=True):
-        body = tuple(
-            HunkLine(
-                line[:1] if line[:1] in ("-", "+") else " ", line[1:].removesuffix("\r"), first_line + number
-            )
-            for number, line in enumerate(lines[at + 1 : end], at + 1)
-            if not line.startswith("\\")
-        )
-        old_count = 1 if head[2] is None else int(head[2])
-        yield Hunk(head[3].strip(), int(head[1]), old_count, first_line + at, body)
+        count = 1 if head[2] is None else int(head[2])
+        yield Hunk(head[3].strip(), int(head[1]), count, first_line + at, tuple(lines[at + 1 : end]))
 
 
-def changes_of(hunk: Hunk) -> Iterator[Change]:
-    """The changes of a hunk, each with its place in the base."""
+def _changes(hunk: Hunk) -> Iterator[Change]:
+    """Each with its place in the base."""
     base_line = hunk.old_start + (hunk.old_count == 0)
-    removed: list[str] = []
-    added: list[str] = []
-    began = 0
-    start = base_line
-    for line in hunk.lines:
-        if line.kind == " ":
-            if began:
-                yield Change(start, base_line, tuple(removed), tuple(added), began)
-            removed, added, began = [], [], 0
+    together: list[str] = []
+    for place, line in enumerate((*hunk.lines, " "), hunk.patch_line + 1):
+        if line.startswith(("+", "-")):
+            together.append(line)
+        elif not line.startswith("\\"):
+            if together:
+                removed, added = (tuple(one[1:] for one in together if one[0] == sign) for sign in "-+")
+                start, base_line = base_line, base_line + len(removed)
+                yield Change(start, base_line, removed, added, place - len(together))
+                together = []
             base_line += 1
-            continue
-        if not began:
-            began, start = line.patch_line, base_line
-        if line.kind == "-":
-            removed.append(line.text)
-            base_line += 1
-        else:
-            added.append(line.text)
-    if began:
-        yield Change(start, base_line, tuple(removed), tuple(added), began)
 
 
-@dataclass(frozen=True)
-class TouchedSymbol:
-    """A function, method, class or type with changed lines in it."""
-
-    path: str
-    name: str
-    """With the class in front where the patch shows it: `Money.add`."""
-    is_added: bool
-    """Its definition is a new line."""
-    patch_line: int
-    """The first changed line of it in the patch file, from 1."""
-
-
-def touched_symbols(files: Iterable[ChangedFile]) -> tuple[TouchedSymbol, ...]:
-    """In the order of the patch, each once per file."""
-    found: dict[tuple[str, str], TouchedSymbol] = {}
-    for file in files:
-        patterns = _PATTERNS.get(file.path.rpartition(".")[2].lower())
-        for hunk in file.hunks if patterns else ():
-            for symbol in _of_hunk(file.path, hunk, patterns or ()):
-                known = found.setdefault((symbol.path, symbol.name), symbol)
-                if symbol.is_added and not known.is_added:
-                    found[symbol.path, symbol.name] = TouchedSymbol(
-                        known.path, known.name, is_added=True, patch_line=known.patch_line
-                    )
-    return tuple(found.values())
-
-
-def _of_hunk(path: str, hunk: Hunk, patterns: tuple[re.Pattern[str], ...]) -> Iterator[TouchedSymbol]:
-    heading = _definition(hunk.heading, patterns)
+def _symbols(path: str, hunk: Hunk) -> Iterator[Symbol]:
+    heading = _definition(hunk.heading)
     # Git's heading is the nearest line above that is not indented, so everything in the hunk may be inside.
-    scopes: list[tuple[int, str, bool]] = [(_indent(hunk.heading), heading, False)] if heading else []
-    for line in hunk.lines:
-        text = line.text[:_LONGEST_LINE]
-        if not text.strip():
+    scopes = [(_indent(hunk.heading), heading)] if heading else []
+    for place, line in enumerate(hunk.lines, hunk.patch_line + 1):
+        text = line[1:_LONGEST_LINE]
+        if not text.strip() or line.startswith("\\"):
             continue
         indent = _indent(text)
         closes = text.lstrip()[0] in ")}]"
         while scopes and (scopes[-1][0] > indent or (scopes[-1][0] == indent and not closes)):
             scopes.pop()
-        name = _definition(text, patterns)
+        name = _definition(text)
         if name is not None:
-            scopes.append((indent, name, line.kind == "+"))
-        if line.kind == " " or not scopes:
-            continue
-        yield TouchedSymbol(
-            path,
-            ".".join(name for _, name, _ in scopes[-3:]),
-            is_added=scopes[-1][2],
-            patch_line=line.patch_line,
-        )
+            scopes.append((indent, name))
+        if line.startswith(("+", "-")) and scopes:
+            yield Symbol(path, ".".join(name for _, name in scopes[-3:]), place)
 
 
 def _indent(text: str) -> int:
-    found = _INDENTED.match(text)
-    return len((found[0] if found else "").expandtabs(4))
+    expanded = text.expandtabs(4)
+    return len(expanded) - len(expanded.lstrip(" "))
 
 
-def _definition(line: str, patterns: tuple[re.Pattern[str], ...]) -> str | None:
+def _definition(line: str) -> str | None:
     stripped = line[:_LONGEST_LINE].strip()
-    for pattern in patterns:
+    for place, pattern in enumerate(_DEFINITIONS):
         found = pattern.match(stripped)
-        if found is None:
-            continue
-        names = [name for name in found.groups() if name]
-        if names and names[0] not in _NO_METHODS:
-            return ".".join(names) if patterns is _PATTERNS["go"] else names[0]
+        if found is not None and found[1] not in _NO_METHODS:
+            return f"{found[1]}.{found[2]}" if place == 0 else found[1]
     return None

@@ -1,4 +1,9 @@
-"""A model's opinion of a failed pair, in the words of the taxonomy, beside the computed numbers and never among them.
+"""A model's opinion of a failed pair, in the words of a taxonomy, beside the computed numbers and never among them.
+
+Kinds of failed cooperation follow the CooperBench paper (arXiv 2601.13295) in our own words: judge_prompt.txt. The case
+holds facts, messages, patches and test output, each under a name to quote it by. All of that is text from agents and
+their tests: it is put between lines that the text cannot contain, and said to be material; long parts are cut, and what
+was cut is said. Of an answer only known words are taken, and quotes that really occur where it says.
 
 Asked through LiteLLM (extra `agents`). The answer is checked, asked for again where it does not hold, and kept as
 judge.json in the pair's folder together with model, prompt version, cost and the quotes that prove it. A pair that has
@@ -7,44 +12,64 @@ been judged by the same model on the same material is not judged again.
 
 from __future__ import annotations
 
+import hashlib
+import json
+import re
 import threading
 import time
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cooperbench._version import __version__
-from cooperbench.agents.llm import (
-    DEFAULT_CALL_SECONDS,
-    NO_OTHER_RETRIES,
-    Caller,
-    check_model,
-    load_litellm,
-    usage_of,
-    warm_up,
-)
 from cooperbench.errors import AgentFailure, InfraError, Interrupted
 from cooperbench.models import Usage
-from cooperbench.report.coordination.llm_judge_prompt import PROMPT_VERSION, check_answer, judge_prompt
 from cooperbench.report.formatting import Table
-from cooperbench.report.records import is_list, is_object
+from cooperbench.report.records import listed, mapping
 from cooperbench.secrets import redact
 from cooperbench.storage import read_json, utc_now, write_json
 from cooperbench.text import plural, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Mapping
 
-    from cooperbench.report.coordination.llm_judge_prompt import JudgePrompt
     from cooperbench.report.loading import Run
     from cooperbench.report.records import PairData
 
 SCHEMA = "cooperbench.judge/1"
+PROMPT_VERSION = "1"
+"""Changes with every word of the prompt."""
+PROMPT = files(__package__).joinpath("judge_prompt.txt").read_text(encoding="utf-8").strip()
+CAUSES, SYMPTOMS = (
+    dict(
+        re.findall(r"^- (\w+): (.+)$", PROMPT.partition(f"{title}:\n")[2].partition("\n\n")[0], re.MULTILINE)
+    )
+    for title in ("Causes", "Symptoms")
+)
+"""What each label means."""
 ANSWERS = 3
 """So often a judge is asked for an answer that holds."""
 _ANSWER_TOKENS = 2_000
 _CONCURRENCY = 4
+_MESSAGE_CHARACTERS = 4_000
+_CONVERSATION_CHARACTERS = 60_000
+_PATCH_CHARACTERS = 30_000
+_TEST_CHARACTERS = 3_000
+_SHORTEST_QUOTE = 8
+_LONGEST_TEXT = 1_000
+_MOST_TRIES = 20
+
+
+class Case(NamedTuple):
+    """One pair, ready to be judged."""
+
+    text: str
+    sources: dict[str, str]
+    """The parts in full, by name: what quotes are looked up in."""
+    key: str
+    """The same for the same question."""
 
 
 @dataclass(frozen=True)
@@ -61,33 +86,26 @@ class JudgeReport:
     """Of both: no answer held."""
     errors: tuple[str, ...]
     """Pairs that could not be judged because of an outage, a line each; the same command asks again."""
-    usage: Usage
+    cost: float
     """Of this call."""
     records: tuple[dict[str, Any], ...]
     """judge.json of each pair that has one."""
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
     def table(self) -> Table:
-        labels = [label for record in self.records if is_object(label := record.get("label"))]
-        causes = Counter(str(label.get("cause")) for label in labels)
-        listed = [one for label in labels if is_list(found := label.get("symptoms")) for one in found]
-        symptoms = Counter(str(one.get("symptom")) for one in listed if is_object(one))
-        rows = [["cause", name, str(count)] for name, count in causes.most_common()]
-        rows += [["symptom", name, str(count)] for name, count in symptoms.most_common()]
-        title = (
-            f"Why pairs of {self.run} failed, in the opinion of {self.model} ({plural(len(labels), 'pair')})"
-        )
-        price = f"${self.usage.cost:.2f}"
-        if self.usage.unpriced_calls:
-            price += f" and {plural(self.usage.unpriced_calls, 'call')} of unknown price"
-        notes = [
-            f"{self.judged} judged now for {price}, {self.kept} before; evidence: judge.json beside each pair"
+        labels = [label for record in self.records if (label := mapping(record, "label"))]
+        symptoms = [one for label in labels for one in listed(label, "symptoms", dict)]
+        rows = [
+            [kind, name, str(count)]
+            for kind, found in (("cause", labels), ("symptom", symptoms))
+            for name, count in Counter(str(one.get(kind)) for one in found).most_common()
         ]
+        spent = f"{self.judged} judged now for ${self.cost:.2f}, {self.kept} before"
+        notes = [f"{spent}; evidence: judge.json beside each pair"]
         if self.unusable:
             notes.append(f"{plural(self.unusable, 'pair')} without a usable answer")
         notes += [f"not judged: {line}" for line in self.errors]
+        count = plural(len(labels), "pair")
+        title = f"Why pairs of {self.run} failed, in the opinion of {self.model} ({count})"
         return Table(title, ("", "label", "pairs"), rows, notes)
 
 
@@ -96,38 +114,34 @@ def judge_run(run: Run, model: str, tell: Callable[[str], object] = lambda _: No
 
     What is wrong with model or key is a UserError.
     """
+    from cooperbench.agents.llm import check_model, warm_up
+
     failed = [pair for pair in run.of("coop") if pair.state == "failed"]
     records = {pair.key: record for pair in failed if (record := read_judgement(pair, model))}
-    kept = len(records)
     todo = [pair for pair in failed if pair.key not in records]
-    errors: list[str] = []
-    usage = Usage()
-    stop = threading.Event()
+    kept, errors, cost = len(records), [], 0.0
     if todo:
         check_model(model, {})
         warm_up()
-        judge = _Judge(model, stop)
-        with ThreadPoolExecutor(_CONCURRENCY, thread_name_prefix="judge") as pool:
-            asked = {pool.submit(judge.judge, pair): pair for pair in todo}
-            try:
-                for future in as_completed(asked):
-                    pair = asked[future]
-                    try:
-                        record, spent = future.result()
-                    except InfraError as error:
-                        errors.append(f"{pair.label}: {error}")
-                        continue
-                    records[pair.key] = record
-                    usage += spent
-                    label = record["label"]
-                    tell(printable(f"judged {pair.label}: {label['cause'] if label else 'no usable answer'}"))
-            except BaseException:
-                stop.set()
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
+    stop = threading.Event()
+    with ThreadPoolExecutor(_CONCURRENCY, thread_name_prefix="judge") as pool:
+        try:
+            for pair, answer in zip(
+                todo, pool.map(lambda pair: _judge(model, pair, stop), todo), strict=True
+            ):
+                if isinstance(answer, InfraError):
+                    errors.append(f"{pair.label}: {answer}")
+                    continue
+                records[pair.key] = answer
+                cost += answer["cost"]
+                label = answer["label"]
+                tell(printable(f"judged {pair.label}: {label['cause'] if label else 'no usable answer'}"))
+        except BaseException:
+            stop.set()
+            raise
     ordered = tuple(records[pair.key] for pair in failed if pair.key in records)
     unusable = sum(record.get("label") is None for record in ordered)
-    return JudgeReport(run.name, model, len(ordered) - kept, kept, unusable, tuple(errors), usage, ordered)
+    return JudgeReport(run.name, model, len(ordered) - kept, kept, unusable, tuple(errors), cost, ordered)
 
 
 def read_judgement(pair: PairData, model: str) -> dict[str, Any] | None:
@@ -135,89 +149,171 @@ def read_judgement(pair: PairData, model: str) -> dict[str, Any] | None:
     record = read_json(pair.paths.judgement)
     if record is None or record.get("schema") != SCHEMA:
         return None
-    return record if (record.get("model"), record.get("key")) == (model, judge_prompt(pair).key) else None
+    return record if (record.get("model"), record.get("key")) == (model, case_of(pair).key) else None
 
 
-class _Judge:
-    """Asks one model; `judge` may be called from several threads."""
+def _judge(model: str, pair: PairData, stop: threading.Event) -> dict[str, Any] | InfraError:
+    """The record that now is judge.json, or the outage that left none."""
+    from cooperbench.agents.llm import DEFAULT_CALL_SECONDS, NO_OTHER_RETRIES, Caller, load_litellm, usage_of
 
-    def __init__(self, model: str, stop: threading.Event) -> None:
-        self._model = model
-        self._stop = stop
-        self._litellm = load_litellm()
-
-    def judge(self, pair: PairData) -> tuple[dict[str, Any], Usage]:
-        """The record that now is judge.json, and what it cost."""
-        case = judge_prompt(pair)
-        messages = [{"role": "system", "content": case.system}, {"role": "user", "content": case.text}]
-        caller = Caller(self._model, self._check, lambda _: None)
-        usage = Usage()
-        problems: tuple[str, ...] = ()
-        best = None
-        answers = 0
-        while answers < ANSWERS:
-            try:
-                answer, spent = self._ask(caller, messages)
-            except AgentFailure as failure:
-                # The material is too long or too foul for it: an outcome, not an outage.
-                problems = (f"{failure.status}: {failure}",)
-                break
-            answers += 1
-            usage += spent
-            checked = check_answer(answer, case.sources)
-            problems = checked.problems
-            best = checked.label or best
-            if not problems:
-                break
-            messages += [
-                {"role": "assistant", "content": answer},
-                {
-                    "role": "user",
-                    "content": "That does not hold:\n" + "\n".join(problems) + "\nAnswer again, in whole.",
-                },
-            ]
-        record = self._record(pair, case, answers, usage, problems)
-        record["label"] = None if best is None else asdict(best)
-        write_json(pair.paths.judgement, record)
-        return record, usage
-
-    def _ask(self, caller: Caller, messages: list[dict[str, str]]) -> tuple[str, Usage]:
-        started = time.monotonic()
-        response = caller.ask(
-            lambda: self._litellm.completion(
-                model=self._model,
-                messages=messages,
-                temperature=0,
-                max_tokens=_ANSWER_TOKENS,
-                drop_params=True,
-                timeout=DEFAULT_CALL_SECONDS,
-                **NO_OTHER_RETRIES,
-            )
-        )
-        usage = usage_of(response, self._model, time.monotonic() - started, self._litellm)
-        return response.choices[0].message.content or "", usage
-
-    def _check(self) -> None:
-        if self._stop.is_set():
+    def check() -> None:
+        if stop.is_set():
             raise Interrupted("stopped")
 
-    def _record(
-        self, pair: PairData, case: JudgePrompt, answers: int, usage: Usage, problems: Sequence[str]
-    ) -> dict[str, Any]:
-        return {
-            "schema": SCHEMA,
-            "model": self._model,
-            "prompt_version": PROMPT_VERSION,
-            "key": case.key,
-            "repo": pair.key.repo,
-            "task_id": pair.key.task_id,
-            "features": list(pair.key.features),
-            "judged_at": utc_now(),
-            "answers": answers,
-            "problems": [redact(line) for line in problems],
-            "cost": usage.cost,
-            "unpriced_calls": usage.unpriced_calls,
-            "prompt_tokens": usage.prompt_tokens,
-            "completion_tokens": usage.completion_tokens,
-            "version": __version__,
-        }
+    def complete() -> Any:
+        return litellm.completion(
+            model=model,
+            messages=messages,
+            temperature=0,
+            max_tokens=_ANSWER_TOKENS,
+            drop_params=True,
+            timeout=DEFAULT_CALL_SECONDS,
+            **NO_OTHER_RETRIES,
+        )
+
+    litellm = load_litellm()
+    caller = Caller(model, check, lambda _: None)
+    case = case_of(pair)
+    messages = [{"role": "system", "content": PROMPT}, {"role": "user", "content": case.text}]
+    usage, answers, label = Usage(), 0, None
+    problems: list[str] = []
+    while answers < ANSWERS:
+        started = time.monotonic()
+        try:
+            response = caller.ask(complete)
+        except AgentFailure as failure:
+            # The material is too long or too foul for it: an outcome, not an outage.
+            problems = [f"{failure.status}: {failure}"]
+            break
+        except InfraError as error:
+            return error
+        answers += 1
+        usage += usage_of(response, model, time.monotonic() - started, litellm)
+        answer = response.choices[0].message.content or ""
+        checked, problems = check_answer(answer, case.sources)
+        label = checked or label
+        if not problems:
+            break
+        again = "That does not hold:\n" + "\n".join(problems) + "\nAnswer again, in whole."
+        messages += [{"role": "assistant", "content": answer}, {"role": "user", "content": again}]
+    record = {
+        "schema": SCHEMA,
+        "model": model,
+        "prompt_version": PROMPT_VERSION,
+        "key": case.key,
+        **asdict(pair.key),
+        "judged_at": utc_now(),
+        "answers": answers,
+        "problems": [redact(line) for line in problems],
+        "cost": usage.cost,
+        "unpriced_calls": usage.unpriced_calls,
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "version": __version__,
+        "label": label,
+    }
+    write_json(pair.paths.judgement, record)
+    return record
+
+
+def case_of(pair: PairData) -> Case:
+    messages = pair.conversation().messages
+    titles = {f"message:{one.sequence}": f"from {one.sender} to {one.recipient} " for one in messages}
+    sources = {f"message:{one.sequence}": one.text for one in messages}
+    sources |= {f"patch:{one}": (pair.patch(one) or b"").decode("utf-8", "replace") for one in pair.agent_ids}
+    sources |= {f"tests:{name}": text for name, text in pair.test_outputs().items()}
+    mark = hashlib.sha256("\0".join(sources.values()).encode("utf-8", "surrogatepass")).hexdigest()[:12]
+    agents = [
+        f"{agent.agent_id}: feature {', '.join(map(str, agent.feature_ids))}, ended as {agent.status}, "
+        f"its patch alone {'passes' if agent.success else 'fails'} its own tests"
+        for agent in pair.agents
+    ]
+    runs = mapping(mapping(pair.evaluation, "merged"), "features")
+    failed = [feature for feature in runs if mapping(runs, feature).get("success") is False]
+    merge = f"Merge: {pair.merge_status}; conflicting files: {', '.join(pair.conflicting_files) or 'none'}"
+    fails = f"Features whose tests fail on the merge: {', '.join(failed) or 'none'}"
+    parts = ["\n".join([f"Pair: {pair.label}", *agents, merge, fails])]
+    left = _CONVERSATION_CHARACTERS
+    for name, text in sources.items():
+        kind = name.partition(":")[0]
+        if kind == "message":
+            shown = _cut(text, min(_MESSAGE_CHARACTERS, max(0, left)))
+            left -= len(shown)
+        else:
+            shown = _cut(text, _PATCH_CHARACTERS) if kind == "patch" else text[-_TEST_CHARACTERS:]
+        parts.append(f"=== {name} {titles.get(name, '')}{mark} ===\n{shown}\n=== end {mark} ===")
+    # Lone surrogates, from bytes that were no UTF-8, cannot be sent.
+    whole = "\n\n".join(parts).encode("utf-8", "replace").decode()
+    key = hashlib.sha256("\0".join((PROMPT_VERSION, PROMPT, whole)).encode()).hexdigest()
+    return Case(whole, sources, key)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]}\n[… {len(text) - most} characters left out]"
+
+
+def check_answer(answer: str, sources: Mapping[str, str]) -> tuple[dict[str, Any] | None, list[str]]:
+    """What of an answer holds, None where nothing does; and what does not, in words that a judge can mend it by."""
+    content = next((one for one in _json_objects(answer) if "cause" in one), None)
+    if content is None:
+        return None, ["the answer holds no JSON object with a cause"]
+    cause = content["cause"]
+    if not isinstance(cause, str) or cause not in CAUSES:
+        return None, [f"cause is {_short(cause)}; it is one of {', '.join(CAUSES)}"]
+    problems: list[str] = []
+    symptoms = []
+    for item in listed(content, "symptoms", dict)[: len(SYMPTOMS)]:
+        name = item.get("symptom")
+        if not isinstance(name, str) or name not in SYMPTOMS:
+            problems.append(f"symptom {_short(name)} is none of {', '.join(SYMPTOMS)}")
+            continue
+        given = listed(item, "quotes", dict)[:20]
+        quotes = [quote for one in given if (quote := _quote(one, sources, problems))]
+        if quotes:
+            symptoms.append({"symptom": name, "why": _text(item.get("why")), "quotes": quotes})
+        else:
+            problems.append(f"symptom {name} has no quote that occurs")
+    if cause != "none" and not symptoms:
+        return None, [*problems, f"the cause is {cause}, but no symptom with a quote that occurs supports it"]
+    return {"cause": cause, "summary": _text(content.get("summary")), "symptoms": symptoms}, problems
+
+
+def _quote(
+    given: Mapping[str, Any], sources: Mapping[str, str], problems: list[str]
+) -> dict[str, Any] | None:
+    source, text = given.get("source"), given.get("text")
+    if not isinstance(source, str) or source not in sources:
+        problems.append(f"there is no part {_short(source)} to quote from")
+    elif not isinstance(text, str) or not _SHORTEST_QUOTE <= len(text) <= _LONGEST_TEXT:
+        problems.append(
+            f"a quote from {source} is no text of {_SHORTEST_QUOTE} to {_LONGEST_TEXT} characters"
+        )
+    elif (start := sources[source].find(text)) < 0:
+        problems.append(f"this does not occur in {source}: {_short(text)}")
+    else:
+        return {"source": source, "text": text, "start": start}
+    return None
+
+
+def _json_objects(answer: str) -> Iterator[dict[str, Any]]:
+    """Models like to put words around what they were asked for."""
+    decoder = json.JSONDecoder()
+    at = answer.find("{")
+    for _ in range(_MOST_TRIES):
+        if at < 0:
+            return
+        try:
+            content, end = decoder.raw_decode(answer, at)
+        except (ValueError, RecursionError):
+            end = at + 1
+        else:
+            yield content
+        at = answer.find("{", end)
+
+
+def _text(value: object) -> str:
+    return value[:_LONGEST_TEXT] if isinstance(value, str) else ""
+
+
+def _short(value: object) -> str:
+    return repr(value)[:120]

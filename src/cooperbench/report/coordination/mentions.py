@@ -1,11 +1,6 @@
 """What messages name and what patches touch: files, functions and lines.
 
-Names are recognised by their form, whatever language a message is written in:
-
-- a file: a path or file name with a known ending; in backticks also any path that a patch changes;
-- a symbol: an identifier in backticks, one with `()` behind it, snake_case, camelCase, `Class.member`, `a::b`;
-- lines: `a.py:12`, `a.py:12-30`, `a.py#L12-L30`, or a range with at most a word or two between it and the file.
-
+Names are recognised by their form, whatever language a message is written in; docs/coordination.md lists the forms.
 What the sender meant (a promise, a question) is not guessed. A patch touches a symbol where it changes its lines, or
 where a changed line contains the name. A plain word in backticks or a camelCase word may be anything, so it counts only
 where a patch touches it; a short file name that fits several changed files does not count.
@@ -14,16 +9,15 @@ where a patch touches it; a short file name that fits several changed files does
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from cooperbench.report.coordination.messages import prose_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from cooperbench.report.coordination.changes import ChangedFile, TouchedSymbol, Work
+    from cooperbench.report.coordination.changes import Symbol, Work
     from cooperbench.report.records import SentMessage
 
 MOST_NAMES = 200
@@ -38,7 +32,7 @@ _FILE = rf"(?:\.{{0,2}}/)?(?:[\w@+-]{{1,80}}[./]){{1,24}}(?:{_ENDINGS})(?![\w/])
 _IDENTIFIER = r"[A-Za-z_$][\w$]{0,80}"
 _DOTTED = rf"{_IDENTIFIER}(?:(?:\.|::|#){_IDENTIFIER}){{0,6}}"
 _NAME = re.compile(
-    rf"`(?P<ticked>[^`\n]{{1,160}})`"
+    r"`(?P<ticked>[^`\s]{1,160})`"
     rf"|(?<![\w./@$-])(?:(?P<file>{_FILE})"
     rf"|(?P<called>{_DOTTED})\((?!e?s\))[^()\s]{{0,80}}\)"
     r"|(?P<snake>(?:[A-Za-z]\w{0,60}\.)?_{0,2}[A-Za-z0-9]{1,40}(?:_[A-Za-z0-9]{1,40}){1,8}_{0,2})(?![\w/-]|\.\w)"
@@ -48,11 +42,6 @@ _NAME = re.compile(
     re.ASCII,
 )
 _NO_FILES = frozenset({"node.js", "next.js", "vue.js", "react.js", "express.js"})
-_KEYWORDS = "async|class|const|def|enum|export|fn|func|function|interface|pub|static|struct|trait|type"
-_TICKED_FILE = re.compile(rf"({_FILE})(?:[:#][\dL-]{{1,16}})?", re.ASCII)
-_TICKED_SYMBOL = re.compile(
-    rf"(?:(?:{_KEYWORDS}) ){{0,3}}({_DOTTED})(\([^()]{{0,120}}\))?(?:\s*->.{{0,60}})?:?", re.ASCII
-)
 _NO_SYMBOLS = frozenset({"self", "this", "none", "null", "true", "false", "return", "import"})
 _LINES_ATTACHED = re.compile(r"[:#]L?(\d{1,6})(?:-L?(\d{1,6}))?")
 _RANGE = r"(\d{1,6})\s?[-–]\s?(\d{1,6})(?!\d|\s?[-–])"
@@ -61,16 +50,9 @@ _LINES_BEFORE = re.compile(rf"(?<![\d-]){_RANGE}\W{{0,2}}(?:[^\W\d]{{1,12}}\W{{1
 _WORDS = re.compile(r"[A-Za-z_$][\w$]*", re.ASCII)
 
 
-@dataclass(frozen=True)
-class Named:
-    """A name in a message."""
-
+class Name(NamedTuple):
     kind: Literal["file", "symbol", "lines"]
     name: str
-    """Of `lines`, the file."""
-    start: int
-    """Its place in the message, in characters from 0."""
-    end: int
     lines: tuple[int, int] | None = None
     """First and last, in the line numbers of the base."""
     certain: bool = True
@@ -79,12 +61,11 @@ class Named:
 
 @dataclass(frozen=True)
 class Touch:
-    """Where a patch touches what was named."""
+    """Where a patch touches what was named: a path, and the line of the patch file, from 1."""
 
     agent_id: str
     path: str
     patch_line: int
-    """Of the patch file, from 1."""
 
 
 @dataclass(frozen=True)
@@ -93,8 +74,10 @@ class Mention:
 
     sender: str
     messages: tuple[int, ...]
-    """Sequence numbers of those that name it; `named` is the place in the first."""
-    named: Named
+    """Numbers of those that name it."""
+    kind: Literal["file", "symbol", "lines"]
+    name: str
+    """A path, a symbol, or a path with lines: `a.py:12-30`."""
     touched_by_sender: bool | None
     """None: there is no readable patch of the sender."""
     touched_by_other: bool | None
@@ -105,70 +88,66 @@ class Mention:
 
 def mentions_of(messages: Sequence[SentMessage], works: Mapping[str, Work]) -> tuple[Mention, ...]:
     """In the order of the messages."""
-    found: dict[tuple[object, ...], tuple[str, Named, list[int]]] = {}
+    found: dict[tuple[str, str], tuple[Name, list[int]]] = {}
     paths = _paths_by_ending(path for work in works.values() for path in work.paths)
     for message in messages:
-        for named in names_in(message.text, paths) if message.sender in works else ():
-            key = (message.sender, named.kind, named.name, named.lines)
-            found.setdefault(key, (message.sender, named, []))[2].append(message.sequence)
-    wanted = frozenset(_last(named.name) for _, named, _ in found.values() if named.kind == "symbol")
+        for one in names_in(message.text, paths) if message.sender in works else ():
+            shown = one.name if one.lines is None else "{}:{}-{}".format(one.name, *one.lines)
+            found.setdefault((message.sender, shown), (one, []))[1].append(message.sequence)
+    wanted = frozenset(one.name.rpartition(".")[2] for one, _ in found.values() if one.kind == "symbol")
     patches = {agent_id: _Patch(work, wanted) for agent_id, work in works.items() if work.usable}
     mentions = []
-    for sender, named, numbers in found.values():
-        touches = tuple(touch for patch in patches.values() if (touch := patch.touch(named)))
-        is_ambiguous = named.kind != "symbol" and len(paths.get(named.name, ())) > 1
-        if is_ambiguous or not (named.certain or touches):
+    for (sender, shown), (one, numbers) in found.items():
+        touches = tuple(touch for patch in patches.values() if (touch := patch.touch(one)))
+        is_ambiguous = one.kind != "symbol" and len(paths.get(one.name, ())) > 1
+        if is_ambiguous or not (one.certain or touches):
             continue
         touching = {touch.agent_id for touch in touches}
         others = patches.keys() - {sender}
         by_sender = sender in touching if sender in patches else None
         by_other = bool(others & touching) if others else None
-        mentions.append(Mention(sender, tuple(dict.fromkeys(numbers)), named, by_sender, by_other, touches))
+        unique = tuple(dict.fromkeys(numbers))
+        mentions.append(Mention(sender, unique, one.kind, shown, by_sender, by_other, touches))
     return tuple(mentions)
 
 
-def names_in(message: str, paths: Mapping[str, object]) -> list[Named]:
+def names_in(message: str, paths: Collection[str]) -> list[Name]:
     """In order, at most `MOST_NAMES`. `paths`: what patches change, by every ending of a path."""
-    found: list[Named] = []
-    for start, line in prose_lines(message):
+    found: list[Name] = []
+    for line in prose_lines(message):
         text = line[:_LONGEST_LINE]
         before = 0
         for token in _NAME.finditer(text):
-            named = _named(token, paths)
-            lines = _lines(text, before, token, named) if named and named.kind == "file" else None
+            name = _name(token, paths)
+            if name is not None:
+                found.append(name)
+                if name.kind == "file" and (lines := _lines(text, before, token)):
+                    found.append(Name("lines", name.name, lines))
             before = token.end()
-            if named is not None:
-                placed = replace(named, start=start + named.start, end=start + named.end)
-                found.append(placed)
-                if lines is not None:
-                    found.append(replace(placed, kind="lines", lines=lines))
         if len(found) >= MOST_NAMES:
             return found[:MOST_NAMES]
     return found
 
 
-def _named(token: re.Match[str], paths: Mapping[str, object]) -> Named | None:
+def _name(token: re.Match[str], paths: Collection[str]) -> Name | None:
     group = token.lastgroup or ""
-    text, start, end = token[group], *token.span(group)
-    if group == "ticked":
-        file = _TICKED_FILE.fullmatch(text)
-        if file or text in paths:
-            name = file[1] if file else text
-            return Named("file", _plain(name), start, start + len(name))
-        symbol = _TICKED_SYMBOL.fullmatch(text)
-        if symbol is None or symbol[1].lower() in _NO_SYMBOLS:
-            return None
-        name = _plain(symbol[1])
-        return Named("symbol", name, start, end, certain=bool(symbol[2]) or "." in name or "_" in name)
-    if group == "file":
-        return None if text.lower() in _NO_FILES else Named("file", _plain(text), start, end)
-    return Named("symbol", _plain(text), start, end, certain=group != "camel")
+    text = token[group]
+    if group == "ticked" and text not in paths:
+        inner = _NAME.match(text)
+        if inner is not None:
+            return _name(inner, paths)
+        is_word = re.fullmatch(_IDENTIFIER, text, re.ASCII) and text.lower() not in _NO_SYMBOLS
+        return Name("symbol", text, certain=False) if is_word else None
+    if group in ("ticked", "file"):
+        return None if text.lower() in _NO_FILES else Name("file", _plain(text))
+    return Name("symbol", _plain(text), certain=group != "camel")
 
 
-def _lines(text: str, before: int, token: re.Match[str], named: Named) -> tuple[int, int] | None:
+def _lines(text: str, before: int, token: re.Match[str]) -> tuple[int, int] | None:
     """The lines that a file is named with; `before`: where the name before it ends."""
     found = (
-        _LINES_ATTACHED.match(text, named.end)
+        _LINES_ATTACHED.search(token[0])
+        or _LINES_ATTACHED.match(text, token.end())
         or _LINES_AFTER.match(text, token.end())
         or _LINES_BEFORE.search(text[max(before, token.start() - 60) : token.start()])
     )
@@ -179,10 +158,6 @@ def _lines(text: str, before: int, token: re.Match[str], named: Named) -> tuple[
 def _plain(name: str) -> str:
     """A path below the repository, or a symbol with its parts separated by dots."""
     return name.removeprefix("/workspace/repo/").removeprefix("./").replace("::", ".").replace("#", ".")
-
-
-def _last(name: str) -> str:
-    return name.rpartition(".")[2]
 
 
 def _paths_by_ending(paths: Iterable[str]) -> dict[str, set[str]]:
@@ -201,50 +176,39 @@ class _Patch:
 
     def __init__(self, work: Work, wanted: frozenset[str]) -> None:
         self._agent_id = work.agent_id
-        self._work = work
-        self._wanted = wanted
         self._files = {path: file for file in work.files for path in file.paths}
         self._paths = _paths_by_ending(self._files)
-        self._symbols: dict[str, list[TouchedSymbol]] = {}
-        for symbol in work.symbols if wanted else ():
+        self._symbols: dict[str, list[Symbol]] = {}
+        for symbol in work.symbols:
             for part in wanted.intersection(symbol.name.split(".")):
                 self._symbols.setdefault(part, []).append(symbol)
+        self._words: dict[str, Touch] = {}
+        for file in work.files if wanted else ():
+            for place, line in file.changed_lines:
+                for word in wanted.intersection(_WORDS.findall(line[:_LONGEST_LINE])):
+                    self._words.setdefault(word, Touch(work.agent_id, file.path, place))
 
-    def touch(self, named: Named) -> Touch | None:
-        if named.kind == "symbol":
-            return self._touch_symbol(named.name)
-        for path in self._paths.get(named.name, ()):
+    def touch(self, name: Name) -> Touch | None:
+        if name.kind == "symbol":
+            return self._touch_symbol(name.name)
+        for path in self._paths.get(name.name, ()):
             file = self._files[path]
-            line = file.patch_line if named.lines is None else _changed_line(file, *named.lines)
-            if line is not None:
-                return Touch(self._agent_id, file.path, line)
+            if name.lines is None:
+                return Touch(self._agent_id, file.path, file.patch_line)
+            first, last = name.lines
+            for change in file.changes:
+                # A new file has no base lines, so all of its lines are meant.
+                inside = change.old_start <= last and max(change.old_start, change.old_end - 1) >= first
+                if file.is_new or inside:
+                    return Touch(self._agent_id, file.path, change.patch_line)
         return None
 
     def _touch_symbol(self, name: str) -> Touch | None:
-        outer, _, last = name.rpartition(".")
+        *outer, last = name.split(".")
         symbols = self._symbols.get(last, [])
         for symbol in symbols:
             parts = symbol.name.split(".")
-            if not outer or len(parts) == 1 or _last(outer) in parts:
+            if not outer or len(parts) == 1 or outer[-1] in parts:
                 return Touch(self._agent_id, symbol.path, symbol.patch_line)
         # `Wallet.split` is not touched where the patch is seen to change `Money.split`.
-        return None if symbols else self._lines_with_names.get(last)
-
-    @cached_property
-    def _lines_with_names(self) -> dict[str, Touch]:
-        """The first changed line with each of the names."""
-        found: dict[str, Touch] = {}
-        lines = ((file, line) for file in self._work.files for hunk in file.hunks for line in hunk.lines)
-        for file, line in lines:
-            words = _WORDS.findall(line.text[:_LONGEST_LINE]) if line.kind != " " else ()
-            for word in self._wanted.intersection(words):
-                found.setdefault(word, Touch(self._agent_id, file.path, line.patch_line))
-        return found
-
-
-def _changed_line(file: ChangedFile, first: int, last: int) -> int | None:
-    """Where the patch file changes one of these base lines; a new file has none, so all of its lines are."""
-    for change in file.changes:
-        if file.is_new or (change.old_start <= last and max(change.old_start, change.old_end - 1) >= first):
-            return change.patch_line
-    return None
+        return None if symbols else self._words.get(last)

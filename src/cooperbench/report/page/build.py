@@ -1,52 +1,52 @@
-"""The report as a file that opens from disk: overview first, then the details of each pair, compressed.
+"""The report as a file that opens from disk: one HTML document, then the details of each pair, compressed.
 
 Pairs are read, packed and written one by one, so that the memory needed does not grow with their number; many pairs are
 packed by several processes. The file appears whole or not at all.
+
+Style and script are allowed by their hash; markup is never parsed at run time (trusted types forbid it). Data are
+JSON in script elements that browsers do not execute.
 """
 
 from __future__ import annotations
 
 import base64
 import gzip
+import hashlib
+import html
 import json
 import multiprocessing
 import os
 import shutil
 import signal
 import threading
-from collections import deque
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing, suppress
-from dataclasses import fields
-from functools import cached_property
+from contextlib import suppress
+from functools import cache
+from importlib.resources import files
 from multiprocessing.connection import wait
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from cooperbench.errors import UserError
-from cooperbench.report.coordination.aggregate import coordination_of_run
-from cooperbench.report.coordination.pair import coordination
-from cooperbench.report.coordination.presentation import pair_rows, run_rows
-from cooperbench.report.page.document import document
-from cooperbench.report.page.overview import make_overview, numbered_pairs, series_of, title_of
-from cooperbench.report.page.pair_detail import pair_detail
-from cooperbench.report.records import PairData
-from cooperbench.report.states import ENDED
+from cooperbench.report.coordination.measures import coordination_of_run
+from cooperbench.report.page.content import make_overview, numbered_pairs, pair_detail, series_of, title_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
-    from concurrent.futures import Future
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from cooperbench.report.coordination.pair import Coordination
+    from cooperbench.report.coordination.measures import Coordination
     from cooperbench.report.loading import Run
-    from cooperbench.report.records import Conversation, Trajectory
+    from cooperbench.report.records import PairData
 
+Mode = Literal["inside", "beside", "live"]
+"""Where the details of pairs are: in the document, in scripts beside it, or at the server that sent it."""
 MOST_PROCESSES = 4
 FEWEST_PAIRS = 48
 """With fewer, starting processes takes longer than they save."""
 _COMPRESSION = 4
 """Half the time of the usual 6, for files that are a twentieth larger."""
+_ASSETS = files("cooperbench.report.page") / "assets"
 
 
 class Packed(NamedTuple):
@@ -56,125 +56,85 @@ class Packed(NamedTuple):
     found: Coordination | None
 
 
-class _CachedPair(PairData):
-    """Reads large files once. Keep it only as long as the pair is looked at: it holds whole trajectories."""
-
-    @cached_property
-    def _trajectories(self) -> dict[str, Trajectory]:
-        return {agent_id: PairData.trajectory(self, agent_id) for agent_id in self.agent_ids}
-
-    @cached_property
-    def _conversation(self) -> Conversation:
-        return PairData.conversation(self)
-
-    def trajectory(self, agent_id: str) -> Trajectory:
-        return self._trajectories[agent_id]
-
-    def conversation(self) -> Conversation:
-        return self._conversation
-
-
 def build_page(runs: Sequence[Run], target: Path, *, split: bool = False) -> None:
     """Write the page; with `split` the details of pairs lie in a folder beside it, a file each."""
     if not any(run.pairs for run in runs):
-        raise UserError(
-            f"there are no pairs in {', '.join(run.name for run in runs) or 'no run'}: nothing to show"
-        )
+        names = ", ".join(run.name for run in runs) or "no run"
+        raise UserError(f"there are no pairs in {names}: nothing to show")
     if target.is_dir():
         raise UserError(f"{target} is a folder; say which file to write, e.g. {target / 'report.html'}")
-    writer = _write_beside if split else _write_inside
+    folder = target.with_name(f"{target.stem}.pairs")
+    written = target.with_name(f".writing-{os.getpid()}-{target.name}")
+    details = written.with_name(f"{written.name}.details")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        writer(runs, target)
+        if split:
+            _write_beside(runs, written, details, folder)
+        else:
+            _write_inside(runs, written, details)
+        written.replace(target)
     except OSError as error:
         raise UserError(f"cannot write {error.filename or target}: {error.strerror}") from None
-
-
-def detail_with_coordination(pair: PairData) -> tuple[dict[str, Any], Coordination | None]:
-    """The details of a pair, and what is found in them where it has come to an end."""
-    cached = _CachedPair(*(getattr(pair, one.name) for one in fields(PairData)))
-    found = coordination(cached) if pair.state in ENDED else None
-    return {**pair_detail(cached), "coordination": [] if found is None else pair_rows(found)}, found
-
-
-def coordination_rows(runs: Sequence[Run], look: Callable[[PairData], Coordination]) -> list[dict[str, Any]]:
-    """The table of the first page: a column for each coop series."""
-    return [
-        {"series": side.label, "rows": rows}
-        for side in series_of(runs)
-        if side.setting == "coop"
-        if (rows := run_rows(coordination_of_run(side.run.of("coop"), look)))
-    ]
-
-
-def _write_inside(runs: Sequence[Run], target: Path) -> None:
-    folded = target.with_name(f".writing-{os.getpid()}-{target.name}.details")
-    written = target.with_name(f".writing-{os.getpid()}-{target.name}")
-    try:
-        with folded.open("wb") as details:
-            overview = _each_pair(runs, lambda number, text: _append(details, number, text))
-        with written.open("wb") as page, folded.open("rb") as details:
-            page.write(document(title_of(runs), overview, "inside").encode())
-            shutil.copyfileobj(details, page, 1 << 20)
-            page.write(b"</body>\n</html>\n")
-        written.replace(target)
     finally:
-        for leftover in (folded, written):
-            leftover.unlink(missing_ok=True)
+        shutil.rmtree(details, ignore_errors=True)
+        for leftover in (written, details):
+            with suppress(OSError):
+                leftover.unlink()
 
 
-def _append(file: IO[bytes], number: int, text: bytes) -> None:
-    file.write(b'<script type="text/plain" id="detail-%d">%s</script>\n' % (number, text))
+def _write_inside(runs: Sequence[Run], written: Path, details: Path) -> None:
+    """The overview comes first in the file, and is known last."""
+    with details.open("wb") as folded:
+
+        def write(number: int, text: bytes) -> None:
+            folded.write(b'<script type="text/plain" id="detail-%d">%s</script>\n' % (number, text))
+
+        overview = _each_pair(runs, write)
+    with written.open("wb") as page, details.open("rb") as unfolded:
+        page.write(document(title_of(runs), overview, "inside").encode())
+        shutil.copyfileobj(unfolded, page, 1 << 20)
+        page.write(b"</body>\n</html>\n")
 
 
-def _write_beside(runs: Sequence[Run], target: Path) -> None:
+def _write_beside(runs: Sequence[Run], written: Path, details: Path, folder: Path) -> None:
     """A new folder takes the place of an old one before the page that refers to it appears."""
-    folder = target.with_name(f"{target.stem}.pairs")
-    fresh = target.with_name(f".writing-{os.getpid()}-{folder.name}")
-    written = target.with_name(f".writing-{os.getpid()}-{target.name}")
-    try:
-        fresh.mkdir()
-        overview = _each_pair(runs, lambda number, text: _script(fresh, number, text))
-        page = document(title_of(runs), {**overview, "folder": folder.name}, "beside")
-        written.write_text(page + "</body>\n</html>\n", encoding="utf-8")
-        _check_ours(folder)
-        shutil.rmtree(folder, ignore_errors=True)
-        fresh.rename(folder)
-        written.replace(target)
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
-        with suppress(OSError):
-            written.unlink()
-
-
-def _check_ours(folder: Path) -> None:
-    """Only a folder that an earlier report left is replaced."""
     foreign = [one.name for one in folder.iterdir() if one.suffix != ".js"] if folder.is_dir() else []
     if foreign:
         raise UserError(
             f"{folder} holds {foreign[0]}, which no report wrote; move it away or take another name"
         )
+    details.mkdir()
 
+    def write(number: int, text: bytes) -> None:
+        (details / f"{number}.js").write_bytes(b'cooperbenchDetail(%d,"%s")\n' % (number, text))
 
-def _script(folder: Path, number: int, text: bytes) -> None:
-    (folder / f"{number}.js").write_bytes(b'cooperbenchDetail(%d,"%s")\n' % (number, text))
+    overview = _each_pair(runs, write) | {"folder": folder.name}
+    written.write_text(document(title_of(runs), overview, "beside") + "</body>\n</html>\n", encoding="utf-8")
+    shutil.rmtree(folder, ignore_errors=True)
+    details.rename(folder)
 
 
 def _each_pair(runs: Sequence[Run], write: Callable[[int, bytes], None]) -> dict[str, Any]:
     """Write the details of every pair, and return the overview with what was found in them."""
     found: dict[int, Coordination] = {}
     pairs = numbered_pairs(runs)
-    with closing(pack_all(pairs, process_count(len(pairs)))) as packed:
-        for number, one in enumerate(packed):
-            write(number, one.data)
-            if one.found is not None:
-                found[id(pairs[number])] = one.found
-    return make_overview(runs) | {"coordination": coordination_rows(runs, lambda pair: found[id(pair)])}
+    for number, packed in enumerate(pack_all(pairs, process_count(len(pairs)))):
+        write(number, packed.data)
+        if packed.found is not None:
+            found[id(pairs[number])] = packed.found
+    tables = []
+    for side in series_of(runs):
+        measures = coordination_of_run([*side.pairs.values()], lambda pair: found[id(pair)]).measures
+        known = [one for one in measures if one.estimate.n]
+        rows = [{"name": one.title, "value": one.value_text, "n": one.n_text} for one in known]
+        if rows:
+            tables.append({"series": side.label, "rows": rows})
+    return make_overview(runs) | {"coordination": tables}
 
 
 def pack_pair(pair: PairData) -> Packed:
     """JSON as the page unpacks it: gzip, then base64."""
-    detail, found = detail_with_coordination(pair)
+    detail, found = pair_detail(pair)
     text = json.dumps(detail, ensure_ascii=False, separators=(",", ":"))
     data = gzip.compress(text.encode("utf-8", "replace"), _COMPRESSION, mtime=0)
     return Packed(base64.b64encode(data), found)
@@ -187,31 +147,21 @@ def process_count(pairs: int) -> int:
     return min(MOST_PROCESSES, usable) if forks and usable > 1 and pairs >= FEWEST_PAIRS else 0
 
 
-def pack_all(pairs: Sequence[PairData], processes: int) -> Generator[Packed]:
-    """In the order of the pairs. Closed before its end, it ends the processes.
-
-    Processes are forked, as a spawned one would import the caller's script again. What they do not do because one of
-    them died is done here.
-    """
+def pack_all(pairs: Sequence[PairData], processes: int) -> Iterator[Packed]:
+    """In the order of the pairs. Processes are forked, as a spawned one would import the caller's script again."""
     if not processes:
         yield from map(pack_pair, pairs)
         return
     context = multiprocessing.get_context("fork")
-    pool = ProcessPoolExecutor(processes, context, _start_worker)
-    try:
-        waiting: deque[Future[Packed]] = deque()
-        for place, pair in enumerate(pairs):
-            # A few ahead of the one that is asked for: what is packed and not yet written takes memory.
-            ahead = pairs[place + len(waiting) : place + 3 * processes]
-            with suppress(BrokenProcessPool):
-                waiting.extend(pool.submit(pack_pair, one) for one in ahead)
-            try:
-                packed = waiting.popleft().result() if waiting else pack_pair(pair)
-            except BrokenProcessPool:
-                packed = pack_pair(pair)
-            yield packed
-    finally:
-        pool.shutdown(cancel_futures=True)
+    with ProcessPoolExecutor(processes, context, _start_worker) as pool:
+        try:
+            yield from pool.map(pack_pair, pairs, chunksize=4)
+        except BrokenProcessPool:
+            raise UserError(
+                "a process that packs pairs was killed, maybe for its memory; try again"
+            ) from None
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def _start_worker() -> None:
@@ -225,3 +175,62 @@ def _end_with_parent() -> None:
     if parent is not None:
         wait([parent.sentinel])
         os._exit(1)
+
+
+@cache
+def _joined(suffix: str) -> str:
+    """All assets of a kind; their names begin with digits that give the order."""
+    assets = sorted((one for one in _ASSETS.iterdir() if one.name.endswith(suffix)), key=lambda one: one.name)
+    text = "\n".join(one.read_text(encoding="utf-8") for one in assets)
+    # In a scope of its own: names of the page are no globals.
+    return f'"use strict";\n(() => {{\n{text}\n}})();\n' if suffix == ".js" else text
+
+
+@cache
+def policy(mode: Mode) -> str:
+    """The content security policy. Nothing is loaded from anywhere, except details where they are not inside.
+
+    In a file beside, `'self'` is for a web server, `file:` for a page that is opened from disk.
+    """
+
+    def source(suffix: str) -> str:
+        digest = hashlib.sha256(_joined(suffix).encode()).digest()
+        return f"'sha256-{base64.b64encode(digest).decode()}'"
+
+    parts = {
+        "default-src": "'none'",
+        "script-src": source(".js") + (" 'self' file:" if mode == "beside" else ""),
+        "style-src": source(".css"),
+        "img-src": "data:",
+        "connect-src": "'self'" if mode == "live" else "'none'",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+        "require-trusted-types-for": "'script'",
+        "trusted-types": "cooperbench" if mode == "beside" else "'none'",
+    }
+    return "; ".join(f"{name} {value}" for name, value in parts.items())
+
+
+def embedded_json(content: Mapping[str, Any]) -> str:
+    """JSON that can stand inside of a script element: it has no `<`, so that nothing in it ends the element."""
+    text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+    return _without_surrogates(text).replace("<", "\\u003c")
+
+
+def _without_surrogates(text: str) -> str:
+    """Bytes that were no UTF-8 are half characters in Python; in JSON they are replaced."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def document(title: str, overview: Mapping[str, Any], mode: Mode) -> str:
+    """All but the details. It may end here, or script elements with details may follow."""
+    values = {
+        "policy": html.escape(policy(mode)),
+        "title": html.escape(_without_surrogates(title)),
+        "style": _joined(".css"),
+        "overview": embedded_json({**overview, "mode": mode}),
+        "script": _joined(".js"),
+    }
+    pieces = (_ASSETS / "page.html").read_text(encoding="utf-8").split("@")
+    # The template has one name between every two signs.
+    return "".join(piece if at % 2 == 0 else values[piece] for at, piece in enumerate(pieces))

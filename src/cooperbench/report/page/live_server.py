@@ -1,47 +1,39 @@
 """The page while runs go on: served on this machine only, read-only, made anew when files change.
 
 Anyone who can connect to the port can read the runs, so it listens on 127.0.0.1, and answers only requests whose Host
-says so too: another site that lets its name point here (DNS rebinding) gets nothing. Paths are looked up among the
-files of the runs; none is taken from a request.
+says so too: another site that lets its name point here (DNS rebinding) gets nothing. No path is taken from a request.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 import sys
 import threading
-from dataclasses import dataclass, replace
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlsplit
 
 from cooperbench.errors import UserError
-from cooperbench.report.coordination.pair import coordination
 from cooperbench.report.loading import load_run
-from cooperbench.report.page.build import coordination_rows, detail_with_coordination
-from cooperbench.report.page.document import document, policy
-from cooperbench.report.page.overview import make_overview, numbered_pairs, title_of
-from cooperbench.report.states import ENDED
+from cooperbench.report.page.build import document, policy
+from cooperbench.report.page.content import make_overview, numbered_pairs, pair_detail, title_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
-    from cooperbench.report.coordination.pair import Coordination
     from cooperbench.report.loading import Run
     from cooperbench.report.records import PairData
 
 ADDRESS = "127.0.0.1"
 _SMALL_FILES = ("config.json", "summary.json")
 _PAIR_FILES = ("result.json", "eval.json")
-_LOOKS_AT_ONCE = 50
-"""Pairs whose trajectories are read for one answer: about half a second."""
 
 
-@dataclass(frozen=True)
-class Shown:
+class Shown(NamedTuple):
     """The runs as they were at one time."""
 
     tag: str
@@ -49,8 +41,6 @@ class Shown:
     overview: dict[str, Any]
     pairs: tuple[PairData, ...]
     """By their number on the page."""
-    complete: bool
-    """Everything is in the overview, also what has to be read from trajectories."""
 
 
 class LiveRuns:
@@ -60,64 +50,17 @@ class LiveRuns:
         self._roots = roots
         """The folders of the runs. Asked each time: a run may be started while the page is open."""
         self._shown: Shown | None = None
-        self._looked: dict[Path, tuple[str, Coordination]] = {}
         self._lock = threading.Lock()
 
     def now(self) -> Shown:
         with self._lock:
             roots = list(self._roots())
             tag = _tag(path for root in roots for path in _overview_files(root))
-            shown = self._shown
-            if shown is None or shown.tag.rstrip("+") != tag:
+            if self._shown is None or self._shown.tag != tag:
                 runs = tuple(load_run(root.parent, root.name) for root in roots)
-                shown = Shown(tag, runs, make_overview(runs), tuple(numbered_pairs(runs)), complete=False)
-            if not shown.complete and self._look(shown.pairs):
-                rows = coordination_rows(shown.runs, lambda pair: self._looked[pair.paths.folder][1])
-                overview = shown.overview | {"coordination": rows}
-                shown = replace(shown, tag=f"{tag}+", overview=overview, complete=True)
-            self._shown = shown
-            return shown
-
-    def _look(self, pairs: Iterable[PairData]) -> bool:
-        """Read some more of the pairs that have ended, not too many: somebody waits. True when none is left."""
-        left = _LOOKS_AT_ONCE
-        for pair in pairs:
-            if pair.setting == "solo" or pair.state not in ENDED:
-                continue
-            tag = _tag((pair.paths.result, pair.paths.evaluation))
-            if self._looked.get(pair.paths.folder, ("", None))[0] != tag:
-                if not left:
-                    return False
-                left -= 1
-                self._looked[pair.paths.folder] = (tag, coordination(pair))
-        return True
-
-    def detail(self, number: int) -> tuple[str, PairData] | None:
-        """A pair and the tag of all its files; None where there is no such number."""
-        pairs = self.now().pairs
-        if not 0 <= number < len(pairs):
-            return None
-        folder = pairs[number].paths.folder
-        return _tag(sorted(folder.rglob("*"))), pairs[number]
-
-    def file(self, wanted: Sequence[str]) -> Path | None:
-        """A file of a pair, by run, setting, repository, task, pair and name; None unless it is really there."""
-        for run in self.now().runs:
-            for pair in run.pairs:
-                folder = pair.paths.folder
-                place = (run.name, *folder.relative_to(run.root).parts)
-                if tuple(wanted[: len(place)]) == place:
-                    return _files_of(folder).get("/".join(wanted[len(place) :]))
-        return None
-
-
-def _files_of(folder: Path) -> dict[str, Path]:
-    """By what they are called from the folder; links lead elsewhere and are none."""
-    return {
-        path.relative_to(folder).as_posix(): path
-        for path in folder.rglob("*")
-        if path.is_file() and not path.is_symlink()
-    }
+                overview = make_overview(runs) | {"tag": tag, "mode": "live"}
+                self._shown = Shown(tag, runs, overview, tuple(numbered_pairs(runs)))
+            return self._shown
 
 
 def _overview_files(root: Path) -> Iterable[Path]:
@@ -129,7 +72,7 @@ def _overview_files(root: Path) -> Iterable[Path]:
 
 
 def _tag(paths: Iterable[Path]) -> str:
-    """Changes when one of the files does."""
+    """Changes when one of the files does; in the form of an ETag."""
     digest = hashlib.sha256()
     for path in paths:
         try:
@@ -137,7 +80,7 @@ def _tag(paths: Iterable[Path]) -> str:
         except OSError:
             continue
         digest.update(f"{path}\0{state.st_mtime_ns}\0{state.st_size}\0".encode("utf-8", "surrogateescape"))
-    return digest.hexdigest()[:24]
+    return f'"{digest.hexdigest()[:24]}"'
 
 
 class LiveServer(ThreadingHTTPServer):
@@ -169,48 +112,28 @@ class _Handler(BaseHTTPRequestHandler):
         if self.headers.get("Host") not in (f"{ADDRESS}:{port}", f"localhost:{port}"):
             return self._refuse(HTTPStatus.FORBIDDEN)
         try:
-            return self._answer(unquote(urlsplit(self.path).path))
+            return self._answer(urlsplit(self.path).path)
         except (UserError, FileNotFoundError):
             # A run or a file was moved away while it was being read; the page asks again.
             return self._refuse(HTTPStatus.SERVICE_UNAVAILABLE)
 
     def _answer(self, path: str) -> None:
+        shown = self.server.runs.now()
         if path == "/":
-            return self._page()
+            page = document(title_of(shown.runs), shown.overview, "live")
+            return self._send(page.encode(), "text/html; charset=utf-8")
         if path == "/overview":
-            return self._overview()
-        if path.startswith("/detail/") and path[8:].isdecimal():
-            return self._detail(int(path[8:]))
-        if path.startswith("/raw/"):
-            return self._raw(path[5:].split("/"))
-        return self._refuse(HTTPStatus.NOT_FOUND)
-
-    def _page(self) -> None:
-        shown = self.server.runs.now()
-        text = document(title_of(shown.runs), {**shown.overview, "tag": f'"{shown.tag}"'}, "live")
-        self._send(text.encode(), "text/html; charset=utf-8")
-
-    def _overview(self) -> None:
-        shown = self.server.runs.now()
-        self._json(shown.tag, lambda: {**shown.overview, "tag": f'"{shown.tag}"', "mode": "live"})
-
-    def _detail(self, number: int) -> None:
-        found = self.server.runs.detail(number)
-        if found is None:
+            return self._json(shown.tag, lambda: shown.overview)
+        number = path.removeprefix("/detail/")
+        if not re.fullmatch("[0-9]{1,9}", number) or int(number) >= len(shown.pairs):
             return self._refuse(HTTPStatus.NOT_FOUND)
-        tag, pair = found
-        return self._json(tag, lambda: detail_with_coordination(pair)[0])
-
-    def _raw(self, wanted: Sequence[str]) -> None:
-        path = self.server.runs.file(wanted)
-        if path is None:
-            return self._refuse(HTTPStatus.NOT_FOUND)
-        return self._send(path.read_bytes(), "text/plain; charset=utf-8")
+        pair = shown.pairs[int(number)]
+        return self._json(_tag(sorted(pair.paths.folder.rglob("*"))), lambda: pair_detail(pair)[0])
 
     def _json(self, tag: str, make: Callable[[], dict[str, Any]]) -> None:
-        if self.headers.get("If-None-Match") == f'"{tag}"':
+        if self.headers.get("If-None-Match") == tag:
             self.send_response(HTTPStatus.NOT_MODIFIED)
-            self.send_header("ETag", f'"{tag}"')
+            self.send_header("ETag", tag)
             self.send_header("Content-Length", "0")
             self.end_headers()
             return
@@ -227,7 +150,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Cross-Origin-Resource-Policy", "same-origin")
         self.send_header("Content-Security-Policy", f"{policy('live')}; frame-ancestors 'none'")
         if tag:
-            self.send_header("ETag", f'"{tag}"')
+            self.send_header("ETag", tag)
         self.end_headers()
         self.wfile.write(data)
 

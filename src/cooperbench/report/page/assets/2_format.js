@@ -44,11 +44,13 @@ function size(bytes) {
   return bytes < 1000 ? `${bytes} B` : bytes < 1e6 ? `${(bytes / 1000).toFixed(1)} kB` : `${(bytes / 1e6).toFixed(1)} MB`;
 }
 
-// Of a cell of the table or of a pair's details: how it ended, and a mark where its tests are unsound.
-function outcomeNode({ outcome, unsound }) {
-  const { mark, word, meaning } = overview.outcomes[outcome];
-  return [h("span", { class: `outcome is-${outcome}`, title: meaning }, h("b", { "aria-hidden": "true" }, mark), h("span", null, word)),
-    unsound && [" ", h("span", { class: "tag unsound", title: unsound }, "unsound")]];
+// Of a cell of the table or of a pair's details: how it ended, and marks where its tests are unsound or may not have decided.
+function outcomeNode({ outcome, unsound, suspicious }) {
+  const { mark, short, sentence } = overview.outcomes[outcome];
+  const doubts = suspicious?.length ?? suspicious;
+  return [h("span", { class: `outcome is-${outcome}`, title: sentence }, h("b", { "aria-hidden": "true" }, mark), h("span", null, short)),
+    unsound ? [" ", h("span", { class: "tag unsound", title: unsound }, "unsound")] : null,
+    doubts ? [" ", h("span", { class: "tag suspicious", title: "the tests may not have decided" }, "suspicious")] : null];
 }
 
 function pairName(pair) {

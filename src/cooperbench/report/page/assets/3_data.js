@@ -1,7 +1,34 @@
 // Where data comes from: inside this file, from files beside it, or from `cooperbench view`.
 
-let overview = JSON.parse(byId("overview").textContent);
+let overview = prepared(JSON.parse(byId("overview").textContent));
 const details = new Map();
+
+// Of each series what the page shows: its rates, and counts and spreads over its pairs.
+function prepared(made) {
+  made.series.forEach((series, at) => {
+    const rows = made.rates.filter((row) => row.run === series.run && row.setting === series.setting);
+    const cells = made.pairs.map((pair) => pair.cells[at]).filter(Boolean);
+    const ended = cells.filter((cell) => cell.ended);
+    series.all = rows.find((row) => row.repo === null);
+    series.by_repo = Object.fromEntries(rows.filter((row) => row.repo !== null).map((row) => [row.repo, row.rates.overall]));
+    series.counts = {};
+    for (const { outcome } of cells) series.counts[outcome] = (series.counts[outcome] ?? 0) + 1;
+    series.cost = spread(ended.map((cell) => cell.cost));
+    series.seconds = spread(ended.map((cell) => cell.seconds));
+  });
+  return made;
+}
+
+// Sum, median, and the range of eight in ten.
+function spread(values) {
+  const sorted = [...values].sort((one, other) => one - other);
+  const at = (share) => {
+    const place = share * (sorted.length - 1);
+    const [low, high] = [sorted[Math.floor(place)], sorted[Math.ceil(place)]];
+    return low + (high - low) * (place % 1);
+  };
+  return { n: sorted.length, total: sorted.reduce((sum, one) => sum + one, 0), p10: at(0.1), median: at(0.5), p90: at(0.9) };
+}
 
 async function unpacked(base64) {
   const binary = atob(base64.trim());
@@ -61,6 +88,6 @@ async function refreshOverview() {
   const answer = await fetch("overview", { cache: "no-store", headers: { "If-None-Match": overview.tag } });
   if (answer.status === 304) return false;
   if (!answer.ok) throw new Error(String(answer.status));
-  overview = await answer.json();
+  overview = prepared(await answer.json());
   return true;
 }

@@ -56,7 +56,7 @@ function shownPairs(state) {
     const cell = pair.cells[series];
     if (state.repo && pair.repo !== state.repo) return false;
     if (state.outcome && !hasOutcome(cell, state.outcome)) return false;
-    const text = `${pair.repo} task${pair.task} ${pair.name} ${cell?.error ?? ""} ${cell?.unsound ? "unsound" : ""}`.toLowerCase();
+    const text = `${pair.repo} task${pair.task} ${pair.name} ${cell?.error ?? ""} ${cell?.unsound ? "unsound" : ""} ${cell?.suspicious ? "suspicious" : ""}`.toLowerCase();
     return words.every((word) => text.includes(word));
   });
   const key = SORTS[state.sort] ?? SORTS.pair;

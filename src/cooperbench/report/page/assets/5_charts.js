@@ -92,7 +92,7 @@ function splitBars(bars, label) {
         const chip = fits && [s("rect", { class: "chip", x: x + wide / 2 - 5 - 4 * text.length, y: top + 4, width: 10 + 8 * text.length, height: 18, rx: 4 }),
           s("text", { class: "middle strong", x: x + wide / 2, y: top + 17.5 }, text)];
         x += wide;
-        return s("g", null, tipped(piece, `${overview.outcomes[outcome].word}: ${text} of ${total} pairs`), chip);
+        return s("g", null, tipped(piece, `${overview.outcomes[outcome].short}: ${text} of ${total} pairs`), chip);
       });
       return s("g", null, s("text", { x: narrow ? 0 : 12, y: narrow ? top - 7 : top + 18 }, bar.label), pieces);
     });

@@ -52,7 +52,7 @@ function headline() {
         h("p", { class: "quiet" }, `${span}; ${count(first.n, "pair")} in ${count(deficit.clusters, "task")}`
           + `; McNemar p ${p < 0.001 ? "< 0.001" : "= " + p.toFixed(3)}`
           + (retention.value === null ? "." : `; retention ${percent(retention.value)}.`)),
-        unsound && h("p", { class: "quiet" }, `Without ${count(unsound.pairs.length, "unsound pair")}: ${unsound.n ? hundredths(unsound.coordination_deficit.value, 1) : "–"} points.`),
+        unsound.length > 0 && h("p", { class: "quiet" }, `${count(unsound.length, "unsound pair")} among them; report --sound-only leaves them out.`),
         h("p", { class: "quiet small" }, `${seriesName(one(first.first))} minus ${seriesName(one(first.second))}`))),
     others.length > 0 && h("div", { class: "others small scroller" }, h("table", null,
       h("thead", null, h("tr", null, ["solo", "coop"].map((text) => h("th", null, text)), ["deficit, points", "95 % interval", "pairs"].map((text) => h("th", { class: "number" }, text)))),
@@ -65,7 +65,7 @@ function headline() {
 function plainHeadline() {
   const series = overview.series[focusSeries({})];
   if (!series) return h("p", null, "There is nothing in these runs yet.");
-  const rate = series.rates.overall;
+  const rate = series.all.rates.overall;
   return h("div", null, h("p", { class: "eyebrow" }, `${series.setting}, overall success`),
     h("div", { class: "headline" }, h("div", { class: "figure" }, rate.n ? hundredths(rate.value) : "–", h("span", { class: "unit" }, " % of pairs")),
       h("div", null, h("p", null, `${Math.round((rate.value ?? 0) * rate.n)} of ${count(rate.n, "judged pair")}${rate.n ? `, 95 % interval ${interval(rate)}` : ""}.`),
@@ -79,21 +79,23 @@ function endings() {
   return h("figure", null,
     splitBars(overview.series.map((series) => ({ label: seriesName(series), counts: series.counts,
       onpick: (outcome) => { change({ run: series.id, outcome }); byId("pairs").scrollIntoView(); } })), "How the pairs of each run ended"),
-    h("ul", { class: "legend" }, used.map((outcome) => h("li", { title: overview.outcomes[outcome].meaning }, swatch(outcome), overview.outcomes[outcome].word))),
+    h("ul", { class: "legend" }, used.map((outcome) => h("li", { title: overview.outcomes[outcome].sentence }, swatch(outcome), overview.outcomes[outcome].short))),
     h("figcaption", null, "Number of pairs by the first thing that went wrong. Click a part to see its pairs."));
 }
 
 function rates() {
   const rows = verdicts().flatMap(([key]) => {
-    const known = overview.series.filter((series) => series.rates[key]);
-    return known.length ? [{ heading: key }, ...known.flatMap((series) => [rateRow(seriesName(series), series.rates[key], series.setting),
-      ...(series.unsound ? [rateRow(`without ${count(series.unsound.pairs, "unsound pair")}`, series.unsound.rates[key], series.setting)] : [])])] : [];
+    const known = overview.series.filter((series) => series.all.rates[key]);
+    return known.length ? [{ heading: key }, ...known.flatMap((series) => [rateRow(seriesName(series), series.all.rates[key], series.setting),
+      ...(series.all.unsound ? [rateRow(`without ${count(series.all.unsound, "unsound pair")}`, series.all.sound_rates[key], series.setting)] : [])])] : [];
   });
   const repos = overview.repos.flatMap((repo) => [{ heading: repoName(repo) },
     ...overview.series.filter((series) => series.by_repo[repo]).map((series) => rateRow(seriesName(series), series.by_repo[repo], series.setting))]);
   return h("figure", null, forest(rows, "Success rates with 95 % intervals"), settingsLegend(),
     h("figcaption", null, verdicts().map(([key, meaning]) => `${key}: ${meaning}`).join("; ") + ". Intervals take pairs of one task as one cluster."
-      + (overview.series.some((series) => series.unsound) ? " Unsound: tests of a feature pass without the feature." : "")),
+      + (overview.series.some((series) => series.all.unsound) ? " Unsound: tests of a feature pass without the feature." : "")),
+    overview.series.filter((series) => series.all.suspicious).map((series) =>
+      h("p", { class: "small" }, `${seriesName(series)}: ${series.all.suspicious} suspicious: the tests may not have decided. Type suspicious into find to list these pairs.`)),
     overview.repos.length > 1 && h("details", null, h("summary", null, "Overall, by repository"), forest(repos, "Overall success by repository")));
 }
 
@@ -105,7 +107,7 @@ function settingsLegend() {
 }
 
 function difficulty() {
-  const { curves: areas, configurations, pairs, unscored } = overview.difficulty;
+  const { curves: areas, configurations, scores: pairs, unscored } = overview.difficulty;
   const curves = ["solo", "coop"].map((setting) => ({ setting, area: areas[0][`${setting}_area`],
     points: areas[0].buckets.map((bucket) => ({ ...bucket[setting], x: (bucket.low + bucket.high) / 2 })) }));
   const area = (value) => (value === null ? "–" : value.toFixed(3).replace("-", "−"));
@@ -149,6 +151,6 @@ function measures(names) {
     h("thead", null, h("tr", null, h("th", null, "mean or share, with 95 % interval"), overview.coordination.map((run) => h("th", { class: "number" }, label(run.series))))),
     h("tbody", null, names.map((name) => h("tr", null, h("td", null, name), overview.coordination.map((run) => {
       const one = cell(run, name);
-      return h("td", { class: "number" }, one?.value ?? "–", one && h("span", { class: "quiet small" }, [one.interval && ` (${one.interval})`, ` n = ${one.n}`]));
+      return h("td", { class: "number" }, one?.value ?? "–", one && h("span", { class: "quiet small" }, ` n = ${one.n}`));
     }))))));
 }

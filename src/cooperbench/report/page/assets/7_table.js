@@ -37,7 +37,7 @@ function filters(state) {
     overview.series.length > 1 && choice("run", "run", { run: series?.id }, overview.series.map((one) => [one.id, seriesName(one)])),
     overview.repos.length > 1 && choice("repo", "repository", state, [["", "all"], ...overview.repos.map((repo) => [repo, repoName(repo)])]),
     choice("outcome", "outcome", state, [["", "any"], ["failed", `failed in any way (${failed})`],
-      ...kinds.map(([outcome, { word }]) => [outcome, `${word} (${of(outcome)})`])]),
+      ...kinds.map(([outcome, { short }]) => [outcome, `${short} (${of(outcome)})`])]),
     h("label", null, "find", h("input", { type: "search", name: "q", value: state.q ?? "", placeholder: "repository, task, error  ( / )",
       oninput: (event) => change({ q: event.target.value }) })),
     (state.repo || state.outcome || state.q) && h("button", { type: "button", onclick: () => change({ repo: "", outcome: "", q: "" }) }, "Show all"));

@@ -4,6 +4,18 @@ const KINDS = { run: "ran", write_file: "wrote", apply_patch: "patched", think: 
   send_message: "message", receive_message: "received" };
 const TALL = { write_file: 16, apply_patch: 16, run: 10 };
 
+// What an entry is about: its text, and the first line of it.
+function bodyOf({ action, args }) {
+  const text = args[{ run: "command", apply_patch: "patch" }[action] ?? "content"];
+  return typeof text === "string" ? text : Object.keys(args).length ? JSON.stringify(args, null, 1) : "";
+}
+
+function headOf(entry) {
+  const text = String(entry.args[{ write_file: "path", apply_patch: "name" }[entry.action]] ?? bodyOf(entry));
+  const line = text.split("\n").map((one) => one.trim()).find(Boolean) ?? "";
+  return line.length <= 160 ? line : line.slice(0, 160) + " …";
+}
+
 function laneNames(detail) {
   return detail.agents.map((agent) => agent.id);
 }
@@ -23,10 +35,10 @@ function strip(detail, lanes) {
     const rows = names.map((name, lane) => s("g", { class: `l${lane + 1}` },
       s("line", { class: "lane", x1: left, x2: width - 10, y1: y(lane), y2: y(lane) }),
       s("text", { class: "fill-lane", x: 0, y: width < 620 ? y(lane) - 14 : y(lane) + 4.5 }, name)));
-    const entries = detail.entries.filter((one) => one.kind !== "receive_message").map((one) => {
-      const tall = TALL[one.kind] ?? 4;
+    const entries = detail.entries.filter((one) => one.action !== "receive_message").map((one) => {
+      const tall = TALL[one.action] ?? 4;
       return s("g", { class: `l${one.lane + 1}` }, tipped(s("line", { class: "tick stroke-lane", x1: x(one.t), x2: x(one.t), y1: y(one.lane) - tall / 2, y2: y(one.lane) + tall / 2,
-        onclick: () => lanes?.reveal(one) }), `${moment(one.t)} ${KINDS[one.kind] ?? one.kind} ${one.head.slice(0, 100)}`));
+        onclick: () => lanes?.reveal(one) }), `${moment(one.t)} ${KINDS[one.action] ?? one.action} ${headOf(one).slice(0, 100)}`));
     });
     const arrows = detail.messages.map((one) => stripArrow(one, names, x, y, lanes));
     return picture(width, bottom + 24, "The agents' steps and messages in time", ticks, rows, entries, arrows);
@@ -105,7 +117,7 @@ class Lanes {
     const box = this.element.getBoundingClientRect();
     const drawnArrows = this.detail.messages.flatMap((message) => {
       const card = this.nodes.get(message)?.getBoundingClientRect();
-      const got = this.detail.entries.find((one) => one.message === message.number && this.names[one.lane] === message.to);
+      const got = this.detail.entries.find((one) => one.action === "receive_message" && one.args.sequence === message.number && this.names[one.lane] === message.to);
       const place = got && this.nodes.get(got).getBoundingClientRect();
       if (!card || !place) return [];
       const right = place.left > card.left;
@@ -129,21 +141,23 @@ function messageNode(message, names) {
 }
 
 function entryNode(entry) {
-  const words = ["think", "reply", "tell", "receive_message"].includes(entry.kind);
-  const line = [h("span", { class: "kind" }, KINDS[entry.kind] ?? entry.kind),
-    h("span", { class: "head" }, entry.kind === "receive_message" ? `message ${entry.message}` : entry.head || "–"),
-    entry.late ? h("span", { class: "bad" }, "timed out") : entry.code && h("span", { class: "bad" }, `exit ${entry.code}`),
+  const received = entry.action === "receive_message";
+  const words = received || ["think", "reply", "tell"].includes(entry.action);
+  const [head, body] = [headOf(entry), bodyOf(entry)];
+  const line = [h("span", { class: "kind" }, KINDS[entry.action] ?? entry.action),
+    h("span", { class: "head" }, received ? `message ${entry.args.sequence}` : head || "–"),
+    entry.timed_out ? h("span", { class: "bad" }, "timed out") : entry.returncode && h("span", { class: "bad" }, `exit ${entry.returncode}`),
     h("span", { class: "at" }, moment(entry.t))];
-  const style = `entry l${entry.lane + 1} ${words ? "words" : ""} ${entry.kind === "receive_message" ? "received" : ""}`;
-  const parts = [entry.thought, entry.body, entry.seen].filter(Boolean);
-  if (!parts.length || entry.kind === "receive_message") return h("div", { class: style }, h("div", { class: "line" }, line));
+  const style = `entry l${entry.lane + 1} ${words ? "words" : ""} ${received ? "received" : ""}`;
+  const text = body === head ? "" : body;
+  if (received || !(entry.thought || text || entry.observation)) return h("div", { class: style }, h("div", { class: "line" }, line));
   const node = h("details", { class: style }, h("summary", null, line));
   // The body is made when it is looked at: a pair has hundreds of them.
   node.addEventListener("toggle", () => {
     if (!node.open || node.querySelector(".body")) return;
-    const facts = [entry.step && `step ${entry.step}`, entry.took && duration(entry.took)].filter(Boolean).join(", ");
-    node.append(h("div", { class: "body" }, entry.thought && h("p", null, entry.thought), entry.body && h("pre", null, entry.body),
-      entry.seen && [h("p", { class: "quiet small" }, "What came back:"), h("pre", null, entry.seen)], facts && h("p", { class: "quiet small" }, facts)));
+    const facts = [entry.step && `step ${entry.step}`, entry.duration_seconds && duration(entry.duration_seconds)].filter(Boolean).join(", ");
+    node.append(h("div", { class: "body" }, entry.thought && h("p", null, entry.thought), text && h("pre", null, text),
+      entry.observation && [h("p", { class: "quiet small" }, "What came back:"), h("pre", null, entry.observation)], facts && h("p", { class: "quiet small" }, facts)));
   });
   return node;
 }

@@ -49,17 +49,17 @@ function attempt(detail, pair, series) {
     lanes.foldAll(open);
   } }, "Unfold all (e)");
   fold.id = "fold";
-  return h("div", null, h("p", { class: "quiet" }, outcomeNode(detail), ` in ${seriesName(overview.series[series])}: ${overview.outcomes[detail.outcome].meaning}`),
+  return h("div", null, h("p", { class: "quiet" }, outcomeNode(detail), ` in ${seriesName(overview.series[series])}: ${overview.outcomes[detail.outcome].sentence}`),
     notes(detail), verdict(detail), agentTable(detail),
     section("What happened", null, detail.entries.length ? [strip(detail, lanes), h("p", null, fold), lanes.element] : h("p", { class: "quiet" }, "There is no record of steps.")),
-    detail.coordination.length > 0 && section("Coordination", null, coordinationOf(detail.coordination)),
+    detail.coordination?.agents.length > 1 && section("Coordination", null, coordinationOf(detail.coordination)),
     section("Changes", null, changes(detail)), section("Tests", null, tests(detail)),
     detail.opinion && section("Opinion of a judge", "What a model thinks about why this pair failed. An opinion with quotes, no measurement: it is part of no number of this report.", opinion(detail.opinion)),
     section("Files", null, rawFiles(detail, pair, series)));
 }
 
 function notes(detail) {
-  const lines = [detail.error, detail.unsound && `unsound: ${detail.unsound}`, ...detail.problems, ...detail.unreadable.map((agent) => `${agent} handed in no usable patch`)].filter(Boolean);
+  const lines = [detail.error, detail.unsound && `unsound: ${detail.unsound}`, ...detail.suspicious.map((one) => `suspicious: ${one}`), ...detail.problems, ...detail.unreadable.map((agent) => `${agent} handed in no usable patch`)].filter(Boolean);
   return lines.length > 0 && h("div", { class: "notes small" }, h("ul", null, [...new Set(lines)].map((line) => h("li", null, line))));
 }
 
@@ -71,7 +71,7 @@ function verdict(detail) {
   const counts = (subject) => {
     const runs = detail.tests.filter((one) => one.subject === subject);
     const sum = (key) => runs.reduce((total, one) => total + one[key], 0);
-    return runs.length ? `${sum("passed")} passed, ${sum("failed")} failed` : "no tests ran";
+    return runs.length ? `${sum("tests_passed")} passed, ${sum("tests_failed")} failed` : "no tests ran";
   };
   const judged = detail.agents.filter((agent) => agent.success !== null && agent.success !== undefined);
   if (!judged.length && !detail.merged) return null;
@@ -79,8 +79,8 @@ function verdict(detail) {
   return h("ul", { class: "verdict" },
     judged.map((agent) => h("li", null, h("div", { class: "what" }, `${agent.id}'s patch alone`), yesNo(agent.success, "passes", "fails"), h("div", { class: "small quiet" }, counts(agent.id)))),
     merged && detail.agents.length > 1 && [
-      h("li", null, h("div", { class: "what" }, "plain git merge"), yesNo(["clean", "identical"].includes(merged.status), merged.status, merged.status),
-        h("div", { class: "small quiet" }, merged.files.join(", ") || (merged.status === "clean" ? "no conflicts" : merged.detail))),
+      h("li", null, h("div", { class: "what" }, "plain git merge"), yesNo(["clean", "identical"].includes(merged.merge_status), merged.merge_status, merged.merge_status),
+        h("div", { class: "small quiet" }, merged.conflicting_files?.join(", ") || (merged.merge_status === "clean" ? "no conflicts" : merged.detail))),
       h("li", null, h("div", { class: "what" }, merged.strategy === "union" ? "union merge" : "merged"), yesNo(merged.success, "passes all tests", "fails"), h("div", { class: "small quiet" }, counts("merged")))]);
 }
 
@@ -96,22 +96,56 @@ function agentTable(detail) {
       number(duration(agent.duration_seconds)), number(size(agent.patch_bytes)))))));
 }
 
-function coordinationOf(rows) {
-  return h("dl", { class: "facts small" }, rows.map((row) => [h("dt", null, row.name), h("dd", null, row.value,
-    row.evidence.length > 0 && h("ul", null, row.evidence.map((one) => h("li", null,
-      one.message ? h("button", { type: "button", class: "plain", onclick: () => showMessage(one.message) }, `message ${one.message}`) : null,
-      one.message && one.text ? ": " : null, one.text)))) ]));
+const MOST_EVIDENCE = 40;
+
+// What was found about how the agents worked together: a name, a value, and evidence, with a message to go to.
+function coordinationRows(found) {
+  const each = (key) => found.agents.filter((one) => one[key] !== null).map((one) => `${one.agent_id} ${percent(one[key])}`).join(", ");
+  const at = (message, text) => ({ message, text });
+  const touched = ({ touches }) => touches.map((one) => `${one.agent_id} (${one.path}, patch line ${one.patch_line})`).join(", ") || "nobody";
+  const named = (holds) => found.mentions.filter(holds).map((one) => at(one.messages[0], `${one.sender} names ${one.name}; touched by ${touched(one)}`));
+  const counted = (name, evidence) => [name, evidence.length || "", evidence];
+  return [
+    ["messages sent", found.messages_known ? found.agents.map((one) => `${one.agent_id} ${one.sent}`).join(", ") : "not on record", []],
+    ["steps on messages", each("step_share"), []],
+    ["tokens on messages", each("token_share"), []],
+    counted("questions", found.questions.map((one) => at(one.message, one.text))),
+    counted("repetitions", found.repetitions.map((one) => at(one.message, `says message ${one.earlier} again`))),
+    counted("never shown to the partner", found.never_shown.map((one) => at(one.message, `${one.recipient} took no further step`))),
+    counted("named, and touched by the sender", named((one) => one.touched_by_sender)),
+    counted("named, and touched only by the other", named((one) => one.touched_by_other && !one.touched_by_sender)),
+    counted("named, and touched by nobody", named((one) => !one.touches.length)),
+    ...found.overlaps.flatMap((overlap) => [
+      ["files changed by both", String(overlap.files.length), overlap.files.map((file) =>
+        at(null, `${file.path}: ${file.overlapping} overlapping, ${file.adjacent} adjacent, ${file.identical} identical`))],
+      counted("functions and classes changed by both", overlap.symbols.map((one) => at(null, `${one.name} in ${one.path}`)))]),
+  ].filter(([, value]) => value);
 }
 
-function opinion(one) {
-  const quote = (part) => h("li", null, part.message ? h("button", { type: "button", class: "plain", onclick: () => showMessage(part.message) }, part.source) : part.source, ": ", h("q", null, part.text));
+function coordinationOf(found) {
+  const item = ({ message, text }) => h("li", null,
+    message ? [h("button", { type: "button", class: "plain", onclick: () => showMessage(message) }, `message ${message}`), ": "] : null, text.slice(0, 300));
+  const list = (evidence) => evidence.length > 0 && h("ul", null, evidence.slice(0, MOST_EVIDENCE).map(item),
+    evidence.length > MOST_EVIDENCE && h("li", null, `… ${evidence.length - MOST_EVIDENCE} more`));
+  return h("dl", { class: "facts small" }, coordinationRows(found).map(([name, value, evidence]) => [h("dt", null, name), h("dd", null, value, list(evidence))]));
+}
+
+// judge.json as it is on disk; what is missing in it is left out.
+function opinion({ model, judged_at: time, label, problems }) {
+  const list = (value) => (Array.isArray(value) ? value : []);
+  const quote = ({ source, text }) => {
+    const number = /^message:(\d+)$/.exec(source)?.[1];
+    const place = String(source).replace(":", " ");
+    return h("li", null, number ? h("button", { type: "button", class: "plain", onclick: () => showMessage(number) }, place) : place, ": ", h("q", null, text));
+  };
+  const cause = label?.cause;
   return h("div", { class: "opinion" },
-    h("p", null, h("span", { class: "tag" }, "opinion"), " ", one.model ?? "an unnamed model", one.judged_at && h("span", { class: "quiet small" }, ` ${one.judged_at}`)),
-    one.cause ? h("p", null, h("strong", null, one.cause === "none" ? "no cause in their cooperation" : one.cause), one.meaning && h("span", { class: "quiet" }, `: ${one.meaning}`))
-      : h("p", { class: "quiet" }, one.problem ?? "No answer of it held."),
-    one.summary && h("p", null, one.summary),
-    one.symptoms.length > 0 && h("ul", { class: "small" }, one.symptoms.map((symptom) => h("li", null, h("strong", { title: symptom.meaning }, symptom.name), symptom.why && `: ${symptom.why}`,
-      h("ul", { class: "quiet" }, symptom.quotes.map(quote))))));
+    h("p", null, h("span", { class: "tag" }, "opinion"), " ", model ?? "an unnamed model", time && h("span", { class: "quiet small" }, ` ${time}`)),
+    cause ? h("p", null, h("strong", null, cause === "none" ? "no cause in their cooperation" : cause), overview.labels[cause] && h("span", { class: "quiet" }, `: ${overview.labels[cause]}`))
+      : h("p", { class: "quiet" }, list(problems)[0] ?? "No answer of it held."),
+    label?.summary && h("p", null, label.summary),
+    h("ul", { class: "small" }, list(label?.symptoms).map((one) => h("li", null, h("strong", { title: overview.labels[one.symptom] }, String(one.symptom).replaceAll("_", " ")), one.why && `: ${one.why}`,
+      h("ul", { class: "quiet" }, list(one.quotes).map(quote))))));
 }
 
 function showMessage(number) {
@@ -159,18 +193,18 @@ function tests(detail) {
   if (!detail.tests.length) return h("p", { class: "quiet" }, "No tests have run.");
   return detail.tests.map((one) => {
     const summary = h("summary", null, yesNo(one.success, "", ""), h("span", null, `${one.subject === "merged" ? "the merge" : one.subject} on the tests of feature ${one.feature}`),
-      h("span", { class: "quiet small" }, `${one.passed} passed, ${one.failed} failed${one.skipped ? `, ${one.skipped} skipped` : ""}; ${duration(one.seconds)}${one.late ? "; timed out" : ""}`),
+      h("span", { class: "quiet small" }, `${one.tests_passed ?? 0} passed, ${one.tests_failed ?? 0} failed${one.tests_skipped ? `, ${one.tests_skipped} skipped` : ""}; ${duration(one.duration_seconds ?? 0)}${one.timed_out ? "; timed out" : ""}`),
       one.error && h("span", { class: "small bad" }, one.error));
-    return h("details", { class: "raw" }, summary, h("pre", null, one.output || "Nothing was printed, or it was not kept."));
+    const lacking = [["missing", one.missing_tests], ["skipped", one.skipped_tests]].filter(([, ids]) => ids?.length);
+    return h("details", { class: "raw" }, summary, lacking.map(([word, ids]) => h("p", { class: "small" }, `${word}, though they pass with the golden patch: ${ids.join(", ")}`)),
+      h("pre", null, one.output || "Nothing was printed, or it was not kept."));
   });
 }
 
 function rawFiles(detail, pair, series) {
   const folder = `${overview.series[series].run}/${overview.series[series].setting}/${pair.repo}/${pair.task}/${pair.name}`;
   return [h("p", { class: "quiet small" }, "In ", h("code", null, folder)), detail.files.map((file) => {
-    const path = `raw/${[folder, file.name].join("/").split("/").map(encodeURIComponent).join("/")}`;
-    const name = overview.mode === "live" ? h("a", { href: path, target: "_blank", rel: "noopener" }, file.name) : h("code", null, file.name);
-    const line = [name, h("span", { class: "quiet small" }, size(file.bytes))];
+    const line = [h("code", null, file.name), h("span", { class: "quiet small" }, size(file.bytes))];
     return file.text === undefined ? h("div", { class: "raw" }, h("div", { class: "small" }, line[0], "  ", line[1])) : h("details", { class: "raw" }, h("summary", { class: "small" }, line), h("pre", null, file.text));
   })];
 }

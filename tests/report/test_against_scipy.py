@@ -9,8 +9,17 @@ from typing import Any
 import pytest
 
 from cooperbench.report.records import PairKey
-from cooperbench.report.statistics.distributions import incomplete_beta, mcnemar_exact, t_cdf, t_quantile
-from cooperbench.report.statistics.intervals import Observation, cluster_of, design_effect, mean, rate, wilson
+from cooperbench.report.statistics import (
+    Observation,
+    cluster_of,
+    design_effect,
+    mcnemar_exact,
+    mean,
+    rate,
+    t_cdf,
+    t_quantile,
+    wilson,
+)
 
 # Both libraries take seconds to import: one process of the tests does it.
 pytestmark = pytest.mark.xdist_group("scipy")
@@ -33,30 +42,21 @@ def clustered(tasks: int, seed: int, *, alike: float = 0.5) -> list[Observation]
     return found
 
 
-def test_student_and_beta() -> None:
-    stats, special = library("scipy.stats"), library("scipy.special")
-    for degrees in (1, 2, 3, 5, 10, 29, 100, 5000):
-        for probability in (0.6, 0.9, 0.95, 0.975, 0.995, 0.9999, 0.025):
+def test_student() -> None:
+    stats = library("scipy.stats")
+    for degrees in (1, 2, 3, 4, 5, 10, 29, 100, 5000):
+        for probability in (0.6, 0.9, 0.95, 0.975, 0.995, 0.9999):
             ours, theirs = t_quantile(probability, degrees), stats.t.ppf(probability, degrees)
             assert ours == pytest.approx(theirs, rel=1e-9)
         for value in (-40.0, -2.5, -0.1, 0.0, 0.3, 4.0, 1e4):
-            assert t_cdf(value, degrees) == pytest.approx(stats.t.cdf(value, degrees), rel=1e-9, abs=1e-15)
-    for a in (0.5, 1.0, 3.5, 80.0, 2500.0):
-        for b in (0.5, 2.0, 40.0):
-            for x in (0.0, 1e-9, 0.02, 0.5, 0.7, 0.999, 1.0):
-                assert incomplete_beta(a, b, x) == pytest.approx(
-                    special.betainc(a, b, x), rel=1e-9, abs=1e-300
-                )
+            assert t_cdf(value, degrees) == pytest.approx(stats.t.cdf(value, degrees), rel=1e-9, abs=1e-14)
 
 
 def test_wilson() -> None:
     confint = library("statsmodels.stats.proportion").proportion_confint
     for passed, n in ((0, 1), (1, 1), (0, 7), (3, 7), (7, 7), (50, 100), (499, 652)):
-        for confidence in (0.9, 0.95, 0.99):
-            ours = wilson(passed, n, confidence)
-            assert (ours.low, ours.high) == pytest.approx(
-                confint(passed, n, 1 - confidence, "wilson"), abs=1e-12
-            )
+        ours = wilson(passed, n)
+        assert (ours.low, ours.high) == pytest.approx(confint(passed, n, 0.05, "wilson"), abs=1e-12)
 
 
 def test_mcnemar() -> None:
@@ -70,7 +70,7 @@ def test_mcnemar() -> None:
 def test_the_clustered_interval_is_the_regressions(tasks: int, seed: int) -> None:
     observations = clustered(tasks, seed, alike=0.9)
     values = [one.value for one in observations]
-    groups = [cluster_of(one.key).task_id for one in observations]
+    groups = [cluster_of(one.key)[1] for one in observations]
     model = library("statsmodels.regression.linear_model").OLS(values, [1.0] * len(values))
     theirs = model.fit(cov_type="cluster", cov_kwds={"groups": groups}, use_t=True)
     independent = model.fit()

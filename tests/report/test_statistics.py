@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cooperbench.report import METHODS, Method
 from cooperbench.report.records import PairKey
-from cooperbench.report.statistics.intervals import Observation, cluster_of, clusters_of, mean, rate, ratio
+from cooperbench.report.statistics import Observation, cluster_of, clusters_of, mean, rate, ratio
 
 DIFFERENCE = (-1.0, 1.0)
 

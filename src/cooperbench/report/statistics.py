@@ -3,20 +3,21 @@
 Three methods: `wilson` takes pairs for independent, `clustered` (the default) does not and uses Student's t with one
 degree of freedom less than there are tasks, `bootstrap` draws whole tasks. Few tasks can agree by luck, so a clustered
 variance below that of independent pairs is not believed. Where a method has no answer (one task, no variance at all)
-that is said in `note`, never papered over. docs/statistics.md has the formulas.
+`note` says so. docs/statistics.md has the formulas.
 
 The cluster of a pair is its task: pairs of one task share a repository, a base commit and features (a feature is in
-several pairs), so their outcomes hang together: 652 pairs of 30 tasks tell less than 652 independent ones.
+several pairs), so their outcomes are correlated: 652 pairs of 30 tasks tell less than 652 independent ones.
 """
 
 from __future__ import annotations
 
 import math
 import random
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
-
-from cooperbench.report.statistics.distributions import normal_quantile, t_quantile
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from statistics import NormalDist
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -24,21 +25,15 @@ if TYPE_CHECKING:
     from cooperbench.report import Method
     from cooperbench.report.records import PairKey
 
-CONFIDENCE = 0.95
 RESAMPLES = 2000
 SEED = 20260101
+FEW_TASKS = 10
+"""With fewer, a bootstrap over tasks says that it is too narrow."""
 T = TypeVar("T")
+_TAIL = 0.975
+"""Both sides of a 95 % interval."""
 _NO_VARIANCE = 1e-24
 """Rounding leaves less than this where values agree exactly."""
-FEW_TASKS = 10
-"""With fewer, a bootstrap over tasks says so itself."""
-
-
-class TaskKey(NamedTuple):
-    """A task by its place in the dataset."""
-
-    repo: str
-    task_id: int
 
 
 class Observation(NamedTuple):
@@ -49,26 +44,10 @@ class Observation(NamedTuple):
 
 
 class Cluster(NamedTuple):
-    """The observations of one cluster, as far as sums of them need to be known."""
+    """The observations of one task."""
 
     size: int
     total: float
-
-
-def cluster_of(key: PairKey) -> TaskKey:
-    """The one place that says so, for standard errors, degrees of freedom and the bootstrap alike."""
-    return TaskKey(key.repo, key.task_id)
-
-
-def clusters_of(observations: Iterable[Observation]) -> list[Cluster]:
-    """One entry a cluster, in the order of tasks, so that a seeded bootstrap does not depend on the input's order."""
-    sizes: dict[TaskKey, int] = {}
-    totals: dict[TaskKey, float] = {}
-    for key, value in observations:
-        task = cluster_of(key)
-        sizes[task] = sizes.get(task, 0) + 1
-        totals[task] = totals.get(task, 0.0) + value
-    return [Cluster(sizes[task], totals[task]) for task in sorted(sizes)]
 
 
 @dataclass(frozen=True)
@@ -89,44 +68,41 @@ class Estimate:
     """How many times larger the variance is than that of as many independent pairs; None where that has no meaning."""
     note: str = ""
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+
+def cluster_of(key: PairKey) -> tuple[str, int]:
+    """The one place that says so, for standard errors, degrees of freedom and the bootstrap alike."""
+    return key.repo, key.task_id
 
 
-def wilson_bounds(share: float, n: float, confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """The score interval of a rate; `n` may be an effective number."""
-    z = normal_quantile(0.5 + confidence / 2.0)
-    shrink = 1.0 + z * z / n
-    centre = (share + z * z / (2.0 * n)) / shrink
-    half = z / shrink * math.sqrt(share * (1.0 - share) / n + z * z / (4.0 * n * n))
-    # At a rate of 0 or 1 the bound is exactly that, which rounding must not hide.
-    return (0.0 if share == 0.0 else max(0.0, centre - half)), (
-        1.0 if share == 1.0 else min(1.0, centre + half)
-    )
+def clusters_of(observations: Iterable[Observation]) -> list[Cluster]:
+    """In the order of tasks, so that a seeded bootstrap does not depend on the input's order."""
+    values: dict[tuple[str, int], list[float]] = {}
+    for key, value in observations:
+        values.setdefault(cluster_of(key), []).append(value)
+    return [Cluster(len(values[task]), sum(values[task])) for task in sorted(values)]
 
 
-def wilson(passed: int, n: int, confidence: float = CONFIDENCE) -> Estimate:
+def wilson(passed: int, n: int) -> Estimate:
     """A rate whose trials are independent, e.g. one bucket of a curve as the paper draws it."""
     if not n:
         return _nothing("wilson")
-    low, high = wilson_bounds(passed / n, n, confidence)
-    return Estimate(passed / n, low, high, n, n, "wilson")
+    return Estimate(passed / n, *_wilson_bounds(passed / n, n), n, n, "wilson")
 
 
-def rate(
-    observations: Sequence[Observation], method: Method = "clustered", confidence: float = CONFIDENCE
-) -> Estimate:
+def rate(observations: Sequence[Observation], method: Method = "clustered") -> Estimate:
     """The mean of zeros and ones over pairs, or of other values between 0 and 1."""
-    if method == "wilson":
-        return _independent(observations, confidence)
-    return mean(observations, (0.0, 1.0), method, confidence)
+    if method != "wilson" or not observations:
+        return mean(observations, (0.0, 1.0), method)
+    clusters = clusters_of(observations)
+    value, n = _overall(clusters), len(observations)
+    bounds = _wilson_bounds(value, n)
+    return Estimate(value, *bounds, n, len(clusters), "wilson", design_effect(observations))
 
 
 def mean(
     observations: Sequence[Observation],
     limits: tuple[float, float] | None = None,
     method: Method = "clustered",
-    confidence: float = CONFIDENCE,
 ) -> Estimate:
     """A mean over pairs of values within `limits`, which the interval does not leave either; None: no limits."""
     if not observations:
@@ -137,33 +113,29 @@ def mean(
         return Estimate(value, None, None, n, 1, method, None, "one task: no interval over tasks")
     independent = _independent_variance(observations, value)
     if independent < _NO_VARIANCE:
-        return _all_agree(value, n, len(clusters), limits, confidence)
+        return _all_agree(value, n, len(clusters), limits)
     note = ""
     if method == "bootstrap":
-        low, high = _percentiles([_overall(drawn) for drawn in _resamples(clusters)], confidence)
+        low, high = _percentiles([_overall(drawn) for drawn in _resamples(clusters)])
         note = f"fewer than {FEW_TASKS} tasks: a bootstrap is too narrow" if len(clusters) < FEW_TASKS else ""
     else:
         variance = max(independent, _clustered_variance(clusters))
-        half = t_quantile(0.5 + confidence / 2.0, len(clusters) - 1) * math.sqrt(variance)
+        half = t_quantile(_TAIL, len(clusters) - 1) * math.sqrt(variance)
         low, high = value - half, value + half
     if limits is not None:
         low, high = max(limits[0], low), min(limits[1], high)
     return Estimate(value, low, high, n, len(clusters), method, effect, note)
 
 
-def ratio(
-    above: Sequence[Observation], below: Sequence[Observation], confidence: float = CONFIDENCE
-) -> Estimate:
+def ratio(above: Sequence[Observation], below: Sequence[Observation]) -> Estimate:
     """Sum over sum, for the same pairs in the same order, with a bootstrap over tasks."""
     upper, lower = clusters_of(above), clusters_of(below)
-    total = sum(cluster.total for cluster in lower)
+    n, tasks, total = len(below), len(lower), sum(cluster.total for cluster in lower)
     if not total:
-        return Estimate(None, None, None, len(below), len(lower), "bootstrap", note="undefined: divided by 0")
+        return Estimate(None, None, None, n, tasks, "bootstrap", note="undefined: divided by 0")
     value = sum(cluster.total for cluster in upper) / total
-    if len(lower) == 1:
-        return Estimate(
-            value, None, None, len(below), 1, "bootstrap", note="one task: no interval over tasks"
-        )
+    if tasks == 1:
+        return Estimate(value, None, None, n, 1, "bootstrap", note="one task: no interval over tasks")
     drawn = [
         sum(over.total for over, _ in sample) / divisor
         for sample in _resamples(list(zip(upper, lower, strict=True)))
@@ -171,31 +143,38 @@ def ratio(
     ]
     lost = RESAMPLES - len(drawn)
     note = f"{lost} of {RESAMPLES} resamples left out: divided by 0" if lost else ""
-    low, high = _percentiles(drawn, confidence)
-    return Estimate(value, low, high, len(below), len(lower), "bootstrap", note=note)
+    return Estimate(value, *_percentiles(drawn), n, tasks, "bootstrap", note=note)
 
 
 def design_effect(observations: Sequence[Observation]) -> float | None:
     """Clustered variance of the mean over that of independent observations."""
-    clusters, n = clusters_of(observations), len(observations)
-    if n < 2 or len(clusters) < 2:
+    clusters = clusters_of(observations)
+    if len(clusters) < 2:
         return None
     independent = _independent_variance(observations, _overall(clusters))
     return _clustered_variance(clusters) / independent if independent > _NO_VARIANCE else None
+
+
+def mcnemar_exact(one_way: int, other_way: int) -> float:
+    """Two-sided p-value of the flips in both directions: under no difference each direction is a fair coin's toss."""
+    flips = one_way + other_way
+    tail = sum(math.comb(flips, count) for count in range(min(one_way, other_way) + 1))
+    return min(1.0, float(Fraction(2 * tail, 2**flips)))
 
 
 def _nothing(method: str) -> Estimate:
     return Estimate(None, None, None, 0, 0, method, note="no pairs with a verdict")
 
 
-def _independent(observations: Sequence[Observation], confidence: float) -> Estimate:
-    if not observations:
-        return _nothing("wilson")
-    clusters = clusters_of(observations)
-    value = _overall(clusters)
-    low, high = wilson_bounds(value, len(observations), confidence)
-    effect = design_effect(observations)
-    return Estimate(value, low, high, len(observations), len(clusters), "wilson", effect)
+def _wilson_bounds(share: float, n: float) -> tuple[float, float]:
+    z = NormalDist().inv_cdf(_TAIL)
+    shrink = 1.0 + z * z / n
+    centre = (share + z * z / (2.0 * n)) / shrink
+    half = z / shrink * math.sqrt(share * (1.0 - share) / n + z * z / (4.0 * n * n))
+    # At a rate of 0 or 1 the bound is exactly that, which rounding must not hide.
+    low = 0.0 if share == 0.0 else max(0.0, centre - half)
+    high = 1.0 if share == 1.0 else min(1.0, centre + half)
+    return low, high
 
 
 def _overall(clusters: Sequence[Cluster]) -> float:
@@ -215,22 +194,18 @@ def _clustered_variance(clusters: Sequence[Cluster]) -> float:
     return count / (count - 1) * squares / (n * n)
 
 
-def _all_agree(
-    value: float, n: int, clusters: int, limits: tuple[float, float] | None, confidence: float
-) -> Estimate:
-    """No variance to go by: as if each task were one trial, the widest reading of pairs that hang together."""
+def _all_agree(value: float, n: int, clusters: int, limits: tuple[float, float] | None) -> Estimate:
+    """No variance to go by: as if each task were one trial, the widest reading of correlated pairs."""
     if limits is None:
         return Estimate(value, None, None, n, clusters, "none", None, "all pairs agree: no interval")
     bottom, top = limits
     if value == 0.0 and bottom < 0.0:
         # Nothing differs: what is uncertain is the share of tasks in which something could.
-        high = wilson_bounds(0.0, clusters, confidence)[1] * top
+        high = _wilson_bounds(0.0, clusters)[1] * top
         low = -high
     else:
-        low, high = (
-            bottom + bound * (top - bottom)
-            for bound in wilson_bounds((value - bottom) / (top - bottom), clusters, confidence)
-        )
+        bounds = _wilson_bounds((value - bottom) / (top - bottom), clusters)
+        low, high = (bottom + bound * (top - bottom) for bound in bounds)
     note = "all pairs agree: Wilson interval over tasks instead"
     return Estimate(value, low, high, n, clusters, "wilson over tasks", None, note)
 
@@ -242,9 +217,9 @@ def _resamples(clusters: Sequence[T]) -> Iterator[list[T]]:
         yield source.choices(clusters, k=len(clusters))
 
 
-def _percentiles(values: list[float], confidence: float) -> tuple[float, float]:
+def _percentiles(values: list[float]) -> tuple[float, float]:
     ordered = sorted(values)
-    return _at(ordered, 0.5 - confidence / 2.0), _at(ordered, 0.5 + confidence / 2.0)
+    return _at(ordered, 1.0 - _TAIL), _at(ordered, _TAIL)
 
 
 def _at(ordered: Sequence[float], share: float) -> float:
@@ -253,3 +228,31 @@ def _at(ordered: Sequence[float], share: float) -> float:
     below = math.floor(place)
     above = min(below + 1, len(ordered) - 1)
     return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+
+
+@lru_cache(maxsize=256)
+def t_quantile(probability: float, degrees: int) -> float:
+    """The value that Student's t does not exceed with this probability (at least one half), by bisection."""
+    low, high = 0.0, 1.0
+    while t_cdf(high, degrees) < probability:
+        low, high = high, 2.0 * high
+    for _ in range(200):
+        middle = (low + high) / 2.0
+        if middle in (low, high):
+            break
+        low, high = (middle, high) if t_cdf(middle, degrees) < probability else (low, middle)
+    return (low + high) / 2.0
+
+
+def t_cdf(value: float, degrees: int) -> float:
+    """P(T ≤ value) of Student's t: for whole degrees a finite sum (Abramowitz and Stegun, 26.7.3 and 26.7.4)."""
+    angle = math.atan(value / math.sqrt(degrees))
+    square = math.cos(angle) ** 2
+    odd = degrees % 2
+    term = math.cos(angle) if odd else 1.0
+    total = term if degrees > 1 else 0.0
+    for factor in range(2 + odd, degrees - 1, 2):
+        term *= square * (factor - 1) / factor
+        total += term
+    central = math.sin(angle) * total
+    return 0.5 + ((angle + central) / math.pi if odd else central / 2.0)

@@ -1,0 +1,287 @@
+"""How the agents of a pair worked together, with the evidence; and over the pairs of a run: means and shares with
+units, n and intervals over tasks. Every number is defined in docs/coordination.md.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass, replace
+from itertools import combinations
+from typing import TYPE_CHECKING, Any
+
+from cooperbench.report.coordination.changes import overlap_of, read_work
+from cooperbench.report.coordination.mentions import mentions_of
+from cooperbench.report.coordination.messages import activity_of, never_shown, questions_in, repetitions_in
+from cooperbench.report.formatting import Table, decimal_text, first_lines, rate_text
+from cooperbench.report.records import mapping
+from cooperbench.report.states import ENDED, LOSSES
+from cooperbench.report.statistics import Estimate, Observation, cluster_of, mean
+from cooperbench.text import plural
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from cooperbench.report.coordination.changes import Overlap
+    from cooperbench.report.coordination.mentions import Mention
+    from cooperbench.report.coordination.messages import Activity, Question, Repetition, UnreadMessage
+    from cooperbench.report.records import PairData, PairKey
+    from cooperbench.report.states import Loss
+
+SCHEMA = "cooperbench.run_coordination/3"
+_MEASURES = {
+    "messages": ("messages in a pair", "pairs"),
+    "step_share": ("steps spent on messages", "agents"),
+    "token_share": ("tokens spent on messages", "agents"),
+    "agents_that_wrote": ("agents that wrote at all", "agents"),
+    "first_message_step_fraction": ("steps before the first message", "agents"),
+    "first_message_names_own_work": ("first message names what its patch touches", "agents that wrote"),
+    "questions": ("questions in a pair", "pairs"),
+    "repeated_messages": ("repeated messages", "messages"),
+    "messages_never_shown": ("messages that were never read", "messages"),
+    "names": ("names of code in a pair's messages", "pairs"),
+    "names_touched_by_sender": ("named and touched by the sender", "names"),
+    "names_touched_by_other": ("named and touched by the other", "names"),
+    "names_not_touched": ("named and touched by nobody", "names"),
+    "shared_files": ("files changed by both", "pairs of agents"),
+    "pairs_sharing_files": ("pairs that change the same file", "pairs of agents"),
+    "file_share": ("files changed by both, of all they change", "pairs of agents"),
+    "shared_files_named": ("files changed by both that a message names", "shared files"),
+    "overlapping_changes": ("changes that overlap", "pairs of agents"),
+    "adjacent_changes": ("changes that are adjacent", "pairs of agents"),
+    "shared_symbols": ("functions and classes changed by both", "pairs of agents"),
+}
+"""Title and unit, in the order in which they are shown. docs/coordination.md defines each."""
+_COUNTS = {
+    "messages", "questions", "names", "shared_files", "overlapping_changes", "adjacent_changes", "shared_symbols",
+}  # fmt: skip
+"""The others are shares, between 0 and 1."""
+
+
+class PairFiles:
+    """The large files of a pair, read once."""
+
+    def __init__(self, pair: PairData) -> None:
+        self.conversation = pair.conversation()
+        self.trajectories = {agent_id: pair.trajectory(agent_id) for agent_id in pair.agent_ids}
+        self.works = {agent_id: read_work(agent_id, pair.patch(agent_id)) for agent_id in pair.agent_ids}
+        self.problems = [*self.conversation.problems]
+        for agent_id, one in self.trajectories.items():
+            self.problems += [f"{agent_id}: {line}" for line in one.problems]
+
+
+@dataclass(frozen=True)
+class Coordination:
+    """Of one pair. Lists are in the order of messages, agents or patches; empty where there was nothing."""
+
+    agents: tuple[Activity, ...]
+    questions: tuple[Question, ...]
+    repetitions: tuple[Repetition, ...]
+    never_shown: tuple[UnreadMessage, ...]
+    mentions: tuple[Mention, ...]
+    overlaps: tuple[Overlap, ...]
+    """One per two agents with a readable patch; empty in solo."""
+    messages_known: bool
+    """False: there is no usable conversation.json, and more may have been sent than is seen here."""
+    problems: tuple[str, ...]
+    """What could not be read, a line each: what is missing here is not zero."""
+
+    @property
+    def messages(self) -> int:
+        return sum(agent.sent for agent in self.agents)
+
+    @property
+    def named_files(self) -> frozenset[str]:
+        """Files in somebody's patch that a message names."""
+        named = (mention for mention in self.mentions if mention.kind == "file")
+        return frozenset(touch.path for mention in named for touch in mention.touches)
+
+    def names_own_work_first(self, agent: Activity) -> bool:
+        """Does its first message name something that its own patch touches?"""
+        own = (one for one in self.mentions if one.sender == agent.agent_id and one.touched_by_sender)
+        return any(agent.first_message in one.messages for one in own)
+
+
+def coordination(pair: PairData, files: PairFiles | None = None) -> Coordination:
+    """What trajectories, conversation and patches show. Never raises for their content."""
+    files = files or PairFiles(pair)
+    conversation, works = files.conversation, files.works
+    records = {agent_id: mapping(mapping(pair.result, "agents"), agent_id) for agent_id in pair.agent_ids}
+    conflicting = frozenset(pair.conflicting_files) if pair.verdicts else None
+    readable = [work for work in works.values() if work.usable]
+    problems = [*files.problems]
+    problems += [f"{agent_id}: no readable patch" for agent_id, work in works.items() if not work.usable]
+    problems += [
+        f"{agent_id}: no trajectory" for agent_id, one in files.trajectories.items() if not one.entries
+    ]
+    if not conversation.complete:
+        problems.append("there is no usable conversation.json: only messages that were received are known")
+    return Coordination(
+        tuple(
+            activity_of(records[agent_id], one, conversation.messages)
+            for agent_id, one in files.trajectories.items()
+        ),
+        tuple(questions_in(conversation.messages)),
+        tuple(repetitions_in(conversation.messages)),
+        tuple(never_shown(conversation)),
+        mentions_of(conversation.messages, works),
+        tuple(overlap_of(first, second, conflicting) for first, second in combinations(readable, 2)),
+        conversation.complete,
+        tuple(problems),
+    )
+
+
+def _values(pair: Coordination) -> dict[str, Sequence[float | None]]:
+    """A pair's values of each measure; None where one is not known. What is not on record is not zero."""
+    agents, overlaps, named = pair.agents, pair.overlaps, pair.named_files
+    writers = [agent for agent in agents if agent.sent]
+    compared = [one for one in pair.mentions if None not in (one.touched_by_sender, one.touched_by_other)]
+    messages = range(pair.messages)
+    of_messages: dict[str, Sequence[float | None]] = {
+        "messages": [pair.messages],
+        "agents_that_wrote": [agent.sent > 0 for agent in agents],
+        "first_message_step_fraction": [agent.first_step_fraction for agent in agents],
+        "first_message_names_own_work": [pair.names_own_work_first(agent) for agent in writers],
+        "questions": [len(pair.questions)],
+        "names": [len(pair.mentions)],
+        "shared_files_named": [file.path in named for one in overlaps for file in one.files],
+    }
+    return (of_messages if pair.messages_known else dict.fromkeys(of_messages, ())) | {
+        "step_share": [agent.step_share for agent in agents],
+        "token_share": [agent.token_share for agent in agents],
+        "repeated_messages": [at < len(pair.repetitions) for at in messages],
+        "messages_never_shown": [at < len(pair.never_shown) for at in messages],
+        "names_touched_by_sender": [bool(one.touched_by_sender) for one in compared],
+        "names_touched_by_other": [bool(one.touched_by_other) for one in compared],
+        "names_not_touched": [not one.touches for one in compared],
+        "shared_files": [len(one.files) for one in overlaps],
+        "pairs_sharing_files": [bool(one.files) for one in overlaps],
+        "file_share": [one.file_share for one in overlaps],
+        "overlapping_changes": [sum(file.overlapping for file in one.files) for one in overlaps],
+        "adjacent_changes": [sum(file.adjacent for file in one.files) for one in overlaps],
+        "shared_symbols": [len(one.symbols) for one in overlaps],
+    }
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A mean, or a share, over everything that has a known value."""
+
+    name: str
+    title: str
+    unit: str
+    is_share: bool
+    estimate: Estimate
+    """Its interval is clustered by task."""
+
+    @property
+    def n_text(self) -> str:
+        return f"{self.estimate.n} {self.unit}"
+
+    @property
+    def value_text(self) -> str:
+        if self.is_share or self.estimate.low is None:
+            return rate_text(self.estimate) if self.is_share else decimal_text(self.estimate.value, 1)
+        value, low, high = (
+            decimal_text(one, 1) for one in (self.estimate.value, self.estimate.low, self.estimate.high)
+        )
+        return f"{value} [{low}–{high}]"
+
+
+@dataclass(frozen=True)
+class RunCoordination:
+    """Of the coop pairs of a run that have been run to their end."""
+
+    n: int
+    """Pairs that were looked at: those with a result."""
+    skipped: int
+    """Pairs without one."""
+    clusters: int
+    """Tasks among them."""
+    measures: tuple[Measure, ...]
+    loss: dict[Loss, int]
+    """Pairs with a verdict, by how they ended."""
+    conflicts: dict[str, int]
+    """Pairs that conflict in a file, the most frequent first."""
+    problems: tuple[str, ...]
+    pairs: tuple[tuple[PairKey, Coordination], ...]
+    """Those that were looked at."""
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it, with the evidence of every pair."""
+        pairs = [{**asdict(key), "messages": one.messages, **asdict(one)} for key, one in self.pairs]
+        return {"schema": SCHEMA, **asdict(replace(self, pairs=())), "pairs": pairs}
+
+    def measure(self, name: str) -> Measure:
+        return next(one for one in self.measures if one.name == name)
+
+
+def coordination_of_run(
+    pairs: Sequence[PairData], look: Callable[[PairData], Coordination] = coordination
+) -> RunCoordination:
+    """Over the coop pairs among these. `look` is for callers who have looked at each pair already."""
+    coop = [pair for pair in pairs if pair.setting == "coop"]
+    ended = [pair for pair in coop if pair.state in ENDED]
+    looked = tuple((pair.key, look(pair)) for pair in ended)
+    values = [(key, _values(one)) for key, one in looked]
+    conflicts = Counter(
+        f"{pair.key.repo}/task{pair.key.task_id} {path}" for pair in ended for path in pair.conflicting_files
+    )
+    losses = [pair.loss for pair in coop]
+    return RunCoordination(
+        len(looked),
+        len(coop) - len(looked),
+        len({cluster_of(key) for key, _ in looked}),
+        tuple(
+            _measure(name, ((key, value) for key, found in values for value in found[name]))
+            for name in _MEASURES
+        ),
+        {kind: losses.count(kind) for kind in LOSSES},
+        dict(conflicts.most_common()),
+        tuple(f"{key.label}: {line}" for key, one in looked for line in one.problems),
+        looked,
+    )
+
+
+def _measure(name: str, values: Iterable[tuple[PairKey, float | None]]) -> Measure:
+    title, unit = _MEASURES[name]
+    known = [Observation(key, float(value)) for key, value in values if value is not None]
+    estimate = mean(known, None if name in _COUNTS else (0.0, 1.0))
+    if estimate.low is not None and estimate.low < 0.0:
+        # Nothing that is measured here can be negative.
+        estimate = replace(estimate, low=0.0)
+    return Measure(name, title, unit, name not in _COUNTS, estimate)
+
+
+def coordination_tables(run_name: str, found: RunCoordination) -> Iterator[Table]:
+    """For the terminal."""
+    if not found.n:
+        yield Table(f"Coordination in {run_name}", notes=["no coop pair with a result"])
+        return
+    yield Table(
+        f"Where pairs of {run_name} were lost",
+        (*(one.short for one in LOSSES.values()), "with a verdict"),
+        [[str(count) for count in (*found.loss.values(), sum(found.loss.values()))]],
+        [f"{found.skipped} without a result left out"] if found.skipped else [],
+    )
+    yield Table(
+        f"Coordination in {run_name} ({plural(found.n, 'pair')} of {plural(found.clusters, 'task')})",
+        ("", "mean or share", "n"),
+        [[one.title, one.value_text, one.n_text] for one in found.measures],
+        ["95 % intervals, clustered by task. What each number means: docs/coordination.md"],
+    )
+    elsewhere = [
+        f"{key.label} {one.sender}, message {one.messages[0]}: {one.name} "
+        f"({touch.agent_id}, {touch.path}, patch line {touch.patch_line})"
+        for key, pair in found.pairs
+        for one in pair.mentions
+        if one.touched_by_other and one.touched_by_sender is False
+        for touch in one.touches
+    ]
+    conflicts = [f"{place}: {plural(pairs, 'pair')}" for place, pairs in found.conflicts.items()]
+    for title, lines in (
+        ("Named in a message, touched only by the other", elsewhere),
+        ("Conflicts by file", conflicts),
+        ("Could not be read", found.problems),
+    ):
+        if lines:
+            yield Table(title, notes=first_lines(lines))

@@ -1,0 +1,296 @@
+"""What the page shows, as data: the overview, and one attempt at a pair.
+
+The overview has rates, deficits and curves as in `report --json`, and a line for each pair. Only result.json and
+eval.json are needed for it, so it is quick enough to be made again while a run goes on. The details of a pair are read
+from disk for one pair at a time, and passed on as the files have them. Long texts are cut, which is said: the whole is
+in the logs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from cooperbench._version import __version__
+from cooperbench.report.analysis import analyse
+from cooperbench.report.compare import Side
+from cooperbench.report.coordination.llm_judge import CAUSES, SYMPTOMS
+from cooperbench.report.coordination.measures import PairFiles, coordination
+from cooperbench.report.loading import left_out_lines
+from cooperbench.report.records import mapping, read_bytes, read_object, seconds_between, text_or_none
+from cooperbench.report.states import (
+    ENDED,
+    LOSSES,
+    NOT_JUDGED,
+    STATES,
+    VERDICTS,
+    Meaning,
+    suspicious_text,
+    unsound_text,
+)
+from cooperbench.storage import utc_now
+from cooperbench.text import head_and_tail
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Sequence
+
+    from cooperbench.report.analysis import Analysis
+    from cooperbench.report.coordination.changes import ChangedFile, Work
+    from cooperbench.report.coordination.measures import Coordination
+    from cooperbench.report.loading import Run
+    from cooperbench.report.records import PairData, SentMessage
+
+MOST_CHARACTERS = 12_000
+"""Of one text of a trajectory, e.g. what a command printed."""
+MOST_FILE_CHARACTERS = 60_000
+MOST_LINES_OF_A_FILE = 2_000
+_SHOWN_FILES = ("result.json", "eval.json", "conversation.json", "judge.json", "merged.patch")
+_OF_ENTRIES = ("action", "step", "duration_seconds", "returncode", "timed_out", "thought", "observation")
+SCHEMA = "cooperbench.page/2"
+_MOST_PROBLEMS = 2_000
+_MOST_ERROR_CHARACTERS = 300
+OUTCOMES: dict[str, Meaning] = {
+    **{str(loss): one for loss, one in LOSSES.items()},
+    "running": Meaning("▸", "running", "the agents are at work"),
+    **{state: STATES[state] for state in NOT_JUDGED},
+}
+"""What the page counts, draws and filters by: the states, with `failed` in three kinds, and `running`."""
+
+
+def outcome_of(pair: PairData) -> str:
+    """Where the pair was lost, or why there is no verdict."""
+    if pair.state == "missing" and pair.paths.folder.is_dir():
+        return "running"
+    return pair.loss or pair.state
+
+
+def series_of(runs: Sequence[Run]) -> list[Side]:
+    """What a mark or a column of the page stands for, in the order of the runs."""
+    return [Side(run, setting) for run in runs for setting in run.settings]
+
+
+def numbered_pairs(runs: Sequence[Run]) -> list[PairData]:
+    """Every attempt that there is something to show of; its place in this list is its number on the page."""
+    return [pair for side in series_of(runs) for pair in side.pairs.values()]
+
+
+def title_of(runs: Sequence[Run]) -> str:
+    return "CooperBench: " + ", ".join(run.name for run in runs)
+
+
+def make_overview(runs: Sequence[Run]) -> dict[str, Any]:
+    """Everything but what has to be read from trajectories."""
+    series = series_of(runs)
+    analysis = analyse(runs, "repo")
+    pairs = _pairs(series)
+    outcomes = [cell["outcome"] for pair in pairs for cell in pair["cells"] if cell]
+    return {
+        "schema": SCHEMA,
+        "version": __version__,
+        "time": utc_now(),
+        "outcomes": {name: {**one._asdict(), "judged": name in LOSSES} for name, one in OUTCOMES.items()},
+        "verdicts": dict(VERDICTS),
+        "labels": {**CAUSES, **SYMPTOMS},
+        "series": [{"id": side.label, "run": side.run.name, "setting": side.setting} for side in series],
+        "rates": [asdict(row) for row in analysis.rates],
+        "deficits": [asdict(one) for one in analysis.deficits if one.n],
+        "without_solo": analysis.without_solo,
+        "left_out": left_out_lines(runs),
+        "difficulty": _difficulty(analysis),
+        "coordination": [],
+        "repos": sorted({pair["repo"] for pair in pairs}),
+        "pairs": pairs,
+        "problems": analysis.problems[:_MOST_PROBLEMS],
+        "finished": not {"running", "missing", "unevaluated"}.intersection(outcomes),
+    }
+
+
+def _difficulty(analysis: Analysis) -> dict[str, Any] | None:
+    """Success by difficulty, where there is a solo run to tell the difficulty from."""
+    found = analysis.difficulty
+    if len({run.dataset for run in analysis.runs}) != 1 or not found.curves or not found.curves[0].is_telling:
+        return None
+    return asdict(found) | {"scores": len(found.scores)}
+
+
+def _pairs(series: Sequence[Side]) -> list[dict[str, Any]]:
+    """Each with a cell for each series, None where it is not in it."""
+    by_series = [side.pairs for side in series]
+    cells = iter(range(sum(map(len, by_series))))
+    numbered = [{key: (next(cells), pair) for key, pair in pairs.items()} for pairs in by_series]
+    return [
+        {
+            "order": order,
+            "repo": key.repo,
+            "task": key.task_id,
+            "features": key.features,
+            "name": key.features_label,
+            "cells": [_cell(*pairs[key]) if key in pairs else None for pairs in numbered],
+        }
+        for order, key in enumerate(sorted({key for pairs in by_series for key in pairs}))
+    ]
+
+
+def _cell(number: int, pair: PairData) -> dict[str, Any]:
+    cell: dict[str, Any] = {
+        "id": number,
+        "outcome": outcome_of(pair),
+        "ended": pair.state in ENDED,
+        "messages": pair.messages,
+        "steps": pair.steps,
+        "cost": round(pair.cost, 6),
+        "seconds": round(pair.duration_seconds, 1),
+        "unsound": unsound_text(pair.unsound) if pair.unsound else "",
+        "suspicious": len(pair.suspicious),
+    }
+    error = pair.error or (mapping(pair.evaluation, "merged").get("error") if pair.state == "failed" else "")
+    if error:
+        cell["error"] = str(error)[:_MOST_ERROR_CHARACTERS]
+    return cell
+
+
+def pair_detail(pair: PairData) -> tuple[dict[str, Any], Coordination | None]:
+    """All of one attempt, as JSON for the page; and what was found in it where the agents came to an end."""
+    files = PairFiles(pair)
+    found = coordination(pair, files) if pair.state in ENDED else None
+    start = _start(pair, files)
+    works = [*files.works.values()]
+    merged = mapping(pair.evaluation, "merged") if pair.verdicts is not None else {}
+    detail = {
+        "outcome": outcome_of(pair),
+        "error": pair.error,
+        "unsound": unsound_text(pair.unsound) if pair.unsound else "",
+        "suspicious": [cut(suspicious_text(one), 500) for one in pair.suspicious],
+        "problems": [*pair.problems, *files.problems],
+        "agents": [_agent(pair, agent_id) for agent_id in pair.agent_ids],
+        "entries": _entries(pair, files, start),
+        "messages": [_message(message, start) for message in files.conversation.messages],
+        "diffs": side_by_side(works, pair.conflicting_files),
+        "unreadable": [work.agent_id for work in works if not work.usable and pair.result is not None],
+        "merged": {name: value for name, value in merged.items() if name != "features"} or None,
+        "tests": list(_tests(pair)),
+        "opinion": read_object(pair.paths.judgement)[0],
+        "files": list(_files(pair)),
+        "coordination": asdict(found) if found else None,
+    }
+    return detail, found
+
+
+def cut(text: str, most: int = MOST_CHARACTERS) -> str:
+    """Beginning and end of a long text: errors stand at the end."""
+    return head_and_tail(text, most, "\n[… {cut} characters left out; the whole is in the logs …]\n")
+
+
+def _start(pair: PairData, files: PairFiles) -> str:
+    """When the first agent of the pair began: times on the page are seconds since then."""
+    entries = [entry for one in files.trajectories.values() for entry in one.entries[:1]]
+    stamps = [text_or_none(entry, "timestamp") for entry in entries]
+    return text_or_none(pair.result, "started_at") or min(filter(None, stamps), default="")
+
+
+def _entries(pair: PairData, files: PairFiles, start: str) -> list[dict[str, Any]]:
+    """Of all agents in time; sending a message is shown by the message itself."""
+    told = {(one.sender, one.sender_step) for one in files.conversation.messages}
+    found = []
+    for lane, agent_id in enumerate(pair.agent_ids):
+        last = 0.0
+        for entry in files.trajectories[agent_id].entries:
+            # An entry without a time of its own stands after the one before it.
+            seconds = seconds_between(start, entry.get("timestamp"))
+            last = last if seconds is None else seconds
+            if entry.get("action") == "send_message" and (agent_id, entry.get("step")) in told:
+                continue
+            kept = {name: _cut_value(entry[name]) for name in _OF_ENTRIES if entry.get(name)}
+            args = {name: _cut_value(value) for name, value in mapping(entry, "args").items()}
+            found.append({"lane": lane, "t": last, **kept, "args": args})
+    return sorted(found, key=lambda entry: entry["t"])
+
+
+def _cut_value(value: object) -> object:
+    return cut(value) if isinstance(value, str) else value
+
+
+def _message(message: SentMessage, start: str) -> dict[str, Any]:
+    return {
+        "number": message.sequence,
+        "from": message.sender,
+        "to": message.recipient,
+        "text": cut(message.text),
+        "t": seconds_between(start, message.timestamp) or 0.0,
+        "read": seconds_between(start, message.delivered_at),
+    }
+
+
+def _agent(pair: PairData, agent_id: str) -> dict[str, Any]:
+    record: dict[str, Any] = {"id": agent_id, "patch_bytes": len(pair.patch(agent_id) or b"")}
+    for known in (agent for agent in pair.agents if agent.agent_id == agent_id):
+        record |= {**vars(known), "record": None, "error": text_or_none(known.record, "error")}
+    return record
+
+
+def _tests(pair: PairData) -> Iterator[dict[str, Any]]:
+    """One test run a line: whose patch, which feature's tests, what came out."""
+    outputs = pair.test_outputs()
+    subjects = pair.agent_ids if pair.setting == "solo" else (*pair.agent_ids, "merged")
+    for subject in subjects:
+        runs = mapping(mapping(pair.evaluation, subject), "features")
+        for feature in runs:
+            output = cut(outputs.get(f"{subject}-f{feature}", ""))
+            yield {**mapping(runs, feature), "subject": subject, "feature": feature, "output": output}
+
+
+def _files(pair: PairData) -> Iterator[dict[str, Any]]:
+    """What lies in the pair's folder; small text files with their content."""
+    folder = pair.paths.folder
+    shown = {*_SHOWN_FILES, *(f"{agent_id}.patch" for agent_id in pair.agent_ids)}
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        if path.is_symlink() or not path.is_file() or "/." in f"/{name}":
+            continue
+        record: dict[str, Any] = {"name": name, "bytes": path.stat().st_size}
+        if name in shown:
+            record["text"] = cut((read_bytes(path) or b"").decode("utf-8", "replace"), MOST_FILE_CHARACTERS)
+        yield record
+
+
+def side_by_side(works: Sequence[Work], conflicting: Collection[str]) -> list[dict[str, Any]]:
+    """A record for each file that anyone changed; `sides` has an entry a patch, None where it leaves the file alone.
+
+    Hunks are marked whose changes overlap or are adjacent in the base, as conflicting in a file that git could not
+    merge: git's own conflict is computed on the whole file, this says where to look.
+    """
+    paths = dict.fromkeys(file.path for work in works for file in work.files)
+    records = [_file(path, works, path in conflicting) for path in paths]
+    return sorted(records, key=lambda one: (not one["conflict"], not one["overlap"], not one["shared"]))
+
+
+def _file(path: str, works: Sequence[Work], conflict: bool) -> dict[str, Any]:
+    touched = [next((file for file in work.files if file.path == path), None) for work in works]
+    present = [file for file in touched if file is not None]
+    sides = [
+        None if file is None else _side(file, [one for one in present if one is not file], conflict)
+        for file in touched
+    ]
+    return {
+        "path": path,
+        "shared": len(present) > 1,
+        "conflict": conflict,
+        "overlap": any(hunk["mark"] for side in sides if side for hunk in side["hunks"]),
+        "sides": sides,
+    }
+
+
+def _side(file: ChangedFile, others: Sequence[ChangedFile], conflict: bool) -> dict[str, Any]:
+    theirs = [change for other in others for change in other.changes]
+    left = MOST_LINES_OF_A_FILE
+    hunks = []
+    for hunk in file.hunks:
+        lines = hunk.lines[: max(0, left)]
+        left -= len(hunk.lines)
+        meetings = {mine.meets(other) for mine in hunk.changes for other in theirs}
+        mark = "conflict" if conflict else "overlap"
+        shown = mark if meetings & {"overlapping", "adjacent"} else ""
+        more = {"lines": lines, "cut": len(hunk.lines) - len(lines)}
+        hunks.append({"start": hunk.old_start, "heading": hunk.heading, "mark": shown, **more})
+    changed = sum(len(change.removed) + len(change.added) for change in file.changes)
+    return {"new": file.is_new, "binary": file.is_binary, "lines": changed, "hunks": hunks}
