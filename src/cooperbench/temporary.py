@@ -29,7 +29,7 @@ def remove_abandoned() -> list[Path]:
     """Remove this user's folders whose process is certainly gone; returns them."""
     removed = []
     for folder in _ours():
-        if _is_abandoned(folder.name):
+        if is_abandoned(folder.name):
             remove_tree(folder)
             removed.append(folder)
     return removed
@@ -66,7 +66,8 @@ def _ours() -> Iterator[Path]:
         yield from sorted(found)
 
 
-def _is_abandoned(name: str) -> bool:
+def is_abandoned(name: str) -> bool:
+    """Is this the name of a folder whose process is certainly gone?"""
     match = _NAME.fullmatch(name)
     if match is None or match["space"] != namespace():
         return False

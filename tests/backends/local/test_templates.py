@@ -14,10 +14,9 @@ import pytest
 
 from cooperbench.backends.local import LocalBackend
 from cooperbench.backends.local.bubblewrap import find_bubblewrap
-from cooperbench.backends.local.mounts import RootFsBuilder
-from cooperbench.backends.local.run_folder import run_folder
+from cooperbench.backends.local.cache import load_template, new_folder, run_folder
+from cooperbench.backends.local.rootfs import RootFsBuilder
 from cooperbench.backends.local.sandbox import LocalSandbox
-from cooperbench.backends.local.templates import load_template
 from cooperbench.dataset.discovery import load_tasks
 from cooperbench.errors import InfraError, UserError
 from cooperbench.sandbox.contract import SandboxOptions
@@ -132,13 +131,12 @@ def test_large_templates(tmp_path: Path, overlays: bool) -> None:
     image = backend.prepare(task)
     template = load_template(tmp_path / "cache", image.reference.partition("@")[2])
     assert template is not None
-    assert not template.small
     own = run_folder(tmp_path / "cache")
     bubblewrap = find_bubblewrap(own)
     if overlays and not bubblewrap.overlays:
         pytest.skip("no overlays on this file system")
     sandbox = LocalSandbox(
-        own.new_folder(),
+        new_folder(own),
         RootFsBuilder(own, ()),
         replace(bubblewrap, overlays=overlays),
         template.content(agent=False),
