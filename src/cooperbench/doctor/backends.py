@@ -32,6 +32,7 @@ def backends(asked: Asked) -> Iterator[Finding]:
 def _local() -> Iterator[Finding]:
     """By starting a sandbox, as nothing else tells."""
     from cooperbench.backends.local import LocalBackend
+    from cooperbench.backends.local.bubblewrap import about_limits
 
     backend = LocalBackend()
     try:
@@ -48,7 +49,7 @@ def _local() -> Iterator[Finding]:
         detail = f"a sandbox started but `true` gave {code}"
         yield Finding(LOCAL_BACKEND, Status.BROKEN, detail, "use --backend docker")
         return
-    yield Finding(LOCAL_BACKEND, Status.OK, "a sandbox was started and ended")
+    yield Finding(LOCAL_BACKEND, Status.OK, f"a sandbox was started and ended; {about_limits()}")
 
 
 def _engines() -> Iterator[Finding]:

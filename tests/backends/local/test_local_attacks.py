@@ -96,7 +96,8 @@ def test_what_a_killed_harness_left_running_is_ended(tmp_path: Path) -> None:
 
 def test_killing_everything_inside_does_not_end_it(sandbox: LocalSandbox) -> None:
     assert bash(sandbox, "kill -9 -1").returncode == 137
-    assert bash(sandbox, "kill -9 1; kill -STOP 1; echo alive").stdout == b"alive\n"
+    assert bash(sandbox, "for n in {1..64}; do kill -$n 1; done; echo alive").stdout == b"alive\n"
+    assert bash(sandbox, "echo alive").stdout == b"alive\n"
     sandbox.terminate()
 
 
@@ -107,6 +108,15 @@ def test_a_first_process_that_ends_is_the_doing_of_whoever_works_there(sandbox: 
         bash(sandbox, "sleep 60")
     with pytest.raises(SandboxDestroyed):
         bash(sandbox, "true")
+
+
+def test_a_channel_that_was_stopped_is_too(sandbox: LocalSandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cooperbench.sandbox.channel.BACKSTOP_SECONDS", 2.0)
+    script = (
+        "for f in $(grep -l cooperbench-io /proc/[0-9]*/comm); do kill -STOP ${f//[^0-9]/}; done; sleep 9"
+    )
+    with pytest.raises(SandboxDestroyed, match="did not answer"):
+        sandbox.run(["bash", "-c", script], timeout_seconds=0.5)
 
 
 @pytest.mark.parametrize("generations", [1, 2])

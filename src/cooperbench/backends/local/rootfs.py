@@ -19,13 +19,12 @@ import shutil
 import stat
 import subprocess
 import sys
-import threading
 import tomllib
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import cooperbench
 from cooperbench.errors import SandboxError
@@ -47,6 +46,16 @@ SYSTEM_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/s
 _SYSTEM_ROOTS = ("/usr", "/nix/store", *(f"/{name}" for name in SYSTEM_NAMES))
 _OWN_FOLDERS = ("workspace", "patches", "tmp", "var/tmp", "root", "home", "run", "opt", "cooperbench/bin")
 _BIN_DIRS = ("/cooperbench/bin", f"{LIB_DIR}/bin")
+_ENV = {
+    "HOME": "/root",
+    "USER": "root",
+    "LOGNAME": "root",
+    "SHELL": "/bin/bash",
+    "LANG": "C.UTF-8",
+    "TERM": "dumb",
+    # Only one user exists inside: unpacking must not try to give files to others.
+    "TAR_OPTIONS": "--no-same-owner",
+}
 _LOCAL_BIN = Path("/usr/local/bin")
 _HOST_LOCAL_BIN = "/cooperbench/host-bin"
 
@@ -164,11 +173,12 @@ class RootFsBuilder:
         self._folder = Path(mkdtemp(dir=run_folder))
         self._private = (run_folder, *private)
         self._tools = find_host_tools(self._private)
-        self._lock = threading.Lock()
         self.tools_proven = False
         """A channel has found that the tools inside do what it needs; they are the same in every sandbox."""
         self._write_lib(self._folder / "lib")
         self._proc = _proc_mounts(self._folder)
+        for network in ("none", "public"):
+            _write_etc(self._folder / f"etc-{network}", network=network == "public")
 
     def _write_lib(self, lib: Path) -> None:
         (lib / "bin").mkdir(parents=True)
@@ -185,17 +195,7 @@ class RootFsBuilder:
                 (lib / "bin" / name).symlink_to(self._tools.python)
 
     def env(self) -> dict[str, str]:
-        return {
-            "PATH": ":".join((*_BIN_DIRS, *self._tools.path, *SYSTEM_PATH)),
-            "HOME": "/root",
-            "USER": "root",
-            "LOGNAME": "root",
-            "SHELL": "/bin/bash",
-            "LANG": "C.UTF-8",
-            "TERM": "dumb",
-            # Only one user exists inside: unpacking must not try to give files to others.
-            "TAR_OPTIONS": "--no-same-owner",
-        }
+        return {"PATH": ":".join((*_BIN_DIRS, *self._tools.path, *SYSTEM_PATH)), **_ENV}
 
     def build(self, folder: Path, content: Content, network: NetworkPolicy, *, overlays: bool) -> RootFs:
         """For a sandbox whose own files are in `folder`."""
@@ -205,7 +205,7 @@ class RootFsBuilder:
         for name in ("tmp", "var/tmp"):
             (root / name).chmod(0o1777)
         (folder / "io").mkdir()
-        words = [*system_mounts(root), *self._proc, *read_only(self._etc(network), "/etc")]
+        words = [*system_mounts(root), *self._proc, *read_only(self._folder / f"etc-{network}", "/etc")]
         for path in _mounted_etc():
             words += read_only(path)
         for source, name in content.layers:
@@ -228,16 +228,6 @@ class RootFsBuilder:
         if content.runner is not None:
             words += _with_runner(folder / "local-bin", content.runner)
         return RootFs(root, tuple(words))
-
-    def _etc(self, network: NetworkPolicy) -> Path:
-        folder = self._folder / f"etc-{network}"
-        with self._lock:
-            if not folder.exists():
-                staging = self._folder / f"etc-{network}-new"
-                staging.mkdir()
-                _write_etc(staging, network=network == "public")
-                staging.rename(folder)
-        return folder
 
     def _hidden_folders(self) -> list[Path]:
         """Ourselves (with the demo's golden patches), datasets and caches, where they lie in what is shown."""
@@ -313,13 +303,11 @@ def is_open_to_us(path: Path) -> bool:
     )
 
 
-@dataclass(frozen=True)
-class HostTools:
-    """What to show and where commands are found."""
-
+class HostTools(NamedTuple):
     prefixes: tuple[Path, ...]
+    """Folders to show."""
     path: tuple[str, ...]
-    """Folders to search before those of the system."""
+    """Folders to search for commands before those of the system."""
     python: Path | None
     """The interpreter for `python3` and `python`."""
 
@@ -378,15 +366,10 @@ def _rust_toolchain() -> Path | None:
 
 
 def _may_be_shown(prefix: Path, private: tuple[Path, ...]) -> bool:
-    try:
-        home = Path.home().resolve()
-    except RuntimeError:
-        home = Path("/root")
-    if not is_open_to_us(prefix):
-        return False
+    home = Path("~").expanduser().resolve()
     if len(prefix.parts) < 3 or any(prefix.is_relative_to(reserved) for reserved in _RESERVED):
         return False
-    if prefix in {home / name for name in _PRIVATE_NAMES}:
+    if prefix in {home / name for name in _PRIVATE_NAMES} or not is_open_to_us(prefix):
         return False
     return not any(path.resolve().is_relative_to(prefix) for path in (home, Path.cwd(), *private))
 
@@ -398,10 +381,11 @@ def _mounted_etc() -> list[Path]:
 
 
 def _write_etc(folder: Path, *, network: bool) -> None:
-    """Fill an empty folder. What cannot be read here is not to be had there either."""
+    """What cannot be read here is not to be had there either."""
+    folder.mkdir()
     names = [*_COPIED_ETC, *(("resolv.conf", "hosts") if network else ())]
     found = [str(path.relative_to("/etc")) for name in names for path in Path("/etc").glob(name)]
-    _quietly(["cp", "-rL", "--parents", "--", *found, str(folder)], Path("/etc"))
+    _quietly(["cp", "-rL", "--preserve=mode", "--parents", "--", *found, str(folder)], Path("/etc"))
     _quietly(["find", ".", "-type", "f", "-not", "-perm", "-004", "-delete"], folder)
     for name, text in _GENERATED_ETC.items():
         if not (folder / name).exists():

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from cooperbench.backends.local.bubblewrap import last_line
 from cooperbench.backends.local.cache import record_process
 from cooperbench.backends.local.rootfs import IO_DIR, LIB_DIR, SCRATCH_DIR, SHELL
-from cooperbench.errors import SandboxDead, SandboxError
+from cooperbench.errors import InfraError, SandboxDead, SandboxError
 from cooperbench.sandbox.base_sandbox import BaseSandbox
 from cooperbench.sandbox.channel import CappedOutput, Channel, ChannelPool, Command, as_bytes, quote
 from cooperbench.sandbox.contract import TIMEOUT_EXIT_CODE, CommandResult
@@ -33,8 +33,13 @@ if TYPE_CHECKING:
     from cooperbench.backends.local.rootfs import Content, RootFsBuilder
     from cooperbench.sandbox.contract import SandboxOptions, Stream
 
+NOT_STARTED = "the sandbox did not start: "
 _OPEN_SECONDS = 60.0
 _DYING_SECONDS = 5.0
+_FIND_STOPPED = f"""for process in /proc/[0-9]*; do
+  [[ $(<$process/comm) == {SHELL.rpartition("/")[2]} && $(<$process/status) == *State:?T* ]] && exit 0
+done 2>/dev/null
+exit 1"""
 _READ_BYTES = 1 << 18
 _LONGEST_POLL_SECONDS = 3600.0
 
@@ -93,7 +98,7 @@ class LocalSandbox(BaseSandbox):
             reason = last_line(self._log)
             self.terminate()
             if isinstance(error, SandboxError):
-                raise SandboxError(f"the sandbox did not start: {reason or error}") from error
+                raise SandboxError(f"{NOT_STARTED}{reason or error}") from error
             raise
 
     def open_stream(self, argv: Sequence[str]) -> Stream:
@@ -216,6 +221,15 @@ class LocalSandbox(BaseSandbox):
         code = code if in_time else TIMEOUT_EXIT_CODE
         seconds = time.monotonic() - begun
         return CommandResult(code, out.taken(), err.taken(), out.cut, err.cut, not in_time, seconds)
+
+    def _was_silenced(self) -> bool:
+        try:
+            channel = self._open_channel()
+            stopped = channel.run(Command(["bash", "-c", _FIND_STOPPED], _OPEN_SECONDS, "/"))
+            channel.close()
+        except InfraError:
+            return False
+        return stopped.returncode == 0
 
     def _find_reason(self) -> str:
         """That process 1 does not answer is the doing of whoever works in it, unless proven to be another's."""

@@ -11,6 +11,8 @@ import platform
 import struct
 from errno import EAFNOSUPPORT, ENOSYS, EPERM
 
+from cooperbench.errors import SandboxError
+
 _ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _REFUSED = {
     "x86_64": {
@@ -59,8 +61,10 @@ _ALLOW, _KILL, _FAIL = 0x7FFF0000, 0x80000000, 0x00050000
 
 
 def seccomp_program(machine: str = "") -> bytes:
-    """For this machine; KeyError for one that is not known."""
+    """For this machine by default."""
     machine = machine or platform.machine()
+    if machine not in _ARCHITECTURES:
+        raise SandboxError(f"local sandboxes are for x86_64 and aarch64, not for {machine}")
     refuse, lacks, allow = _returns(_FAIL | EPERM), _returns(_FAIL | ENOSYS), _returns(_ALLOW)
     program = [
         *(_step(_LOAD, _ARCHITECTURE_AT), _step(_EQUAL, _ARCHITECTURES[machine], 1), *_returns(_KILL)),

@@ -227,11 +227,7 @@ def _become_bubblewrap(executable: str, fds: list[int], groups: list[Path]) -> N
             _write(group / "cgroup.procs", "0")
         for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # by Python, and that would be inherited
             signal.signal(ignored, signal.SIG_DFL)
-        words = (
-            os.pread(command, os.fstat(command).st_size, 0)
-            .decode("utf-8", "surrogateescape")
-            .split("\0")[:-1]
-        )
+        words = os.fsdecode(os.pread(command, os.fstat(command).st_size, 0)).split("\0")[:-1]
         for number, fd in enumerate((stdin, stdout, stderr)):
             os.dup2(fd, number)
         for fd in (stdin, stdout, stderr, command):
