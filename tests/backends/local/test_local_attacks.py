@@ -18,6 +18,7 @@ from cooperbench.backends.local import Limits, LocalBackend, remove_leftovers
 from cooperbench.backends.local.bubblewrap import spawner as local_spawner
 from cooperbench.backends.local.cache import record_process, run_folder
 from cooperbench.backends.local.seccomp import seccomp_program
+from cooperbench.backends.local.spawner import Groups
 from cooperbench.dataset.discovery import load_tasks
 from cooperbench.errors import SandboxDead, SandboxDestroyed
 from cooperbench.sandbox.conformance import unique_duration
@@ -266,6 +267,24 @@ def test_a_last_command_in_a_large_template(tmp_path: Path) -> None:
     assert bash(sandbox, "echo changed >bulk/1; rm bulk/2").returncode == 0
     assert last(sandbox, "cat bulk/1 bulk/3; ls bulk | wc -l").stdout == b"changed\n3\n699\n"
     backend.close()
+
+
+def test_control_groups_of_version_2_below_a_group_of_our_own(tmp_path: Path) -> None:
+    """On a folder that looks like one: what systemd hands to a user cannot be had everywhere."""
+    (tmp_path / "cgroup.type").touch()
+    (tmp_path / "cgroup.controllers").write_text("cpu memory pids\n")
+    (tmp_path / "cgroup.procs").write_text("1\n")
+    groups = Groups()
+    groups._parents = {}
+    groups._use_version_2(tmp_path)
+    assert groups.limits == []  # somebody else's process is there
+    (tmp_path / "cgroup.procs").write_text(f"{os.getpid()}\n")
+    groups._use_version_2(tmp_path)
+    assert groups.limits == ["memory", "processes"]
+    assert (tmp_path / "cooperbench" / "cgroup.procs").read_text() == "0"
+    assert (tmp_path / "cgroup.subtree_control").read_text() == "+memory +pids"
+    (made,) = groups.make({"memory_bytes": 1 << 30, "processes": 100})
+    assert made.parent == tmp_path
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 
 _POLL_SECONDS = 0.005
+_SPAWNER_SECONDS = 30.0
 _APPARMOR_SETTING = "kernel.apparmor_restrict_unprivileged_userns"
 _ISOLATION = (
     *("--unshare-all", "--unshare-user", "--disable-userns", "--cap-drop", "ALL"),
@@ -127,8 +128,12 @@ class Spawner:
             start_new_session=True,  # Ctrl-C is the harness's to handle
         )
         theirs.close()
-        answer = self._socket.recv(1 << 16)
+        self._socket.settimeout(_SPAWNER_SECONDS)
+        answer = b""
+        with contextlib.suppress(OSError):
+            answer = self._socket.recv(1 << 16)
         if not answer:
+            self._process.kill()
             self.close()
             raise SandboxError("the process that starts sandboxes does not start")
         self.limits: frozenset[str] = frozenset(json.loads(answer))
@@ -219,11 +224,6 @@ class Bubblewrap:
             for fd in (*files, status_write):
                 os.close(fd)
         return SandboxProcess(status_read)
-
-    def shell_limits(self) -> list[str]:
-        """Processes, KiB of a file and KiB of a process's memory, for `ulimit`."""
-        memory = "unlimited" if "memory" in spawner().limits else str(self.limits.memory_bytes // 1024)
-        return [str(self.limits.processes), str(self.limits.disk_bytes // 1024), memory]
 
 
 def _joined(words: Sequence[str]) -> bytes:

@@ -125,7 +125,9 @@ class LocalSandbox(BaseSandbox):
     def _start(self, words: list[str], stdio: tuple[int, int, int]) -> SandboxProcess:
         """Start its process 1, with these descriptors, which are closed here."""
         try:
-            argv = [SHELL, f"{LIB_DIR}/supervisor.sh", *self._bubblewrap.shell_limits(), *words]
+            limits = self._bubblewrap.limits
+            numbers = [str(limits.processes), str(limits.disk_bytes // 1024)]
+            argv = [SHELL, f"{LIB_DIR}/supervisor.sh", *numbers, *words]
             self._started = self._bubblewrap.start(
                 self._rootfs, argv, self._env, stdio, share_network=self._share_network
             )
@@ -197,15 +199,15 @@ class LocalSandbox(BaseSandbox):
         deadline = begun + command.timeout_seconds
         env = ["env", "--", *(f"{name}={value}" for name, value in command.env.items())]
         words = ["last", command.cwd, *(env if command.env else []), *command.argv]
-        stdin = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        (out_fd, stdout), (err_fd, stderr) = os.pipe(), os.pipe()
+        with self._end_lock:
+            self._check_alive()
+            self._stop()
+            stdin = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+            (out_fd, stdout), (err_fd, stderr) = os.pipe(), os.pipe()
+            started = self._start(words, (stdin, stdout, stderr))
         out, err = CappedOutput(command.output_limit), CappedOutput(command.output_limit)
         outputs = {out_fd: out, err_fd: err}
         try:
-            with self._end_lock:
-                self._check_alive()
-                self._stop()
-                started = self._start(words, (stdin, stdout, stderr))
             in_time = _read_until(outputs, deadline) and started.has_ended(deadline - time.monotonic())
             if not in_time:
                 started.kill()

@@ -1,4 +1,4 @@
-# Process 1 of a local sandbox. Usage: supervisor.sh PROCESSES FILE_KIB DATA_KIB MODE …
+# Process 1 of a local sandbox. Usage: supervisor.sh PROCESSES FILE_KIB MODE …
 #
 # last WORKDIR ARGV
 #   runs the last command, which is judged, and ends with its exit code
@@ -13,10 +13,9 @@
 # Hard limits: what control groups cannot enforce here.
 ulimit -u "$1"
 ulimit -f "$2"
-ulimit -d "$3"
 ulimit -c 0
-mode=$4
-shift 4
+mode=$3
+shift 3
 
 if [[ $mode == last ]]; then
   cd -- "$1" || exit 126
