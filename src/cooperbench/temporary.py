@@ -26,7 +26,7 @@ def remove_abandoned() -> list[Path]:
     removed = []
     for place in dict.fromkeys((tempfile.gettempdir(), *_USUAL_PLACES)):
         for folder in sorted(Path(place).glob("cooperbench-*")):
-            if _is_abandoned(folder):
+            if is_abandoned(folder):
                 remove_tree(folder)
                 removed.append(folder)
     return removed
@@ -47,7 +47,8 @@ def _quietly(*argv: str) -> None:
     subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, check=False)
 
 
-def _is_abandoned(folder: Path) -> bool:
+def is_abandoned(folder: Path) -> bool:
+    """Is it a folder of ours whose process is certainly gone?"""
     match = _NAME.fullmatch(folder.name)
     if match is None or match["space"] != namespace():
         return False

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import os
+import platform
+import shlex
 import socket
 import sys
 from pathlib import Path
@@ -22,6 +24,33 @@ SECRET_VARIABLE = "COOPERBENCH_TEST_SECRET"
 SECRET = "hunter2-only-on-the-host"
 CONNECT_ABSTRACT = 'import os, socket; socket.socket(socket.AF_UNIX).connect(chr(0) + os.environ["ABSTRACT"])'
 REACH_PORT = "exec 3<>/dev/tcp/127.0.0.1/$PORT && read -r line <&3 && [[ $line == hello ]]"
+
+
+def python(*lines: str) -> str:
+    """For bash: a program, which succeeds if it comes to its end."""
+    numbers = {
+        "x86_64": {
+            "keyctl": 250,
+            "unshare": 272,
+            "perf_event_open": 298,
+            "bpf": 321,
+            "userfaultfd": 323,
+            "kcmp": 312,
+        },
+        "aarch64": {
+            "keyctl": 219,
+            "unshare": 97,
+            "perf_event_open": 241,
+            "bpf": 280,
+            "userfaultfd": 282,
+            "kcmp": 272,
+        },
+    }[platform.machine()]
+    numbers.update(io_uring_setup=425, pidfd_getfd=438)
+    head = "import ctypes, mmap, platform, socket, sys"
+    library = f"libc = ctypes.CDLL(None, use_errno=True); NUMBERS = {numbers}"
+    return f"python3 -c {shlex.quote(chr(10).join((head, library, *lines)))}"
+
 
 # Each succeeds (exit code 0) only if it gets somewhere that it must not get.
 ATTEMPTS = {
@@ -51,8 +80,44 @@ ATTEMPTS = {
     "see /sys": "ls /sys/kernel",
     "see the harness": 'grep -aq python "/proc/$HARNESS_PID/cmdline"',
     "signal the harness": 'kill -0 "$HARNESS_PID"',
-    "trace the first process": "python3 -c 'import ctypes,sys; sys.exit(ctypes.CDLL(None).ptrace(16, 1, 0, 0) != 0)' "
-    "&& grep -q 'CapEff:.*[1-9a-f]' /proc/1/status",
+    "trace the first process": python("sys.exit(libc.ptrace(16, 1, 0, 0))"),
+    "be traced": python("sys.exit(libc.ptrace(0, 0, 0, 0))"),
+    "read the first process's memory": "head -c 1 /proc/1/mem || cat /proc/1/maps /proc/1/environ",
+    "write to the first process's memory": "exec 3<>/proc/1/mem",
+    "open what the harness has open": "for fd in $(grep -l cooperbench-io /proc/[0-9]*/comm); do "
+    "for fd in ${fd%comm}fd/*; do (exec 3<$fd) || (exec 3>$fd) && exit; done; done; exit 1",
+    "open the program of the first process": "exec 3</proc/1/exe || exec 3<>/proc/1/exe",
+    "see where the first process is": "ls /proc/1/root/ /proc/1/cwd/ || readlink /proc/1/exe",
+    "have a descriptor of the harness": "exec 2>/dev/null; for fd in /proc/self/fd/*; do "
+    "case ${fd##*/} in 0|1|2|255) ;; *) readlink $fd && exit ;; esac; done; exit 1",
+    "kill the first process": "kill -9 1; kill -STOP 1; sleep 0.2; ! grep -q '^State:.S' /proc/1/status",
+    "read the host's keys": "grep . /proc/keys /proc/key-users",
+    "use the host's keys": python("sys.exit(libc.syscall(NUMBERS['keyctl'], 0, -3, 1) < 0)"),
+    "read the host's settings": "cat /proc/sys/kernel/core_pattern || cat /proc/sys/kernel/random/boot_id || "
+    "grep . /proc/cmdline",
+    "reach a hypervisor": python("socket.socket(40, socket.SOCK_STREAM)"),
+    "use 32-bit system calls": python(
+        "code = mmap.mmap(-1, 4096, prot=7); code.write(bytes.fromhex('b814000000cd80c3'))",
+        "at = ctypes.addressof(ctypes.c_char.from_buffer(code))",
+        "sys.exit(platform.machine() != 'x86_64' or ctypes.CFUNCTYPE(ctypes.c_int)(at)() <= 0)",
+    ),
+    "use the system calls of x32": python("sys.exit(libc.syscall(0x40000000 + 39) <= 0)"),
+    **{
+        f"call {name}": python(f"sys.exit(libc.syscall(NUMBERS[{name!r}], 0, 0, 0, 0, 0) < 0 or 0)")
+        for name in (
+            "unshare",
+            "io_uring_setup",
+            "pidfd_getfd",
+            "perf_event_open",
+            "bpf",
+            "userfaultfd",
+            "kcmp",
+        )
+    },
+    "call what the filter does not know": python(
+        "sys.exit(libc.syscall(900) >= 0 or ctypes.get_errno() != 38)"
+    )
+    + " && exit 1",
     "have a capability": "grep -E '^Cap(Eff|Prm|Bnd|Inh|Amb):.*[1-9a-f]' /proc/self/status",
     "gain privileges": "grep -E '^NoNewPrivs:.*0' /proc/self/status",
     "read the harness's environment": f"cat /proc/[0-9]*/environ | tr '\\0' '\\n' | grep -a {SECRET}",

@@ -119,6 +119,10 @@ class BaseSandbox(ABC):
         """Why it is not running; empty if it is, or if nobody knows. Streams may end before its state says so."""
         return ""
 
+    def _was_silenced(self) -> bool:
+        """Of one that does not answer: is it certain that this was brought about from inside?"""
+        return False
+
     def _find_end(self) -> bool:
         """Has it ended? Finds out the reason."""
         if not self._end_reason:
@@ -151,8 +155,11 @@ class BaseSandbox(ABC):
         self._check_alive()
         try:
             yield
-        except SandboxTimeout:
+        except SandboxTimeout as error:
+            self._destroyed = self._was_silenced()
             self.end("it did not answer")
+            if self._destroyed:
+                raise self.death() from error
             raise
         except InfraError as error:
             if not self._has_ended(error):

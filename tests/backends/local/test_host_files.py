@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cooperbench.backends.local import LocalBackend
-from cooperbench.backends.local.host_files import find_host_tools, is_open_to_us, is_system_path
+from cooperbench.backends.local.rootfs import find_host_tools, is_open_to_us, is_system_path
 from cooperbench.errors import UserError
 
 

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cooperbench.backends.local import LocalBackend, remove_leftovers
-from cooperbench.backends.local.run_folder import run_folder
+from cooperbench.backends.local.cache import run_folder
 from cooperbench.errors import SandboxDead, SandboxError, UserError
 from cooperbench.sandbox.conformance import unique_duration
+from cooperbench.temporary import owned_prefix
 from tests.tiny import write_tiny
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def eventually(condition: Callable[[], bool]) -> bool:
 
 
 def folders(cache_dir: Path) -> set[str]:
-    return {path.name for path in run_folder(cache_dir).path.iterdir()}
+    return {path.name for path in run_folder(cache_dir).iterdir()}
 
 
 @pytest.fixture
@@ -89,7 +90,7 @@ def test_a_sandbox_dies_with_its_process_and_leaves_what_the_next_one_removes(tm
     owner.stdout.close()
     assert eventually(lambda: host_sleepers(duration) == 0)
     left = list((tmp_path / "sandboxes").iterdir())
-    assert [path.name.split("-")[0] for path in left] == [str(owner.pid)]
+    assert [path.name.split("-")[2] for path in left] == [str(owner.pid)]
     assert remove_leftovers(tmp_path) == left
     assert list((tmp_path / "sandboxes").iterdir()) == []
 
@@ -104,9 +105,11 @@ def test_a_process_that_ends_leaves_nothing(tmp_path: Path) -> None:
 
 def test_a_reused_pid_is_not_taken_for_the_owner(tmp_path: Path) -> None:
     parent = tmp_path / "sandboxes"
-    for name in (f"{os.getpid()}-1", "999999999-5", "something else"):
-        (parent / name / "1" / "root").mkdir(parents=True)
-    mine = run_folder(tmp_path).path
+    own = owned_prefix("sandboxes")
+    start = own.split("-")[3]
+    for name in (own.replace(start, "1"), own.replace(str(os.getpid()), "999999999")):
+        (parent / f"{name}abc" / "1" / "root").mkdir(parents=True)
+    mine = run_folder(tmp_path)
     assert list(parent.iterdir()) == [mine]
 
 

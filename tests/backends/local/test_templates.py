@@ -13,11 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cooperbench.backends.local import LocalBackend
-from cooperbench.backends.local.bubblewrap import find_bubblewrap
-from cooperbench.backends.local.mounts import RootFsBuilder
-from cooperbench.backends.local.run_folder import run_folder
+from cooperbench.backends.local.cache import load_template, new_folder
 from cooperbench.backends.local.sandbox import LocalSandbox
-from cooperbench.backends.local.templates import load_template
 from cooperbench.dataset.discovery import load_tasks
 from cooperbench.errors import InfraError, UserError
 from cooperbench.sandbox.contract import SandboxOptions
@@ -132,14 +129,12 @@ def test_large_templates(tmp_path: Path, overlays: bool) -> None:
     image = backend.prepare(task)
     template = load_template(tmp_path / "cache", image.reference.partition("@")[2])
     assert template is not None
-    assert not template.small
-    own = run_folder(tmp_path / "cache")
-    bubblewrap = find_bubblewrap(own)
+    bubblewrap, builder = backend._find_bubblewrap()
     if overlays and not bubblewrap.overlays:
         pytest.skip("no overlays on this file system")
     sandbox = LocalSandbox(
-        own.new_folder(),
-        RootFsBuilder(own, ()),
+        new_folder(builder.run_folder),
+        builder,
         replace(bubblewrap, overlays=overlays),
         template.content(agent=False),
         lifetime_seconds=60,

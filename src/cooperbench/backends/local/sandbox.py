@@ -1,45 +1,58 @@
 """One local sandbox, from its folder to its end.
 
-Isolated by namespaces of this machine's kernel, with no capabilities and no way to other users: it sees the
-operating system and a few tools read-only, its own folders, and its own processes. What is less isolated than a
-container: the memory and the processors are shared without limits (only soft limits on the number of processes and on
-file sizes), the disk is the host's, there is no system call filter, and with the network policy `public` it is on the
-host's own network, services on localhost included.
+Isolated by namespaces of this machine's kernel, with no capabilities, a filter of system calls and no way to other
+users: it sees the operating system and a few tools read-only, its own folders, and its own processes. Memory, processes
+and disk are limited as far as this machine lets us (`bubblewrap.Limits`). What is less isolated than a virtual machine:
+the kernel is the host's, and with the network policy `public` so is the network, services on localhost included.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import secrets
+import select
 import threading
 import time
 from typing import TYPE_CHECKING
 
 from cooperbench.backends.local.bubblewrap import last_line
-from cooperbench.backends.local.mounts import IO_DIR, LIB_DIR, SCRATCH_DIR, SHELL
-from cooperbench.errors import SandboxDead, SandboxError
+from cooperbench.backends.local.cache import record_process
+from cooperbench.backends.local.rootfs import IO_DIR, LIB_DIR, SCRATCH_DIR, SHELL
+from cooperbench.errors import InfraError, SandboxDead, SandboxError
 from cooperbench.sandbox.base_sandbox import BaseSandbox
-from cooperbench.sandbox.channel import Channel, ChannelPool, as_bytes, quote
+from cooperbench.sandbox.channel import CappedOutput, Channel, ChannelPool, Command, as_bytes, quote
+from cooperbench.sandbox.contract import TIMEOUT_EXIT_CODE, CommandResult
 from cooperbench.sandbox.transport import CommandStream, PipeTransport
 from cooperbench.temporary import remove_tree
 
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from cooperbench.backends.local.bubblewrap import Bubblewrap
-    from cooperbench.backends.local.mounts import Content, RootFsBuilder
+    from cooperbench.backends.local.bubblewrap import Bubblewrap, SandboxProcess
+    from cooperbench.backends.local.rootfs import Content, RootFsBuilder
     from cooperbench.sandbox.contract import SandboxOptions, Stream
 
-_ANSWER_SECONDS = 60.0
-_READY = b"cooperbench-supervisor ready"
+NOT_STARTED = "the sandbox did not start: "
+_OPEN_SECONDS = 60.0
+_DYING_SECONDS = 5.0
+_FIND_STOPPED = f"""for process in /proc/[0-9]*; do
+  [[ $(<$process/comm) == {SHELL.rpartition("/")[2]} && $(<$process/status) == *State:?T* ]] && exit 0
+done 2>/dev/null
+exit 1"""
+_READ_BYTES = 1 << 18
+_LONGEST_POLL_SECONDS = 3600.0
 
 
 class LocalSandbox(BaseSandbox):
-    """A sandbox of namespaces, and the folder that holds its files."""
+    """A sandbox of namespaces, and the folder that holds its files.
+
+    Process 1 (`supervisor.sh`) starts channels and streams. Each has a pair of named pipes in a folder that the sandbox
+    sees read-only, so that nothing inside can put something else in their place for the harness to open.
+    """
+
+    _started: SandboxProcess
+    """That of the supervisor, later that of the last command. Unset as long as it could not be started."""
 
     def __init__(
         self,
@@ -56,157 +69,192 @@ class LocalSandbox(BaseSandbox):
         """Takes over `folder`, which is empty, and removes it in the end."""
         super().__init__(lifetime_seconds=lifetime_seconds, workdir=workdir)
         self._folder = folder
+        self._log = folder / "log"
+        self._bubblewrap = bubblewrap
+        self._env = builder.env()
+        self._share_network = options.network == "public"
         self._on_end = on_end
         self._end_lock = threading.Lock()
         self._removed = False
         expired = f"it reached its lifetime of {lifetime_seconds:g} s"
         self._timer = threading.Timer(min(lifetime_seconds, threading.TIMEOUT_MAX), self.end, [expired])
         self._timer.daemon = True
-        log = folder / "log"
+        self._commands = ChannelPool(self._open_channel)
+        self._control_lock = threading.Lock()
+        self._control: PipeTransport | None = None
         try:
-            (folder / "labels.json").write_text(json.dumps(dict(options.labels)), "utf-8")
-            rootfs = builder.build(folder, content, options.network, overlays=bubblewrap.overlays)
-            argv = [SHELL, f"{LIB_DIR}/supervisor.sh", IO_DIR, SCRATCH_DIR, workdir]
-            if builder.tools_proven:
-                argv.append("trusted")
-            share_network = options.network == "public"
-            self._started = bubblewrap.start(rootfs, argv, builder.env(), log, share_network=share_network)
-        except BaseException:
-            remove_tree(folder)
-            raise
-        self._supervisor = _Supervisor(self._started.process, folder / "io")
-        pool = self._commands = ChannelPool(self._open_channel)
-        self._timer.start()
-        try:
-            self._supervisor.wait_until_ready()
-            pool.open_one()
+            self._rootfs = builder.build(folder, content, options.network, overlays=bubblewrap.overlays)
+            stdin, into = os.pipe()
+            out_of, stdout = os.pipe()
+            self._control = PipeTransport(into, out_of)
+            log_fd = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            trusted = ["trusted"] if builder.tools_proven else []
+            words = ["serve", IO_DIR, SCRATCH_DIR, workdir, *trusted]
+            self._start(words, (stdin, stdout, log_fd))
+            self._timer.start()
+            self._commands.open_one()
             builder.tools_proven = True
         except BaseException as error:
-            reason = last_line(log)
+            reason = last_line(self._log)
             self.terminate()
-            if isinstance(error, SandboxDead):
-                raise SandboxError(f"the sandbox did not start: {reason or error}") from error
+            if isinstance(error, SandboxError):
+                raise SandboxError(f"{NOT_STARTED}{reason or error}") from error
             raise
 
     def open_stream(self, argv: Sequence[str]) -> Stream:
+        mark = secrets.token_hex(8)
         with self._alive():
-            return self._supervisor.open_stream(argv)
+            write_fd, read_fd = self._open("stream", mark, *argv)
+        stdin, stdout = os.fdopen(write_fd, "wb", buffering=0), os.fdopen(read_fd, "rb")
+        return CommandStream(stdin, stdout, lambda: self._end_stream(mark))
 
     def end(self, reason: str) -> None:
         """Kill everything in it, then remove its files. Calling it again does nothing."""
         with self._end_lock:
             self._end_reason = self._end_reason or reason
-            self._started.kill()
             if self._removed:
                 return
             self._removed = True
             self._timer.cancel()
-            self._started.wait()
-            self._commands.close()
-            self._supervisor.close()
+            self._stop()
             for work in self._folder.glob("*-work/work"):
                 work.chmod(0o700)  # an overlay leaves it closed even to its owner
             remove_tree(self._folder)
         self._on_end(self)
 
+    def _start(self, words: list[str], stdio: tuple[int, int, int]) -> SandboxProcess:
+        """Start its process 1, with these descriptors, which are closed here."""
+        try:
+            limits = self._bubblewrap.limits
+            numbers = [str(limits.processes), str(limits.disk_bytes // 1024)]
+            argv = [SHELL, f"{LIB_DIR}/supervisor.sh", *numbers, *words]
+            self._started = self._bubblewrap.start(
+                self._rootfs, argv, self._env, stdio, share_network=self._share_network
+            )
+        finally:
+            for fd in stdio:
+                os.close(fd)
+        record_process(self._folder, self._started.init_pid)
+        return self._started
+
+    def _stop(self) -> None:
+        """End all its processes; its files stay."""
+        if hasattr(self, "_started"):
+            self._started.kill()
+            self._started.wait()
+        self._commands.close()
+        with self._control_lock:
+            control, self._control = self._control, None
+        if control is not None:
+            control.close()
+
     def _open_channel(self) -> Channel:
         self._check_alive()
-        return self._supervisor.open_channel()
-
-
-class _Supervisor:
-    """The connection to the first process of a sandbox (`supervisor.sh`), which opens channels and streams.
-
-    Each has a pair of named pipes in a folder that the sandbox sees read-only, so that nothing inside can put something
-    else in their place for the harness to open. Threads take turns.
-    """
-
-    def __init__(self, process: subprocess.Popen[bytes], io_dir: Path) -> None:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        self._transport = PipeTransport(os.dup(process.stdin.fileno()), os.dup(process.stdout.fileno()))
-        process.stdin.close()
-        process.stdout.close()
-        self._io_dir = io_dir
-        self._lock = threading.Lock()
-        self._buffer = b""
-        self._count = 0
-        self._closed = False
-
-    def wait_until_ready(self) -> None:
-        with self._lock:
-            line = self._line(time.monotonic() + _ANSWER_SECONDS)
-        if line != _READY:
-            raise SandboxError("the sandbox began with something else than expected")
-
-    def open_channel(self) -> Channel:
-        write_fd, read_fd, _ = self._open("channel", [])
-        channel = Channel(PipeTransport(write_fd, read_fd))
+        channel = Channel(PipeTransport(*self._open("channel")))
         channel.handshake()
         return channel
 
-    def open_stream(self, argv: Sequence[str]) -> CommandStream:
-        mark = secrets.token_hex(8)
-        write_fd, read_fd, group = self._open("stream", [mark.encode(), *map(as_bytes, argv)])
-        os.set_blocking(read_fd, True)
-        stdin, stdout = os.fdopen(write_fd, "wb", buffering=0), os.fdopen(read_fd, "rb")
-        return CommandStream(stdin, stdout, lambda: self._kill(mark, group))
-
-    def _kill(self, mark: str, group: str) -> None:
-        # With the sandbox its commands have ended.
-        with self._lock, contextlib.suppress(SandboxError):
-            self._ask([b"kill", mark.encode(), group.encode()])
-
-    def close(self) -> None:
-        with self._lock:
-            self._closed = True
-            self._transport.close()
-
-    def _open(self, kind: str, words: list[bytes]) -> tuple[int, int, str]:
-        """Our ends of a new pair of pipes, and the process group at the other ends."""
-        with self._lock:
-            self._count += 1
-            into, out_of = (self._io_dir / f"{self._count}.{name}" for name in ("in", "out"))
-            held: list[int] = []
-            try:
-                os.mkfifo(into, 0o600)
-                os.mkfifo(out_of, 0o600)
-                # Opened for both, so that neither side waits for the other; let go of below, for EPIPE's sake.
-                held.append(os.open(into, os.O_RDWR | os.O_CLOEXEC))
-                read_fd = os.open(out_of, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-                held.append(read_fd)
-                answer = self._ask([kind.encode(), b"%d" % self._count, *words])
-                write_fd = os.open(into, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-                os.set_blocking(write_fd, True)
-                held.remove(read_fd)
-                return write_fd, read_fd, answer
-            finally:
-                for fd in held:
-                    os.close(fd)
-                into.unlink(missing_ok=True)
-                out_of.unlink(missing_ok=True)
-
-    def _ask(self, words: list[bytes]) -> str:
-        deadline = time.monotonic() + _ANSWER_SECONDS
-        if self._closed:
-            raise SandboxDead("the sandbox has ended")
+    def _open(self, kind: str, *words: str) -> tuple[int, int]:
+        """Have a channel or a stream started; our ends of its pipes."""
+        number = str(next(self._numbers))
+        into, out_of = (self._folder / "io" / f"{number}.{name}" for name in ("in", "out"))
+        held: list[int] = []
         try:
-            self._transport.send(b" ".join(map(quote, words)) + b"\n", deadline)
-        except OSError as error:
-            raise SandboxDead("the sandbox has ended") from error
-        status, _, rest = self._line(deadline).decode("ascii", "replace").partition(" ")
-        if status != "ok":
-            raise SandboxError(f"the sandbox could not open a {words[0].decode()}")
-        return rest
+            os.mkfifo(into, 0o600)
+            os.mkfifo(out_of, 0o600)
+            # Opened for both, so that neither side waits for the other; let go of below, for EPIPE's sake.
+            held.append(os.open(into, os.O_RDWR | os.O_CLOEXEC))
+            read_fd = os.open(out_of, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            held.append(read_fd)
+            self._ask([kind, number, *words])
+            write_fd = os.open(into, os.O_WRONLY | os.O_CLOEXEC)
+            os.set_blocking(read_fd, True)
+            held.remove(read_fd)
+            return write_fd, read_fd
+        finally:
+            for fd in held:
+                os.close(fd)
+            into.unlink(missing_ok=True)
+            out_of.unlink(missing_ok=True)
 
-    def _line(self, deadline: float) -> bytes:
-        while b"\n" not in self._buffer:
-            try:
-                data = self._transport.receive(deadline)
-            except OSError as error:
-                raise SandboxDead("the sandbox does not answer") from error
-            if not data or len(self._buffer) > 1000:
+    def _ask(self, words: list[str]) -> None:
+        """Send a request to process 1, for one thread at a time."""
+        deadline = time.monotonic() + _OPEN_SECONDS
+        answer = b""
+        with self._control_lock:
+            if self._control is None:
                 raise SandboxDead("the sandbox has ended")
-            self._buffer += data
-        line, _, self._buffer = self._buffer.partition(b"\n")
-        return line
+            try:
+                self._control.send(b" ".join(quote(as_bytes(word)) for word in words) + b"\n", deadline)
+                while not answer.endswith(b"\n") and (data := self._control.receive(deadline)):
+                    answer += data
+            except OSError as error:
+                raise SandboxDead(f"the sandbox does not answer: {error}") from error
+        if answer != b"ok\n":
+            raise SandboxDead("the sandbox has ended")
+
+    def _run_last(self, command: Command) -> CommandResult:
+        """By starting the sandbox again, on the same files and with nothing in it but the command."""
+        begun = time.monotonic()
+        deadline = begun + command.timeout_seconds
+        env = ["env", "--", *(f"{name}={value}" for name, value in command.env.items())]
+        words = ["last", command.cwd, *(env if command.env else []), *command.argv]
+        with self._end_lock:
+            self._check_alive()
+            self._stop()
+            stdin = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+            (out_fd, stdout), (err_fd, stderr) = os.pipe(), os.pipe()
+            started = self._start(words, (stdin, stdout, stderr))
+        out, err = CappedOutput(command.output_limit), CappedOutput(command.output_limit)
+        outputs = {out_fd: out, err_fd: err}
+        try:
+            in_time = _read_until(outputs, deadline) and started.has_ended(deadline - time.monotonic())
+            if not in_time:
+                started.kill()
+                _read_until(outputs, time.monotonic() + _DYING_SECONDS)
+            code = started.wait()
+        finally:
+            os.close(out_fd)
+            os.close(err_fd)
+        self._check_alive()
+        if code is None:
+            self._end_reason = "bubblewrap was killed"
+            raise self.death()
+        code = code if in_time else TIMEOUT_EXIT_CODE
+        seconds = time.monotonic() - begun
+        return CommandResult(code, out.taken(), err.taken(), out.cut, err.cut, not in_time, seconds)
+
+    def _was_silenced(self) -> bool:
+        try:
+            channel = self._open_channel()
+            stopped = channel.run(Command(["bash", "-c", _FIND_STOPPED], _OPEN_SECONDS, "/"))
+            channel.close()
+        except InfraError:
+            return False
+        return stopped.returncode == 0
+
+    def _find_reason(self) -> str:
+        """That process 1 does not answer is the doing of whoever works in it, unless proven to be another's."""
+        if self._started.has_ended(_DYING_SECONDS) and self._started.wait() is None:
+            return "bubblewrap was killed"
+        self._destroyed = True
+        return last_line(self._log) or "its processes were killed"
+
+
+def _read_until(outputs: dict[int, CappedOutput], deadline: float) -> bool:
+    """Take what comes from these files; False if they have not ended at the deadline."""
+    poller = select.poll()
+    for fd in outputs:
+        poller.register(fd, select.POLLIN)
+    still_open = len(outputs)
+    while still_open:
+        left_seconds = deadline - time.monotonic()
+        if left_seconds <= 0:
+            return False
+        for fd, _ in poller.poll(min(left_seconds, _LONGEST_POLL_SECONDS) * 1000):
+            data = os.read(fd, _READ_BYTES)
+            outputs[fd].add(data)
+            if not data:
+                poller.unregister(fd)
+                still_open -= 1
+    return True

@@ -1,58 +1,60 @@
-# The first process of a local sandbox: opens channels and streams for the harness, which talks to it over its stdin
-# and stdout.
-# Usage: supervisor.sh IO_DIR SCRATCH_DIR WORKDIR [trusted]
+# Process 1 of a local sandbox. Usage: supervisor.sh PROCESSES FILE_KIB MODE …
 #
-# channel N            a new channel on the named pipes IO_DIR/N.in and IO_DIR/N.out
-# stream N MARK ARGV   a command with these pipes as its stdin and stdout; answers its process group
-# kill MARK PGID       ends what a stream left
+# last WORKDIR ARGV
+#   runs the last command, which is judged, and ends with its exit code
+# serve IO_DIR SCRATCH_DIR WORKDIR [trusted]
+#   starts channels and streams for the harness; reads requests from stdin and answers each with `ok`:
+#   channel N            a channel on the named pipes IO_DIR/N.in and IO_DIR/N.out
+#   stream N MARK ARGV   a command with these pipes as its stdin and stdout
+#
+# As process 1 it cannot be killed from inside, and as its program may not be read nothing inside can trace it, write to
+# its memory or open what it has open.
+
+# Hard limits: what control groups cannot enforce here.
+ulimit -u "$1"
+ulimit -f "$2"
+ulimit -c 0
+mode=$3
+shift 3
+
+if [[ $mode == last ]]; then
+  cd -- "$1" || exit 126
+  shift
+  unset OLDPWD
+  exec 3>&2 2>/dev/null # what bash says about a command that was killed is not part of its output
+  "$@" 2>&3 3>&-
+  exit
+fi
+
 COOPERBENCH_CHANNEL=library
 . "${BASH_SOURCE[0]%/*}/channel.sh"
+unset COOPERBENCH_CHANNEL
 exec 2>/dev/null
 io=$1 scratch=$2 workdir=$3 trusted=${4-}
-unset COOPERBENCH_CHANNEL
-
-# Soft limits: enough for any build, little enough that a runaway process is noticed before the machine is full.
-ulimit -S -u 16384
-ulimit -S -f $((32 * 1024 * 1024)) # KiB
-ulimit -c 0
-
 mkdir -p -- "$scratch" "$workdir"
 cd -- "$workdir" || cd /
-exec {cb_never}<> <(:)
-echo "cooperbench-supervisor ready"
-
-open_pipes() { exec {from}<"$io/$1.in" {to}>"$io/$1.out"; }
 
 # Job control gives each child a process group of its own and leaves SIGINT as it is.
 set -m
 while IFS= read -r line; do
   eval "words=($line)" # the host quotes every word
   number=${words[1]}
-  case ${words[0]} in
-    channel)
-      open_pipes "$number"
-      (set +m; exec <&"$from" >&"$to"; exec {from}<&- {to}>&-; cb_serve "$scratch/$number" "$trusted"; rm -rf -- "${scratch:?}/$number") &
-      ;;
-    stream)
-      open_pipes "$number"
-      (
-        set +m
-        exec <&"$from" >&"$to"
-        exec {from}<&- {to}>&- {cb_never}<&-
-        set -- "${words[@]:3}"
-        if [[ $cb_had_lc_all ]]; then LC_ALL=$cb_lc_all; else unset LC_ALL; fi
-        export COOPERBENCH_COMMAND="${words[2]}"
-        unset OLDPWD
-        exec -- "$@"
-      ) &
-      ;;
-    kill)
-      cb_kill_marked "$number" "${words[2]}"
-      echo ok
-      continue
-      ;;
-  esac
-  echo "ok $!"
+  exec {from}<"$io/$number.in" {to}>"$io/$number.out"
+  (
+    set +m
+    exec <&"$from" >&"$to" {from}<&- {to}>&-
+    if [[ ${words[0]} == channel ]]; then
+      cb_serve "$scratch/$number" "$trusted"
+      rm -rf -- "${scratch:?}/$number"
+    else
+      set -- "${words[@]:3}"
+      if [[ $cb_had_lc_all ]]; then LC_ALL=$cb_lc_all; else unset LC_ALL; fi
+      export COOPERBENCH_COMMAND="${words[2]}"
+      unset OLDPWD
+      exec -- "$@"
+    fi
+  ) &
+  echo ok
   disown $!
   exec {from}<&- {to}>&-
 done
