@@ -8,7 +8,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from cooperbench.backends.docker.faults import faults
+from cooperbench.backends.docker.engine import faults
 from cooperbench.dataset.images import image_name
 from cooperbench.errors import CooperBenchError, InfraError, UserError
 from cooperbench.text import plural, printable

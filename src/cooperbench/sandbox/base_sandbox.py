@@ -76,7 +76,8 @@ class BaseSandbox(ABC):
     ) -> CommandResult:
         """The sandbox's last command, which is judged: the host itself sees its output and its exit code.
 
-        Nothing of the harness is left inside that it could reach. Afterwards the sandbox can only be ended.
+        Nothing of the harness is left inside that it could reach. Afterwards the sandbox can only be ended. Exit code
+        137 may mean that the sandbox was killed from outside, which is then an error.
         """
         self._check_alive()
         command = Command(argv, timeout_seconds, self._path(""), env or {}, b"", output_limit)
@@ -119,6 +120,10 @@ class BaseSandbox(ABC):
         """Why it is not running; empty if it is, or if nobody knows. Streams may end before its state says so."""
         return ""
 
+    def _is_running(self) -> bool:
+        """Does its backend say that everything outside is in order? Then it is silent because of what ran in it."""
+        return False
+
     def _find_end(self) -> bool:
         """Has it ended? Finds out the reason."""
         if not self._end_reason:
@@ -151,8 +156,11 @@ class BaseSandbox(ABC):
         self._check_alive()
         try:
             yield
-        except SandboxTimeout:
+        except SandboxTimeout as error:
+            self._destroyed = self._is_running()
             self.end("it did not answer")
+            if self._destroyed:
+                raise self.death() from error
             raise
         except InfraError as error:
             if not self._has_ended(error):

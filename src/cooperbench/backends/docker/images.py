@@ -19,12 +19,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cooperbench.backends.docker.containers import CONTAINER_LABELS
-from cooperbench.backends.docker.faults import (
-    UNREACHABLE,
-    NotThere,
-    build_failed,
-    lacks_tool,
-)
+from cooperbench.backends.docker.engine import NotThere, translated
+from cooperbench.backends.docker.sandbox import lacks_tool
 from cooperbench.dataset.discovery import demo_dir
 from cooperbench.dataset.images import (
     DEFAULT_TEMPLATE,
@@ -65,6 +61,10 @@ _FORMAT = 2
 _HIDDEN = re.compile(r"feature[0-9]+|combined\.patch")
 """Never part of a build: no image may hold what agents must not see."""
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy", "all_proxy", "ftp_proxy")
+_UNREACHABLE = (
+    "no such host|dial tcp|lookup .*|i/o timeout|connection refused|network is unreachable|context deadline"
+)
+_FROM = re.compile(r"^[ \t]*FROM[ \t]+(?:--\S+[ \t]+)*(\S+)", re.IGNORECASE | re.MULTILINE)
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _BUILD_SECONDS = 2 * 3600
 
@@ -126,10 +126,9 @@ class ImageStore:
         )
 
     def _find_made(self, name: str) -> EngineImage:
-        found = self.find(name)
-        if found is None:
-            raise InfraError(f"the image {name} is not there, although it was just pulled or made")
-        return found
+        if found := self.find(name):
+            return found
+        raise InfraError(f"the image {name} is not there, although it was just pulled or made")
 
     def get(self, name: str) -> EngineImage:
         """An image for a sandbox: the same for the whole session, pulled if it is not there."""
@@ -137,9 +136,10 @@ class ImageStore:
             known = self._known.get(name)
         if known is not None:
             return known
-        found = self.find(name) if self._settings.pull != "always" or _is_id(name) else None
+        is_id = name.startswith("sha256:")
+        found = self.find(name) if self._settings.pull != "always" or is_id else None
         if found is None:
-            if self._settings.pull == "never" or _is_id(name):
+            if self._settings.pull == "never" or is_id:
                 raise UserError(f"there is no image {name}; get it: {self._engine.client} pull {name}")
             try:
                 self.pull(name)
@@ -223,7 +223,7 @@ class ImageStore:
                 for event in self._engine.api.pull(full, stream=True, decode=True):
                     last = event if "error" in event else last
         except InfraError as error:
-            if re.search(UNREACHABLE, str(error)):
+            if re.search(_UNREACHABLE, str(error)):
                 self._unreachable = "the registry cannot be reached"
             raise
         if last:
@@ -238,7 +238,6 @@ class ImageStore:
         return self._engine.changing_images(lambda: self._build(task, name))
 
     def _build(self, task: Task, name: str) -> EngineImage:
-        labels = {CONTEXT: self.context_key(task), TASK: task.label}
         lines: list[str] = []
         problem = ""
         with self._engine.faults(f"building {name}"):
@@ -250,7 +249,7 @@ class ImageStore:
                 forcerm=True,
                 decode=True,
                 timeout=_BUILD_SECONDS,
-                labels=labels,
+                labels={CONTEXT: self.context_key(task), TASK: task.label},
                 buildargs={**_proxies(), **self._settings.build_args},
                 # Without a bridge the engine has no network to build in but the host's.
                 network_mode=None if self._engine.podman or self._has_bridge() else "host",
@@ -259,8 +258,24 @@ class ImageStore:
                 problem = problem or str(event.get("error") or "")
                 lines += str(event.get("stream") or "").splitlines()
         if problem:
-            raise build_failed(task, name, problem, lines, self._engine.client, self._settings.build_args)
+            raise self._build_failed(task, name, problem, lines)
         return self._find_made(name)
+
+    def _build_failed(self, task: Task, name: str, problem: str, lines: list[str]) -> UserError:
+        """What the engine said, and the last words of the build."""
+        client = self._engine.client
+        error = translated(RuntimeError(problem), f"{task.label}: building {name} failed", client)
+        if isinstance(error, UserError):
+            return error
+        if re.search(_UNREACHABLE, problem):
+            bases = ", ".join(_FROM.findall(task.dockerfile.read_text("utf-8", "replace")))
+            return UserError(
+                f"{error}; if no registry can be reached, {client} pull or {client} load what its Dockerfile starts"
+                f" from ({printable(bases)}); what is an argument there can be set: COOPERBENCH_BUILD_ARGS=NAME=…"
+            )
+        said = [line for line in lines if line.strip() and not line.startswith("Removing intermediate")]
+        last = f" after: {printable(said[-1].strip())[:200]}" if said else ""
+        return UserError(f"{error}{last} (see it with: {client} build {task.path})")
 
     def without_history(
         self, task: Task, source: EngineImage, make_sandbox: MakeSandbox, say: Say
@@ -308,18 +323,15 @@ class ImageStore:
             for kind in (PREPARED, INSTALLS, CONTEXT) if built else (PREPARED, INSTALLS):
                 for image in everything:
                     labels = image.get("Labels") or {}
-                    if labels.get(kind) and (tasks is None or labels.get(TASK) in tasks):
-                        self._remove(image, removed)
+                    if not labels.get(kind) or (tasks is not None and labels.get(TASK) not in tasks):
+                        continue
+                    for name in _tags(image) or [image["Id"]]:
+                        with suppress(NotThere), self._engine.faults(f"removing {name}"):
+                            self._engine.api.remove_image(name, force=True)
+                            removed.append(name)
 
         self._engine.changing_images(remove)
         return removed
-
-    def _remove(self, image: dict[str, Any], removed: list[str]) -> None:
-        names = _tags(image) or [image["Id"]]
-        for name in names:
-            with suppress(NotThere), self._engine.faults(f"removing {name}"):
-                self._engine.api.remove_image(name, force=True)
-                removed.append(name)
 
     def layers_with_installs(self, task: Task) -> list[str]:
         """The images with what the task's runner installs."""
@@ -340,8 +352,7 @@ class ImageStore:
         return hashlib.sha256(_context(task).getvalue()).hexdigest()[:32]
 
     def _has_bridge(self) -> bool:
-        names = {network["Name"] for network in self._engine.api.networks(names=["bridge"])}
-        return "bridge" in names
+        return any(found["Name"] == "bridge" for found in self._engine.api.networks(names=["bridge"]))
 
 
 def prepared_name(task: Task, source: EngineImage) -> str:
@@ -377,10 +388,6 @@ def _changes(task: Task, source: EngineImage, kind: str) -> list[str]:
 
 def _tags(image: dict[str, Any]) -> list[str]:
     return [name for name in image.get("RepoTags") or [] if name != "<none>:<none>"]
-
-
-def _is_id(name: str) -> bool:
-    return name.startswith("sha256:")
 
 
 def _is_demo(task: Task) -> bool:
