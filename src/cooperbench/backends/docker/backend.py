@@ -15,15 +15,14 @@ from cooperbench.backends.docker.containers import (
     check_mounts,
     container_labels,
     create_container,
-    make_folders,
     remove_leftovers,
     remove_session,
 )
-from cooperbench.backends.docker.engine import Engine, NotThere, connect
+from cooperbench.backends.docker.engine import Engine, connect
 from cooperbench.backends.docker.images import INSTALLS, ImageStore, installs_name, say_nothing
 from cooperbench.backends.docker.sandbox import ContainerStream, DockerSandbox, first_command
 from cooperbench.backends.docker.settings import DockerSettings, read_settings
-from cooperbench.errors import CooperBenchError, UserError
+from cooperbench.errors import CooperBenchError
 from cooperbench.models import Image
 from cooperbench.sandbox.base_sandbox import OpenSandboxes
 from cooperbench.sandbox.contract import Capabilities, SandboxOptions, check_network
@@ -33,7 +32,6 @@ from cooperbench.temporary import remove_abandoned
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from contextlib import AbstractContextManager
 
     from cooperbench.backends.docker.containers import Attachment
     from cooperbench.backends.docker.images import Say
@@ -102,7 +100,8 @@ class DockerBackend:
 
     def prepare(self, task: Task, say: Say = say_nothing) -> Image:
         """Find, pull or build the task's image, and make the one without history from it."""
-        with self._alone_with(task):
+        # While one process or thread makes an image of a task ready, others wait for it.
+        with locked(lock_path(self._cache_dir / "docker", f"{self.engine.where} {task.label}")):
             found = self.images.provide(task, say)
             self.images.remember(found)
             agents = self.images.without_history(task, found, self._make, say)
@@ -149,10 +148,6 @@ class DockerBackend:
                 remove_session(engine, session)
             engine.close()
 
-    def _alone_with(self, task: Task) -> AbstractContextManager[None]:
-        """While one process or thread makes an image of a task ready, others wait for it."""
-        return locked(lock_path(self._cache_dir / "docker", f"{self.engine.where} {task.label}"))
-
     def _make(
         self,
         image: str,
@@ -180,7 +175,6 @@ class DockerBackend:
                     labels=container_labels(self._session, options, timeout),
                     volumes=options.left_out,
                 )
-                make_folders(engine, name, found)
                 stream = ContainerStream(engine.attach(name))
                 engine.api.start(name)
             sandbox = DockerSandbox(
@@ -193,18 +187,13 @@ class DockerBackend:
                 memory_bytes=self.settings.memory_bytes,
                 on_end=self._open.discard,
             )
-        except BaseException as error:
+        except BaseException:
             # By its name: when a request was interrupted, nobody knows what has become of it.
             with contextlib.suppress(CooperBenchError):
                 engine.remove_container(name)
             if stream is not None:
                 stream.close()
-            if not isinstance(error, NotThere):
-                raise
-            self.images.forget(image)
-            raise UserError(
-                f"the image {image} is no longer there ({error}); prepare the task again"
-            ) from error
+            raise
         self._proven.add(found.image_id)
         self._open.add(sandbox)
         return sandbox

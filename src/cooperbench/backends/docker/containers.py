@@ -33,7 +33,7 @@ EXPIRES = "cooperbench.expires"
 CONTAINER_LABELS = (OWNER, SESSION, PURPOSE, EXPIRES)
 _LABEL_NAME = re.compile(r"[a-z0-9_.-]+", re.IGNORECASE)
 
-_KEPT_CAPABILITIES = (
+_KEPT_CAPABILITIES = [
     "CHOWN",
     "DAC_OVERRIDE",
     "FOWNER",
@@ -42,7 +42,7 @@ _KEPT_CAPABILITIES = (
     "NET_BIND_SERVICE",
     "SETGID",
     "SETUID",
-)
+]
 """Package managers change owners, modes and users; test suites kill and bind. Gone are making devices, raw sockets,
 changing the root, and writing to the audit log, which engines grant by default."""
 SCRATCH_DIR = "/cooperbench/scratch"
@@ -86,7 +86,7 @@ def create_container(
         # The supervisor is process 1: nothing inside can kill it.
         "Init": False,
         "CapDrop": ["ALL"],
-        "CapAdd": list(_KEPT_CAPABILITIES),
+        "CapAdd": _KEPT_CAPABILITIES,
         "SecurityOpt": ["no-new-privileges"],
         # The output of a channel is no log, and would be kept on disk.
         "LogConfig": {"Type": "none"},
@@ -120,12 +120,12 @@ def create_container(
         "HostConfig": host_config,
     }
     engine.api.create_container_from_config(config, name)
+    if image.user.partition(":")[0] not in ("", "0", "root"):
+        _make_folders(engine, name)
 
 
-def make_folders(engine: Engine, container: str, image: EngineImage) -> None:
+def _make_folders(engine: Engine, container: str) -> None:
     """Where the image's user is not root, the supervisor could not make the folders that it needs."""
-    if image.user.partition(":")[0] in ("", "0", "root"):
-        return
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
         for path in ("cooperbench", "cooperbench/bin", "patches"):
@@ -189,13 +189,8 @@ class Networks:
     def create(self, options: dict[str, str]) -> str:
         """A bridge with options of its driver; its name."""
         name = f"cooperbench-{self._session}-{secrets.token_hex(4)}"
-        request: dict[str, Any] = {
-            "driver": "bridge",
-            "options": options,
-            "labels": _ownership(self._session),
-        }
         with self._engine.faults("making a network for sandboxes"):
-            self._engine.api.create_network(name, **request)
+            self._engine.api.create_network(name, "bridge", options, labels=_ownership(self._session))
         return name
 
 

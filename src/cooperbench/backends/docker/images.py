@@ -13,7 +13,6 @@ import json
 import os
 import re
 import tarfile
-import threading
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -35,8 +34,7 @@ from cooperbench.sandbox.contract import SandboxOptions
 from cooperbench.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+    from collections.abc import Callable
 
     from cooperbench.backends.docker.engine import Engine
     from cooperbench.backends.docker.sandbox import DockerSandbox
@@ -81,8 +79,8 @@ class EngineImage:
     """The PATH that it sets."""
     user: str
     workdir: str
-    command: tuple[str, ...] | None
-    entrypoint: tuple[str, ...] | None
+    command: tuple[str, ...]
+    entrypoint: tuple[str, ...]
     labels: dict[str, str]
 
 
@@ -96,8 +94,8 @@ class ImageStore:
     def __init__(self, engine: Engine, settings: DockerSettings) -> None:
         self._engine = engine
         self._settings = settings
-        self._lock = threading.Lock()
         self._known: dict[str, EngineImage] = {}
+        """By name; sandboxes stick to this content, whatever the name comes to mean."""
         self._unreachable = ""
 
     def find(self, name: str) -> EngineImage | None:
@@ -120,8 +118,8 @@ class ImageStore:
             path=variables.get("PATH") or _DEFAULT_PATH,
             user=str(config.get("User") or ""),
             workdir=str(config.get("WorkingDir") or "/"),
-            command=None if config.get("Cmd") is None else tuple(config["Cmd"]),
-            entrypoint=None if config.get("Entrypoint") is None else tuple(config["Entrypoint"]),
+            command=tuple(config.get("Cmd") or ()),
+            entrypoint=tuple(config.get("Entrypoint") or ()),
             labels=dict(config.get("Labels") or {}),
         )
 
@@ -132,9 +130,7 @@ class ImageStore:
 
     def get(self, name: str) -> EngineImage:
         """An image for a sandbox: the same for the whole session, pulled if it is not there."""
-        with self._lock:
-            known = self._known.get(name)
-        if known is not None:
+        if known := self._known.get(name):
             return known
         is_id = name.startswith("sha256:")
         found = self.find(name) if self._settings.pull != "always" or is_id else None
@@ -153,13 +149,7 @@ class ImageStore:
         return found
 
     def remember(self, found: EngineImage) -> None:
-        """Stick to this content under this name, whatever the name comes to mean."""
-        with self._lock:
-            self._known[found.name] = found
-
-    def forget(self, name: str) -> None:
-        with self._lock:
-            self._known.pop(name, None)
+        self._known[found.name] = found
 
     def names_of(self, task: Task) -> list[str]:
         """What the task's image may be called: by the template that was set, else by both known ones."""
@@ -380,7 +370,7 @@ def _changes(task: Task, source: EngineImage, kind: str) -> list[str]:
         *(f"LABEL {name}={value}" for name, value in labels.items()),
         f"ENV PATH={source.path}",
         f"WORKDIR {source.workdir}",
-        f"ENTRYPOINT {json.dumps(source.entrypoint or [])}",
+        f"ENTRYPOINT {json.dumps(source.entrypoint)}",
         # An empty command would not replace the sandbox's.
         f"CMD {json.dumps(source.command or ['sh'])}",
     ]
@@ -392,10 +382,7 @@ def _tags(image: dict[str, Any]) -> list[str]:
 
 def _is_demo(task: Task) -> bool:
     """The demo's tasks are in no registry; whoever took their names there is not us."""
-    try:
-        return task.path.resolve().is_relative_to(demo_dir().resolve())
-    except UserError:
-        return False
+    return task.path.resolve().is_relative_to(demo_dir().resolve())
 
 
 def _has_registry(name: str) -> bool:
@@ -404,35 +391,24 @@ def _has_registry(name: str) -> bool:
 
 
 def _proxies() -> dict[str, str]:
-    names = [spelling for name in _PROXIES for spelling in (name, name.upper())]
-    return {name: os.environ[name] for name in names if name in os.environ}
+    return {name: value for name, value in os.environ.items() if name.lower() in _PROXIES}
 
 
 def _context(task: Task) -> io.BytesIO:
     """The task's folder without what is hidden, the same bytes for the same content."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as archive:
-        for path in _files(task.path):
-            entry = archive.gettarinfo(path, path.relative_to(task.path).as_posix())
-            entry.mtime = entry.uid = entry.gid = 0
-            entry.uname = entry.gname = ""
-            # As a checkout has them; what an installer made of the modes must not matter.
-            entry.mode = 0o755 if entry.isdir() or entry.mode & 0o111 else 0o644
-            if entry.isfile():
-                with path.open("rb") as content:
-                    archive.addfile(entry, content)
-            else:
-                archive.addfile(entry)
+        for path in sorted(task.path.rglob("*")):
+            name = path.relative_to(task.path)
+            if "__pycache__" not in name.parts and not _HIDDEN.fullmatch(name.parts[0]):
+                archive.add(path, name.as_posix(), recursive=False, filter=_as_in_a_checkout)
     packed.seek(0)
     return packed
 
 
-def _files(folder: Path, top: bool = True) -> Iterator[Path]:
-    for path in sorted(folder.iterdir()):
-        if path.name == "__pycache__" or (top and _HIDDEN.fullmatch(path.name)):
-            continue
-        if path.is_symlink() or path.is_file():
-            yield path
-        elif path.is_dir():
-            yield path
-            yield from _files(path, top=False)
+def _as_in_a_checkout(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+    """What an installer made of owners and modes must not matter."""
+    entry.mtime = entry.uid = entry.gid = 0
+    entry.uname = entry.gname = ""
+    entry.mode = 0o755 if entry.isdir() or entry.mode & 0o111 else 0o644
+    return entry
