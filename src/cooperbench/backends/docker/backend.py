@@ -32,6 +32,7 @@ from cooperbench.temporary import remove_abandoned
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
     from cooperbench.backends.docker.containers import Attachment
     from cooperbench.backends.docker.images import Say
@@ -100,8 +101,7 @@ class DockerBackend:
 
     def prepare(self, task: Task, say: Say = say_nothing) -> Image:
         """Find, pull or build the task's image, and make the one without history from it."""
-        # While one process or thread makes an image of a task ready, others wait for it.
-        with locked(lock_path(self._cache_dir / "docker", f"{self.engine.where} {task.label}")):
+        with self._alone_with(task):
             found = self.images.provide(task, say)
             self.images.remember(found)
             agents = self.images.without_history(task, found, self._make, say)
@@ -147,6 +147,10 @@ class DockerBackend:
             with contextlib.suppress(CooperBenchError):
                 remove_session(engine, session)
             engine.close()
+
+    def _alone_with(self, task: Task) -> AbstractContextManager[None]:
+        """While one process or thread makes an image of a task ready, others wait for it."""
+        return locked(lock_path(self._cache_dir / "docker", f"{self.engine.where} {task.label}"))
 
     def _make(
         self,
