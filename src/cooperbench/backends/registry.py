@@ -86,8 +86,6 @@ def _load_ours(name: str, dotted: str) -> Callable[..., EvalBackend]:
     try:
         return _resolve(dotted)
     except ModuleNotFoundError as error:
-        if error.name == dotted.partition(":")[0]:
-            raise UserError(f"the {name} backend is not part of this version; use --backend local") from error
         hint = f"pip install 'cooperbench[{name}]'; or use --backend local"
         raise UserError(f"the {name} backend needs {error.name}: {hint}") from error
 

@@ -190,7 +190,7 @@ def registry_template(registry: str | None) -> str:
 
 
 def _push(backend: DockerBackend, template: str, task: Task, say: Say) -> tuple[str, str]:
-    from cooperbench.backends.docker.faults import faults
+    from cooperbench.backends.docker.engine import faults
     from cooperbench.backends.gcp.engine import sign_in
 
     found = backend.images.present(task)

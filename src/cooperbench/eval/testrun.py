@@ -42,9 +42,17 @@ OFFLINE = {
 _NAME_ALL_TESTS = """
 export PYTEST_ADDOPTS="-rpfEsxX${PYTEST_ADDOPTS:+ $PYTEST_ADDOPTS}" NEXTEST_STATUS_LEVEL=pass
 if command -v go >/dev/null; then export GOFLAGS="$(go env GOFLAGS) -v"; fi
-exec bash "$0" "$@"
+[ ! -r "${BASH_ENV-}" ] || . "$BASH_ENV"
+(. "$0" "$@")
+code=$?
+exit $((code == 137 ? 1 : code))
 """
-"""Asks frameworks that can be asked by their environment to name every test, also those that pass."""
+"""Asks frameworks that can be asked by their environment to name every test, also those that pass; then the runner.
+
+The runner is sourced, not executed: bash reads it whole before it runs it, so that code under test that rewrites it
+changes nothing, and a bash that no other process may trace stays one. Such a bash does not read BASH_ENV by itself.
+A killed runner ends with 1, so that a backend can tell it from a sandbox that was killed from outside.
+"""
 _KILLED = 137
 _OUTPUT_LIMIT = 8_000_000
 

@@ -76,7 +76,8 @@ class BaseSandbox(ABC):
     ) -> CommandResult:
         """The sandbox's last command, which is judged: the host itself sees its output and its exit code.
 
-        Nothing of the harness is left inside that it could reach. Afterwards the sandbox can only be ended.
+        Nothing of the harness is left inside that it could reach. Afterwards the sandbox can only be ended. Exit code
+        137 may mean that the sandbox was killed from outside, which is then an error.
         """
         self._check_alive()
         command = Command(argv, timeout_seconds, self._path(""), env or {}, b"", output_limit)

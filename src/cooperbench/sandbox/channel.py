@@ -182,10 +182,13 @@ class Channel:
             raise SandboxError(f"{problem}: it is larger than {READ_FILE_LIMIT} bytes")
         return data
 
-    def leave(self) -> None:
-        """The other end ends by itself; what becomes of the sandbox is for whoever started it to say."""
+    def leave(self, script: bytes, path: str) -> None:
+        """The other end stores a script without NUL bytes and ends; whoever started it goes on with the script."""
+        if self._broken:
+            raise ChannelBroken(f"the channel into the sandbox is gone: {self._broken}")
         self._broken = "it was left"
-        self._transport.send(b"leave\n", time.monotonic() + _READ_SECONDS)
+        request = b"leave %b %b\n" % (quote(script), quote(as_bytes(path)))
+        self._transport.send(request, time.monotonic() + _READ_SECONDS)
 
     @property
     def usable(self) -> bool:
@@ -412,15 +415,6 @@ class CappedOutput:
         extra = max(len(self._tail) - self._half, 0)
         self.cut += extra
         del self._tail[:extra]
-
-
-def last_script(command: Command) -> bytes:
-    """For bash: becomes the command."""
-    lines = [b"cd -- %b || exit 126" % quote(as_bytes(command.cwd))]
-    lines += [b"export %b" % quote(as_bytes(f"{name}={value}")) for name, value in command.env.items()]
-    return b"\n".join(
-        [*lines, b"exec -- %b" % b" ".join(quote(as_bytes(word)) for word in command.argv), b""]
-    )
 
 
 def _show(data: bytes) -> str:

@@ -21,7 +21,6 @@ class TestContainers(SandboxConformance):
 
     @pytest.fixture(autouse=True)
     def _engine(self, docker: DockerBackend) -> None:
-        self.has_init = docker.engine.has_init
         # Those of the other engine ended with it.
         self.spare[:] = [sandbox for sandbox in self.spare if sandbox in docker._open._open]
 
@@ -30,9 +29,6 @@ class TestContainers(SandboxConformance):
         return lambda: docker.create_sandbox(base_image, timeout=900)
 
     def test_a_sandbox_whose_processes_were_all_killed(self, sandbox: RichSandbox) -> None:
-        if self.has_init:
-            super().test_a_sandbox_whose_processes_were_all_killed(sandbox)
-        else:
-            # The supervisor is process 1, which cannot be killed from inside: it goes on.
-            assert sandbox.run(["bash", "-c", "kill -9 -1"]).returncode == 137
-            assert sandbox.run(["echo", "alive"]).stdout == b"alive\n"
+        """The supervisor is process 1, which cannot be killed from inside: it goes on."""
+        assert sandbox.run(["bash", "-c", "kill -9 -1"]).returncode == 137
+        assert sandbox.run(["echo", "alive"]).stdout == b"alive\n"

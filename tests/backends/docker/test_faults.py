@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cooperbench.backends.docker import DockerBackend
-from cooperbench.backends.docker.engine import connect
-from cooperbench.backends.docker.faults import NotRunning, NotThere, cannot_connect, translated
+from cooperbench.backends.docker.engine import NotThere, cannot_connect, connect, translated
 from cooperbench.cli import main
 from cooperbench.errors import InfraError, UserError
 
@@ -136,7 +135,7 @@ def test_an_unknown_context(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("write /var/lib/docker: no space left on device", UserError, "docker system prune -a"),
         ("the --mount option requires BuildKit", UserError, "needs BuildKit"),
-        ("container abc is not running", NotRunning, "not running"),
+        ("container abc is not running", NotThere, "not running"),
         ("container abc does not exist in database: no such container", NotThere, "no such container"),
         ("something unheard of", InfraError, "something unheard of"),
     ],

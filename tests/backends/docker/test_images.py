@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -107,7 +106,7 @@ def test_an_image_without_a_tool_that_agents_need(
 ) -> None:
     task = write_buildable(tmp_path, DOCKERFILE + f"RUN rm {path}\n")
     name = docker.images.names_of(task)[0]
-    with pytest.raises(UserError, match=f"^the image {name} has no {tool}: add it to its Dockerfile"):
+    with pytest.raises(UserError, match=f"^the image {name} cannot be used: {tool} is missing; tasks need"):
         docker.prepare(task)
 
 
@@ -117,25 +116,17 @@ def test_a_build_that_fails_says_why(docker: DockerBackend, tmp_path: Path) -> N
         docker.prepare(task)
 
 
-@pytest.mark.parametrize(
-    ("lines", "image", "argument"),
-    [
-        ("FROM nowhere.invalid/python:3.11-slim\n", "nowhere.invalid/python:3.11-slim", None),
-        ("ARG BASE_IMAGE=x\nFROM --platform=linux/amd64 nowhere.invalid/a AS b\n", "nowhere.invalid/a", None),
-        ("ARG PYTHON='nowhere.invalid/py:1'\nFROM ${PYTHON}\n", "nowhere.invalid/py:1", "PYTHON"),
-        ("ARG V=1\nfrom nowhere.invalid/py:$V\nARG BASE_IMAGE\n", "nowhere.invalid/py:1", "V"),
-    ],
-)
-def test_a_base_image_that_is_not_there(
-    docker: DockerBackend, tmp_path: Path, lines: str, image: str, argument: str | None
-) -> None:
-    with pytest.raises(UserError, match="no registry can be reached") as caught:
+def test_a_base_image_that_is_not_there(docker: DockerBackend, tmp_path: Path) -> None:
+    lines = "ARG PYTHON=nowhere.invalid/py:1\nFROM --platform=linux/amd64 ${PYTHON} AS b\nFROM nowhere.invalid/a\n"
+    with pytest.raises(UserError, match="if no registry can be reached") as caught:
         docker.prepare(write_buildable(tmp_path, lines))
     said, client = str(caught.value), docker.engine.client
-    assert f"its base image {image} is not there" in said
-    assert f"; get it: {client} pull {image}, or import one under that name ({client} load" in said
-    named = re.findall(r"COOPERBENCH_BUILD_ARGS=(\w+)=", said)
-    assert named == ([argument] if argument else [])
+    assert (
+        f"{client} pull or {client} load what its Dockerfile starts from (${{PYTHON}}, nowhere.invalid/a)"
+        in said
+    )
+    assert "COOPERBENCH_BUILD_ARGS=NAME=" in said
+    assert "\n" not in said
 
 
 def test_no_image_and_no_dockerfile(docker: DockerBackend, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cooperbench.backends.docker import DockerBackend
-from cooperbench.backends.docker.containers import clean, remove_leftovers
+from cooperbench.backends.docker.containers import remove_leftovers
 from cooperbench.sandbox.ownership import this_owner
 from tests.backends.docker.killed_harness import COUNT
 
@@ -73,7 +73,7 @@ def test_what_a_killed_harness_left_is_removed_at_the_next_start(
 def test_the_command_clean_does_the_same(docker: DockerBackend, base_image: str) -> None:
     process, sandboxes = start_harness(base_image)
     end_harness(process, signal.SIGKILL)
-    clean()
+    DockerBackend.clean()
     assert not set(sandboxes) & names(docker.engine)
 
 

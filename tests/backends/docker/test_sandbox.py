@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
 
 from cooperbench.backends.docker import DockerBackend
-from cooperbench.errors import SandboxDead, UserError
+from cooperbench.errors import InfraError, SandboxDead, SandboxDestroyed, UserError
 from cooperbench.sandbox.contract import SandboxOptions
 from tests.backends.docker.conftest import build_image
 
@@ -16,6 +19,41 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cooperbench.backends.docker.sandbox import DockerSandbox
+
+
+class Relay:
+    """A socket through which an engine is reached, until it is closed."""
+
+    def __init__(self, target: str, path: Path) -> None:
+        self.path = path
+        self._target = target
+        self._open: list[socket.socket] = [socket.socket(socket.AF_UNIX)]
+        self._open[0].bind(str(path))
+        self._open[0].listen()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self.path.unlink()
+        for end in self._open:
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self._open[0].accept()
+                far = socket.socket(socket.AF_UNIX)
+                far.connect(self._target)
+                self._open += [near, far]
+                for ends in ((near, far), (far, near)):
+                    threading.Thread(target=self._copy, args=ends, daemon=True).start()
+
+    def _copy(self, source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
 
 
 @pytest.fixture
@@ -56,15 +94,70 @@ def test_a_command_that_kills_the_channel(sandbox: DockerSandbox) -> None:
 
 
 def test_a_container_that_somebody_kills(docker: DockerBackend, sandbox: DockerSandbox) -> None:
+    """Podman does not tell it from a lack of memory, and only what is proven is nobody's fault."""
     docker.engine.api.kill(sandbox.container)
-    with pytest.raises(SandboxDead, match="killed"):
+    with pytest.raises(SandboxDead, match="killed from outside") as caught:
         sandbox.run(["true"])
+    assert isinstance(caught.value, SandboxDestroyed) == docker.engine.podman
 
 
 def test_a_container_that_somebody_removes(docker: DockerBackend, sandbox: DockerSandbox) -> None:
     docker.engine.api.remove_container(sandbox.container, force=True)
-    with pytest.raises(SandboxDead, match="removed"):
+    with pytest.raises(SandboxDead, match="removed") as caught:
         sandbox.run(["true"])
+    assert not isinstance(caught.value, SandboxDestroyed)
+
+
+def test_an_engine_that_goes(
+    docker: DockerBackend, base_image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen from here: nobody answers any more, and all connections are closed."""
+    relay = Relay(docker.engine.where.removeprefix("unix://"), tmp_path / "engine.sock")
+    for name in ("DOCKER_HOST", "CONTAINER_HOST"):
+        monkeypatch.setenv(name, f"unix://{relay.path}")
+    backend = DockerBackend(cache_dir=docker._cache_dir)
+    try:
+        sandbox = backend.create_sandbox(base_image)
+        assert sandbox.run(["echo", "alive"]).stdout == b"alive\n"
+        relay.close()
+        with pytest.raises(InfraError, match="engine is gone") as caught:
+            sandbox.run(["true"])
+        assert not isinstance(caught.value, SandboxDestroyed)
+    finally:
+        backend.close()
+        docker.engine.remove_container(sandbox.container)
+
+
+@pytest.mark.parametrize(
+    "deed",
+    [
+        "rm -f /bin/bash /usr/bin/bash; kill -9 -1",
+        "kill -USR1 1; kill -9 -1",
+    ],
+)
+def test_a_sandbox_that_is_destroyed_from_inside(sandbox: DockerSandbox, deed: str) -> None:
+    with pytest.raises(SandboxDestroyed):
+        sandbox.run(["bash", "-c", deed])
+    with pytest.raises(SandboxDestroyed):
+        sandbox.run(["true"])
+
+
+def test_a_sandbox_that_is_made_silent_from_inside(sandbox: DockerSandbox, engine_kind: str) -> None:
+    if engine_kind != "docker":
+        pytest.skip("takes long, and is the same on both engines")
+    with pytest.raises(SandboxDestroyed, match="did not answer"):
+        sandbox.run(["sh", "-c", "kill -STOP -1"], timeout_seconds=1)
+
+
+def test_a_sandbox_whose_supervisor_dies_of_its_memory(docker: DockerBackend, base_image: str) -> None:
+    small = DockerBackend(memory="64m", cache_dir=docker._cache_dir)
+    try:
+        sandbox = small.create_sandbox(base_image)
+        script = "echo 1000 >/proc/1/oom_score_adj; head -c 400M /dev/zero | tail; sleep 30"
+        with pytest.raises(SandboxDestroyed, match="it ran out of its memory"):
+            sandbox.run(["bash", "-c", script])
+    finally:
+        small.close()
 
 
 def test_a_command_that_runs_out_of_memory(docker: DockerBackend, base_image: str) -> None:
@@ -205,7 +298,9 @@ def test_an_image_without_a_tool_is_refused_in_one_line(
     image = build_image(docker, tmp_path, f"no-{tool}", f"FROM {base_image}\nRUN rm {path}\n")
     with pytest.raises(UserError) as caught:
         docker.create_sandbox(image)
-    assert str(caught.value) == (f"the image {image} has no {tool}: add it to its Dockerfile, tasks need it")
+    assert str(caught.value).startswith(
+        f"the image {image} cannot be used: {tool} is missing; tasks need sh, bash"
+    )
     assert not docker._open._open
 
 

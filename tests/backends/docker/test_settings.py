@@ -39,7 +39,7 @@ def test_a_keyword_comes_before_a_variable_before_the_file(
 
 def test_zero_is_no_limit() -> None:
     settings = read_settings(cpus=0, memory="0", pids_limit=0)
-    assert (settings.cpus, settings.memory_bytes, settings.pids_limit) == (None, None, None)
+    assert (settings.cpus, settings.memory_bytes, settings.pids_limit) == (0, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_sizes(text: str, size: int) -> None:
         ({"pids_limit": "1.5"}, "pids_limit: '1.5'"),
         ({"pull": "sometimes"}, "there are: missing, always, never"),
         ({"build_args": "BASE"}, "not NAME=VALUE"),
-        ({"build_args": "'"}, "COOPERBENCH_BUILD_ARGS"),
+        ({"build_args": "'"}, "build_args: No closing quotation"),
         ({"colour": "red"}, "no setting 'colour'"),
         ({"mounts": ["/a"]}, "SOURCE:TARGET"),
         ({"mounts": ["/a:b"]}, "not an absolute path"),
@@ -78,7 +78,7 @@ def test_wrong_settings_get_one_line(given: dict[str, object], message: str) -> 
 def test_a_wrong_config_file(tmp_path: Path) -> None:
     (tmp_path / "cooperbench").mkdir()
     (tmp_path / "cooperbench/config.json").write_text('{"docker": {"color": 1}}')
-    with pytest.raises(UserError, match=r"config\.json: `docker` has no 'color'"):
+    with pytest.raises(UserError, match=r"config\.json: `docker` has no setting 'color'"):
         read_settings()
 
 

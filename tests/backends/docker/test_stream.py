@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cooperbench.backends.docker.stream import ContainerStream, Frame, Frames
+from cooperbench.backends.docker.sandbox import CHANNEL_ENDED, ContainerStream, Frame, Frames
 
 _frames = st.lists(st.tuples(st.sampled_from([1, 2]), st.binary(min_size=1, max_size=50)), max_size=10)
 
@@ -34,7 +34,7 @@ def test_frames_survive_any_cut(frames: list[tuple[int, bytes]], cuts: list[int]
 @pytest.fixture
 def ends() -> tuple[ContainerStream, socket.socket]:
     mine, other = socket.socketpair()
-    return ContainerStream(mine, b"the end"), other
+    return ContainerStream(mine), other
 
 
 def soon() -> float:
@@ -53,7 +53,7 @@ def test_stdout_and_stderr_are_apart(ends: tuple[ContainerStream, socket.socket]
 
 def test_a_mark_on_stderr_is_the_end_but_loses_nothing(ends: tuple[ContainerStream, socket.socket]) -> None:
     stream, other = ends
-    other.sendall(pack(2, b"the end") + pack(1, b"overtaken"))
+    other.sendall(pack(2, CHANNEL_ENDED) + pack(1, b"overtaken"))
     assert stream.receive(soon()) == b"overtaken"
     assert stream.receive(soon()) == b""
     stream.close()

@@ -13,19 +13,16 @@ from typing import TYPE_CHECKING, ClassVar
 from cooperbench.backends.docker.containers import (
     Networks,
     check_mounts,
-    clean,
     container_labels,
     create_container,
-    make_folders,
     remove_leftovers,
     remove_session,
 )
 from cooperbench.backends.docker.engine import Engine, connect
-from cooperbench.backends.docker.faults import NotThere
 from cooperbench.backends.docker.images import INSTALLS, ImageStore, installs_name, say_nothing
-from cooperbench.backends.docker.sandbox import DockerSandbox, first_command
+from cooperbench.backends.docker.sandbox import ContainerStream, DockerSandbox, first_command
 from cooperbench.backends.docker.settings import DockerSettings, read_settings
-from cooperbench.errors import CooperBenchError, UserError
+from cooperbench.errors import CooperBenchError
 from cooperbench.models import Image
 from cooperbench.sandbox.base_sandbox import OpenSandboxes
 from cooperbench.sandbox.contract import Capabilities, SandboxOptions, check_network
@@ -39,7 +36,6 @@ if TYPE_CHECKING:
 
     from cooperbench.backends.docker.containers import Attachment
     from cooperbench.backends.docker.images import Say
-    from cooperbench.backends.docker.stream import ContainerStream
     from cooperbench.models import Task
     from cooperbench.sandbox.contract import RichSandbox
 
@@ -137,8 +133,9 @@ class DockerBackend:
 
     @staticmethod
     def clean() -> list[str]:
-        """For `cooperbench clean`."""
-        return clean()
+        """For `cooperbench clean`: connect, remove what dead processes left, tell the names."""
+        with contextlib.closing(connect(read_settings().executable)) as engine:
+            return remove_leftovers(engine)
 
     def close(self) -> None:
         """End what is still open, and let go of the engine. It is connected to again when used again."""
@@ -182,8 +179,7 @@ class DockerBackend:
                     labels=container_labels(self._session, options, timeout),
                     volumes=options.left_out,
                 )
-                make_folders(engine, name, found)
-                stream = engine.attach(name)
+                stream = ContainerStream(engine.attach(name))
                 engine.api.start(name)
             sandbox = DockerSandbox(
                 engine,
@@ -195,18 +191,13 @@ class DockerBackend:
                 memory_bytes=self.settings.memory_bytes,
                 on_end=self._open.discard,
             )
-        except BaseException as error:
+        except BaseException:
             # By its name: when a request was interrupted, nobody knows what has become of it.
             with contextlib.suppress(CooperBenchError):
                 engine.remove_container(name)
             if stream is not None:
                 stream.close()
-            if not isinstance(error, NotThere):
-                raise
-            self.images.forget(image)
-            raise UserError(
-                f"the image {image} is no longer there ({error}); prepare the task again"
-            ) from error
+            raise
         self._proven.add(found.image_id)
         self._open.add(sandbox)
         return sandbox

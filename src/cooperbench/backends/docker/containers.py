@@ -11,10 +11,11 @@ import secrets
 import tarfile
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cooperbench.errors import InfraError, SandboxError, UserError
+from cooperbench.errors import InfraError, UserError
 from cooperbench.sandbox.ownership import is_dead, read_owner, this_owner
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ EXPIRES = "cooperbench.expires"
 CONTAINER_LABELS = (OWNER, SESSION, PURPOSE, EXPIRES)
 _LABEL_NAME = re.compile(r"[a-z0-9_.-]+", re.IGNORECASE)
 
-_KEPT_CAPABILITIES = (
+_KEPT_CAPABILITIES = [
     "CHOWN",
     "DAC_OVERRIDE",
     "FOWNER",
@@ -41,10 +42,9 @@ _KEPT_CAPABILITIES = (
     "NET_BIND_SERVICE",
     "SETGID",
     "SETUID",
-)
+]
 """Package managers change owners, modes and users; test suites kill and bind. Gone are making devices, raw sockets,
 changing the root, and writing to the audit log, which engines grant by default."""
-_NO_INIT = r"(?i)init binary not found|container-init|docker-init.*not found"
 SCRATCH_DIR = "/cooperbench/scratch"
 _BIN_DIR = "/cooperbench/bin"
 NO_TALK = {"com.docker.network.bridge.enable_icc": "false"}
@@ -83,9 +83,10 @@ def create_container(
     host_config: dict[str, Any] = {
         "NetworkMode": network.mode,
         **({"Dns": list(network.name_servers)} if network.name_servers else {}),
-        "Init": engine.has_init,
+        # The supervisor is process 1: nothing inside can kill it.
+        "Init": False,
         "CapDrop": ["ALL"],
-        "CapAdd": list(_KEPT_CAPABILITIES),
+        "CapAdd": _KEPT_CAPABILITIES,
         "SecurityOpt": ["no-new-privileges"],
         # The output of a channel is no log, and would be kept on disk.
         "LogConfig": {"Type": "none"},
@@ -115,25 +116,16 @@ def create_container(
         # /etc/hosts, which the engine then leaves alone.
         "NetworkDisabled": network.mode == "none" and not engine.podman,
         "Healthcheck": {"Test": ["NONE"]},
+        "StopSignal": "SIGKILL",
         "HostConfig": host_config,
     }
-    doing = f"making a sandbox of {image.name}"
-    try:
-        with engine.faults(doing):
-            engine.api.create_container_from_config(config, name)
-    except SandboxError as error:
-        if not host_config["Init"] or not re.search(_NO_INIT, str(error)):
-            raise
-        # The supervisor then is process 1 itself, which it can be; it is only slower to end.
-        engine.has_init = host_config["Init"] = False
-        with engine.faults(doing):
-            engine.api.create_container_from_config(config, name)
+    engine.api.create_container_from_config(config, name)
+    if image.user.partition(":")[0] not in ("", "0", "root"):
+        _make_folders(engine, name)
 
 
-def make_folders(engine: Engine, container: str, image: EngineImage) -> None:
+def _make_folders(engine: Engine, container: str) -> None:
     """Where the image's user is not root, the supervisor could not make the folders that it needs."""
-    if image.user.partition(":")[0] in ("", "0", "root"):
-        return
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
         for path in ("cooperbench", "cooperbench/bin", "patches"):
@@ -197,41 +189,24 @@ class Networks:
     def create(self, options: dict[str, str]) -> str:
         """A bridge with options of its driver; its name."""
         name = f"cooperbench-{self._session}-{secrets.token_hex(4)}"
-        request: dict[str, Any] = {
-            "driver": "bridge",
-            "options": options,
-            "labels": _ownership(self._session),
-        }
         with self._engine.faults("making a network for sandboxes"):
-            self._engine.api.create_network(name, **request)
+            self._engine.api.create_network(name, "bridge", options, labels=_ownership(self._session))
         return name
 
 
 def remove_leftovers(engine: Engine) -> list[str]:
     """Remove the containers, networks and volumes of processes that are gone; returns their names."""
-    return _remove(engine, OWNER, _is_leftover)
+
+    def is_leftover(labels: dict[str, str], running: bool) -> bool:
+        owner = read_owner(labels.get(OWNER, ""))
+        return owner is not None and is_dead(owner, running=running)
+
+    return _remove(engine, OWNER, is_leftover)
 
 
 def remove_session(engine: Engine, session: str) -> list[str]:
     """Remove whatever one backend object has made and not removed itself."""
     return _remove(engine, f"{SESSION}={session}", lambda labels, _: labels.get(SESSION) == session)
-
-
-def clean(executable: str | None = None) -> list[str]:
-    """For `cooperbench clean --backend docker`: connect, remove leftovers, tell their names."""
-    from cooperbench.backends.docker.engine import connect
-    from cooperbench.backends.docker.settings import read_settings
-
-    engine = connect(executable or read_settings().executable)
-    try:
-        return remove_leftovers(engine)
-    finally:
-        engine.close()
-
-
-def _is_leftover(labels: dict[str, str], running: bool) -> bool:
-    owner = read_owner(labels.get(OWNER, ""))
-    return owner is not None and is_dead(owner, running=running)
 
 
 def _remove(engine: Engine, label: str, wanted: Callable[[dict[str, str], bool], bool]) -> list[str]:
@@ -252,14 +227,8 @@ def _remove(engine: Engine, label: str, wanted: Callable[[dict[str, str], bool],
         # The label filter of old Podman matches by prefix, so the label itself is looked at too.
         labels = found["Labels"] or {}
         if label.partition("=")[0] in labels and wanted(labels, False):
-            removed += _try_removal(engine, found["Name"], remove)
+            # One that is gone, or still in use by somebody: the next start tries again.
+            with suppress(InfraError), engine.faults(f"removing {found['Name']}"):
+                remove(found["Name"])
+                removed.append(found["Name"])
     return removed
-
-
-def _try_removal(engine: Engine, name: str, remove: Callable[[str], None]) -> list[str]:
-    try:
-        with engine.faults(f"removing {name}"):
-            remove(name)
-    except InfraError:
-        return []  # gone, or still in use by somebody: the next start tries again
-    return [name]

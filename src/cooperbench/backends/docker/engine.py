@@ -3,6 +3,9 @@
 Docker's is where DOCKER_HOST or the docker context in use says. Podman's is where CONTAINER_HOST or DOCKER_HOST says,
 else at a socket of its own in the usual places, else a private service that lives as long as this process: Podman
 itself needs no daemon, its HTTP API does.
+
+What goes wrong with an engine leaves `faults` as one line: `UserError` for what the user must fix, `InfraError` (and
+its children) for what may be gone when tried again.
 """
 
 from __future__ import annotations
@@ -15,30 +18,27 @@ import subprocess
 import tempfile
 import threading
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from cooperbench.backends.docker.faults import NotThere, cannot_connect, faults
-from cooperbench.backends.docker.stream import ContainerStream
-from cooperbench.errors import CooperBenchError, SandboxError, UserError
+from cooperbench.errors import CooperBenchError, InfraError, SandboxError, SandboxTimeout, UserError
 from cooperbench.sandbox.ownership import lock_path, locked
 from cooperbench.settings import default_cache_dir
 from cooperbench.temporary import owned_prefix
 from cooperbench.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
 T = TypeVar("T")
 
 ANSWER_SECONDS = 120
+NEEDED_TOOLS = "tasks need sh, bash 4.4 or newer, GNU coreutils and git in the image"
 _PAUSES_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0)
 _LOST_ITS_PLACE = "(layer|image|container) not known|identifier is not an? (layer|image|container)"
-CHANNEL_ENDED = b"cooperbench-supervisor: the channel has ended"
-"""What `supervisor.sh` says on stderr."""
 _PODMAN_START_SECONDS = 30.0
 _ENDS_WITH_US = """
 "$@" </dev/null &
@@ -50,6 +50,88 @@ wait "$service"
 """Ends Podman's service when we do: our end of its stdin closes, whichever way we die."""
 _MOST_IDLE_CONNECTIONS = 64
 _ANY_VERSION = "1.41"
+_LONGEST_WORDS = 300
+_GONE = "no such container|not running|can only create exec sessions on running|container state improper"
+_ADVICE = {
+    "no space left on device|disk quota exceeded": "the engine's disk is full; free some space:"
+    " {client} system prune -a",
+    "bind source path does not exist|invalid mount|statfs .*: no such file": "check the mount's source",
+    r'exec: "?(sh|/bin/sh)"?.* (not found|no such file)|executable file `?sh`? not found': "the image has no sh; "
+    + NEEDED_TOOLS,
+    "requires buildkit|buildkit is enabled|unknown flag: mount|unknown instruction: [a-z<{]": "its Dockerfile needs"
+    " BuildKit; build it with: {client} build -t NAME FOLDER",
+}
+"""What the user can do, by the engine's words."""
+
+
+class EngineGone(InfraError):
+    """The engine does not answer any more."""
+
+
+class NotThere(SandboxError):
+    """The engine does not know the container, image or network, or the container has ended."""
+
+
+def words_of(error: BaseException) -> str:
+    """The engine's own words, on one line."""
+    explanation = getattr(error, "explanation", None)
+    if isinstance(explanation, bytes):
+        explanation = explanation.decode("utf-8", "replace")
+    return printable(re.sub(r"\s+", " ", str(explanation or error or type(error).__name__))).strip()
+
+
+def translated(error: Exception, doing: str, client: str = "docker") -> CooperBenchError:
+    """The error of ours for one of docker-py, requests or the operating system."""
+    import requests
+    from urllib3.exceptions import HTTPError
+
+    words = words_of(error)
+    half = _LONGEST_WORDS // 2
+    # Of many words the first and the last tell the cause.
+    line = f"{doing}: {words if len(words) <= 2 * half else f'{words[:half]} … {words[-half:]}'}"
+    for pattern, advice in _ADVICE.items():
+        if re.search(pattern, words, re.IGNORECASE):
+            return UserError(f"{line} - {advice.format(client=client)}")
+    if isinstance(error, requests.exceptions.ReadTimeout | TimeoutError):
+        return SandboxTimeout(f"{doing}: the engine did not answer in time")
+    if isinstance(error, requests.exceptions.ConnectionError | ConnectionError | HTTPError):
+        return EngineGone(f"{doing}: the engine is gone ({words[:_LONGEST_WORDS]})")
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    gone = status == 404 or re.search(_GONE, words, re.IGNORECASE)
+    return NotThere(line) if gone else SandboxError(line)
+
+
+@contextmanager
+def faults(doing: str, client: str = "docker") -> Iterator[None]:
+    """Everything that the engine throws inside leaves as an error of ours."""
+    try:
+        yield
+    except CooperBenchError:
+        raise
+    except Exception as error:
+        library = type(error).__module__.split(".")[0]
+        if not isinstance(error, OSError) and library not in ("docker", "requests", "urllib3"):
+            raise
+        raise translated(error, doing, client) from error
+
+
+def cannot_connect(error: Exception, where: str, *, podman: bool) -> UserError:
+    """The line for an engine that never answered."""
+    # The operating system's words, where there are any: what libraries wrap around them tells nothing more.
+    words = words_of(error)
+    found = re.search(r"\[Errno \d+\] [^'\"()]+", words)
+    words = found[0] if found else words[:_LONGEST_WORDS]
+    what = f"cannot connect to {'Podman' if podman else 'the Docker daemon'} at {where}"
+    if isinstance(error, ImportError) or "paramiko" in words:
+        advice = "pip install 'docker[ssh]'"
+    elif "Permission denied" in words and not podman:
+        what = f"no permission to use the engine at {where}"
+        advice = "sudo usermod -aG docker $USER and log in again"
+    elif podman:
+        advice = "start it: systemctl --user start podman.socket, or set CONTAINER_HOST"
+    else:
+        advice = "start it: sudo systemctl start docker, or start Docker Desktop; or set DOCKER_HOST"
+    return UserError(f"{what}: {advice}; or use --backend local ({words})")
 
 
 class Engine:
@@ -64,8 +146,6 @@ class Engine:
         self._changing = threading.Lock()
         self._info: dict[str, Any] | None = None
         self.closed = False
-        self.has_init = True
-        """Until it turns out that the engine lacks the small init that reaps orphans."""
 
     @property
     def client(self) -> str:
@@ -89,7 +169,8 @@ class Engine:
         """
         if not self.podman:
             return action()
-        with self._changing, locked(self._storage_lock()):
+        storage = f"{self.info.get('Name')} {self.info.get('DockerRootDir')}"
+        with self._changing, locked(lock_path(default_cache_dir() / "podman", storage)):
             for pause_seconds in _PAUSES_SECONDS:
                 try:
                     return action()
@@ -99,23 +180,19 @@ class Engine:
                 time.sleep(pause_seconds)
             return action()
 
-    def _storage_lock(self) -> Path:
-        storage = f"{self.info.get('Name')} {self.info.get('DockerRootDir')}"
-        return lock_path(default_cache_dir() / "podman", storage)
-
     def faults(self, doing: str) -> AbstractContextManager[None]:
         """Everything that the engine throws inside leaves as an error of ours."""
         return faults(doing, self.client)
 
-    def attach(self, container: str) -> ContainerStream:
-        """The stdin and stdout of a container's first process, before it is started."""
+    def attach(self, container: str) -> Any:
+        """The stdin and stdout of a container's first process, before it is started: what docker-py calls a socket."""
         params = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
-        return ContainerStream(self.api.attach_socket(container, params=params), CHANNEL_ENDED)
+        return self.api.attach_socket(container, params=params)
 
-    def exec(self, container: str, argv: list[str], cwd: str | None = None) -> ContainerStream:
-        """Start a command in a running container."""
+    def exec(self, container: str, argv: list[str], cwd: str | None = None) -> Any:
+        """Start a command in a running container; its stdin and stdout."""
         made = self.api.exec_create(container, argv, stdin=True, workdir=cwd)
-        return ContainerStream(self.api.exec_start(made["Id"], socket=True))
+        return self.api.exec_start(made["Id"], socket=True)
 
     def remove_container(self, container: str) -> None:
         """Kill and remove, at once; one that is gone already is fine."""
@@ -148,8 +225,6 @@ class PodmanService:
         path = self._folder / "podman.sock"
         self.url = f"unix://{path}"
         self._log = self._folder / "log"
-        self._lock = threading.Lock()
-        self._closed = False
         argv = [found, "system", "service", "--time=0", self.url]
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
@@ -169,10 +244,6 @@ class PodmanService:
 
     def close(self) -> None:
         """Calling it again does nothing."""
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
         assert self._process.stdin is not None
         with suppress(OSError):
             self._process.stdin.close()
@@ -181,7 +252,8 @@ class PodmanService:
 
     def _wait_for(self, path: Path) -> None:
         deadline = time.monotonic() + _PODMAN_START_SECONDS
-        while time.monotonic() < deadline and not self._ended():
+        # The watcher outlives a service that fails at once, so the log is what tells.
+        while time.monotonic() < deadline and "Error:" not in self._log.read_text("utf-8", "replace"):
             with socket.socket(socket.AF_UNIX) as probe, suppress(OSError):
                 probe.connect(str(path))
                 return
@@ -192,19 +264,11 @@ class PodmanService:
             " try `podman info`, or use --backend local"
         )
 
-    def _ended(self) -> bool:
-        """The watcher outlives a service that fails at once, so the log is what tells."""
-        return self._process.poll() is not None or "Error:" in self._log.read_text("utf-8", "replace")
-
-
-def is_podman(executable: str) -> bool:
-    return Path(executable).name.endswith("podman")
-
 
 def connect(executable: str = "docker") -> Engine:
     """UserError, in one line, where no engine answers. What answers may be Podman although Docker was asked for."""
     docker = _sdk()
-    if not is_podman(executable):
+    if not Path(executable).name.endswith("podman"):
         where, options = _docker_address(docker)
         return _connect_to(docker, where, options, podman=False)
     if named := os.environ.get("CONTAINER_HOST"):
@@ -237,17 +301,14 @@ def _sdk() -> Any:
 
 def _docker_address(docker: Any) -> tuple[str, dict[str, Any]]:
     """DOCKER_HOST with its companions, else the context that the docker command would use."""
-    if os.environ.get("DOCKER_HOST"):
-        try:
-            options = dict(docker.utils.kwargs_from_env())
-        except Exception as error:
-            raise UserError(f"DOCKER_HOST and its certificates cannot be used: {error}") from error
-        return options.pop("base_url", os.environ["DOCKER_HOST"]), options
     name = os.environ.get("DOCKER_CONTEXT")
     try:
+        if os.environ.get("DOCKER_HOST"):
+            options = dict(docker.utils.kwargs_from_env())
+            return options.pop("base_url", os.environ["DOCKER_HOST"]), options
         context = docker.ContextAPI.get_context(name) if name else docker.ContextAPI.get_current_context()
     except Exception as error:
-        raise UserError(f"the docker context {name or 'in use'} cannot be read: {error}") from error
+        raise UserError(f"DOCKER_HOST or the docker context in use cannot be read: {error}") from error
     if context is None and name:
         known = ", ".join(sorted(found.Name for found in docker.ContextAPI.contexts()))
         raise UserError(f"DOCKER_CONTEXT names {name!r}, which is not there; there are: {known}")

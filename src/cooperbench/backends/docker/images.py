@@ -13,18 +13,13 @@ import json
 import os
 import re
 import tarfile
-import threading
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cooperbench.backends.docker.containers import CONTAINER_LABELS
-from cooperbench.backends.docker.faults import (
-    UNREACHABLE,
-    NotThere,
-    build_failed,
-    lacks_tool,
-)
+from cooperbench.backends.docker.engine import NotThere, translated
+from cooperbench.backends.docker.sandbox import lacks_tool
 from cooperbench.dataset.discovery import demo_dir
 from cooperbench.dataset.images import (
     DEFAULT_TEMPLATE,
@@ -39,8 +34,7 @@ from cooperbench.sandbox.contract import SandboxOptions
 from cooperbench.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+    from collections.abc import Callable
 
     from cooperbench.backends.docker.engine import Engine
     from cooperbench.backends.docker.sandbox import DockerSandbox
@@ -65,6 +59,10 @@ _FORMAT = 2
 _HIDDEN = re.compile(r"feature[0-9]+|combined\.patch")
 """Never part of a build: no image may hold what agents must not see."""
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy", "all_proxy", "ftp_proxy")
+_UNREACHABLE = (
+    "no such host|dial tcp|lookup .*|i/o timeout|connection refused|network is unreachable|context deadline"
+)
+_FROM = re.compile(r"^[ \t]*FROM[ \t]+(?:--\S+[ \t]+)*(\S+)", re.IGNORECASE | re.MULTILINE)
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _BUILD_SECONDS = 2 * 3600
 
@@ -81,8 +79,8 @@ class EngineImage:
     """The PATH that it sets."""
     user: str
     workdir: str
-    command: tuple[str, ...] | None
-    entrypoint: tuple[str, ...] | None
+    command: tuple[str, ...]
+    entrypoint: tuple[str, ...]
     labels: dict[str, str]
 
 
@@ -96,8 +94,8 @@ class ImageStore:
     def __init__(self, engine: Engine, settings: DockerSettings) -> None:
         self._engine = engine
         self._settings = settings
-        self._lock = threading.Lock()
         self._known: dict[str, EngineImage] = {}
+        """By name; sandboxes stick to this content, whatever the name comes to mean."""
         self._unreachable = ""
 
     def find(self, name: str) -> EngineImage | None:
@@ -120,26 +118,24 @@ class ImageStore:
             path=variables.get("PATH") or _DEFAULT_PATH,
             user=str(config.get("User") or ""),
             workdir=str(config.get("WorkingDir") or "/"),
-            command=None if config.get("Cmd") is None else tuple(config["Cmd"]),
-            entrypoint=None if config.get("Entrypoint") is None else tuple(config["Entrypoint"]),
+            command=tuple(config.get("Cmd") or ()),
+            entrypoint=tuple(config.get("Entrypoint") or ()),
             labels=dict(config.get("Labels") or {}),
         )
 
     def _find_made(self, name: str) -> EngineImage:
-        found = self.find(name)
-        if found is None:
-            raise InfraError(f"the image {name} is not there, although it was just pulled or made")
-        return found
+        if found := self.find(name):
+            return found
+        raise InfraError(f"the image {name} is not there, although it was just pulled or made")
 
     def get(self, name: str) -> EngineImage:
         """An image for a sandbox: the same for the whole session, pulled if it is not there."""
-        with self._lock:
-            known = self._known.get(name)
-        if known is not None:
+        if known := self._known.get(name):
             return known
-        found = self.find(name) if self._settings.pull != "always" or _is_id(name) else None
+        is_id = name.startswith("sha256:")
+        found = self.find(name) if self._settings.pull != "always" or is_id else None
         if found is None:
-            if self._settings.pull == "never" or _is_id(name):
+            if self._settings.pull == "never" or is_id:
                 raise UserError(f"there is no image {name}; get it: {self._engine.client} pull {name}")
             try:
                 self.pull(name)
@@ -153,13 +149,7 @@ class ImageStore:
         return found
 
     def remember(self, found: EngineImage) -> None:
-        """Stick to this content under this name, whatever the name comes to mean."""
-        with self._lock:
-            self._known[found.name] = found
-
-    def forget(self, name: str) -> None:
-        with self._lock:
-            self._known.pop(name, None)
+        self._known[found.name] = found
 
     def names_of(self, task: Task) -> list[str]:
         """What the task's image may be called: by the template that was set, else by both known ones."""
@@ -223,7 +213,7 @@ class ImageStore:
                 for event in self._engine.api.pull(full, stream=True, decode=True):
                     last = event if "error" in event else last
         except InfraError as error:
-            if re.search(UNREACHABLE, str(error)):
+            if re.search(_UNREACHABLE, str(error)):
                 self._unreachable = "the registry cannot be reached"
             raise
         if last:
@@ -238,7 +228,6 @@ class ImageStore:
         return self._engine.changing_images(lambda: self._build(task, name))
 
     def _build(self, task: Task, name: str) -> EngineImage:
-        labels = {CONTEXT: self.context_key(task), TASK: task.label}
         lines: list[str] = []
         problem = ""
         with self._engine.faults(f"building {name}"):
@@ -250,7 +239,7 @@ class ImageStore:
                 forcerm=True,
                 decode=True,
                 timeout=_BUILD_SECONDS,
-                labels=labels,
+                labels={CONTEXT: self.context_key(task), TASK: task.label},
                 buildargs={**_proxies(), **self._settings.build_args},
                 # Without a bridge the engine has no network to build in but the host's.
                 network_mode=None if self._engine.podman or self._has_bridge() else "host",
@@ -259,8 +248,24 @@ class ImageStore:
                 problem = problem or str(event.get("error") or "")
                 lines += str(event.get("stream") or "").splitlines()
         if problem:
-            raise build_failed(task, name, problem, lines, self._engine.client, self._settings.build_args)
+            raise self._build_failed(task, name, problem, lines)
         return self._find_made(name)
+
+    def _build_failed(self, task: Task, name: str, problem: str, lines: list[str]) -> UserError:
+        """What the engine said, and the last words of the build."""
+        client = self._engine.client
+        error = translated(RuntimeError(problem), f"{task.label}: building {name} failed", client)
+        if isinstance(error, UserError):
+            return error
+        if re.search(_UNREACHABLE, problem):
+            bases = ", ".join(_FROM.findall(task.dockerfile.read_text("utf-8", "replace")))
+            return UserError(
+                f"{error}; if no registry can be reached, {client} pull or {client} load what its Dockerfile starts"
+                f" from ({printable(bases)}); what is an argument there can be set: COOPERBENCH_BUILD_ARGS=NAME=…"
+            )
+        said = [line for line in lines if line.strip() and not line.startswith("Removing intermediate")]
+        last = f" after: {printable(said[-1].strip())[:200]}" if said else ""
+        return UserError(f"{error}{last} (see it with: {client} build {task.path})")
 
     def without_history(
         self, task: Task, source: EngineImage, make_sandbox: MakeSandbox, say: Say
@@ -308,18 +313,15 @@ class ImageStore:
             for kind in (PREPARED, INSTALLS, CONTEXT) if built else (PREPARED, INSTALLS):
                 for image in everything:
                     labels = image.get("Labels") or {}
-                    if labels.get(kind) and (tasks is None or labels.get(TASK) in tasks):
-                        self._remove(image, removed)
+                    if not labels.get(kind) or (tasks is not None and labels.get(TASK) not in tasks):
+                        continue
+                    for name in _tags(image) or [image["Id"]]:
+                        with suppress(NotThere), self._engine.faults(f"removing {name}"):
+                            self._engine.api.remove_image(name, force=True)
+                            removed.append(name)
 
         self._engine.changing_images(remove)
         return removed
-
-    def _remove(self, image: dict[str, Any], removed: list[str]) -> None:
-        names = _tags(image) or [image["Id"]]
-        for name in names:
-            with suppress(NotThere), self._engine.faults(f"removing {name}"):
-                self._engine.api.remove_image(name, force=True)
-                removed.append(name)
 
     def layers_with_installs(self, task: Task) -> list[str]:
         """The images with what the task's runner installs."""
@@ -340,8 +342,7 @@ class ImageStore:
         return hashlib.sha256(_context(task).getvalue()).hexdigest()[:32]
 
     def _has_bridge(self) -> bool:
-        names = {network["Name"] for network in self._engine.api.networks(names=["bridge"])}
-        return "bridge" in names
+        return any(found["Name"] == "bridge" for found in self._engine.api.networks(names=["bridge"]))
 
 
 def prepared_name(task: Task, source: EngineImage) -> str:
@@ -369,7 +370,7 @@ def _changes(task: Task, source: EngineImage, kind: str) -> list[str]:
         *(f"LABEL {name}={value}" for name, value in labels.items()),
         f"ENV PATH={source.path}",
         f"WORKDIR {source.workdir}",
-        f"ENTRYPOINT {json.dumps(source.entrypoint or [])}",
+        f"ENTRYPOINT {json.dumps(source.entrypoint)}",
         # An empty command would not replace the sandbox's.
         f"CMD {json.dumps(source.command or ['sh'])}",
     ]
@@ -379,16 +380,9 @@ def _tags(image: dict[str, Any]) -> list[str]:
     return [name for name in image.get("RepoTags") or [] if name != "<none>:<none>"]
 
 
-def _is_id(name: str) -> bool:
-    return name.startswith("sha256:")
-
-
 def _is_demo(task: Task) -> bool:
     """The demo's tasks are in no registry; whoever took their names there is not us."""
-    try:
-        return task.path.resolve().is_relative_to(demo_dir().resolve())
-    except UserError:
-        return False
+    return task.path.resolve().is_relative_to(demo_dir().resolve())
 
 
 def _has_registry(name: str) -> bool:
@@ -397,35 +391,24 @@ def _has_registry(name: str) -> bool:
 
 
 def _proxies() -> dict[str, str]:
-    names = [spelling for name in _PROXIES for spelling in (name, name.upper())]
-    return {name: os.environ[name] for name in names if name in os.environ}
+    return {name: value for name, value in os.environ.items() if name.lower() in _PROXIES}
 
 
 def _context(task: Task) -> io.BytesIO:
     """The task's folder without what is hidden, the same bytes for the same content."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as archive:
-        for path in _files(task.path):
-            entry = archive.gettarinfo(path, path.relative_to(task.path).as_posix())
-            entry.mtime = entry.uid = entry.gid = 0
-            entry.uname = entry.gname = ""
-            # As a checkout has them; what an installer made of the modes must not matter.
-            entry.mode = 0o755 if entry.isdir() or entry.mode & 0o111 else 0o644
-            if entry.isfile():
-                with path.open("rb") as content:
-                    archive.addfile(entry, content)
-            else:
-                archive.addfile(entry)
+        for path in sorted(task.path.rglob("*")):
+            name = path.relative_to(task.path)
+            if "__pycache__" not in name.parts and not _HIDDEN.fullmatch(name.parts[0]):
+                archive.add(path, name.as_posix(), recursive=False, filter=_as_in_a_checkout)
     packed.seek(0)
     return packed
 
 
-def _files(folder: Path, top: bool = True) -> Iterator[Path]:
-    for path in sorted(folder.iterdir()):
-        if path.name == "__pycache__" or (top and _HIDDEN.fullmatch(path.name)):
-            continue
-        if path.is_symlink() or path.is_file():
-            yield path
-        elif path.is_dir():
-            yield path
-            yield from _files(path, top=False)
+def _as_in_a_checkout(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+    """What an installer made of owners and modes must not matter."""
+    entry.mtime = entry.uid = entry.gid = 0
+    entry.uname = entry.gname = ""
+    entry.mode = 0o755 if entry.isdir() or entry.mode & 0o111 else 0o644
+    return entry

@@ -1,54 +1,71 @@
-"""One container, from its creation to its removal.
+"""One container, from its creation to its removal, and the connections into it.
 
 It has a kernel in common with the host and its own file system, processes, limits and network. No new privileges can
 be gained in it, and of the capabilities of root it has those that package managers and test suites need. Root inside
 is root of the engine's machine if it ever got out, unless the engine is rootless or remaps users.
+
+Its first process is the supervisor, which no process inside can kill. So whoever is to blame for its end can be told
+from the exit code: a supervisor that was killed was killed from outside, or by the kernel for the sandbox's own memory.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
 import logging
 import re
+import select
+import shlex
+import socket
+import ssl
 import threading
 import time
 from dataclasses import replace
 from importlib import resources
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cooperbench.backends.docker.containers import SCRATCH_DIR
-from cooperbench.backends.docker.faults import EngineGone, NotRunning, NotThere, lacks_tool
-from cooperbench.backends.docker.stream import STDERR
-from cooperbench.errors import InfraError, SandboxDead, SandboxError, SandboxTimeout
+from cooperbench.backends.docker.engine import NEEDED_TOOLS, EngineGone, NotThere
+from cooperbench.errors import InfraError, SandboxDead, SandboxError, SandboxTimeout, UserError
 from cooperbench.sandbox import channel_script
 from cooperbench.sandbox.base_sandbox import BaseSandbox
 from cooperbench.sandbox.channel import (
     CappedOutput,
     Channel,
-    ChannelBroken,
     ChannelPool,
     ChannelUnavailable,
     Command,
-    last_script,
+    as_bytes,
 )
 from cooperbench.sandbox.contract import TIMEOUT_EXIT_CODE, CommandResult
 from cooperbench.sandbox.transport import stream_over
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from cooperbench.backends.docker.engine import Engine
-    from cooperbench.backends.docker.stream import ContainerStream
     from cooperbench.sandbox.contract import Stream
 
-_LIFETIME_OVER = (86, 143)
-_CLOCKS_APART_SECONDS = 2.0
+_LIFETIME_OVER = 86
 _STREAM_ENDED = 87
 _KILLED = 137
-LAST_COMMAND = "/cooperbench/last"
+_CLOCKS_APART_SECONDS = 2.0
+_DYING_SECONDS = 5.0
+_LAST_COMMAND = "/cooperbench/last"
+_UNTRACEABLE = "setpriv --egid 1 --keep-groups"
+"""Starts bash with another effective group, which bash gives back at once. To the kernel it then is a process that has
+changed its credentials: without CAP_SYS_PTRACE nobody may trace it, write to its memory or open its descriptors."""
 _STREAM = 'export COOPERBENCH_COMMAND="$1"; shift; exec "$@"'
 _OOM_KILLS = "cat /sys/fs/cgroup/memory.events /sys/fs/cgroup/memory/memory.oom_control 2>/dev/null"
-_NO_SHELL = r"exec (sh|/run/podman-init)\b.*(failed|no such file)"
-_DYING_SECONDS = 5.0
+CHANNEL_ENDED = b"cooperbench-supervisor: the channel has ended"
+"""On stderr: nothing more will come on stdout, although the connection stays."""
+_READ_SIZE = 1 << 18
+_LONGEST_WAIT_SECONDS = 1.0
+_NOT_NOW = (BlockingIOError, TimeoutError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+_STDERR_KEPT = 4000
+_OVERTAKEN_SECONDS = 0.5
+_HEADER_SIZE = 8
+_STDERR = 2
 _log = logging.getLogger("cooperbench")
 
 
@@ -60,10 +77,15 @@ def first_command(lifetime_seconds: float, *, trusted: bool) -> list[str]:
     return [*words, "trusted" if trusted else ""]
 
 
+def lacks_tool(image: str, reason: str) -> UserError:
+    """The line for an image in which no channel can work; `reason` is the channel's self test's."""
+    return UserError(f"the image {image} cannot be used: {reason}; {NEEDED_TOOLS}")
+
+
 class DockerSandbox(BaseSandbox):
     """A container."""
 
-    _losses = (NotThere, NotRunning, EngineGone)
+    _losses = (NotThere, EngineGone)
 
     def __init__(
         self,
@@ -74,7 +96,7 @@ class DockerSandbox(BaseSandbox):
         image: str,
         lifetime_seconds: float,
         workdir: str,
-        memory_bytes: int | None,
+        memory_bytes: int,
         on_end: Callable[[DockerSandbox], None],
     ) -> None:
         """Takes over a container that has just been started, and `stream`, the stdin and stdout of its supervisor."""
@@ -89,32 +111,21 @@ class DockerSandbox(BaseSandbox):
         self._removed = False
         self._oom_kills = 0
         next(self._numbers)  # the supervisor's channel
-        first: list[Channel] = [Channel(_Held(stream))]
-        self._first_channel = first[0]
+        self._first_channel = Channel(_Held(stream))
+        first = [self._first_channel]
         self._commands = ChannelPool(lambda: first.pop() if first else self._open_channel())
         try:
-            first[0].handshake()
+            self._first_channel.handshake()
         except ChannelUnavailable as error:
-            self.end(str(error))
             raise lacks_tool(image, error.reason) from error
         except (SandboxDead, SandboxTimeout) as error:
-            reason = self._find_reason() or str(error)
-            heard = stream.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
-            self.end(reason)
-            if re.search(_NO_SHELL, heard, re.IGNORECASE):
-                raise lacks_tool(image, "sh is missing") from error
-            raise SandboxError(
-                f"the sandbox did not start: {reason}{': ' if heard else ''}{heard}"
-            ) from error
-        except BaseException:
-            self.end("it was given up while starting")
-            raise
+            raise SandboxError(f"the sandbox did not start: {self._find_reason() or error}") from error
 
     def open_stream(self, argv: Sequence[str]) -> Stream:
         mark = f"stream-{self.container[:12]}-{next(self._numbers)}"
         command = ["sh", "-c", _STREAM, "sh", mark, *argv]
         with self._alive(), self._engine.faults("opening a stream"):
-            stream = self._engine.exec(self.container, command, self._workdir)
+            stream = ContainerStream(self._engine.exec(self.container, command, self._workdir))
         return stream_over(stream, lambda: self._end_stream(mark))
 
     def end(self, reason: str) -> None:
@@ -143,43 +154,46 @@ class DockerSandbox(BaseSandbox):
 
     def _run_last(self, command: Command) -> CommandResult:
         started = time.monotonic()
-        with self._alive():
-            self._commands.write_file(LAST_COMMAND, last_script(command))
-            self._first_channel.leave()
+        deadline = started + command.timeout_seconds
         out, err = CappedOutput(command.output_limit), CappedOutput(command.output_limit)
-        deadline, timed_out = started + command.timeout_seconds, False
+        with self._alive():
+            self._first_channel.leave(_last_script(command), _LAST_COMMAND)
+        code, timed_out = TIMEOUT_EXIT_CODE, False
         try:
             while frames := self._stream.receive_frames(deadline):
                 for frame in frames:
-                    (err if frame.source == STDERR else out).add(frame.data)
-            code = self._exit_code()
+                    (err if frame.source == _STDERR else out).add(frame.data)
+            code = self._exit_code(deadline)
         except TimeoutError:
-            code, timed_out = TIMEOUT_EXIT_CODE, True
+            timed_out = True
         seconds = time.monotonic() - started
         return CommandResult(code, out.taken(), err.taken(), out.cut, err.cut, timed_out, seconds)
 
-    def _exit_code(self) -> int:
+    def _exit_code(self, deadline: float) -> int:
         """Of the container, whose output has ended."""
-        deadline = time.monotonic() + _DYING_SECONDS
-        while time.monotonic() < deadline:
-            with self._engine.faults("asking for a container's exit code"):
-                state = self._engine.api.inspect_container(self.container)["State"]
-            if not state["Running"]:
-                return int(state["ExitCode"])
-            time.sleep(0.01)
-        raise SandboxError("the connection to the engine was lost while the tests ran")
+        left_seconds = max(deadline - time.monotonic(), _DYING_SECONDS)
+        with self._engine.faults("waiting for a container's end"):
+            code = int(self._engine.api.wait(self.container, timeout=left_seconds)["StatusCode"])
+        if self._engine.podman:
+            # It says 0 for a container that is being removed.
+            state = self._state()
+            code = int(state["ExitCode"]) if state["Status"] in ("exited", "stopped") else _KILLED
+        if code == _KILLED and self._find_end():
+            raise self.death()
+        return code
 
     def _open_channel(self) -> Channel:
         self._check_alive()
         argv = ["bash", "-c", channel_script(), "channel", f"{SCRATCH_DIR}/{next(self._numbers)}", "trusted"]
         try:
             with self._engine.faults("opening a channel"):
-                channel = Channel(self._engine.exec(self.container, argv))
+                channel = Channel(ContainerStream(self._engine.exec(self.container, argv)))
             channel.handshake()
-        except (ChannelBroken, NotRunning, NotThere, EngineGone) as error:
-            if self._find_end():
-                raise self.death() from error
-            raise SandboxError(f"no channel into the sandbox: {error}") from error
+        except SandboxError as error:
+            if not self._find_end():
+                self._destroyed = True
+                self.end(f"no command can be started in it any more ({error})")
+            raise self.death() from error
         return channel
 
     def _ran_out_of_memory(self) -> bool:
@@ -194,8 +208,7 @@ class DockerSandbox(BaseSandbox):
         deadline = time.monotonic() + _DYING_SECONDS
         while True:
             try:
-                with self._engine.faults("asking for a container's state"):
-                    state = self._engine.api.inspect_container(self.container)["State"]
+                state = self._state()
             except NotThere:
                 return "somebody removed its container"
             except InfraError as error:
@@ -206,19 +219,42 @@ class DockerSandbox(BaseSandbox):
                 return ""
             time.sleep(0.05)
 
+    def _was_silenced(self) -> bool:
+        try:
+            return bool(self._state().get("Running"))
+        except InfraError:
+            return False
+
+    def _state(self) -> Mapping[str, Any]:
+        with self._engine.faults("asking for a container's state"):
+            state: dict[str, Any] = self._engine.api.inspect_container(self.container)["State"]
+        return state
+
     def _reason_in(self, state: Mapping[str, Any]) -> str:
         code = state.get("ExitCode")
-        if code in _LIFETIME_OVER and time.monotonic() > self._deadline - _CLOCKS_APART_SECONDS:
+        if code == _LIFETIME_OVER and time.monotonic() > self._deadline - _CLOCKS_APART_SECONDS:
             return f"it reached its lifetime of {self._lifetime_seconds:g} s"
         if code == _STREAM_ENDED:
             return "the connection to its engine was lost"
+        if state.get("OOMKilled") and self._memory_bytes:
+            self._destroyed = True
+            return f"it ran out of its memory of {self._memory_bytes / 1024**2:.0f} MiB"
+        if code == _KILLED and not self._engine.podman:
+            return "its container was killed from outside"
         self._destroyed = True
-        if state.get("OOMKilled"):
-            limit = f" of {self._memory_bytes / 1024**2:.0f} MiB" if self._memory_bytes else ""
-            return f"it ran out of its memory{limit}"
-        if code in (_KILLED, *_LIFETIME_OVER):
-            return "its processes were killed"
+        if code == _KILLED:
+            # Not every version of Podman tells which.
+            return "it ran out of its memory, or its container was killed from outside"
         return f"its container ended with exit code {code} {state.get('Error') or ''}".strip()
+
+
+def _last_script(command: Command) -> bytes:
+    """For sh: becomes the command, which nobody inside may trace where the image and its user allow that."""
+    lines = [f"cd -- {shlex.quote(command.cwd)} || exit 126"]
+    lines += [f"export {name}={shlex.quote(value)}" for name, value in command.env.items()]
+    words = shlex.join(command.argv)
+    lines += [f"{_UNTRACEABLE} true 2>/dev/null && exec {_UNTRACEABLE} {words}", f"exec {words}", ""]
+    return as_bytes("\n".join(lines))
 
 
 class _Held:
@@ -230,3 +266,152 @@ class _Held:
 
     def close(self) -> None:
         """The sandbox does."""
+
+
+class Frame(NamedTuple):
+    source: int
+    """1 for stdout, 2 for stderr."""
+    data: bytes
+
+
+class Frames:
+    """Takes bytes as they come and gives the frames in them, parts of frames included."""
+
+    def __init__(self) -> None:
+        self._header = b""
+        self._source = 0
+        self._left = 0
+
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        rest = memoryview(data)
+        while rest:
+            if not self._left:
+                missing = _HEADER_SIZE - len(self._header)
+                self._header += rest[:missing]
+                rest = rest[missing:]
+                if len(self._header) == _HEADER_SIZE:
+                    self._source = self._header[0]
+                    self._left = int.from_bytes(self._header[4:], "big")
+                    self._header = b""
+                continue
+            part = rest[: self._left]
+            rest = rest[len(part) :]
+            self._left -= len(part)
+            yield Frame(self._source, bytes(part))
+
+
+class ContainerStream:
+    """A `Transport`; stderr is kept aside."""
+
+    def __init__(self, handle: Any) -> None:
+        """`handle` is what docker-py calls the socket: a SocketIO, an SSLSocket or a channel of ssh."""
+        self._handle = handle
+        self._socket: Any = getattr(handle, "_sock", handle)
+        self._frames = Frames()
+        # One thread may send while another receives, so that neither can set a time limit on the socket.
+        self._socket.settimeout(0)
+        self._busy = threading.Lock()
+        self._early = _already_read(handle)
+        self._receiving = threading.Lock()
+        self._closed = False
+        self.stderr = b""
+        """The end of what came on stderr."""
+
+    def send(self, data: bytes, deadline: float) -> None:
+        rest = memoryview(data)
+        while rest:
+            try:
+                with self._busy:
+                    rest = rest[self._socket.send(rest[:_READ_SIZE]) :]
+            except _NOT_NOW:
+                self._wait(select.POLLOUT, deadline)
+
+    def receive(self, deadline: float) -> bytes:
+        while True:
+            ending = CHANNEL_ENDED in self.stderr
+            try:
+                # The mark may have overtaken what was written before it.
+                frames = self.receive_frames(time.monotonic() + _OVERTAKEN_SECONDS if ending else deadline)
+            except TimeoutError:
+                if not ending:
+                    raise
+                break
+            if not frames:
+                break
+            out = b"".join(frame.data for frame in frames if frame.source != _STDERR)
+            err = b"".join(frame.data for frame in frames if frame.source == _STDERR)
+            self.stderr = (self.stderr + err)[-_STDERR_KEPT:]
+            if out:
+                return out
+        return b""
+
+    def receive_frames(self, deadline: float) -> list[Frame]:
+        """At least one; none means that the other end is gone."""
+        with self._receiving:
+            while True:
+                data = self._receive_raw(deadline)
+                if not data:
+                    return []
+                if frames := list(self._frames.feed(data)):
+                    return frames
+
+    def _receive_raw(self, deadline: float) -> bytes:
+        if self._early:
+            data, self._early = self._early, b""
+            return data
+        while not self._closed:
+            try:
+                with self._busy:
+                    received: bytes = self._socket.recv(_READ_SIZE)
+            except _NOT_NOW:
+                self._wait(select.POLLIN, deadline)
+            except OSError:
+                break
+            else:
+                return received
+        return b""
+
+    def _wait(self, event: int, deadline: float) -> None:
+        left_seconds = deadline - time.monotonic()
+        if left_seconds <= 0:
+            raise TimeoutError("no answer in time")
+        poller = select.poll()
+        poller.register(self._socket.fileno(), event)
+        # In turns: a stream that is closed by another thread, or one that cannot be polled for writing, is seen then.
+        poller.poll(min(left_seconds, _LONGEST_WAIT_SECONDS) * 1000)
+
+    def half_close(self) -> None:
+        """No more input: the process at the other end reads end of file."""
+        with contextlib.suppress(OSError, AttributeError):
+            # A TLS socket's own shutdown would end reading too.
+            plain = isinstance(self._socket, socket.socket)
+            (socket.socket.shutdown if plain else type(self._socket).shutdown)(self._socket, socket.SHUT_WR)
+
+    def close(self) -> None:
+        """From any thread; one that is receiving is woken up first, as its descriptor must not vanish under it."""
+        self._closed = True
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        if self._receiving.acquire(timeout=5):
+            try:
+                # The response holds the connection's pool; the handle holds the socket. Either may be closed already.
+                response = getattr(self._handle, "_response", None)
+                for held in (response, self._handle, self._socket):
+                    with contextlib.suppress(OSError, ValueError):
+                        if held is not None:
+                            held.close()
+                self._handle = None
+            finally:
+                self._receiving.release()
+
+
+def _already_read(handle: Any) -> bytes:
+    """The first bytes may have come together with the HTTP header and lie in its reader's buffer."""
+    response = getattr(handle, "_response", None)
+    reader = getattr(getattr(getattr(response, "raw", None), "_fp", None), "fp", None)
+    if not isinstance(reader, io.BufferedReader):
+        return b""
+    try:
+        return reader.read1(len(reader.peek()))
+    except (OSError, ValueError):
+        return b""

@@ -1,13 +1,13 @@
-# The first process of a container: serves the first channel and ends the container when its time is over or when
-# nobody holds the other end of its stdin any more. Needs sh and sleep; says so where bash is missing.
+# Process 1 of a container, which no process inside can kill: serves the first channel, and ends the container when its
+# time is over or when nobody holds the other end of its stdin any more. Needs sh and sleep.
 # Usage: sh -c SUPERVISOR supervisor CHANNEL_SCRIPT SCRATCH_DIR LIFETIME_SECONDS [trusted|'']
-# A channel that ends with 90 leaves the container to /cooperbench/last, a script for bash.
-# Exit codes else: 143 or 86 the lifetime is over, 87 the harness has gone.
+# A channel that ends with 90 leaves the container to /cooperbench/last, which is sourced and never returns.
+# Exit codes else: 86 the lifetime is over, 87 the harness has gone.
 #
 # The channel runs in the foreground: what sh starts in the background ignores SIGINT, and so would all commands.
 exec 3<&0 </dev/null
-# Process 1 has no default actions for signals, and acts on a trap only when its child has ended.
-[ $$ = 1 ] && trap 'exit 86' TERM
+# Process 1 acts on a trap only when its child has ended. Nobody else sends USR1; SIGTERM is ignored by default.
+trap 'exit 86' USR1
 # Here and below, every process that is not started lets containers start sooner. The last is the channel's folder.
 mkdir -p /cooperbench/bin /patches "$2/1" 2>/dev/null
 
@@ -22,26 +22,30 @@ hosts=
 
 # A loop, as somebody may kill a sleep that is not his.
 (
-  trap - TERM
+  trap - USR1
   look() { read -r now idle </proc/uptime; now=${now%.*}; }
   look
   end=$((now + $3))
   while look; left=$((end - now)); [ "$left" -gt 0 ]; do sleep "$left"; done
-  kill -TERM $$
-  [ $$ = 1 ] && kill -KILL -1
+  kill -USR1 1
+  while kill -KILL -1; do sleep 1; done
 ) 3<&- >/dev/null 2>&1 &
 
 if command -v bash >/dev/null 2>&1; then
   bash -c "$1" channel "$2" "$4" <&3 3<&-
-  # The last command takes our place: nothing of the harness is left here, and the engine tells its exit code.
-  [ $? = 90 ] && exec bash /cooperbench/last 3<&-
+  if [ $? = 90 ]; then
+    (while read -r line; do :; done; while kill -KILL -1; do sleep 1; done) <&3 3<&- >/dev/null 2>&1 &
+    exec 3<&-
+    . /cooperbench/last
+  fi
 else
   echo "cooperbench-channel unavailable bash is missing"
 fi
 # Where the channel was killed or could not serve, others take its place; what ends us is that its stdin ends. The
 # harness cannot see the channel end, as we hold its stdout too: it is told.
 echo "cooperbench-supervisor: the channel has ended" >&2
-(while read -r line; do :; done) <&3 3<&- &
-exec 3<&-
-wait $!
-exit 87
+while :; do
+  (while read -r line; do :; done) <&3 &
+  # Not 0 where somebody has killed the reader.
+  wait $! && exit 87
+done

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from cooperbench.backends.docker.backend import DockerBackend
 from cooperbench.backends.docker.containers import NO_TALK, Attachment, Networks
 from cooperbench.backends.docker.engine import ANSWER_SECONDS, Engine
-from cooperbench.backends.docker.faults import faults as engine_faults
+from cooperbench.backends.docker.engine import faults as engine_faults
 from cooperbench.backends.docker.images import ImageStore
 from cooperbench.backends.docker.settings import read_settings
 from cooperbench.backends.gcp.faults import faults
