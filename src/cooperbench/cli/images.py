@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from cooperbench.cli.arguments import add_selection_arguments, whole_above_zero
 from cooperbench.cli.containers import add_template_argument, use_template_argument
 from cooperbench.dataset.discovery import discover, resolve_dataset_dir, scan_tasks
-from cooperbench.errors import CooperBenchError
+from cooperbench.errors import CooperBenchError, UserError
 from cooperbench.text import plural, printable
 
 if TYPE_CHECKING:
@@ -34,6 +34,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=tuple(ACTIONS), help=text)
     add_selection_arguments(parser)
     add_template_argument(parser)
+    parser.add_argument(
+        "--backend",
+        choices=("docker", "modal"),
+        default="docker",
+        help="modal: list and clean the snapshots that it keeps (default: %(default)s)",
+    )
     parser.add_argument("--json", action="store_true", help="for machines: one JSON object on stdout")
     parser.add_argument("--built", action="store_true", help="clean: also the images that were built here")
     parser.add_argument(
@@ -58,6 +64,8 @@ def execute(args: argparse.Namespace) -> int:
         value is not None for value in (args.subset, args.repo, args.task_id, args.features, args.dataset_dir)
     )
     tasks = select_tasks(args) if chosen else None
+    if args.backend == "modal":
+        return _of_modal(args.action, tasks, as_json=args.json)
     use_template_argument(args)
     backend = DockerBackend()
     try:
@@ -74,6 +82,33 @@ def execute(args: argparse.Namespace) -> int:
         return _make_all(backend, tasks, make, jobs=args.jobs, as_json=args.json)
     finally:
         backend.close()
+
+
+def _of_modal(action: str, tasks: Sequence[Task] | None, *, as_json: bool) -> int:
+    """Modal itself pulls, builds and keeps images; what we keep there are snapshots with what runners install."""
+    from cooperbench.backends.modal import ModalBackend
+    from cooperbench.backends.modal.images import snapshot_files
+
+    wanted = None if tasks is None else {task.label for task in tasks}
+    if action == "list":
+        rows = [content for _, content in snapshot_files(wanted)]
+        for row in [] if as_json else rows:
+            _say(printable(f"{row['task']}  with what its runner installs: {row['image']}"))
+        _say(json.dumps({"images": rows}, indent=2) if as_json else plural(len(rows), "snapshot"))
+        return 0
+    if action != "clean":
+        raise UserError(f"images {action} is not for Modal, which does that when a run needs it")
+    backend = ModalBackend()
+    try:
+        removed = backend.remove_snapshots(wanted)
+    finally:
+        backend.close()
+    _say(
+        json.dumps({"removed": removed}, indent=2)
+        if as_json
+        else f"removed {plural(len(removed), 'snapshot')}"
+    )
+    return 0
 
 
 def select_tasks(args: argparse.Namespace) -> list[Task]:

@@ -1,8 +1,7 @@
 """The `modal` backend: makes tasks' images ready and starts their sandboxes in the user's account at Modal.
 
 With `--git` a run has a git server in a small sandbox of its own. It is reached through a tunnel of Modal's, which
-terminates TLS, at an address that cannot be guessed, and itself reaches nothing. What runs in it, and who may push
-what, is in `cooperbench/team/gitserver.py`.
+terminates TLS, at an address that cannot be guessed, and itself reaches nothing.
 """
 
 from __future__ import annotations
@@ -15,40 +14,36 @@ import secrets
 import threading
 import weakref
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from cooperbench.backends.modal.connection import Connection, CreationLimit, require_client
-from cooperbench.backends.modal.images import ImageStore
+from cooperbench.backends.modal.connection import Connection, Creation, require_client
+from cooperbench.backends.modal.images import ImageStore, remove_snapshots, snapshot_file
 from cooperbench.backends.modal.leftovers import remove_leftovers, remove_session, sandbox_tags
-from cooperbench.backends.modal.sandbox import (
-    ModalSandbox,
-    Network,
-    Resources,
-    SandboxSpec,
-    create_remote,
-)
-from cooperbench.backends.modal.settings import LONGEST_LIFETIME_SECONDS, ModalSettings, Share, read_settings
+from cooperbench.backends.modal.sandbox import ModalSandbox, Resources, create_remote
+from cooperbench.backends.modal.settings import ModalSettings, Share, read_settings
 from cooperbench.errors import CooperBenchError, InfraError, SandboxError, SandboxTimeout, UserError
-from cooperbench.models import Image
 from cooperbench.sandbox.channel import ChannelUnavailable
 from cooperbench.sandbox.contract import Capabilities, ResourceUse, SandboxOptions, check_network
 from cooperbench.sandbox.git_server import DEFAULT_IMAGE, GitServer, SharedServer
+from cooperbench.sandbox.ownership import locked
+from cooperbench.storage import write_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from modal import Tunnel
+    from collections.abc import Callable, Iterator, Mapping
 
     from cooperbench.models import Image, Task
+    from cooperbench.sandbox.contract import RichSandbox
 
+_LONGEST_LIFETIME_SECONDS = 24 * 3600
+"""Modal's limit."""
 _CREATE_SECONDS = 25 * 60.0
 """Modal's client itself waits 21 minutes for a machine."""
 _VCPUS_PER_CORE = 2
 """Modal counts physical cores."""
-_NEEDED_TOOLS = "images need sh, bash, coreutils and git"
 _GIT_PORT = 8418
 _GIT_RESOURCES = Resources(cpu=Share(0.25, 2.0), memory_mib=Share(512, 4096))
-_GIT_NETWORK = Network(cidrs=(), tunnel_ports=(_GIT_PORT,))
+_GIT_NETWORK = {"outbound_cidr_allowlist": [], "encrypted_ports": [_GIT_PORT]}
+"""It reaches nothing. A sandbox with `block_network` could have no tunnel."""
 _GIT_WITHOUT_SERVER = "COOPERBENCH_MODAL_GIT=carried needs no server"
 _TUNNEL_SECONDS = 90
 _log = logging.getLogger("cooperbench")
@@ -78,6 +73,7 @@ class ModalBackend:
         closes=True,
         checks=True,
         interrupts=True,
+        snapshots=True,
         measures=True,
     )
 
@@ -87,7 +83,7 @@ class ModalBackend:
         require_client()
         self._lock = threading.Lock()
         self._session: _Session | None = None
-        self._creation_limit = CreationLimit(self.settings.most_starting)
+        self._creation = Creation()
         self._used = ResourceUse()
         """By sandboxes that have ended."""
         self._open: set[ModalSandbox] = set()
@@ -101,7 +97,7 @@ class ModalBackend:
 
     def prepare(self, task: Task) -> Image:
         """Pull or build the task's image, and make the one without history from it."""
-        return self._creation_limit.call(lambda: self._connected().images.provide(task))
+        return self._creation.call(lambda: self._connected().images.provide(task))
 
     def create_sandbox(
         self,
@@ -114,14 +110,29 @@ class ModalBackend:
         """`image`: what `prepare` gave, an image id of Modal's, or a name that a registry knows."""
         options = options or SandboxOptions()
         check_network(self.capabilities, options)
-        return self._start(
-            image,
-            workdir,
-            min(max(1, timeout), LONGEST_LIFETIME_SECONDS),
-            Resources(self.settings.cpu, self.settings.memory_mib, self.settings.gpu),
-            _network_for(options, self.settings),
-            {**options.labels, "purpose": options.purpose},
-        )
+        resources = Resources(self.settings.cpu, self.settings.memory, self.settings.gpu)
+        labels = {**options.labels, "purpose": options.purpose}
+        sandbox = self._start(image, workdir, timeout, resources, self._network_for(options), labels)
+        if options.left_out:
+            sandbox.leave_out(options.left_out)
+        return sandbox
+
+    @contextlib.contextmanager
+    def making_snapshot(self, task: Task, key: str) -> Iterator[str | None]:
+        path = snapshot_file(task, key)
+        with locked(path.with_suffix(".lock")):
+            yield self._connected().images.find_snapshot(path)
+
+    def take_snapshot(self, sandbox: RichSandbox, task: Task, key: str) -> str:
+        """Afterwards the sandbox can only be ended."""
+        assert isinstance(sandbox, ModalSandbox)
+        image = sandbox.snapshot()
+        write_json(snapshot_file(task, key), {"task": task.label, "image": image})
+        return image
+
+    def remove_snapshots(self, tasks: set[str] | None) -> list[str]:
+        """Of these tasks or of all; their ids. For `cooperbench images clean`."""
+        return remove_snapshots(self._connected().connection, tasks)
 
     @property
     def git_server(self) -> Callable[[str], GitServer] | None:
@@ -129,7 +140,7 @@ class ModalBackend:
         return self._git_server.get if self.settings.git == "server" else None
 
     def interrupt(self) -> None:
-        self._creation_limit.stop()
+        self._creation.stop()
 
     def resource_use(self) -> ResourceUse:
         """What the sandboxes of this object have reserved so far."""
@@ -173,7 +184,10 @@ class ModalBackend:
                 connection = Connection(self.settings.app)
                 images = ImageStore(connection, self.settings)
                 self._session = session = _Session(connection, images, secrets.token_hex(8), os.getpid())
-                _close_at_exit(self)
+                if not _backends:
+                    # After the client's own exit handler, so that it runs before it.
+                    atexit.register(_close_all)
+                _backends.add(self)
                 try:
                     remove_leftovers(connection)
                 except InfraError as error:
@@ -187,37 +201,37 @@ class ModalBackend:
         workdir: str,
         lifetime_seconds: int,
         resources: Resources,
-        network: Network,
+        network: Mapping[str, Any],
         labels: Mapping[str, str],
     ) -> ModalSandbox:
         session = self._connected()
-        connection, public = session.connection, image == DEFAULT_IMAGE
-        spec = SandboxSpec(
-            f"cooperbench-{session.name}-{secrets.token_hex(4)}",
-            sandbox_tags(session.name, labels),
-            lifetime_seconds,
-            resources,
-            network,
-            self.settings.regions,
-        )
-        content = self._creation_limit.call(lambda: session.images.get(image, public=public))
-        remote = self._creation_limit.call(
+        connection = session.connection
+        lifetime_seconds = min(max(1, lifetime_seconds), _LONGEST_LIFETIME_SECONDS)
+        name = f"cooperbench-{session.name}-{secrets.token_hex(4)}"
+        more = {"timeout": lifetime_seconds, "tags": sandbox_tags(session.name, labels)}
+        if self.settings.region:
+            more["region"] = list(self.settings.region)
+        content = self._creation.call(lambda: session.images.get(image, public=image == DEFAULT_IMAGE))
+        remote = self._creation.call(
             lambda: connection.call(
-                f"making a sandbox of {image}", create_remote(connection, content, spec), _CREATE_SECONDS
+                f"making a sandbox of {image}",
+                lambda: create_remote(connection, content, name, resources, {**network, **more}),
+                _CREATE_SECONDS,
+                retry_on=(),
             )
         )
         try:
             sandbox = ModalSandbox(
                 connection,
                 remote,
-                resources=spec.resources,
-                lifetime_seconds=spec.lifetime_seconds,
+                resources=resources,
+                lifetime_seconds=lifetime_seconds,
                 workdir=workdir,
                 trusted=image in self._proven,
                 on_end=self._forget,
             )
         except ChannelUnavailable as error:
-            raise UserError(f"{image}: {error}; {_NEEDED_TOOLS}") from error
+            raise UserError(f"{image}: {error}; images need sh, bash, coreutils and git") from error
         with self._lock:
             self._open.add(sandbox)
             self._proven.add(image)
@@ -228,17 +242,34 @@ class ModalBackend:
             self._open.discard(sandbox)
             self._used += _used_by(sandbox)
 
+    def _network_for(self, options: SandboxOptions) -> dict[str, Any]:
+        """With the policy `none` nothing but what it has to reach, and nothing at all where that is nothing."""
+        hosts = [place.rpartition(":")[0] for place in options.reaches]
+        if options.network == "none":
+            return {"outbound_domain_allowlist": hosts} if hosts else {"block_network": True}
+        allowed = self.settings.allow_domains
+        return {"outbound_domain_allowlist": list(dict.fromkeys((*allowed, *hosts)))} if allowed else {}
+
     def _start_git_server(self, run_name: str) -> GitServer:
         image, labels = self.settings.git_image or DEFAULT_IMAGE, {"run": run_name, "purpose": "git"}
         try:
-            sandbox = self._start(image, "/", LONGEST_LIFETIME_SECONDS, _GIT_RESOURCES, _GIT_NETWORK, labels)
+            sandbox = self._start(image, "/", _LONGEST_LIFETIME_SECONDS, _GIT_RESOURCES, _GIT_NETWORK, labels)
         except UserError as error:
             remedy = f"COOPERBENCH_MODAL_GIT_IMAGE sets another image; {_GIT_WITHOUT_SERVER}"
             raise UserError(f"the git server for --git: {error}; {remedy}") from error
         try:
-            tunnel = _open_tunnel(self._connected().connection, sandbox)
+            tunnels = self._connected().connection.call(
+                "opening a tunnel to the git server",
+                lambda: sandbox.remote.tunnels.aio(timeout=_TUNNEL_SECONDS),
+                _TUNNEL_SECONDS + 30.0,
+            )
+            tunnel = tunnels[_GIT_PORT]
             reaches = (f"{tunnel.host}:{tunnel.port}",)
             return GitServer(sandbox, tunnel.url, host="0.0.0.0", port=_GIT_PORT, reaches=reaches)  # noqa: S104
+        except (SandboxTimeout, KeyError) as error:
+            sandbox.terminate()
+            late = f"the git server got no tunnel within {_TUNNEL_SECONDS} s; {_GIT_WITHOUT_SERVER}"
+            raise SandboxTimeout(late) from error
         except BaseException:
             sandbox.terminate()
             raise
@@ -250,44 +281,6 @@ def _used_by(sandbox: ModalSandbox) -> ResourceUse:
     return ResourceUse(
         1, "sandbox", seconds, seconds * resources.cpu.reserved * _VCPUS_PER_CORE, seconds * gib
     )
-
-
-def _network_for(options: SandboxOptions, settings: ModalSettings) -> Network:
-    """With the policy `none` nothing but what it has to reach, and nothing at all where that is nothing."""
-    hosts = tuple(place.rpartition(":")[0] for place in options.reaches)
-    if options.network == "none":
-        return Network(domains=hosts) if hosts else Network(blocked=True)
-    if settings.allow_domains:
-        return Network(domains=tuple(dict.fromkeys((*settings.allow_domains, *hosts))))
-    return Network()
-
-
-def _open_tunnel(connection: Connection, sandbox: ModalSandbox) -> Tunnel:
-    """To the git server's port; SandboxTimeout where Modal gives no tunnel in time."""
-    import modal
-
-    try:
-        tunnels = connection.call_with_retries(
-            "opening a tunnel to the git server",
-            lambda: sandbox.remote.tunnels.aio(timeout=_TUNNEL_SECONDS),
-            _TUNNEL_SECONDS + 30.0,
-        )
-    except SandboxError as error:
-        if isinstance(error.__cause__, modal.exception.TimeoutError):
-            raise SandboxTimeout(
-                f"the git server got no tunnel within {_TUNNEL_SECONDS} s; {_GIT_WITHOUT_SERVER}"
-            ) from error
-        raise
-    if _GIT_PORT not in tunnels:
-        raise SandboxError(f"Modal opened no tunnel to port {_GIT_PORT} of the git server")
-    return tunnels[_GIT_PORT]
-
-
-def _close_at_exit(backend: ModalBackend) -> None:
-    """Registered after the client's own exit handler, so that it runs before it."""
-    if not _backends:
-        atexit.register(_close_all)
-    _backends.add(backend)
 
 
 def _close_all() -> None:

@@ -9,7 +9,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from cooperbench.backends.modal.faults import Gone, Lost, Unavailable, faults
+from cooperbench.backends.modal.connection import Gone, Lost, Unavailable, faults
 from cooperbench.errors import CooperBenchError
 
 if TYPE_CHECKING:
@@ -79,6 +79,11 @@ class ExecTransport:
         self._chunks.put(b"")
         self._event_loop.spawn(self._finish())
         self._on_close(self)
+
+    def wait_until_ended(self, seconds: float) -> None:
+        """After `close`, which ends a command that reads its input; SandboxTimeout where it goes on."""
+        with faults("ending a command"):
+            self._event_loop.call(self._process.wait.aio(), seconds)
 
     def _write(self, piece: bytes, deadline: float, *, last: bool = False) -> None:
         async def write() -> None:

@@ -1,8 +1,8 @@
-"""A task's image at Modal: pulled by digest or built from the task's Dockerfile, and the one for agents.
+"""A task's images at Modal: pulled by digest or built from its Dockerfile, the one for agents, and snapshots.
 
 Modal builds images from definitions and keeps what it built, so that asking for the same again costs next to nothing.
 The agents' image is one more layer that replaces the repository's history by one commit: a sandbox cannot see the
-layers below.
+layers below. Snapshots have no names at Modal: their ids are kept in the cache folder, a file each.
 """
 
 from __future__ import annotations
@@ -11,16 +11,22 @@ import base64
 import os
 import re
 import threading
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from cooperbench.backends.image_digest import resolve_digest
+from cooperbench.backends.modal.connection import Gone
 from cooperbench.dataset.discovery import demo_dir
 from cooperbench.dataset.images import ENVIRONMENT_VARIABLE, PUBLISHED_TEMPLATE, image_name, image_template
-from cooperbench.errors import CooperBenchError, UserError
+from cooperbench.errors import CooperBenchError, InfraError, UserError
 from cooperbench.models import REPO_DIR, Image
 from cooperbench.sandbox import scrub_script
+from cooperbench.settings import default_cache_dir
+from cooperbench.storage import read_json
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     import modal
@@ -34,6 +40,10 @@ _HIDDEN = re.compile(r"feature[0-9]+|combined\.patch|__pycache__")
 """Never part of a build: no image may hold what agents must not see."""
 _BUILD_SECONDS = 2 * 3600.0
 _NO_ENTRYPOINT = "ENTRYPOINT []"
+_RATE_LIMIT = r"toomanyrequests|too many requests|rate limit|\b429\b"
+_NO_ACCESS = r"unauthorized|authentication required|no basic auth|denied|forbidden|\b40[13]\b"
+_NOT_THERE = r"does not exist|manifest unknown|name unknown|not found"
+"""Comes first: Docker Hub says "denied" also of what is not there."""
 
 
 class ImageStore:
@@ -59,8 +69,7 @@ class ImageStore:
         if re.fullmatch(r"im-\w+", reference):
             image = modal.Image.from_id(reference, client=self._connection.client)
         else:
-            pulled = self._pulled(pinned(reference)[0], public=public)
-            image = self._built(pulled, f"pulling {reference}")
+            image = self._pull(reference, pinned(reference)[0], public=public)
         self._remember(reference, image)
         return image
 
@@ -78,17 +87,32 @@ class ImageStore:
         notes = (note,) if note else ()
         return Image(source.object_id, agents.object_id, digest or source.object_id, notes)
 
+    def find_snapshot(self, path: Path) -> str | None:
+        """The id in the file of a snapshot, if Modal still has it."""
+        import modal
+
+        found = str((read_json(path) or {}).get("image") or "")
+        if not found:
+            return None
+        image = modal.Image.from_id(found, client=self._connection.client)
+        try:
+            self._built(image, f"looking for the snapshot {found}")
+        except (Gone, UserError):  # expired, deleted, or another account's
+            return None
+        self._remember(found, image)
+        return found
+
     def _source(self, task: Task) -> tuple[modal.Image, str, str]:
         """The image as published or built, its digest if it has one, and a note for the user."""
         # Without a template of the user's it is the published name, since that is the one that registries have.
         template = self._settings.image_template or os.environ.get(ENVIRONMENT_VARIABLE)
         name, reason = image_name(task, image_template(template or PUBLISHED_TEMPLATE)), ""
-        if self._settings.images != "build" and not _is_ours(task):
+        if self._settings.images != "build" and not _is_demo(task):
             reference, digest = pinned(name)
             try:
-                return self._built(self._pulled(reference), f"pulling {name}"), digest, ""
-            except UserError as error:
-                if self._settings.images == "registry" or not _is_about_the_image(error):
+                return self._pull(name, reference), digest, ""
+            except _NotPulled as error:
+                if self._settings.images == "registry":
                     raise
                 reason = str(error)
         if not task.dockerfile.is_file():
@@ -99,12 +123,18 @@ class ImageStore:
         note = f"{name} could not be pulled; it was built from the task's Dockerfile" if reason else ""
         return self._built(self._from_dockerfile(task), f"building {task.label}"), "", note
 
-    def _pulled(self, reference: str, *, public: bool = False) -> modal.Image:
+    def _pull(self, name: str, reference: str, *, public: bool = False) -> modal.Image:
         import modal
 
         named = "" if public else self._settings.registry_secret
         secret = modal.Secret.from_name(named) if named else None
-        return modal.Image.from_registry(reference, secret, setup_dockerfile_commands=[_NO_ENTRYPOINT])
+        image = modal.Image.from_registry(reference, secret, setup_dockerfile_commands=[_NO_ENTRYPOINT])
+        try:
+            return self._built(image, f"pulling {name}")
+        except UserError as error:
+            if not isinstance(error.__cause__, modal.exception.ImageBuildError):
+                raise
+            raise _not_pulled(str(error)) from error
 
     def _from_dockerfile(self, task: Task) -> modal.Image:
         import modal
@@ -112,17 +142,63 @@ class ImageStore:
         image = modal.Image.from_dockerfile(
             task.dockerfile,
             context_dir=task.path,
-            ignore=_is_hidden,
+            ignore=lambda path: bool(path.parts) and bool(_HIDDEN.fullmatch(path.parts[0])),
             build_args=dict(self._settings.build_args),
         )
         return image.dockerfile_commands(_NO_ENTRYPOINT)
 
     def _built(self, image: modal.Image, doing: str) -> modal.Image:
-        return self._connection.call(doing, image.build.aio(self._connection.app), _BUILD_SECONDS)
+        # Whoever asks for an image repeats it.
+        return self._connection.call(
+            doing, lambda: image.build.aio(self._connection.app), _BUILD_SECONDS, retry_on=()
+        )
 
     def _remember(self, reference: str, image: modal.Image) -> None:
         with self._lock:
             self._known[reference] = image
+
+
+class _NotPulled(UserError):
+    """There is no such image, or it is not usable. Another one may be built instead."""
+
+
+def _not_pulled(problem: str) -> CooperBenchError:
+    """Modal gives the registry's words alone. What a secret or patience would help is never replaced by a build."""
+    if not re.search(_NOT_THERE, problem, re.IGNORECASE):
+        if re.search(_RATE_LIMIT, problem, re.IGNORECASE):
+            remedy = "try later, or set COOPERBENCH_MODAL_REGISTRY_SECRET or COOPERBENCH_MODAL_IMAGES=build"
+            return InfraError(f"the registry's rate limit is reached: {remedy}; {problem}")
+        if re.search(_NO_ACCESS, problem, re.IGNORECASE):
+            remedy = "set COOPERBENCH_MODAL_REGISTRY_SECRET, or COOPERBENCH_MODAL_IMAGES=build"
+            return UserError(f"the registry wants other credentials: {remedy}; {problem}")
+    return _NotPulled(problem)
+
+
+def snapshot_file(task: Task, key: str) -> Path:
+    return default_cache_dir() / "modal" / "snapshots" / f"{task.repo}.task{task.task_id}.{key}.json"
+
+
+def snapshot_files(tasks: set[str] | None) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Of these tasks or of all: each file, and what is in it (`task`, `image`)."""
+    for path in sorted((default_cache_dir() / "modal" / "snapshots").glob("*.json")):
+        content = read_json(path) or {}
+        if tasks is None or content.get("task") in tasks:
+            yield path, content
+
+
+def remove_snapshots(connection: Connection, tasks: set[str] | None) -> list[str]:
+    """Delete them at Modal; their ids."""
+    from modal.experimental import image_delete
+
+    removed = []
+    for path, content in snapshot_files(tasks):
+        image = str(content.get("image"))
+        with suppress(Gone):
+            delete = partial(image_delete.aio, image, client=connection.client)
+            connection.call(f"deleting {image}", delete)
+        path.unlink(missing_ok=True)
+        removed.append(image)
+    return removed
 
 
 def scrub_command() -> str:
@@ -143,18 +219,8 @@ def pinned(name: str) -> tuple[str, str]:
     return f"{repository}@{digest}", digest
 
 
-def _is_hidden(path: Path) -> bool:
-    return bool(path.parts) and bool(_HIDDEN.fullmatch(path.parts[0]))
-
-
-def _is_about_the_image(error: UserError) -> bool:
-    from modal.exception import ImageBuildError
-
-    return isinstance(error.__cause__, ImageBuildError)
-
-
-def _is_ours(task: Task) -> bool:
-    """The demo's tasks: they are in no registry, and an image with their name there is not ours."""
+def _is_demo(task: Task) -> bool:
+    """The demo's tasks are in no registry, and an image with their name there is not ours."""
     try:
         return task.path.resolve().is_relative_to(demo_dir().resolve())
     except UserError:

@@ -49,7 +49,7 @@ def owner_of(tags: Mapping[str, str]) -> Owner | None:
 def remove_leftovers(connection: Connection) -> list[str]:
     """End the sandboxes of processes of this user and machine that are gone; returns their ids."""
     tags = {HOST: _host_tag(this_owner())}
-    return connection.call_with_retries(
+    return connection.call(
         "looking for sandboxes left over", lambda: _end_tagged(connection, tags, dead=True), _SWEEP_SECONDS
     )
 
@@ -57,9 +57,7 @@ def remove_leftovers(connection: Connection) -> list[str]:
 def remove_session(connection: Connection, session: str) -> list[str]:
     """End the sandboxes that one backend object has made and not ended itself; returns their ids."""
     tags = {SESSION: session}
-    return connection.call_with_retries(
-        "ending what is left", lambda: _end_tagged(connection, tags), _SWEEP_SECONDS
-    )
+    return connection.call("ending what is left", lambda: _end_tagged(connection, tags), _SWEEP_SECONDS)
 
 
 async def _end_tagged(connection: Connection, tags: dict[str, str], *, dead: bool = False) -> list[str]:
