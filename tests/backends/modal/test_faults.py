@@ -147,7 +147,7 @@ def test_output_that_is_lost_for_good_is_nobodys_result(plane: Plane, modal: Mod
         ("TERMINATED", "terminated at Modal", False),
         ("INTERNAL_FAILURE", "Modal ended it", False),
         ("MEMORY_MANAGER_EVICTION", "Modal ended it", False),
-        ("KERNEL_OOM_KILL", "out of its memory of 8192 MiB", True),
+        ("KERNEL_OOM_KILL", "kernel oom kill", True),
         ("FAILURE", "its processes were killed", True),
     ],
 )
@@ -195,7 +195,7 @@ def test_modal_that_stays_away_is_an_infrastructure_error(
     ("status", "message", "words"),
     [
         (Reply.RESOURCE_EXHAUSTED, "Workspace spend limit reached", "quota.*modal.com/settings/usage"),
-        (Reply.PERMISSION_DENIED, "read-only token", "modal profile current"),
+        (Reply.PERMISSION_DENIED, "read-only token", "Modal refuses it: read-only token"),
         (Reply.INVALID_ARGUMENT, "no such region", "Modal refuses it: no such region"),
     ],
 )

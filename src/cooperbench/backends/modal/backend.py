@@ -2,34 +2,40 @@
 
 With `--git` a run has a git server in a small sandbox of its own. It is reached through a tunnel of Modal's, which
 terminates TLS, at an address that cannot be guessed, and itself reaches nothing.
+
+Sandboxes have tags that say whose they are, by which those that killed processes left running are found and ended.
+Nothing without our tags is touched.
 """
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import contextlib
 import logging
 import os
+import re
 import secrets
 import threading
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from cooperbench.backends.modal.connection import Connection, Creation, require_client
 from cooperbench.backends.modal.images import ImageStore, remove_snapshots, snapshot_file
-from cooperbench.backends.modal.leftovers import remove_leftovers, remove_session, sandbox_tags
-from cooperbench.backends.modal.sandbox import ModalSandbox, Resources, create_remote
+from cooperbench.backends.modal.sandbox import ModalSandbox, create_remote
 from cooperbench.backends.modal.settings import ModalSettings, Share, read_settings
 from cooperbench.errors import CooperBenchError, InfraError, SandboxError, SandboxTimeout, UserError
 from cooperbench.sandbox.channel import ChannelUnavailable
 from cooperbench.sandbox.contract import Capabilities, ResourceUse, SandboxOptions, check_network
 from cooperbench.sandbox.git_server import DEFAULT_IMAGE, GitServer, SharedServer
-from cooperbench.sandbox.ownership import locked
+from cooperbench.sandbox.ownership import Owner, is_dead, locked, read_owner, this_owner
 from cooperbench.storage import write_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+
+    import modal
 
     from cooperbench.models import Image, Task
     from cooperbench.sandbox.contract import RichSandbox
@@ -41,11 +47,15 @@ _CREATE_SECONDS = 25 * 60.0
 _VCPUS_PER_CORE = 2
 """Modal counts physical cores."""
 _GIT_PORT = 8418
-_GIT_RESOURCES = Resources(cpu=Share(0.25, 2.0), memory_mib=Share(512, 4096))
 _GIT_NETWORK = {"outbound_cidr_allowlist": [], "encrypted_ports": [_GIT_PORT]}
 """It reaches nothing. A sandbox with `block_network` could have no tunnel."""
 _GIT_WITHOUT_SERVER = "COOPERBENCH_MODAL_GIT=carried needs no server"
 _TUNNEL_SECONDS = 90
+_HOST, _BOOT = "cooperbench-host", "cooperbench-boot"
+_PROCESS, _SESSION = "cooperbench-process", "cooperbench-session"
+_LONGEST_TAG = 63
+_SWEEP_SECONDS = 300.0
+_MOST_ENDING = 20
 _log = logging.getLogger("cooperbench")
 _backends: weakref.WeakSet[ModalBackend] = weakref.WeakSet()
 
@@ -110,9 +120,8 @@ class ModalBackend:
         """`image`: what `prepare` gave, an image id of Modal's, or a name that a registry knows."""
         options = options or SandboxOptions()
         check_network(self.capabilities, options)
-        resources = Resources(self.settings.cpu, self.settings.memory, self.settings.gpu)
         labels = {**options.labels, "purpose": options.purpose}
-        sandbox = self._start(image, workdir, timeout, resources, self._network_for(options), labels)
+        sandbox = self._start(image, workdir, timeout, self.settings, self._network_for(options), labels)
         if options.left_out:
             sandbox.leave_out(options.left_out)
         return sandbox
@@ -157,7 +166,7 @@ class ModalBackend:
         # All at once, and without threads, which cannot be started any more when the interpreter ends.
         ended: list[str] = []
         with contextlib.suppress(CooperBenchError):
-            ended = remove_session(session.connection, session.name)
+            ended = _end_tagged(session.connection, {_SESSION: session.name})
         for sandbox in still_open:
             sandbox.end("its backend was closed", already=sandbox.name in ended)
         self._git_server.close()
@@ -165,7 +174,7 @@ class ModalBackend:
     @staticmethod
     def clean() -> list[str]:
         """For `cooperbench clean`: end what killed processes left; returns ids of sandboxes."""
-        return remove_leftovers(Connection(read_settings().app))
+        return _end_leftovers(Connection(read_settings().app))
 
     @property
     def about(self) -> str:
@@ -189,7 +198,7 @@ class ModalBackend:
                     atexit.register(_close_all)
                 _backends.add(self)
                 try:
-                    remove_leftovers(connection)
+                    _end_leftovers(connection)
                 except InfraError as error:
                     # No reason not to begin: the next start looks again.
                     _log.warning("%s", error)
@@ -200,7 +209,7 @@ class ModalBackend:
         image: str,
         workdir: str,
         lifetime_seconds: int,
-        resources: Resources,
+        settings: ModalSettings,
         network: Mapping[str, Any],
         labels: Mapping[str, str],
     ) -> ModalSandbox:
@@ -208,14 +217,12 @@ class ModalBackend:
         connection = session.connection
         lifetime_seconds = min(max(1, lifetime_seconds), _LONGEST_LIFETIME_SECONDS)
         name = f"cooperbench-{session.name}-{secrets.token_hex(4)}"
-        more = {"timeout": lifetime_seconds, "tags": sandbox_tags(session.name, labels)}
-        if self.settings.region:
-            more["region"] = list(self.settings.region)
+        more = {**network, "timeout": lifetime_seconds, "tags": _sandbox_tags(session.name, labels)}
         content = self._creation.call(lambda: session.images.get(image, public=image == DEFAULT_IMAGE))
         remote = self._creation.call(
             lambda: connection.call(
                 f"making a sandbox of {image}",
-                lambda: create_remote(connection, content, name, resources, {**network, **more}),
+                lambda: create_remote(connection, content, name, settings, more),
                 _CREATE_SECONDS,
                 retry_on=(),
             )
@@ -224,7 +231,7 @@ class ModalBackend:
             sandbox = ModalSandbox(
                 connection,
                 remote,
-                resources=resources,
+                settings,
                 lifetime_seconds=lifetime_seconds,
                 workdir=workdir,
                 trusted=image in self._proven,
@@ -252,8 +259,9 @@ class ModalBackend:
 
     def _start_git_server(self, run_name: str) -> GitServer:
         image, labels = self.settings.git_image or DEFAULT_IMAGE, {"run": run_name, "purpose": "git"}
+        small = replace(self.settings, cpu=Share(0.25, 2.0), memory=Share(512, 4096), gpu="")
         try:
-            sandbox = self._start(image, "/", _LONGEST_LIFETIME_SECONDS, _GIT_RESOURCES, _GIT_NETWORK, labels)
+            sandbox = self._start(image, "/", _LONGEST_LIFETIME_SECONDS, small, _GIT_NETWORK, labels)
         except UserError as error:
             remedy = f"COOPERBENCH_MODAL_GIT_IMAGE sets another image; {_GIT_WITHOUT_SERVER}"
             raise UserError(f"the git server for --git: {error}; {remedy}") from error
@@ -276,11 +284,63 @@ class ModalBackend:
 
 
 def _used_by(sandbox: ModalSandbox) -> ResourceUse:
-    seconds, resources = sandbox.age_seconds, sandbox.resources
-    gib = resources.memory_mib.reserved / 1024
-    return ResourceUse(
-        1, "sandbox", seconds, seconds * resources.cpu.reserved * _VCPUS_PER_CORE, seconds * gib
-    )
+    seconds, settings = sandbox.age_seconds, sandbox.settings
+    vcpus, gib = settings.cpu.reserved * _VCPUS_PER_CORE, settings.memory.reserved / 1024
+    return ResourceUse(1, "sandbox", seconds, seconds * vcpus, seconds * gib)
+
+
+def _sandbox_tags(session: str, labels: Mapping[str, str]) -> dict[str, str]:
+    tags = {f"cooperbench-{name}": value for name, value in labels.items()}
+    tags |= {**owner_tags(this_owner()), _SESSION: session}
+    return {_tag_text(name): _tag_text(value) for name, value in tags.items()}
+
+
+def owner_tags(owner: Owner) -> dict[str, str]:
+    process = f"{owner.namespace}.{owner.pid}.{owner.start}"
+    return {_HOST: f"{owner.machine}.{owner.user}", _BOOT: _tag_text(owner.boot), _PROCESS: process}
+
+
+def owner_of(tags: Mapping[str, str]) -> Owner | None:
+    """None for a sandbox that is not ours."""
+    host, process = tags.get(_HOST, "").split("."), tags.get(_PROCESS, "").split(".")
+    if len(host) != 2 or len(process) != 3:
+        return None
+    return read_owner("/".join([host[0], tags.get(_BOOT, ""), process[0], host[1], process[1], process[2]]))
+
+
+def _tag_text(text: str) -> str:
+    """What Modal takes in tags."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:_LONGEST_TAG] or "-"
+
+
+def _end_leftovers(connection: Connection) -> list[str]:
+    """End the sandboxes of processes of this user and machine that are gone; returns their ids."""
+    return _end_tagged(connection, {_HOST: owner_tags(this_owner())[_HOST]}, dead=True)
+
+
+def _end_tagged(connection: Connection, tags: dict[str, str], *, dead: bool = False) -> list[str]:
+    """End the sandboxes with these tags; returns their ids. `dead`: only those whose process is gone."""
+    import modal
+
+    slots = asyncio.Semaphore(_MOST_ENDING)
+
+    async def end(sandbox: modal.Sandbox) -> str:
+        async with slots:
+            try:
+                owner = owner_of(await sandbox.get_tags.aio()) if dead else None
+                if dead and (owner is None or not is_dead(owner, running=True)):
+                    return ""
+                await sandbox.terminate.aio()
+            except modal.exception.NotFoundError:
+                return ""
+            return sandbox.object_id
+
+    async def end_all() -> list[str]:
+        listed = modal.Sandbox.list.aio(app_id=connection.app.app_id, tags=tags, client=connection.client)
+        ended = await asyncio.gather(*[end(sandbox) async for sandbox in listed])
+        return [name for name in ended if name]
+
+    return connection.call("ending sandboxes that are left", end_all, _SWEEP_SECONDS)
 
 
 def _close_all() -> None:

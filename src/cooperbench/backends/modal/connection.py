@@ -13,6 +13,7 @@ import re
 import threading
 import time
 from contextlib import contextmanager
+from functools import cache
 from importlib.util import find_spec
 from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -105,16 +106,10 @@ class EventLoop:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
 
-_event_loops: dict[int, EventLoop] = {}
-_event_loops_lock = threading.Lock()
-
-
-def event_loop() -> EventLoop:
-    """The one of this process; a forked child gets its own."""
-    with _event_loops_lock:
-        if os.getpid() not in _event_loops:
-            _event_loops[os.getpid()] = EventLoop()
-        return _event_loops[os.getpid()]
+@cache
+def _event_loop_of(process: int) -> EventLoop:
+    """A forked child needs its own."""
+    return EventLoop()
 
 
 class Connection:
@@ -124,7 +119,7 @@ class Connection:
         require_client()
         from modal.config import config
 
-        self.event_loop = event_loop()
+        self.event_loop = _event_loop_of(os.getpid())
         self.app_name = app_name
         self.environment = str(config.get("environment") or "")
         self._no_retries_until = 0.0
@@ -232,9 +227,6 @@ def _translated(error: Exception, doing: str) -> CooperBenchError:
         case modal.ImageBuildError():
             see = f"see it with: modal image logs {error.image_id}"
             return UserError(f"{doing}: the image cannot be built: {message} ({see})")
-        case modal.PermissionDeniedError():
-            whose = "modal profile current tells whose it is"
-            return UserError(f"{doing}: the token may not do that ({message}): {whose}")
         case modal.VersionError():
             return UserError(f"{doing}: {message}: pip install --upgrade 'cooperbench[modal]'")
         case modal.ResourceExhaustedError() if re.search(_QUOTA, message, re.IGNORECASE):
@@ -244,7 +236,7 @@ def _translated(error: Exception, doing: str) -> CooperBenchError:
             return RateLimited(f"{doing}: rate limited by Modal ({message}); reduce the concurrency with -c")
         case modal.NotFoundError() | modal.ConflictError() | modal.ClientClosed():
             return Gone(f"{doing}: {message}")
-        case modal.InvalidError() | modal.UnimplementedError():
+        case modal.InvalidError() | modal.UnimplementedError() | modal.PermissionDeniedError():
             return UserError(f"{doing}: Modal refuses it: {message}")
         case TimeoutError() | modal.TimeoutError():
             return SandboxTimeout(f"{doing}: Modal did not answer in time")

@@ -12,7 +12,6 @@ import logging
 import math
 import threading
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cooperbench.backends.modal.connection import Gone, Lost, RateLimited, Unavailable
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from modal.io_streams import StreamReader
 
     from cooperbench.backends.modal.connection import Connection
-    from cooperbench.backends.modal.settings import Share
+    from cooperbench.backends.modal.settings import ModalSettings
     from cooperbench.sandbox.contract import Stream
 
 _FIRST_COMMAND = ("sh", "-c", "while :; do sleep 86400 & wait $!; done")
@@ -72,25 +71,20 @@ _DRAIN_SECONDS = 5.0
 """For output after the exit code: a process in the background may hold it open."""
 _TERMINATE_SECONDS = 60.0
 _KILLED = 137
+_FIRST_PROCESS_ENDED = ("SUCCESS", "FAILURE")
+_OUT_OF_MEMORY = ("KERNEL_OOM_KILL", "MEMORY_THRASHING_EVICTION")
+"""Of its own memory; MEMORY_MANAGER_EVICTION means that Modal's machine had too little."""
 _ENDED_BY_DEADLINE = -1
 """What the client gives for an exit code at the time limit of an exec."""
 _log = logging.getLogger("cooperbench")
 
 
-@dataclass(frozen=True)
-class Resources:
-    cpu: Share
-    memory_mib: Share
-    gpu: str = ""
-
-
 async def create_remote(
-    connection: Connection, image: modal.Image, name: str, resources: Resources, more: Mapping[str, Any]
+    connection: Connection, image: modal.Image, name: str, settings: ModalSettings, more: Mapping[str, Any]
 ) -> modal.Sandbox:
     """`more`: arguments of Modal's, as of its network."""
     import modal
 
-    cpu, memory = resources.cpu, resources.memory_mib
     try:
         return await modal.Sandbox.create.aio(
             *_FIRST_COMMAND,
@@ -99,9 +93,10 @@ async def create_remote(
             name=name,
             image=image,
             workdir="/",
-            gpu=resources.gpu or None,
-            cpu=(cpu.reserved, cpu.most),
-            memory=(int(memory.reserved), int(memory.most)),
+            gpu=settings.gpu or None,
+            region=list(settings.region) or None,
+            cpu=(settings.cpu.reserved, settings.cpu.most),
+            memory=(int(settings.memory.reserved), int(settings.memory.most)),
             **more,
         )
     except modal.exception.AlreadyExistsError:
@@ -118,8 +113,8 @@ class ModalSandbox(BaseSandbox):
         self,
         connection: Connection,
         remote: modal.Sandbox,
+        settings: ModalSettings,
         *,
-        resources: Resources,
         lifetime_seconds: float,
         workdir: str,
         trusted: bool,
@@ -131,18 +126,16 @@ class ModalSandbox(BaseSandbox):
         """
         super().__init__(lifetime_seconds=lifetime_seconds, workdir=workdir)
         self.remote = remote
-        self.resources = resources
+        self.settings = settings
         self._connection = connection
         self._started = time.monotonic()
         self._trusted = trusted
         self._on_end = on_end
-        self._transports: set[ExecTransport] = set()
-        self._lock = threading.Lock()
+        self._transports: list[ExecTransport] = []
         self._end_lock = threading.Lock()
         self._ended = False
         self._left_out: tuple[str, ...] = ()
-        self.seconds = 0.0
-        """How long it ran; 0 while it runs."""
+        self._seconds = 0.0
         self._commands = pool = ChannelPool(self._open_channel)
         try:
             with self._alive():
@@ -161,7 +154,8 @@ class ModalSandbox(BaseSandbox):
 
     @property
     def age_seconds(self) -> float:
-        return self.seconds or time.monotonic() - self._started
+        """How long it has run."""
+        return self._seconds or time.monotonic() - self._started
 
     def open_stream(self, argv: Sequence[str]) -> Stream:
         mark = f"stream-{self.name}-{next(self._numbers)}"
@@ -206,7 +200,7 @@ class ModalSandbox(BaseSandbox):
                 # Nothing more can be done now: its lifetime ends it, or the next start does.
                 _log.warning("%s", error)
             finally:
-                self.seconds = time.monotonic() - self._started
+                self._seconds = time.monotonic() - self._started
                 self._close_transports()
                 self._on_end(self)
 
@@ -217,19 +211,23 @@ class ModalSandbox(BaseSandbox):
                 transport.wait_until_ended(_CHANNEL_END_SECONDS)
             limit_seconds = command.timeout_seconds + _START_SECONDS + 2 * BACKSTOP_SECONDS
             return self._connection.call(
-                "running a command", lambda: self._follow(command), limit_seconds, retry_on=(RateLimited,)
+                "running a command", lambda: self._judge(command), limit_seconds, retry_on=()
             )
 
-    async def _follow(self, command: Command) -> CommandResult:
+    async def _judge(self, command: Command) -> CommandResult:
         """Run a command as an exec of its own."""
         words = ["bash", "-c", "exec </dev/null\n" + last_script(command).decode("ascii")]
         limit_seconds = max(1, math.ceil(command.timeout_seconds))
         process = await self.remote.exec.aio(*self._exec_words("", words), timeout=limit_seconds, text=False)
         started = time.monotonic()
         out, err = CappedOutput(command.output_limit), CappedOutput(command.output_limit)
+
+        async def read(stream: StreamReader[bytes], kept: CappedOutput) -> None:
+            async for piece in stream:
+                kept.add(piece)
+
         readers = [
-            asyncio.ensure_future(_collect(process.stdout, out)),
-            asyncio.ensure_future(_collect(process.stderr, err)),
+            asyncio.ensure_future(read(*ends)) for ends in ((process.stdout, out), (process.stderr, err))
         ]
         try:
             # Modal ends it at its time limit. We do not wait for ever that it does.
@@ -245,6 +243,8 @@ class ModalSandbox(BaseSandbox):
         seconds = time.monotonic() - started
         timed_out = code == _ENDED_BY_DEADLINE or (code == _KILLED and seconds >= limit_seconds)
         code = TIMEOUT_EXIT_CODE if timed_out else code
+        if timed_out and await self.remote.poll.aio() is not None:
+            raise Gone("the sandbox ended while the command ran")
         return CommandResult(code, out.taken(), err.taken(), out.cut, err.cut, timed_out, seconds)
 
     def _open_channel(self) -> Channel:
@@ -267,14 +267,13 @@ class ModalSandbox(BaseSandbox):
 
             words = self._exec_words(mark, argv)
             process = await self.remote.exec.aio(*words, stderr=StreamType.DEVNULL, text=False)
-            return ExecTransport(self._connection.event_loop, process, self._forget_transport)
+            return ExecTransport(self._connection.event_loop, process)
 
         # Only what was certainly not started may be started again.
         transport = self._connection.call(
             "starting a command", start, _START_SECONDS, retry_on=(RateLimited,)
         )
-        with self._lock:
-            self._transports.add(transport)
+        self._transports.append(transport)
         if self._end_reason:
             transport.close()
         return transport
@@ -283,16 +282,12 @@ class ModalSandbox(BaseSandbox):
         return ["sh", "-c", _EXEC, "sh", mark, self._workdir, *argv]
 
     def _close_transports(self) -> list[ExecTransport]:
-        with self._lock:
-            transports, self._transports = self._transports, set()
+        """Those that were open."""
+        found = [transport for transport in self._transports if not transport.closed]
         self._commands.close()
-        for transport in transports:
+        for transport in found:
             transport.close()
-        return list(transports)
-
-    def _forget_transport(self, transport: ExecTransport) -> None:
-        with self._lock:
-            self._transports.discard(transport)
+        return found
 
     async def _terminate(self, *, already: bool) -> None:
         if not already:
@@ -305,15 +300,13 @@ class ModalSandbox(BaseSandbox):
             return self._connection.call("asking for a sandbox's state", self._wait, _DYING_SECONDS)
         except SandboxTimeout:
             return self._end_reason
-        except Gone as error:
-            return self._end_reason or f"Modal does not know it any more ({error})"
         except InfraError as error:
-            return str(error)
+            return self._end_reason or str(error)
 
     async def _wait(self) -> str:
         """Until it has ended; why it did, noting whether that came from inside."""
         import modal
-        from modal_proto.api_pb2 import GenericResult as Result
+        from modal_proto.api_pb2 import GenericResult
 
         try:
             await self.remote.wait.aio()
@@ -322,25 +315,12 @@ class ModalSandbox(BaseSandbox):
         except modal.exception.SandboxTerminatedError:
             return "it was terminated at Modal, not by us"
         # The exit code alone does not tell an eviction of Modal's from a kill inside.
-        result: Any = self.remote._get_metadata()
-        status, code = result.result.status, self.remote.returncode
-        out_of_memory = (
-            Result.GENERIC_STATUS_KERNEL_OOM_KILL,
-            Result.GENERIC_STATUS_MEMORY_THRASHING_EVICTION,
-        )
-        first_process = (Result.GENERIC_STATUS_SUCCESS, Result.GENERIC_STATUS_FAILURE)
-        self._destroyed = status in (*out_of_memory, *first_process)
-        if status in out_of_memory:
-            return f"it ran out of its memory of {self.resources.memory_mib.most:g} MiB"
-        if status not in first_process:
-            return f"Modal ended it: {Result.GenericStatus.Name(status)}"
-        return (
-            "its processes were killed"
-            if code == _KILLED
-            else f"its first process ended with exit code {code}"
-        )
-
-
-async def _collect(stream: StreamReader[bytes], kept: CappedOutput) -> None:
-    async for piece in stream:
-        kept.add(piece)
+        metadata: Any = self.remote._get_metadata()
+        names = {
+            value: name.removeprefix("GENERIC_STATUS_") for name, value in GenericResult.GenericStatus.items()
+        }
+        status, code = names.get(metadata.result.status, "unknown"), self.remote.returncode
+        self._destroyed = status in (*_FIRST_PROCESS_ENDED, *_OUT_OF_MEMORY)
+        if status not in _FIRST_PROCESS_ENDED:
+            return f"Modal ended it: {status.lower().replace('_', ' ')}"
+        return "its processes were killed" if code == _KILLED else f"its first process ended with {code}"
