@@ -219,7 +219,7 @@ def test_a_bad_token(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_fresh_client")
 def test_the_wrong_environment(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MODAL_ENVIRONMENT", "nowhere")
-    with pytest.raises(UserError, match=r"no environment 'nowhere'.*modal environment list"):
+    with pytest.raises(UserError, match=r"Environment 'nowhere' not found.*modal environment list"):
         ModalBackend().check()
 
 

@@ -17,15 +17,14 @@ import os
 import re
 import secrets
 import threading
-import weakref
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from cooperbench.backends.modal.connection import Connection, Creation, require_client
-from cooperbench.backends.modal.images import ImageStore, remove_snapshots, snapshot_file
-from cooperbench.backends.modal.sandbox import ModalSandbox, create_remote
+from cooperbench.backends.modal.connection import Connection, require_client
+from cooperbench.backends.modal.images import ImageStore, snapshot_file
+from cooperbench.backends.modal.sandbox import FIRST_COMMAND, ModalSandbox
 from cooperbench.backends.modal.settings import ModalSettings, Share, read_settings
-from cooperbench.errors import CooperBenchError, InfraError, SandboxError, SandboxTimeout, UserError
+from cooperbench.errors import CooperBenchError, InfraError, UserError
 from cooperbench.sandbox.channel import ChannelUnavailable
 from cooperbench.sandbox.contract import Capabilities, ResourceUse, SandboxOptions, check_network
 from cooperbench.sandbox.git_server import DEFAULT_IMAGE, GitServer, SharedServer
@@ -57,17 +56,6 @@ _LONGEST_TAG = 63
 _SWEEP_SECONDS = 300.0
 _MOST_ENDING = 20
 _log = logging.getLogger("cooperbench")
-_backends: weakref.WeakSet[ModalBackend] = weakref.WeakSet()
-
-
-@dataclass(frozen=True)
-class _Session:
-    """From the first use of Modal to `close`, in one process."""
-
-    connection: Connection
-    images: ImageStore
-    name: str
-    process: int
 
 
 class ModalBackend:
@@ -92,8 +80,8 @@ class ModalBackend:
         self.settings: ModalSettings = read_settings(**settings)
         require_client()
         self._lock = threading.Lock()
-        self._session: _Session | None = None
-        self._creation = Creation()
+        self._images: ImageStore | None = None
+        """Of the connection in use."""
         self._used = ResourceUse()
         """By sandboxes that have ended."""
         self._open: set[ModalSandbox] = set()
@@ -107,7 +95,7 @@ class ModalBackend:
 
     def prepare(self, task: Task) -> Image:
         """Pull or build the task's image, and make the one without history from it."""
-        return self._creation.call(lambda: self._connected().images.provide(task))
+        return self._connected().provide(task)
 
     def create_sandbox(
         self,
@@ -130,7 +118,7 @@ class ModalBackend:
     def making_snapshot(self, task: Task, key: str) -> Iterator[str | None]:
         path = snapshot_file(task, key)
         with locked(path.with_suffix(".lock")):
-            yield self._connected().images.find_snapshot(path)
+            yield self._connected().find_snapshot(path)
 
     def take_snapshot(self, sandbox: RichSandbox, task: Task, key: str) -> str:
         """Afterwards the sandbox can only be ended."""
@@ -141,7 +129,7 @@ class ModalBackend:
 
     def remove_snapshots(self, tasks: set[str] | None) -> list[str]:
         """Of these tasks or of all; their ids. For `cooperbench images clean`."""
-        return remove_snapshots(self._connected().connection, tasks)
+        return self._connected().remove_snapshots(tasks)
 
     @property
     def git_server(self) -> Callable[[str], GitServer] | None:
@@ -149,7 +137,8 @@ class ModalBackend:
         return self._git_server.get if self.settings.git == "server" else None
 
     def interrupt(self) -> None:
-        self._creation.stop()
+        if self._images is not None:
+            self._images.connection.stopped.set()
 
     def resource_use(self) -> ResourceUse:
         """What the sandboxes of this object have reserved so far."""
@@ -160,13 +149,13 @@ class ModalBackend:
         """End what is still open. The next use connects again."""
         with self._lock:
             still_open = list(self._open)
-            session, self._session = self._session, None
-        if session is None or session.process != os.getpid():
+            images, self._images = self._images, None
+        if images is None or images.connection.process != os.getpid():
             return
         # All at once, and without threads, which cannot be started any more when the interpreter ends.
         ended: list[str] = []
         with contextlib.suppress(CooperBenchError):
-            ended = _end_tagged(session.connection, {_SESSION: session.name})
+            ended = _end_tagged(images.connection, {_SESSION: images.connection.session})
         for sandbox in still_open:
             sandbox.end("its backend was closed", already=sandbox.name in ended)
         self._git_server.close()
@@ -181,28 +170,21 @@ class ModalBackend:
         """For `cooperbench doctor`, after `check`."""
         from importlib.metadata import version
 
-        environment = self._connected().connection.environment
-        where = f", environment {environment}" if environment else ""
-        return f"client {version('modal')}, the token is good, app {self.settings.app}{where}"
+        return f"client {version('modal')}, the token is good, app {self.settings.app}"
 
-    def _connected(self) -> _Session:
+    def _connected(self) -> ImageStore:
         """Connects when first called, and ends what killed processes left behind."""
         with self._lock:
-            session = self._session
-            if session is None or session.process != os.getpid():
+            if self._images is None or self._images.connection.process != os.getpid():
                 connection = Connection(self.settings.app)
-                images = ImageStore(connection, self.settings)
-                self._session = session = _Session(connection, images, secrets.token_hex(8), os.getpid())
-                if not _backends:
-                    # After the client's own exit handler, so that it runs before it.
-                    atexit.register(_close_all)
-                _backends.add(self)
+                self._images = ImageStore(connection, self.settings)
+                atexit.register(self.close)  # after the client's own exit handler, so that it runs before it
                 try:
                     _end_leftovers(connection)
                 except InfraError as error:
                     # No reason not to begin: the next start looks again.
                     _log.warning("%s", error)
-            return session
+            return self._images
 
     def _start(
         self,
@@ -213,20 +195,36 @@ class ModalBackend:
         network: Mapping[str, Any],
         labels: Mapping[str, str],
     ) -> ModalSandbox:
-        session = self._connected()
-        connection = session.connection
+        import modal
+
+        images = self._connected()
+        connection = images.connection
+        content = images.get(image, public=image == DEFAULT_IMAGE)
         lifetime_seconds = min(max(1, lifetime_seconds), _LONGEST_LIFETIME_SECONDS)
-        name = f"cooperbench-{session.name}-{secrets.token_hex(4)}"
-        more = {**network, "timeout": lifetime_seconds, "tags": _sandbox_tags(session.name, labels)}
-        content = self._creation.call(lambda: session.images.get(image, public=image == DEFAULT_IMAGE))
-        remote = self._creation.call(
-            lambda: connection.call(
-                f"making a sandbox of {image}",
-                lambda: create_remote(connection, content, name, settings, more),
-                _CREATE_SECONDS,
-                retry_on=(),
-            )
-        )
+        name = f"cooperbench-{connection.session}-{secrets.token_hex(4)}"
+
+        async def create() -> modal.Sandbox:
+            try:
+                return await modal.Sandbox.create.aio(
+                    *FIRST_COMMAND,
+                    app=connection.app,
+                    client=connection.client,
+                    name=name,
+                    tags=_sandbox_tags(connection.session, labels),
+                    image=content,
+                    timeout=lifetime_seconds,
+                    workdir="/",
+                    gpu=settings.gpu or None,
+                    region=list(settings.region) or None,
+                    cpu=(settings.cpu.reserved, settings.cpu.most),
+                    memory=(int(settings.memory.reserved), int(settings.memory.most)),
+                    **network,
+                )
+            except modal.exception.AlreadyExistsError:
+                # An earlier attempt has made it, and only its answer was lost.
+                return await modal.Sandbox.from_name.aio(connection.app_name, name, client=connection.client)
+
+        remote = connection.create(f"making a sandbox of {image}", create, _CREATE_SECONDS)
         try:
             sandbox = ModalSandbox(
                 connection,
@@ -267,17 +265,13 @@ class ModalBackend:
             raise UserError(f"the git server for --git: {error}; {remedy}") from error
         try:
             tunnels = self._connected().connection.call(
-                "opening a tunnel to the git server",
+                f"opening a tunnel to the git server ({_GIT_WITHOUT_SERVER})",
                 lambda: sandbox.remote.tunnels.aio(timeout=_TUNNEL_SECONDS),
                 _TUNNEL_SECONDS + 30.0,
             )
             tunnel = tunnels[_GIT_PORT]
             reaches = (f"{tunnel.host}:{tunnel.port}",)
             return GitServer(sandbox, tunnel.url, host="0.0.0.0", port=_GIT_PORT, reaches=reaches)  # noqa: S104
-        except (SandboxTimeout, KeyError) as error:
-            sandbox.terminate()
-            late = f"the git server got no tunnel within {_TUNNEL_SECONDS} s; {_GIT_WITHOUT_SERVER}"
-            raise SandboxTimeout(late) from error
         except BaseException:
             sandbox.terminate()
             raise
@@ -297,7 +291,7 @@ def _sandbox_tags(session: str, labels: Mapping[str, str]) -> dict[str, str]:
 
 def owner_tags(owner: Owner) -> dict[str, str]:
     process = f"{owner.namespace}.{owner.pid}.{owner.start}"
-    return {_HOST: f"{owner.machine}.{owner.user}", _BOOT: _tag_text(owner.boot), _PROCESS: process}
+    return {_HOST: f"{owner.machine}.{owner.user}", _BOOT: owner.boot, _PROCESS: process}
 
 
 def owner_of(tags: Mapping[str, str]) -> Owner | None:
@@ -341,9 +335,3 @@ def _end_tagged(connection: Connection, tags: dict[str, str], *, dead: bool = Fa
         return [name for name in ended if name]
 
     return connection.call("ending sandboxes that are left", end_all, _SWEEP_SECONDS)
-
-
-def _close_all() -> None:
-    for backend in list(_backends):
-        with contextlib.suppress(SandboxError):
-            backend.close()

@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import secrets
 import threading
 import time
 from contextlib import contextmanager
-from functools import cache
 from importlib.util import find_spec
 from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
     import modal
 
+    Work = Callable[[], Coroutine[Any, Any, "T"]]
+
 T = TypeVar("T")
 
 CALL_SECONDS = 120.0
@@ -45,45 +47,40 @@ CREATE_RETRY_SECONDS = 60.0
 """The same for making an image or a sandbox. The layers above retry too."""
 _MOST_CREATING = 50
 _LONGEST_PAUSE_SECONDS = 5.0
-_LONGEST_CREATE_PAUSE_SECONDS = 15.0
 _NO_RETRIES_SECONDS = 60.0
 _LONGEST_MESSAGE = 300
 _OTHERWISE = "or use --backend local or --backend docker"
-_NOT_INSTALLED = (
-    f"Modal's client is not installed: pip install 'cooperbench[modal]' and modal token new; {_OTHERWISE}"
-)
-_NO_TOKEN = f"there is no token for Modal: modal token new; {_OTHERWISE}"
 _QUOTA = r"\b(billing|budget|spend|spending|payment|credits?|plan limit|usage limit|suspended)\b"
 _TRANSPORTS = ("grpclib", "h2", "aiohttp")
 """The libraries under the client, whose errors mean that Modal was not reached."""
-
-
-class Unavailable(InfraError):
-    """Modal did not answer, or said that it cannot just now. Worth another try."""
 
 
 class RateLimited(InfraError):
     """Modal refused since there were too many requests."""
 
 
+class Unavailable(SandboxError):
+    """Modal did not answer, said that it cannot just now, or lost what was on its way. Worth another try."""
+
+
 class Gone(SandboxError):
     """Modal does not know the sandbox, the command in it or the image any more."""
 
 
-class Lost(SandboxError):
-    """A command's input or output cannot be followed any more, whatever became of the command."""
+_TEMPORARY = (RateLimited, Unavailable)
 
 
 def require_client() -> None:
     """UserError where the client or a token is missing. Does not connect."""
     if find_spec("modal") is None:
-        raise UserError(_NOT_INSTALLED)
+        install = "pip install 'cooperbench[modal]' and modal token new"
+        raise UserError(f"Modal's client is not installed: {install}; {_OTHERWISE}")
     with faults("reading Modal's configuration"):
         from modal.config import config
 
         tokens = ("token_id", "token_secret"), ("oauth_refresh_token", "oauth_client_id")
         if not any(all(config.get(name) for name in names) for names in tokens):
-            raise UserError(_NO_TOKEN)
+            raise UserError(f"there is no token for Modal: modal token new; {_OTHERWISE}")
 
 
 class EventLoop:
@@ -91,8 +88,7 @@ class EventLoop:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="modal-calls", daemon=True)
-        self._thread.start()
+        threading.Thread(target=self._loop.run_forever, name="modal-calls", daemon=True).start()
 
     def call(self, work: Coroutine[Any, Any, T], limit_seconds: float) -> T:
         """Its result; TimeoutError when it takes longer. Whatever ends the wait cancels the work too."""
@@ -106,40 +102,34 @@ class EventLoop:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
 
-@cache
-def _event_loop_of(process: int) -> EventLoop:
-    """A forked child needs its own."""
-    return EventLoop()
-
-
 class Connection:
-    """A connected client, and the app that our sandboxes belong to. Of one process."""
+    """A connected client, and the app that our sandboxes belong to. Of one process, until its backend is closed."""
 
     def __init__(self, app_name: str) -> None:
         require_client()
-        from modal.config import config
-
-        self.event_loop = _event_loop_of(os.getpid())
+        self.event_loop = EventLoop()
         self.app_name = app_name
-        self.environment = str(config.get("environment") or "")
+        self.session = secrets.token_hex(8)
+        """A tag of all sandboxes that are made through it."""
+        self.process = os.getpid()
+        self.stopped = threading.Event()
+        """Once set, nothing more is created: the run is being stopped."""
+        self._slots = threading.BoundedSemaphore(_MOST_CREATING)
         self._no_retries_until = 0.0
         try:
             self.client, self.app = self.call("connecting to Modal", self._connect)
         except Gone as error:
-            named = f" {self.environment!r}" if self.environment else ""
-            raise UserError(
-                f"Modal has no environment{named} ({error}): modal environment list, then set MODAL_ENVIRONMENT"
-            ) from error
+            raise UserError(f"{error}: modal environment list, then set MODAL_ENVIRONMENT") from error
 
     def call(
         self,
         doing: str,
-        make_work: Callable[[], Coroutine[Any, Any, T]],
+        make_work: Work[T],
         limit_seconds: float = CALL_SECONDS,
         *,
-        retry_on: tuple[type[InfraError], ...] = (RateLimited, Unavailable),
+        retry_on: tuple[type[InfraError], ...] = _TEMPORARY,
     ) -> T:
-        """Every request to Modal goes through here: with a time limit, errors of ours, and retries.
+        """Requests to Modal are made here: with a time limit, errors of ours, and retries.
 
         Where retrying did not help, nothing is retried for a while: with Modal out of reach, ending a hundred
         sandboxes must not take a hundred times as long.
@@ -159,39 +149,28 @@ class Connection:
             time.sleep(pause_seconds)
         raise AssertionError("unreachable")
 
+    def create(self, doing: str, make_work: Work[T], limit_seconds: float) -> T:
+        """`call` for images and sandboxes: so many at once, with more patience, until the run is stopped."""
+        deadline = time.monotonic() + CREATE_RETRY_SECONDS
+        with self._slots:
+            for attempt in count(1):
+                if self.stopped.is_set():
+                    raise Interrupted("stopped")
+                try:
+                    return self.call(doing, make_work, limit_seconds, retry_on=())
+                except _TEMPORARY:
+                    pause_seconds = backoff_seconds(attempt, _LONGEST_PAUSE_SECONDS)
+                    if time.monotonic() + pause_seconds >= deadline:
+                        raise
+                self.stopped.wait(pause_seconds)
+        raise AssertionError("unreachable")
+
     async def _connect(self) -> tuple[modal.Client, modal.App]:
         import modal
 
         client = await modal.Client.from_env.aio()
         app = await modal.App.lookup.aio(self.app_name, client=client, create_if_missing=True)
         return client, app
-
-
-class Creation:
-    """Making images and sandboxes: so many at once, and again while Modal is overloaded or unavailable."""
-
-    def __init__(self) -> None:
-        self._slots = threading.BoundedSemaphore(_MOST_CREATING)
-        self._stopped = threading.Event()
-
-    def stop(self) -> None:
-        """Nothing more is begun: the run is being stopped."""
-        self._stopped.set()
-
-    def call(self, work: Callable[[], T]) -> T:
-        deadline = time.monotonic() + CREATE_RETRY_SECONDS
-        for attempt in count(1):
-            try:
-                with self._slots:
-                    if self._stopped.is_set():
-                        raise Interrupted("stopped")
-                    return work()
-            except (RateLimited, Unavailable):
-                pause_seconds = backoff_seconds(attempt, _LONGEST_CREATE_PAUSE_SECONDS)
-                if time.monotonic() + pause_seconds >= deadline:
-                    raise
-            self._stopped.wait(pause_seconds)
-        raise AssertionError("unreachable")
 
 
 @contextmanager
@@ -202,8 +181,7 @@ def faults(doing: str) -> Iterator[None]:
     except CooperBenchError:
         raise
     except Exception as error:
-        library = type(error).__module__.split(".")[0]
-        if not isinstance(error, OSError) and library not in ("modal", "synchronicity", *_TRANSPORTS):
+        if not isinstance(error, OSError) and _library(error) not in ("modal", "synchronicity", *_TRANSPORTS):
             raise
         raise _translated(error, doing) from error
 
@@ -213,13 +191,6 @@ def _translated(error: Exception, doing: str) -> CooperBenchError:
     from modal import exception as modal
 
     message = printable(re.sub(r"\s+", " ", str(error) or type(error).__name__))[:_LONGEST_MESSAGE].strip()
-    temporary = (
-        modal.ServiceError,
-        modal.InternalError,
-        modal.InternalFailure,
-        modal.ConnectionError,
-        OSError,
-    )
     match error:
         case modal.AuthError():
             remedy = "modal token new, or check MODAL_TOKEN_ID and MODAL_TOKEN_SECRET"
@@ -240,6 +211,11 @@ def _translated(error: Exception, doing: str) -> CooperBenchError:
             return UserError(f"{doing}: Modal refuses it: {message}")
         case TimeoutError() | modal.TimeoutError():
             return SandboxTimeout(f"{doing}: Modal did not answer in time")
-    if isinstance(error, temporary) or type(error).__module__.split(".")[0] in _TRANSPORTS:
-        return Unavailable(f"{doing}: {message}")
-    return SandboxError(f"{doing}: {message}")
+        case modal.ServiceError() | modal.InternalError() | modal.InternalFailure() | modal.ConnectionError():
+            return Unavailable(f"{doing}: {message}")
+    lost = isinstance(error, OSError | modal.DataLossError) or _library(error) in _TRANSPORTS
+    return (Unavailable if lost else SandboxError)(f"{doing}: {message}")
+
+
+def _library(error: Exception) -> str:
+    return type(error).__module__.partition(".")[0]

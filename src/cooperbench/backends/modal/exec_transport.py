@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import queue
 import time
 from typing import TYPE_CHECKING
 
-from cooperbench.backends.modal.connection import Gone, Lost, Unavailable, faults
+from cooperbench.backends.modal.connection import Gone, Unavailable, faults
 from cooperbench.errors import CooperBenchError
 
 if TYPE_CHECKING:
@@ -42,8 +41,7 @@ class ExecTransport:
             self._write(data[start : start + _PIECE_BYTES], deadline)
 
     def half_close(self) -> None:
-        """No more input: the command reads end of file."""
-        self._write(b"", time.monotonic() + _END_OF_INPUT_SECONDS, last=True)
+        self._write(b"", time.monotonic() + _END_OF_INPUT_SECONDS)
 
     def receive(self, deadline: float) -> bytes:
         if self.closed and self._chunks.empty():
@@ -52,10 +50,10 @@ class ExecTransport:
             found = self._chunks.get(timeout=max(deadline - time.monotonic(), 0.0))
         except queue.Empty:
             raise TimeoutError("no answer in time") from None
+        if isinstance(found, Gone):
+            return b""
         if isinstance(found, CooperBenchError):
-            if isinstance(found, Gone):
-                return b""
-            raise Lost(f"the connection to the sandbox was lost: {found}") from found
+            raise Unavailable(f"the connection to the sandbox was lost: {found}") from found
         return found
 
     def close(self) -> None:
@@ -65,30 +63,22 @@ class ExecTransport:
         self.closed = True
         self._reading.cancel()
         self._chunks.put(b"")
-        self._event_loop.spawn(self._finish())
+        # Nobody waits for this, and the command may have ended.
+        self._event_loop.spawn(self._put(b""))
 
     def wait_until_ended(self, seconds: float) -> None:
         """After `close`, which ends a command that reads its input; SandboxTimeout where it goes on."""
         with faults("ending a command"):
             self._event_loop.call(self._process.wait.aio(), seconds)
 
-    def _write(self, piece: bytes, deadline: float, *, last: bool = False) -> None:
-        async def write() -> None:
-            if piece:
-                self._process.stdin.write(piece)
-            if last:
-                self._process.stdin.write_eof()
-            await self._process.stdin.drain.aio()
-
+    def _write(self, piece: bytes, deadline: float) -> None:
         if self.closed:
             raise BrokenPipeError("the connection to the command is closed")
         try:
             with faults("writing to a command"):
-                self._event_loop.call(write(), deadline - time.monotonic())
+                self._event_loop.call(self._put(piece), deadline - time.monotonic())
         except (Gone, ValueError) as error:
             raise BrokenPipeError(f"the command has ended ({error})") from error
-        except Unavailable as error:
-            raise Lost(f"the connection to the sandbox was lost: {error}") from error
 
     async def _read(self) -> None:
         try:
@@ -102,8 +92,10 @@ class ExecTransport:
         else:
             self._chunks.put(b"")
 
-    async def _finish(self) -> None:
-        # Nobody waits for this, and the command may have ended.
-        with contextlib.suppress(Exception):
+    async def _put(self, piece: bytes) -> None:
+        """Nothing is the end of its input."""
+        if piece:
+            self._process.stdin.write(piece)
+        else:
             self._process.stdin.write_eof()
-            await self._process.stdin.drain.aio()
+        await self._process.stdin.drain.aio()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import os
 import re
-import threading
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -50,9 +49,8 @@ class ImageStore:
     """The images of one account; each is made once."""
 
     def __init__(self, connection: Connection, settings: ModalSettings) -> None:
-        self._connection = connection
+        self.connection = connection
         self._settings = settings
-        self._lock = threading.Lock()
         self._known: dict[str, modal.Image] = {}
 
     def get(self, reference: str, *, public: bool = False) -> modal.Image:
@@ -62,15 +60,13 @@ class ImageStore:
         """
         import modal
 
-        with self._lock:
-            known = self._known.get(reference)
-        if known is not None:
-            return known
+        if reference in self._known:
+            return self._known[reference]
         if re.fullmatch(r"im-\w+", reference):
-            image = modal.Image.from_id(reference, client=self._connection.client)
+            image = modal.Image.from_id(reference, client=self.connection.client)
         else:
             image = self._pull(reference, pinned(reference)[0], public=public)
-        self._remember(reference, image)
+        self._known[reference] = image
         return image
 
     def provide(self, task: Task) -> Image:
@@ -83,7 +79,7 @@ class ImageStore:
             source.dockerfile_commands(scrub_command()), f"{task.label}: removing the history"
         )
         for image in (source, agents):
-            self._remember(image.object_id, image)
+            self._known[image.object_id] = image
         notes = (note,) if note else ()
         return Image(source.object_id, agents.object_id, digest or source.object_id, notes)
 
@@ -94,20 +90,36 @@ class ImageStore:
         found = str((read_json(path) or {}).get("image") or "")
         if not found:
             return None
-        image = modal.Image.from_id(found, client=self._connection.client)
+        image = modal.Image.from_id(found, client=self.connection.client)
         try:
             self._built(image, f"looking for the snapshot {found}")
         except (Gone, UserError):  # expired, deleted, or another account's
             return None
-        self._remember(found, image)
+        self._known[found] = image
         return found
+
+    def remove_snapshots(self, tasks: set[str] | None) -> list[str]:
+        """Of these tasks or of all; their ids."""
+        from modal.experimental import image_delete
+
+        removed = []
+        for path, content in snapshot_files(tasks):
+            image = str(content.get("image"))
+            with suppress(Gone):
+                delete = partial(image_delete.aio, image, client=self.connection.client)
+                self.connection.call(f"deleting {image}", delete)
+            path.unlink(missing_ok=True)
+            removed.append(image)
+        return removed
 
     def _source(self, task: Task) -> tuple[modal.Image, str, str]:
         """The image as published or built, its digest if it has one, and a note for the user."""
         # Without a template of the user's it is the published name, since that is the one that registries have.
         template = self._settings.image_template or os.environ.get(ENVIRONMENT_VARIABLE)
         name, reason = image_name(task, image_template(template or PUBLISHED_TEMPLATE)), ""
-        if self._settings.images != "build" and not _is_demo(task):
+        # The demo's tasks are in no registry, and an image with their name there is not ours.
+        is_demo = task.path.resolve().is_relative_to(demo_dir().resolve())
+        if self._settings.images != "build" and not is_demo:
             reference, digest = pinned(name)
             try:
                 return self._pull(name, reference), digest, ""
@@ -116,12 +128,10 @@ class ImageStore:
                     raise
                 reason = str(error)
         if not task.dockerfile.is_file():
-            why = f" ({reason})" if reason else ""
-            raise UserError(
-                f"{task.label}: there is no image {name}{why}, and no Dockerfile to build one from"
-            )
+            why = reason or "it was not asked for"
+            raise UserError(f"{task.label}: no image {name} ({why}), and no Dockerfile to build one from")
         note = f"{name} could not be pulled; it was built from the task's Dockerfile" if reason else ""
-        return self._built(self._from_dockerfile(task), f"building {task.label}"), "", note
+        return self._from_dockerfile(task), "", note
 
     def _pull(self, name: str, reference: str, *, public: bool = False) -> modal.Image:
         import modal
@@ -139,23 +149,17 @@ class ImageStore:
     def _from_dockerfile(self, task: Task) -> modal.Image:
         import modal
 
+        def is_hidden(path: Path) -> bool:
+            return bool(path.parts) and bool(_HIDDEN.fullmatch(path.parts[0]))
+
+        arguments = dict(self._settings.build_args)
         image = modal.Image.from_dockerfile(
-            task.dockerfile,
-            context_dir=task.path,
-            ignore=lambda path: bool(path.parts) and bool(_HIDDEN.fullmatch(path.parts[0])),
-            build_args=dict(self._settings.build_args),
+            task.dockerfile, context_dir=task.path, ignore=is_hidden, build_args=arguments
         )
-        return image.dockerfile_commands(_NO_ENTRYPOINT)
+        return self._built(image.dockerfile_commands(_NO_ENTRYPOINT), f"building {task.label}")
 
     def _built(self, image: modal.Image, doing: str) -> modal.Image:
-        # Whoever asks for an image repeats it.
-        return self._connection.call(
-            doing, lambda: image.build.aio(self._connection.app), _BUILD_SECONDS, retry_on=()
-        )
-
-    def _remember(self, reference: str, image: modal.Image) -> None:
-        with self._lock:
-            self._known[reference] = image
+        return self.connection.create(doing, lambda: image.build.aio(self.connection.app), _BUILD_SECONDS)
 
 
 class _NotPulled(UserError):
@@ -186,21 +190,6 @@ def snapshot_files(tasks: set[str] | None) -> Iterator[tuple[Path, dict[str, Any
             yield path, content
 
 
-def remove_snapshots(connection: Connection, tasks: set[str] | None) -> list[str]:
-    """Delete them at Modal; their ids."""
-    from modal.experimental import image_delete
-
-    removed = []
-    for path, content in snapshot_files(tasks):
-        image = str(content.get("image"))
-        with suppress(Gone):
-            delete = partial(image_delete.aio, image, client=connection.client)
-            connection.call(f"deleting {image}", delete)
-        path.unlink(missing_ok=True)
-        removed.append(image)
-    return removed
-
-
 def scrub_command() -> str:
     """The layer of the agents' image."""
     script = base64.b64encode(scrub_script()).decode("ascii")
@@ -217,11 +206,3 @@ def pinned(name: str) -> tuple[str, str]:
         return name, ""
     repository = name.rpartition(":")[0] if ":" in name.rpartition("/")[2] else name
     return f"{repository}@{digest}", digest
-
-
-def _is_demo(task: Task) -> bool:
-    """The demo's tasks are in no registry, and an image with their name there is not ours."""
-    try:
-        return task.path.resolve().is_relative_to(demo_dir().resolve())
-    except UserError:
-        return False

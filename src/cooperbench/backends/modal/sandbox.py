@@ -14,33 +14,27 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from cooperbench.backends.modal.connection import Gone, Lost, RateLimited, Unavailable
+from cooperbench.backends.modal.connection import Gone, RateLimited, Unavailable
 from cooperbench.backends.modal.exec_transport import ExecTransport
 from cooperbench.errors import InfraError, SandboxDead, SandboxError, SandboxTimeout
 from cooperbench.sandbox import channel_script
 from cooperbench.sandbox.base_sandbox import BaseSandbox
-from cooperbench.sandbox.channel import (
-    BACKSTOP_SECONDS,
-    CappedOutput,
-    Channel,
-    ChannelPool,
-    Command,
-    last_script,
-)
+from cooperbench.sandbox.channel import BACKSTOP_SECONDS, CappedOutput, Channel, ChannelPool, last_script
 from cooperbench.sandbox.contract import TIMEOUT_EXIT_CODE, CommandResult
 from cooperbench.sandbox.transport import stream_over
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     import modal
     from modal.io_streams import StreamReader
 
     from cooperbench.backends.modal.connection import Connection
     from cooperbench.backends.modal.settings import ModalSettings
+    from cooperbench.sandbox.channel import Command
     from cooperbench.sandbox.contract import Stream
 
-_FIRST_COMMAND = ("sh", "-c", "while :; do sleep 86400 & wait $!; done")
+FIRST_COMMAND = ("sh", "-c", "while :; do sleep 86400 & wait $!; done")
 """Keeps a sandbox running until its lifetime is over; a loop, since a command in it may kill the sleep."""
 _EXEC = """
 export PATH="/cooperbench/bin:$PATH"
@@ -66,7 +60,6 @@ _START_SECONDS = 600.0
 _COPY_SECONDS = 600.0
 _SNAPSHOT_SECONDS = 900
 _DYING_SECONDS = 5.0
-_CHANNEL_END_SECONDS = 30.0
 _DRAIN_SECONDS = 5.0
 """For output after the exit code: a process in the background may hold it open."""
 _TERMINATE_SECONDS = 60.0
@@ -79,35 +72,10 @@ _ENDED_BY_DEADLINE = -1
 _log = logging.getLogger("cooperbench")
 
 
-async def create_remote(
-    connection: Connection, image: modal.Image, name: str, settings: ModalSettings, more: Mapping[str, Any]
-) -> modal.Sandbox:
-    """`more`: arguments of Modal's, as of its network."""
-    import modal
-
-    try:
-        return await modal.Sandbox.create.aio(
-            *_FIRST_COMMAND,
-            app=connection.app,
-            client=connection.client,
-            name=name,
-            image=image,
-            workdir="/",
-            gpu=settings.gpu or None,
-            region=list(settings.region) or None,
-            cpu=(settings.cpu.reserved, settings.cpu.most),
-            memory=(int(settings.memory.reserved), int(settings.memory.most)),
-            **more,
-        )
-    except modal.exception.AlreadyExistsError:
-        # An earlier attempt has made it, and only its answer was lost.
-        return await modal.Sandbox.from_name.aio(connection.app_name, name, client=connection.client)
-
-
 class ModalSandbox(BaseSandbox):
     """A sandbox of Modal's."""
 
-    _losses = (Gone, Lost, Unavailable)
+    _losses = (Gone, Unavailable)
 
     def __init__(
         self,
@@ -133,9 +101,8 @@ class ModalSandbox(BaseSandbox):
         self._on_end = on_end
         self._transports: list[ExecTransport] = []
         self._end_lock = threading.Lock()
-        self._ended = False
+        self._ended = 0.0
         self._left_out: tuple[str, ...] = ()
-        self._seconds = 0.0
         self._commands = pool = ChannelPool(self._open_channel)
         try:
             with self._alive():
@@ -155,7 +122,7 @@ class ModalSandbox(BaseSandbox):
     @property
     def age_seconds(self) -> float:
         """How long it has run."""
-        return self._seconds or time.monotonic() - self._started
+        return (self._ended or time.monotonic()) - self._started
 
     def open_stream(self, argv: Sequence[str]) -> Stream:
         mark = f"stream-{self.name}-{next(self._numbers)}"
@@ -168,6 +135,7 @@ class ModalSandbox(BaseSandbox):
         self._left_out = folders
         done = self.run(["sh", "-c", _COPY, "copy", *folders], timeout_seconds=_COPY_SECONDS, cwd="/")
         if done.returncode:
+            self.end("its folders could not be copied")
             raise SandboxError(f"{', '.join(folders)} cannot be copied: {done.stderr_read().strip()[-200:]}")
 
     def snapshot(self) -> str:
@@ -189,7 +157,7 @@ class ModalSandbox(BaseSandbox):
             self._end_reason = self._end_reason or reason
             if self._ended:
                 return
-            self._ended = True
+            self._ended = time.monotonic()
             try:
                 self._connection.call(
                     "ending a sandbox", lambda: self._terminate(already=already), _TERMINATE_SECONDS
@@ -200,7 +168,6 @@ class ModalSandbox(BaseSandbox):
                 # Nothing more can be done now: its lifetime ends it, or the next start does.
                 _log.warning("%s", error)
             finally:
-                self._seconds = time.monotonic() - self._started
                 self._close_transports()
                 self._on_end(self)
 
@@ -208,7 +175,7 @@ class ModalSandbox(BaseSandbox):
         with self._alive():
             # Nothing of the harness may be left inside but the sleep of the first process.
             for transport in self._close_transports():
-                transport.wait_until_ended(_CHANNEL_END_SECONDS)
+                transport.wait_until_ended(_TERMINATE_SECONDS)
             limit_seconds = command.timeout_seconds + _START_SECONDS + 2 * BACKSTOP_SECONDS
             return self._connection.call(
                 "running a command", lambda: self._judge(command), limit_seconds, retry_on=()
