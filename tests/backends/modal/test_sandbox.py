@@ -98,7 +98,7 @@ def test_a_gpu_means_the_older_kind_of_sandbox(plane: Plane, monkeypatch: pytest
     ("name", "value", "words"),
     [
         ("cpu", "many", "1:4"),
-        ("cpu", "4:1", "reserves more"),
+        ("cpu", "4:1", "reserved and most"),
         ("memory", "12", "2g"),
         ("gpu", "A100; rm", "T4"),
         ("images", "always", "auto, registry, build"),

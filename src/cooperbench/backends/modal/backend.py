@@ -1,10 +1,8 @@
 """The `modal` backend: makes tasks' images ready and starts their sandboxes in the user's account at Modal.
 
-With `--git` a run has a git server in a small sandbox of its own. It is reached through a tunnel of Modal's, which
-terminates TLS, at an address that cannot be guessed, and itself reaches nothing.
-
-Sandboxes have tags that say whose they are, by which those that killed processes left running are found and ended.
-Nothing without our tags is touched.
+Sandboxes have tags that say whose they are: by them those that killed processes left running are found and ended. With
+`--git` a run has a git server in a small sandbox of its own, which reaches nothing. It is reached through a tunnel of
+Modal's, which terminates TLS, at an address that cannot be guessed.
 """
 
 from __future__ import annotations
@@ -52,8 +50,6 @@ _GIT_WITHOUT_SERVER = "COOPERBENCH_MODAL_GIT=carried needs no server"
 _TUNNEL_SECONDS = 90
 _HOST, _BOOT = "cooperbench-host", "cooperbench-boot"
 _PROCESS, _SESSION = "cooperbench-process", "cooperbench-session"
-_LONGEST_TAG = 63
-_SWEEP_SECONDS = 300.0
 _MOST_ENDING = 20
 _log = logging.getLogger("cooperbench")
 
@@ -225,15 +221,10 @@ class ModalBackend:
                 return await modal.Sandbox.from_name.aio(connection.app_name, name, client=connection.client)
 
         remote = connection.create(f"making a sandbox of {image}", create, _CREATE_SECONDS)
+        trusted = image in self._proven
         try:
             sandbox = ModalSandbox(
-                connection,
-                remote,
-                settings,
-                lifetime_seconds=lifetime_seconds,
-                workdir=workdir,
-                trusted=image in self._proven,
-                on_end=self._forget,
+                connection, remote, settings, lifetime_seconds, workdir, trusted=trusted, on_end=self._forget
             )
         except ChannelUnavailable as error:
             raise UserError(f"{image}: {error}; images need sh, bash, coreutils and git") from error
@@ -303,8 +294,8 @@ def owner_of(tags: Mapping[str, str]) -> Owner | None:
 
 
 def _tag_text(text: str) -> str:
-    """What Modal takes in tags."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:_LONGEST_TAG] or "-"
+    """What Modal takes in tags, 63 characters at most."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:63] or "-"
 
 
 def _end_leftovers(connection: Connection) -> list[str]:
@@ -334,4 +325,4 @@ def _end_tagged(connection: Connection, tags: dict[str, str], *, dead: bool = Fa
         ended = await asyncio.gather(*[end(sandbox) async for sandbox in listed])
         return [name for name in ended if name]
 
-    return connection.call("ending sandboxes that are left", end_all, _SWEEP_SECONDS)
+    return connection.call("ending sandboxes that are left", end_all)

@@ -34,15 +34,15 @@ if TYPE_CHECKING:
     from cooperbench.backends.modal.settings import ModalSettings
     from cooperbench.models import Task
 
-BASE_GIT_DIR = "/cooperbench/base.git"
-_HIDDEN = re.compile(r"feature[0-9]+|combined\.patch|__pycache__")
+_BASE_GIT_DIR = "/cooperbench/base.git"
+_HIDDEN = ["feature[0-9]*", "combined.patch", "__pycache__"]
 """Never part of a build: no image may hold what agents must not see."""
 _BUILD_SECONDS = 2 * 3600.0
 _NO_ENTRYPOINT = "ENTRYPOINT []"
-_RATE_LIMIT = r"toomanyrequests|too many requests|rate limit|\b429\b"
-_NO_ACCESS = r"unauthorized|authentication required|no basic auth|denied|forbidden|\b40[13]\b"
+_RATE_LIMIT = r"toomanyrequests|too many requests|rate limit"
+_NO_ACCESS = r"unauthorized|authentication required|no basic auth|denied|forbidden"
 _NOT_THERE = r"does not exist|manifest unknown|name unknown|not found"
-"""Comes first: Docker Hub says "denied" also of what is not there."""
+"""Docker Hub says "denied" also of what is not there."""
 
 
 class ImageStore:
@@ -74,13 +74,12 @@ class ImageStore:
 
         Its digest is the registry's, else Modal's id of the image, which stands for its definition.
         """
-        source, digest, note = self._source(task)
-        agents = self._built(
-            source.dockerfile_commands(scrub_command()), f"{task.label}: removing the history"
-        )
+        source, digest, notes = self._source(task)
+        script = base64.b64encode(scrub_script()).decode("ascii")
+        scrub = f'RUN bash -c "$(echo {script} | base64 -d)" scrub {REPO_DIR} {_BASE_GIT_DIR}'
+        agents = self._built(source.dockerfile_commands(scrub), f"{task.label}: removing the history")
         for image in (source, agents):
             self._known[image.object_id] = image
-        notes = (note,) if note else ()
         return Image(source.object_id, agents.object_id, digest or source.object_id, notes)
 
     def find_snapshot(self, path: Path) -> str | None:
@@ -112,8 +111,8 @@ class ImageStore:
             removed.append(image)
         return removed
 
-    def _source(self, task: Task) -> tuple[modal.Image, str, str]:
-        """The image as published or built, its digest if it has one, and a note for the user."""
+    def _source(self, task: Task) -> tuple[modal.Image, str, tuple[str, ...]]:
+        """The image as published or built, its digest if it has one, and notes for the user."""
         # Without a template of the user's it is the published name, since that is the one that registries have.
         template = self._settings.image_template or os.environ.get(ENVIRONMENT_VARIABLE)
         name, reason = image_name(task, image_template(template or PUBLISHED_TEMPLATE)), ""
@@ -122,7 +121,7 @@ class ImageStore:
         if self._settings.images != "build" and not is_demo:
             reference, digest = pinned(name)
             try:
-                return self._pull(name, reference), digest, ""
+                return self._pull(name, reference), digest, ()
             except _NotPulled as error:
                 if self._settings.images == "registry":
                     raise
@@ -130,8 +129,8 @@ class ImageStore:
         if not task.dockerfile.is_file():
             why = reason or "it was not asked for"
             raise UserError(f"{task.label}: no image {name} ({why}), and no Dockerfile to build one from")
-        note = f"{name} could not be pulled; it was built from the task's Dockerfile" if reason else ""
-        return self._from_dockerfile(task), "", note
+        note = f"{name} could not be pulled; it was built from the task's Dockerfile"
+        return self._from_dockerfile(task), "", (note,) if reason else ()
 
     def _pull(self, name: str, reference: str, *, public: bool = False) -> modal.Image:
         import modal
@@ -149,12 +148,9 @@ class ImageStore:
     def _from_dockerfile(self, task: Task) -> modal.Image:
         import modal
 
-        def is_hidden(path: Path) -> bool:
-            return bool(path.parts) and bool(_HIDDEN.fullmatch(path.parts[0]))
-
         arguments = dict(self._settings.build_args)
         image = modal.Image.from_dockerfile(
-            task.dockerfile, context_dir=task.path, ignore=is_hidden, build_args=arguments
+            task.dockerfile, context_dir=task.path, ignore=_HIDDEN, build_args=arguments
         )
         return self._built(image.dockerfile_commands(_NO_ENTRYPOINT), f"building {task.label}")
 
@@ -168,13 +164,12 @@ class _NotPulled(UserError):
 
 def _not_pulled(problem: str) -> CooperBenchError:
     """Modal gives the registry's words alone. What a secret or patience would help is never replaced by a build."""
-    if not re.search(_NOT_THERE, problem, re.IGNORECASE):
-        if re.search(_RATE_LIMIT, problem, re.IGNORECASE):
-            remedy = "try later, or set COOPERBENCH_MODAL_REGISTRY_SECRET or COOPERBENCH_MODAL_IMAGES=build"
-            return InfraError(f"the registry's rate limit is reached: {remedy}; {problem}")
-        if re.search(_NO_ACCESS, problem, re.IGNORECASE):
-            remedy = "set COOPERBENCH_MODAL_REGISTRY_SECRET, or COOPERBENCH_MODAL_IMAGES=build"
-            return UserError(f"the registry wants other credentials: {remedy}; {problem}")
+    if re.search(_RATE_LIMIT, problem, re.IGNORECASE):
+        remedy = "try later, or set COOPERBENCH_MODAL_REGISTRY_SECRET or COOPERBENCH_MODAL_IMAGES=build"
+        return InfraError(f"the registry's rate limit is reached: {remedy}; {problem}")
+    if re.search(_NO_ACCESS, problem, re.IGNORECASE) and not re.search(_NOT_THERE, problem, re.IGNORECASE):
+        remedy = "set COOPERBENCH_MODAL_REGISTRY_SECRET, or COOPERBENCH_MODAL_IMAGES=build"
+        return UserError(f"the registry wants other credentials: {remedy}; {problem}")
     return _NotPulled(problem)
 
 
@@ -188,12 +183,6 @@ def snapshot_files(tasks: set[str] | None) -> Iterator[tuple[Path, dict[str, Any
         content = read_json(path) or {}
         if tasks is None or content.get("task") in tasks:
             yield path, content
-
-
-def scrub_command() -> str:
-    """The layer of the agents' image."""
-    script = base64.b64encode(scrub_script()).decode("ascii")
-    return f'RUN bash -c "$(echo {script} | base64 -d)" scrub {REPO_DIR} {BASE_GIT_DIR}'
 
 
 def pinned(name: str) -> tuple[str, str]:

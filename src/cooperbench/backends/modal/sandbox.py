@@ -82,9 +82,9 @@ class ModalSandbox(BaseSandbox):
         connection: Connection,
         remote: modal.Sandbox,
         settings: ModalSettings,
-        *,
         lifetime_seconds: float,
         workdir: str,
+        *,
         trusted: bool,
         on_end: Callable[[ModalSandbox], None],
     ) -> None:

@@ -8,6 +8,7 @@ MODAL_ENVIRONMENT, ~/.modal.toml.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -61,14 +62,12 @@ def read_settings(**given: object) -> ModalSettings:
 def _share(parse_amount: Callable[[str], float], default: Share, example: str) -> Callable[[object], Share]:
     def parse(value: object) -> Share:
         first, _, second = str(value).partition(":")
-        try:
+        with suppress(ValueError):
             reserved = parse_amount(first)
             most = parse_amount(second) if second else max(reserved, default.most)
-        except ValueError:
-            raise ValueError(f"{str(value)!r} is not valid; it is e.g. {example}") from None
-        if reserved > most:
-            raise ValueError(f"{str(value)!r} reserves more than it allows; it is e.g. {example}")
-        return Share(reserved, most)
+            if 0 < reserved <= most:
+                return Share(reserved, most)
+        raise ValueError(f"{str(value)!r} is not valid; it is e.g. {example}, reserved and most")
 
     return parse
 
