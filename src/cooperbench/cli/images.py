@@ -1,4 +1,4 @@
-"""`cooperbench images`: the task images that the docker backend runs in."""
+"""`cooperbench images`: the task images that the docker backend runs in, and the snapshots of the modal backend."""
 
 from __future__ import annotations
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from modal_proto import api_pb2
 
 from cooperbench import run
 from cooperbench.cli import main
@@ -158,6 +160,21 @@ def test_a_last_command_that_takes_too_long(plane: Plane, modal: ModalBackend) -
     result = sandbox.run_last(["bash", "-c", "echo begun; sleep 600"], timeout_seconds=1)
     assert (result.returncode, result.timed_out, result.stdout) == (124, True, b"begun\n")
     assert time.monotonic() - started < 20
+
+
+def test_a_last_command_whose_sandbox_modal_lost_is_not_timed_out(plane: Plane, modal: ModalBackend) -> None:
+    sandbox = modal.create_sandbox(HOST_IMAGE)
+    (guest,) = plane.running()
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(sandbox.run_last, ["sleep", "600"], timeout_seconds=3)
+        while len(guest.execs) < 2:
+            assert not waiting.done()
+            time.sleep(0.02)
+        # The machine is gone: nobody answers, also not that the command has ended.
+        guest.finish(api_pb2.GenericResult.GENERIC_STATUS_INTERNAL_FAILURE, 1)
+        with pytest.raises(SandboxDead, match="internal failure") as error:
+            waiting.result(60)
+    assert not isinstance(error.value, SandboxDestroyed)
 
 
 def test_a_last_command_with_a_process_in_the_background_ends(plane: Plane, modal: ModalBackend) -> None:
