@@ -1,4 +1,4 @@
-"""`cooperbench images`: the task images that the docker backend runs in, and that other backends pull."""
+"""`cooperbench images`: the task images of the docker backend, and the snapshots of the modal backend."""
 
 from __future__ import annotations
 
@@ -47,6 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=tuple(ACTIONS), help=text)
     add_selection_arguments(parser)
     add_template_argument(parser)
+    backends = "modal: list and clean the snapshots that it keeps (default: %(default)s)"
+    parser.add_argument("--backend", choices=("docker", "modal"), default="docker", help=backends)
     add_json_argument(parser)
     parser.add_argument("--built", action="store_true", help="clean: also the images that were built here")
     where = "push: where to (default: the repository cooperbench of your Google Cloud project)"
@@ -61,6 +63,8 @@ def execute(args: argparse.Namespace) -> int:
     chosen = (args.subset, args.repo, args.task_id, args.features, args.dataset_dir)
     every = args.action == "clean" and all(value is None for value in chosen)
     tasks = [] if every else select_tasks(args)
+    if args.backend == "modal":
+        return _of_modal(args.action, None if every else tasks, as_json=args.json)
     use_template_argument(args)
     with closing(DockerBackend()) as backend:
         match args.action:
@@ -75,6 +79,32 @@ def execute(args: argparse.Namespace) -> int:
             case action:
                 make = backend.images.pull_task if action == "pull" else backend.images.build
                 return _for_each(backend, tasks, partial(_make, backend, make), args, {})
+
+
+def _of_modal(action: str, tasks: Sequence[Task] | None, *, as_json: bool) -> int:
+    """Modal itself pulls, builds and keeps images; what we keep there are snapshots with what runners install."""
+    from cooperbench.backends.modal import ModalBackend
+    from cooperbench.backends.modal.images import snapshot_files
+
+    wanted = None if tasks is None else {task.label for task in tasks}
+    if action == "list":
+        rows = [content for _, content in snapshot_files(wanted)]
+        if as_json:
+            print_json({"images": rows})
+            return 0
+        for row in rows:
+            print_line(f"{row['task']}  with what its runner installs: {row['image']}")
+        print_line(plural(len(rows), "snapshot"))
+        return 0
+    if action != "clean":
+        raise UserError(f"images {action} is not for Modal, which does that when a run needs it")
+    with closing(ModalBackend()) as backend:
+        removed = backend.remove_snapshots(wanted)
+    if as_json:
+        print_json({"removed": removed})
+    else:
+        print_line(f"removed {plural(len(removed), 'snapshot')}")
+    return 0
 
 
 def select_tasks(args: argparse.Namespace) -> list[Task]:

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from importlib.resources import files
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
-from cooperbench.errors import InfraError, SandboxError
+from cooperbench.errors import InfraError, SandboxDead, SandboxDestroyed, SandboxError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -64,7 +64,9 @@ class GitServer:
         try:
             yield self._sandbox
         except SandboxError as error:
-            raise type(error)(f"the team's git server: {error}") from error
+            # Whoever destroyed it, it was not the agent whose sandbox is asking.
+            kind = SandboxDead if isinstance(error, SandboxDestroyed) else type(error)
+            raise kind(f"the team's git server: {error}") from error
 
     def manage(self, command: str, *words: str) -> CommandResult:
         """A command of `manage.sh`."""

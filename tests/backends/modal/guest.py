@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 from modal_proto import api_pb2
-
-from cooperbench.errors import SandboxError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -19,7 +16,6 @@ if TYPE_CHECKING:
     from cooperbench.backends.local.sandbox import LocalSandbox
     from cooperbench.sandbox.contract import Stream
 
-FS_TOOL = "/__modal/.bin/modal-sandbox-fs-tools"
 CERTIFICATE = "/opt/tunnels.pem"
 _EXEC = """
 dir=$1 errors=$2
@@ -35,6 +31,8 @@ shift 3
 echo $? >"$dir/code.part"
 mv "$dir/code.part" "$dir/code"
 """
+_SAVE = "cd / && mkdir -p cooperbench/wheels && tar -c --exclude 'tmp/.exec-*' cooperbench/wheels home opt patches tmp workspace"
+_RESTORE = "cd / && find home opt patches tmp workspace -mindepth 1 -delete && tar -xp"
 _CODE = 'until [ -s "$1/code" ]; do sleep 0.05; done; cat "$1/code"'
 
 
@@ -99,6 +97,7 @@ class Command(Exec):
         workdir: str,
         *,
         errors: bool,
+        timeout_seconds: float,
     ) -> None:
         super().__init__(loop)
         self._local = local
@@ -107,6 +106,10 @@ class Command(Exec):
         self._waiting: asyncio.Task[int] | None = None
         self._stream: Stream = local.open_stream(words)
         threading.Thread(target=self._pump, daemon=True).start()
+        if timeout_seconds:
+            timer = threading.Timer(timeout_seconds, self._kill)
+            timer.daemon = True
+            timer.start()
 
     async def write(self, data: bytes, eof: bool) -> None:
         def put() -> None:
@@ -131,6 +134,13 @@ class Command(Exec):
         self.code = await asyncio.shield(self._waiting)
         return self.code
 
+    def _kill(self) -> None:
+        """At its time limit, with what it started."""
+        with contextlib.suppress(Exception):  # the sandbox has ended
+            if self._local.run(["test", "-e", f"{self._dir}/code"]).returncode:
+                self._stream.close()
+                self._local.write_file(f"{self._dir}/code", b"137\n")
+
     def _pump(self) -> None:
         reader: Any = self._stream.stdout
         with contextlib.suppress(OSError, ValueError):
@@ -140,58 +150,6 @@ class Command(Exec):
             with contextlib.suppress(OSError):
                 end.close()
         self.grew(b"")
-
-
-class FileTool(Exec):
-    """What Modal puts into every sandbox for its filesystem API."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, local: LocalSandbox, request: str) -> None:
-        super().__init__(loop)
-        self._local = local
-        ((self._kind, self._what),) = json.loads(request).items()
-        self._done: asyncio.Task[int] | None = None
-        self._input_whole = asyncio.Event()
-        self._done = loop.create_task(self._work())
-
-    async def write(self, data: bytes, eof: bool) -> None:
-        self.stdin += data
-        if eof:
-            self._input_whole.set()
-
-    async def wait(self) -> int:
-        assert self._done is not None
-        self.code = await self._done
-        return self.code
-
-    async def _work(self) -> int:
-        try:
-            if self._kind == "WriteFile":
-                await self._input_whole.wait()
-            self.grew(await asyncio.to_thread(self._carry_out))
-        except FileNotFoundError as error:
-            self._refuse("NotFound", str(error))
-        except SandboxError as error:
-            self._refuse("IsDirectory" if "regular" in str(error) else "NotDirectory", str(error))
-        finally:
-            self.grew(b"")
-        return 1 if self.err else 0
-
-    def _carry_out(self) -> bytes:
-        path = self._what["path"]
-        if self._kind == "WriteFile":
-            self._local.write_file(path, bytes(self.stdin))
-            return b""
-        if self._kind == "ReadFile":
-            return self._local.read_file(path)
-        found = self._local.run(["stat", "-c", "%s", path])
-        if found.returncode:
-            raise FileNotFoundError(path)
-        about = {"name": path, "path": path, "type": "file", "size": int(found.stdout), "mode": 0o644}
-        rest = {"permissions": "-rw-r--r--", "owner": "root", "group": "root", "modified_time": 0}
-        return json.dumps({**about, **rest}).encode()
-
-    def _refuse(self, kind: str, message: str) -> None:
-        self.err = json.dumps({"error_kind": kind, "message": message}).encode()
 
 
 class Guest:
@@ -243,15 +201,33 @@ class Guest:
             self.local.terminate()
 
     def start_exec(
-        self, exec_id: str, argv: list[str], workdir: str, *, errors: bool, loop: asyncio.AbstractEventLoop
-    ) -> Exec:
+        self,
+        exec_id: str,
+        argv: list[str],
+        workdir: str,
+        *,
+        errors: bool,
+        timeout_seconds: float,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
         """Blocks. The same id again is the same command: the client asks again when an answer was lost."""
-        if exec_id in self.execs:
-            return self.execs[exec_id]
         assert self.local is not None
-        if argv[0] == FS_TOOL:
-            command: Exec = FileTool(loop, self.local, argv[1])
-        else:
-            command = Command(loop, self.local, exec_id, argv, workdir, errors=errors)
-        self.execs[exec_id] = command
-        return command
+        if exec_id not in self.execs:
+            self.execs[exec_id] = Command(
+                loop, self.local, exec_id, argv, workdir, errors=errors, timeout_seconds=timeout_seconds
+            )
+
+    def files(self) -> bytes:
+        """An archive of what commands can write to."""
+        assert self.local is not None
+        stream = self.local.open_stream(["bash", "-c", _SAVE])
+        with stream.stdin, stream.stdout:
+            data = stream.stdout.read()
+            stream.close()
+        return data
+
+    def fill(self, data: bytes) -> None:
+        """What `files` gave, in place of what is there."""
+        assert self.local is not None
+        done = self.local.run(["bash", "-c", _RESTORE], stdin=data)
+        assert done.returncode == 0, done

@@ -70,6 +70,8 @@ class Plane:
             HOST_IMAGE: api_pb2.Image(dockerfile_commands=["FROM host"]),
             BARE_IMAGE: api_pb2.Image(dockerfile_commands=["FROM bare"]),
         }
+        self.snapshots: dict[str, bytes] = {}
+        """Files of sandboxes, by the id of the image that they became."""
         self.mounts: dict[str, list[api_pb2.MountFile]] = {}
         self.tasks: list[Task] = []
         self.local = LocalBackend(cache_dir=cache_dir)
@@ -122,6 +124,8 @@ class Plane:
         options = SandboxOptions(network="public" if connected else "none")
         image = "host" if name == "bare" else name
         guest.local = self.local.create_sandbox(image, timeout=definition.timeout_secs, options=options)
+        if definition.image_id in self.snapshots:
+            guest.fill(self.snapshots[definition.image_id])
         if connected:
             guest.local.write_file(CERTIFICATE, self.tunnels.certificate)
         if name == "bare":
@@ -149,6 +153,13 @@ class Plane:
         self.images[image_id] = definition
         return image_id
 
+    def take_snapshot(self, guest: Guest) -> str:
+        image_id = f"im-snapshot{len(self.images)}"
+        self.snapshots[image_id] = guest.files()
+        base = api_pb2.BaseImage(image_id=guest.definition.image_id)
+        self.images[image_id] = api_pb2.Image(base_images=[base])
+        return image_id
+
     def layers(self, image_id: str) -> list[api_pb2.Image]:
         """From the top to the bottom."""
         definition = self.images[image_id]
@@ -160,6 +171,7 @@ class Plane:
 
     def reset(self) -> None:
         self.faults.clear()
+        self.snapshots.clear()
         for guest in self.running():
             guest.terminate()
 
@@ -198,10 +210,8 @@ class Plane:
                 for file in self.mounts.get(layer.context_mount_id, [])
             }
             for task in self.tasks:
-                if (
-                    files
-                    and files.get("setup.sh") == hashlib.sha256(task.setup_script.read_bytes()).hexdigest()
-                ):
+                scripts = (task.setup_script, task.runner_script)
+                if all(files.get(path.name) == _digest(path.read_bytes()) for path in scripts):
                     return self._prepared(task, agents=agents)
         name = str(layers[-1].dockerfile_commands[0]).removeprefix("FROM ")
         for task in self.tasks:
@@ -220,7 +230,11 @@ def registry_name(task: Task) -> str:
 
 
 def digest_of(name: str) -> str:
-    return "sha256:" + hashlib.sha256(name.encode()).hexdigest()
+    return "sha256:" + _digest(name.encode())
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 def make_token() -> str:

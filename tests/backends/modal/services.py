@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import time
 from typing import TYPE_CHECKING, Any
 
 from grpclib import GRPCError, Status
@@ -20,6 +21,13 @@ if TYPE_CHECKING:
 
 CONTROL: dict[str, Method] = {}
 ROUTER: dict[str, Method] = {}
+PULL_PROBLEMS = {
+    "missing": "manifest unknown: no such image",
+    "nobody": "pull access denied, repository does not exist or may require authorization: server message: insufficient_scope",
+    "private": "unauthorized: authentication required",
+    "busy": "toomanyrequests: You have reached your unauthenticated pull rate limit",
+}
+"""What registries say of images whose name has such a part."""
 _SUCCESS = api_pb2.GenericResult(status=api_pb2.GenericResult.GENERIC_STATUS_SUCCESS)
 
 
@@ -88,10 +96,11 @@ async def mount(plane: Plane, request: api_pb2.MountGetOrCreateRequest) -> api_p
 @_answers(CONTROL, "ImageGetOrCreate")
 async def image(plane: Plane, request: api_pb2.ImageGetOrCreateRequest) -> api_pb2.ImageGetOrCreateResponse:
     image_id = plane.build(request.image)
-    if any("missing/" in command for command in request.image.dockerfile_commands):
-        failed = api_pb2.GenericResult.GENERIC_STATUS_FAILURE
-        result = api_pb2.GenericResult(status=failed, exception="manifest unknown: no such image")
-        return api_pb2.ImageGetOrCreateResponse(image_id=image_id, result=result)
+    for name, problem in PULL_PROBLEMS.items():
+        if any(f"/{name}/" in command for command in request.image.dockerfile_commands):
+            failed = api_pb2.GenericResult.GENERIC_STATUS_FAILURE
+            result = api_pb2.GenericResult(status=failed, exception=problem)
+            return api_pb2.ImageGetOrCreateResponse(image_id=image_id, result=result)
     return api_pb2.ImageGetOrCreateResponse(image_id=image_id, result=_SUCCESS)
 
 
@@ -100,6 +109,13 @@ async def image_from_id(plane: Plane, request: Any) -> api_pb2.ImageFromIdRespon
     if request.image_id not in plane.images:
         raise GRPCError(Status.NOT_FOUND, f"no image {request.image_id}")
     return api_pb2.ImageFromIdResponse(image_id=request.image_id)
+
+
+@_answers(CONTROL, "ImageDelete")
+async def image_delete(plane: Plane, request: api_pb2.ImageDeleteRequest) -> Any:
+    if plane.images.pop(request.image_id, None) is None:
+        raise GRPCError(Status.NOT_FOUND, f"no image {request.image_id}")
+    return _empty()
 
 
 async def _create(plane: Plane, request: Any, *, old: bool) -> Any:
@@ -169,7 +185,10 @@ async def from_name(plane: Plane, request: Any) -> api_pb2.SandboxGetFromNameRes
 
 @_answers(CONTROL, "SandboxWait", "SandboxWaitV2")
 async def wait(plane: Plane, request: api_pb2.SandboxWaitRequest) -> api_pb2.SandboxWaitResponse:
-    return api_pb2.SandboxWaitResponse(result=plane.by_id(request.sandbox_id).look())
+    guest, deadline = plane.by_id(request.sandbox_id), time.monotonic() + request.timeout
+    while guest.look() is None and time.monotonic() < deadline:
+        await asyncio.sleep(0.05)
+    return api_pb2.SandboxWaitResponse(result=guest.look())
 
 
 @_answers(CONTROL, "SandboxTerminate", "SandboxTerminateV2")
@@ -204,6 +223,10 @@ async def tags(plane: Plane, request: Any) -> api_pb2.SandboxTagsGetResponse:
 @_answers(CONTROL, "SandboxTagsSet")
 async def set_tags(plane: Plane, request: api_pb2.SandboxTagsSetRequest) -> Any:
     plane.by_id(request.sandbox_id).tags = {tag.tag_name: tag.tag_value for tag in request.tags}
+    return _empty()
+
+
+def _empty() -> Any:
     # Its types are in a package of stubs that nothing else here needs.
     return importlib.import_module("google.protobuf.empty_pb2").Empty()
 
@@ -221,21 +244,26 @@ async def exec_start(
     guest = plane.by_task(request.task_id)
     errors = request.stderr_config == router_pb2.TASK_EXEC_STDERR_CONFIG_PIPE
 
-    def start() -> Exec:
-        words = list(request.command_args)
-        return guest.start_exec(request.exec_id, words, request.workdir, errors=errors, loop=plane.loop)
-
     try:
-        # The tool for files works on this loop.
-        await (asyncio.to_thread(start) if "fs-tools" not in request.command_args[0] else _at_once(start))
+        await asyncio.to_thread(
+            guest.start_exec,
+            request.exec_id,
+            list(request.command_args),
+            request.workdir,
+            errors=errors,
+            timeout_seconds=request.timeout_secs,
+            loop=plane.loop,
+        )
     except Exception as error:
         plane.by_task(request.task_id)
         raise GRPCError(Status.INTERNAL, str(error)) from error
     return router_pb2.TaskExecStartResponse()
 
 
-async def _at_once(work: Callable[[], Exec]) -> Exec:
-    return work()
+@_answers(ROUTER, "TaskSnapshotFilesystem")
+async def snapshot(plane: Plane, request: Any) -> router_pb2.TaskSnapshotFilesystemResponse:
+    image_id = await asyncio.to_thread(plane.take_snapshot, plane.by_task(request.task_id))
+    return router_pb2.TaskSnapshotFilesystemResponse(image_id=image_id)
 
 
 def _exec_of(plane: Plane, task: str, exec_id: str) -> Exec:
@@ -287,22 +315,6 @@ async def stdin_write(
     command = _exec_of(plane, request.task_id, request.exec_id)
     await _write_at(command, request.offset, request.data, eof=request.eof)
     return router_pb2.TaskExecStdinWriteResponse()
-
-
-async def stdin_stream(plane: Plane, stream: Any) -> None:
-    first = await stream.recv_message()
-    command, offset = _exec_of(plane, first.start.task_id, first.start.exec_id), first.start.offset
-    while True:
-        message = await stream.recv_message()
-        if message is None or message.HasField("end"):
-            break
-        await _write_at(command, offset, message.data, eof=False)
-        offset += len(message.data)
-    await _write_at(command, offset, b"", eof=True)
-    await stream.send_message(router_pb2.TaskExecStdinWriteStreamResponse())
-
-
-ROUTER["TaskExecStdinWriteStream"] = stdin_stream
 
 
 @_answers(ROUTER, "TaskExecStdinStatus")

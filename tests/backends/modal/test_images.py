@@ -109,14 +109,16 @@ def test_pulled_by_digest(plane: Plane, task: Task) -> None:
         backend.close()
 
 
-def test_what_cannot_be_pulled_is_built(plane: Plane, task: Task) -> None:
-    backend = ModalBackend(images="auto", image_template="127.0.0.1:1/missing/{repo}:task{task_id}")
+@pytest.mark.parametrize("part", ["missing", "nobody"])
+def test_what_cannot_be_pulled_is_built(plane: Plane, task: Task, part: str) -> None:
+    template = f"127.0.0.1:1/{part}/{{repo}}:task{{task_id}}"
+    backend = ModalBackend(images="auto", image_template=template)
     image = backend.prepare(task)
     assert any("could not be pulled" in note for note in image.notes)
     assert history(backend, image.reference) == b"The past\n"
     backend.close()
-    only = ModalBackend(images="registry", image_template="127.0.0.1:1/missing/{repo}:task{task_id}")
-    with pytest.raises(UserError, match=r"manifest unknown.*modal image logs im-") as error:
+    only = ModalBackend(images="registry", image_template=template)
+    with pytest.raises(UserError, match=r"(manifest unknown|not exist).*modal image logs im-") as error:
         only.prepare(task)
     assert "\n" not in str(error.value)
     task.dockerfile.unlink()
@@ -124,6 +126,28 @@ def test_what_cannot_be_pulled_is_built(plane: Plane, task: Task) -> None:
         backend.prepare(task)
     backend.close()
     only.close()
+
+
+@pytest.mark.parametrize(
+    ("part", "kind", "words"),
+    [
+        (
+            "private",
+            UserError,
+            r"wants other credentials: set COOPERBENCH_MODAL_REGISTRY_SECRET.*unauthorized",
+        ),
+        ("busy", InfraError, r"rate limit is reached: try later.*toomanyrequests"),
+    ],
+)
+def test_a_pull_that_is_refused_is_not_replaced_by_a_build(
+    plane: Plane, task: Task, part: str, kind: type[Exception], words: str
+) -> None:
+    backend = ModalBackend(images="auto", image_template=f"127.0.0.1:1/{part}/{{repo}}:task{{task_id}}")
+    with pytest.raises(kind, match=words) as error:
+        backend.prepare(task)
+    assert "\n" not in str(error.value)
+    assert plane.faults.requests["MountGetOrCreate"] == 0
+    backend.close()
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from modal_proto import api_pb2
 
 from cooperbench.backends.modal import ModalBackend
-from cooperbench.backends.modal.leftovers import owner_of, owner_tags
+from cooperbench.backends.modal.backend import owner_of, owner_tags
 from cooperbench.cli import main
 from cooperbench.sandbox.ownership import this_owner
 from tests.backends.modal.plane import HOST_IMAGE

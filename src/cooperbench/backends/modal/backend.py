@@ -1,68 +1,57 @@
 """The `modal` backend: makes tasks' images ready and starts their sandboxes in the user's account at Modal.
 
-With `--git` a run has a git server in a small sandbox of its own. It is reached through a tunnel of Modal's, which
-terminates TLS, at an address that cannot be guessed, and itself reaches nothing. What runs in it, and who may push
-what, is in `cooperbench/team/gitserver.py`.
+Sandboxes have tags that say whose they are: by them those that killed processes left running are found and ended. With
+`--git` a run has a git server in a small sandbox of its own, which reaches nothing. It is reached through a tunnel of
+Modal's, which terminates TLS, at an address that cannot be guessed.
 """
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import contextlib
 import logging
 import os
+import re
 import secrets
 import threading
-import weakref
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from cooperbench.backends.modal.connection import Connection, CreationLimit, require_client
-from cooperbench.backends.modal.images import ImageStore
-from cooperbench.backends.modal.leftovers import remove_leftovers, remove_session, sandbox_tags
-from cooperbench.backends.modal.sandbox import (
-    ModalSandbox,
-    Network,
-    Resources,
-    SandboxSpec,
-    create_remote,
-)
-from cooperbench.backends.modal.settings import LONGEST_LIFETIME_SECONDS, ModalSettings, Share, read_settings
-from cooperbench.errors import CooperBenchError, InfraError, SandboxError, SandboxTimeout, UserError
-from cooperbench.models import Image
+from cooperbench.backends.modal.connection import Connection, require_client
+from cooperbench.backends.modal.images import ImageStore, snapshot_file
+from cooperbench.backends.modal.sandbox import FIRST_COMMAND, ModalSandbox
+from cooperbench.backends.modal.settings import ModalSettings, Share, read_settings
+from cooperbench.errors import CooperBenchError, InfraError, UserError
 from cooperbench.sandbox.channel import ChannelUnavailable
 from cooperbench.sandbox.contract import Capabilities, ResourceUse, SandboxOptions, check_network
 from cooperbench.sandbox.git_server import DEFAULT_IMAGE, GitServer, SharedServer
+from cooperbench.sandbox.ownership import Owner, is_dead, locked, read_owner, this_owner
+from cooperbench.storage import write_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
-    from modal import Tunnel
+    import modal
 
     from cooperbench.models import Image, Task
+    from cooperbench.sandbox.contract import RichSandbox
 
+_LONGEST_LIFETIME_SECONDS = 24 * 3600
+"""Modal's limit."""
 _CREATE_SECONDS = 25 * 60.0
 """Modal's client itself waits 21 minutes for a machine."""
 _VCPUS_PER_CORE = 2
 """Modal counts physical cores."""
-_NEEDED_TOOLS = "images need sh, bash, coreutils and git"
 _GIT_PORT = 8418
-_GIT_RESOURCES = Resources(cpu=Share(0.25, 2.0), memory_mib=Share(512, 4096))
-_GIT_NETWORK = Network(cidrs=(), tunnel_ports=(_GIT_PORT,))
+_GIT_NETWORK = {"outbound_cidr_allowlist": [], "encrypted_ports": [_GIT_PORT]}
+"""It reaches nothing. A sandbox with `block_network` could have no tunnel."""
 _GIT_WITHOUT_SERVER = "COOPERBENCH_MODAL_GIT=carried needs no server"
 _TUNNEL_SECONDS = 90
+_HOST, _BOOT = "cooperbench-host", "cooperbench-boot"
+_PROCESS, _SESSION = "cooperbench-process", "cooperbench-session"
+_MOST_ENDING = 20
 _log = logging.getLogger("cooperbench")
-_backends: weakref.WeakSet[ModalBackend] = weakref.WeakSet()
-
-
-@dataclass(frozen=True)
-class _Session:
-    """From the first use of Modal to `close`, in one process."""
-
-    connection: Connection
-    images: ImageStore
-    name: str
-    process: int
 
 
 class ModalBackend:
@@ -78,6 +67,7 @@ class ModalBackend:
         closes=True,
         checks=True,
         interrupts=True,
+        snapshots=True,
         measures=True,
     )
 
@@ -86,8 +76,8 @@ class ModalBackend:
         self.settings: ModalSettings = read_settings(**settings)
         require_client()
         self._lock = threading.Lock()
-        self._session: _Session | None = None
-        self._creation_limit = CreationLimit(self.settings.most_starting)
+        self._images: ImageStore | None = None
+        """Of the connection in use."""
         self._used = ResourceUse()
         """By sandboxes that have ended."""
         self._open: set[ModalSandbox] = set()
@@ -101,7 +91,7 @@ class ModalBackend:
 
     def prepare(self, task: Task) -> Image:
         """Pull or build the task's image, and make the one without history from it."""
-        return self._creation_limit.call(lambda: self._connected().images.provide(task))
+        return self._connected().provide(task)
 
     def create_sandbox(
         self,
@@ -114,14 +104,28 @@ class ModalBackend:
         """`image`: what `prepare` gave, an image id of Modal's, or a name that a registry knows."""
         options = options or SandboxOptions()
         check_network(self.capabilities, options)
-        return self._start(
-            image,
-            workdir,
-            min(max(1, timeout), LONGEST_LIFETIME_SECONDS),
-            Resources(self.settings.cpu, self.settings.memory_mib, self.settings.gpu),
-            _network_for(options, self.settings),
-            {**options.labels, "purpose": options.purpose},
-        )
+        labels = {**options.labels, "purpose": options.purpose}
+        sandbox = self._start(image, workdir, timeout, self.settings, self._network_for(options), labels)
+        if options.left_out:
+            sandbox.leave_out(options.left_out)
+        return sandbox
+
+    @contextlib.contextmanager
+    def making_snapshot(self, task: Task, key: str) -> Iterator[str | None]:
+        path = snapshot_file(task, key)
+        with locked(path.with_suffix(".lock")):
+            yield self._connected().find_snapshot(path)
+
+    def take_snapshot(self, sandbox: RichSandbox, task: Task, key: str) -> str:
+        """Afterwards the sandbox can only be ended."""
+        assert isinstance(sandbox, ModalSandbox)
+        image = sandbox.snapshot()
+        write_json(snapshot_file(task, key), {"task": task.label, "image": image})
+        return image
+
+    def remove_snapshots(self, tasks: set[str] | None) -> list[str]:
+        """Of these tasks or of all; their ids. For `cooperbench images clean`."""
+        return self._connected().remove_snapshots(tasks)
 
     @property
     def git_server(self) -> Callable[[str], GitServer] | None:
@@ -129,7 +133,8 @@ class ModalBackend:
         return self._git_server.get if self.settings.git == "server" else None
 
     def interrupt(self) -> None:
-        self._creation_limit.stop()
+        if self._images is not None:
+            self._images.connection.stopped.set()
 
     def resource_use(self) -> ResourceUse:
         """What the sandboxes of this object have reserved so far."""
@@ -140,13 +145,13 @@ class ModalBackend:
         """End what is still open. The next use connects again."""
         with self._lock:
             still_open = list(self._open)
-            session, self._session = self._session, None
-        if session is None or session.process != os.getpid():
+            images, self._images = self._images, None
+        if images is None or images.connection.process != os.getpid():
             return
         # All at once, and without threads, which cannot be started any more when the interpreter ends.
         ended: list[str] = []
         with contextlib.suppress(CooperBenchError):
-            ended = remove_session(session.connection, session.name)
+            ended = _end_tagged(images.connection, {_SESSION: images.connection.session})
         for sandbox in still_open:
             sandbox.end("its backend was closed", already=sandbox.name in ended)
         self._git_server.close()
@@ -154,70 +159,75 @@ class ModalBackend:
     @staticmethod
     def clean() -> list[str]:
         """For `cooperbench clean`: end what killed processes left; returns ids of sandboxes."""
-        return remove_leftovers(Connection(read_settings().app))
+        return _end_leftovers(Connection(read_settings().app))
 
     @property
     def about(self) -> str:
         """For `cooperbench doctor`, after `check`."""
         from importlib.metadata import version
 
-        environment = self._connected().connection.environment
-        where = f", environment {environment}" if environment else ""
-        return f"client {version('modal')}, the token is good, app {self.settings.app}{where}"
+        return f"client {version('modal')}, the token is good, app {self.settings.app}"
 
-    def _connected(self) -> _Session:
+    def _connected(self) -> ImageStore:
         """Connects when first called, and ends what killed processes left behind."""
         with self._lock:
-            session = self._session
-            if session is None or session.process != os.getpid():
+            if self._images is None or self._images.connection.process != os.getpid():
                 connection = Connection(self.settings.app)
-                images = ImageStore(connection, self.settings)
-                self._session = session = _Session(connection, images, secrets.token_hex(8), os.getpid())
-                _close_at_exit(self)
+                self._images = ImageStore(connection, self.settings)
+                atexit.register(self.close)  # after the client's own exit handler, so that it runs before it
                 try:
-                    remove_leftovers(connection)
+                    _end_leftovers(connection)
                 except InfraError as error:
                     # No reason not to begin: the next start looks again.
                     _log.warning("%s", error)
-            return session
+            return self._images
 
     def _start(
         self,
         image: str,
         workdir: str,
         lifetime_seconds: int,
-        resources: Resources,
-        network: Network,
+        settings: ModalSettings,
+        network: Mapping[str, Any],
         labels: Mapping[str, str],
     ) -> ModalSandbox:
-        session = self._connected()
-        connection, public = session.connection, image == DEFAULT_IMAGE
-        spec = SandboxSpec(
-            f"cooperbench-{session.name}-{secrets.token_hex(4)}",
-            sandbox_tags(session.name, labels),
-            lifetime_seconds,
-            resources,
-            network,
-            self.settings.regions,
-        )
-        content = self._creation_limit.call(lambda: session.images.get(image, public=public))
-        remote = self._creation_limit.call(
-            lambda: connection.call(
-                f"making a sandbox of {image}", create_remote(connection, content, spec), _CREATE_SECONDS
-            )
-        )
+        import modal
+
+        images = self._connected()
+        connection = images.connection
+        content = images.get(image, public=image == DEFAULT_IMAGE)
+        lifetime_seconds = min(max(1, lifetime_seconds), _LONGEST_LIFETIME_SECONDS)
+        name = f"cooperbench-{connection.session}-{secrets.token_hex(4)}"
+
+        async def create() -> modal.Sandbox:
+            try:
+                return await modal.Sandbox.create.aio(
+                    *FIRST_COMMAND,
+                    app=connection.app,
+                    client=connection.client,
+                    name=name,
+                    tags=_sandbox_tags(connection.session, labels),
+                    image=content,
+                    timeout=lifetime_seconds,
+                    workdir="/",
+                    gpu=settings.gpu or None,
+                    region=list(settings.region) or None,
+                    cpu=(settings.cpu.reserved, settings.cpu.most),
+                    memory=(int(settings.memory.reserved), int(settings.memory.most)),
+                    **network,
+                )
+            except modal.exception.AlreadyExistsError:
+                # An earlier attempt has made it, and only its answer was lost.
+                return await modal.Sandbox.from_name.aio(connection.app_name, name, client=connection.client)
+
+        remote = connection.create(f"making a sandbox of {image}", create, _CREATE_SECONDS)
+        trusted = image in self._proven
         try:
             sandbox = ModalSandbox(
-                connection,
-                remote,
-                resources=spec.resources,
-                lifetime_seconds=spec.lifetime_seconds,
-                workdir=workdir,
-                trusted=image in self._proven,
-                on_end=self._forget,
+                connection, remote, settings, lifetime_seconds, workdir, trusted=trusted, on_end=self._forget
             )
         except ChannelUnavailable as error:
-            raise UserError(f"{image}: {error}; {_NEEDED_TOOLS}") from error
+            raise UserError(f"{image}: {error}; images need sh, bash, coreutils and git") from error
         with self._lock:
             self._open.add(sandbox)
             self._proven.add(image)
@@ -228,15 +238,29 @@ class ModalBackend:
             self._open.discard(sandbox)
             self._used += _used_by(sandbox)
 
+    def _network_for(self, options: SandboxOptions) -> dict[str, Any]:
+        """With the policy `none` nothing but what it has to reach, and nothing at all where that is nothing."""
+        hosts = [place.rpartition(":")[0] for place in options.reaches]
+        if options.network == "none":
+            return {"outbound_domain_allowlist": hosts} if hosts else {"block_network": True}
+        allowed = self.settings.allow_domains
+        return {"outbound_domain_allowlist": list(dict.fromkeys((*allowed, *hosts)))} if allowed else {}
+
     def _start_git_server(self, run_name: str) -> GitServer:
         image, labels = self.settings.git_image or DEFAULT_IMAGE, {"run": run_name, "purpose": "git"}
+        small = replace(self.settings, cpu=Share(0.25, 2.0), memory=Share(512, 4096), gpu="")
         try:
-            sandbox = self._start(image, "/", LONGEST_LIFETIME_SECONDS, _GIT_RESOURCES, _GIT_NETWORK, labels)
+            sandbox = self._start(image, "/", _LONGEST_LIFETIME_SECONDS, small, _GIT_NETWORK, labels)
         except UserError as error:
             remedy = f"COOPERBENCH_MODAL_GIT_IMAGE sets another image; {_GIT_WITHOUT_SERVER}"
             raise UserError(f"the git server for --git: {error}; {remedy}") from error
         try:
-            tunnel = _open_tunnel(self._connected().connection, sandbox)
+            tunnels = self._connected().connection.call(
+                f"opening a tunnel to the git server ({_GIT_WITHOUT_SERVER})",
+                lambda: sandbox.remote.tunnels.aio(timeout=_TUNNEL_SECONDS),
+                _TUNNEL_SECONDS + 30.0,
+            )
+            tunnel = tunnels[_GIT_PORT]
             reaches = (f"{tunnel.host}:{tunnel.port}",)
             return GitServer(sandbox, tunnel.url, host="0.0.0.0", port=_GIT_PORT, reaches=reaches)  # noqa: S104
         except BaseException:
@@ -245,52 +269,60 @@ class ModalBackend:
 
 
 def _used_by(sandbox: ModalSandbox) -> ResourceUse:
-    seconds, resources = sandbox.age_seconds, sandbox.resources
-    gib = resources.memory_mib.reserved / 1024
-    return ResourceUse(
-        1, "sandbox", seconds, seconds * resources.cpu.reserved * _VCPUS_PER_CORE, seconds * gib
-    )
+    seconds, settings = sandbox.age_seconds, sandbox.settings
+    vcpus, gib = settings.cpu.reserved * _VCPUS_PER_CORE, settings.memory.reserved / 1024
+    return ResourceUse(1, "sandbox", seconds, seconds * vcpus, seconds * gib)
 
 
-def _network_for(options: SandboxOptions, settings: ModalSettings) -> Network:
-    """With the policy `none` nothing but what it has to reach, and nothing at all where that is nothing."""
-    hosts = tuple(place.rpartition(":")[0] for place in options.reaches)
-    if options.network == "none":
-        return Network(domains=hosts) if hosts else Network(blocked=True)
-    if settings.allow_domains:
-        return Network(domains=tuple(dict.fromkeys((*settings.allow_domains, *hosts))))
-    return Network()
+def _sandbox_tags(session: str, labels: Mapping[str, str]) -> dict[str, str]:
+    tags = {f"cooperbench-{name}": value for name, value in labels.items()}
+    tags |= {**owner_tags(this_owner()), _SESSION: session}
+    return {_tag_text(name): _tag_text(value) for name, value in tags.items()}
 
 
-def _open_tunnel(connection: Connection, sandbox: ModalSandbox) -> Tunnel:
-    """To the git server's port; SandboxTimeout where Modal gives no tunnel in time."""
+def owner_tags(owner: Owner) -> dict[str, str]:
+    process = f"{owner.namespace}.{owner.pid}.{owner.start}"
+    return {_HOST: f"{owner.machine}.{owner.user}", _BOOT: owner.boot, _PROCESS: process}
+
+
+def owner_of(tags: Mapping[str, str]) -> Owner | None:
+    """None for a sandbox that is not ours."""
+    host, process = tags.get(_HOST, "").split("."), tags.get(_PROCESS, "").split(".")
+    if len(host) != 2 or len(process) != 3:
+        return None
+    return read_owner("/".join([host[0], tags.get(_BOOT, ""), process[0], host[1], process[1], process[2]]))
+
+
+def _tag_text(text: str) -> str:
+    """What Modal takes in tags, 63 characters at most."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:63] or "-"
+
+
+def _end_leftovers(connection: Connection) -> list[str]:
+    """End the sandboxes of processes of this user and machine that are gone; returns their ids."""
+    return _end_tagged(connection, {_HOST: owner_tags(this_owner())[_HOST]}, dead=True)
+
+
+def _end_tagged(connection: Connection, tags: dict[str, str], *, dead: bool = False) -> list[str]:
+    """End the sandboxes with these tags; returns their ids. `dead`: only those whose process is gone."""
     import modal
 
-    try:
-        tunnels = connection.call_with_retries(
-            "opening a tunnel to the git server",
-            lambda: sandbox.remote.tunnels.aio(timeout=_TUNNEL_SECONDS),
-            _TUNNEL_SECONDS + 30.0,
-        )
-    except SandboxError as error:
-        if isinstance(error.__cause__, modal.exception.TimeoutError):
-            raise SandboxTimeout(
-                f"the git server got no tunnel within {_TUNNEL_SECONDS} s; {_GIT_WITHOUT_SERVER}"
-            ) from error
-        raise
-    if _GIT_PORT not in tunnels:
-        raise SandboxError(f"Modal opened no tunnel to port {_GIT_PORT} of the git server")
-    return tunnels[_GIT_PORT]
+    slots = asyncio.Semaphore(_MOST_ENDING)
 
+    async def end(sandbox: modal.Sandbox) -> str:
+        async with slots:
+            try:
+                owner = owner_of(await sandbox.get_tags.aio()) if dead else None
+                if dead and (owner is None or not is_dead(owner, running=True)):
+                    return ""
+                await sandbox.terminate.aio()
+            except modal.exception.NotFoundError:
+                return ""
+            return sandbox.object_id
 
-def _close_at_exit(backend: ModalBackend) -> None:
-    """Registered after the client's own exit handler, so that it runs before it."""
-    if not _backends:
-        atexit.register(_close_all)
-    _backends.add(backend)
+    async def end_all() -> list[str]:
+        listed = modal.Sandbox.list.aio(app_id=connection.app.app_id, tags=tags, client=connection.client)
+        ended = await asyncio.gather(*[end(sandbox) async for sandbox in listed])
+        return [name for name in ended if name]
 
-
-def _close_all() -> None:
-    for backend in list(_backends):
-        with contextlib.suppress(SandboxError):
-            backend.close()
+    return connection.call("ending sandboxes that are left", end_all)

@@ -1,22 +1,33 @@
-"""The connection to the user's account at Modal: calls with time limits, retries, and a limit on concurrent requests.
+"""The connection to the user's account at Modal: calls with time limits and retries, and Modal's errors as ours.
 
 Modal's client is asynchronous, and its blocking calls have no time limit. Here every call has one: it runs on an event
-loop in a thread of its own.
+loop in a thread of its own. Exceptions of the client are told apart by their class; by the server's words only between
+a rate limit and a used-up quota, which have the same class.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import random
+import re
+import secrets
 import threading
 import time
 from contextlib import contextmanager
 from importlib.util import find_spec
+from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from cooperbench.backends.modal.faults import NO_TOKEN, NOT_INSTALLED, RateLimited, Unavailable, faults
-from cooperbench.errors import Interrupted, UserError
+from cooperbench.errors import (
+    CooperBenchError,
+    InfraError,
+    Interrupted,
+    SandboxError,
+    SandboxTimeout,
+    UserError,
+)
+from cooperbench.retry import backoff_seconds
+from cooperbench.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
@@ -24,7 +35,7 @@ if TYPE_CHECKING:
 
     import modal
 
-    from cooperbench.errors import InfraError
+    Work = Callable[[], Coroutine[Any, Any, "T"]]
 
 T = TypeVar("T")
 
@@ -33,25 +44,43 @@ CALL_SECONDS = 120.0
 RETRY_SECONDS = 20.0
 """How long a call is repeated that was rate limited or could not be carried out."""
 CREATE_RETRY_SECONDS = 60.0
-"""The same for making a sandbox. The layers above retry too, and can be interrupted in between."""
-CREATE_ATTEMPTS = 5
-"""While Modal is unavailable; its client has tried a few times before each."""
-_FIRST_PAUSE_SECONDS = 0.5
+"""The same for making an image or a sandbox. The layers above retry too."""
+_MOST_CREATING = 50
 _LONGEST_PAUSE_SECONDS = 5.0
-_LONGEST_CREATE_PAUSE_SECONDS = 15.0
 _NO_RETRIES_SECONDS = 60.0
+_LONGEST_MESSAGE = 300
+_OTHERWISE = "or use --backend local or --backend docker"
+_QUOTA = r"\b(billing|budget|spend|spending|payment|credits?|plan limit|usage limit|suspended)\b"
+_TRANSPORTS = ("grpclib", "h2", "aiohttp")
+"""The libraries under the client, whose errors mean that Modal was not reached."""
+
+
+class RateLimited(InfraError):
+    """Modal refused since there were too many requests."""
+
+
+class Unavailable(SandboxError):
+    """Modal did not answer, said that it cannot just now, or lost what was on its way. Worth another try."""
+
+
+class Gone(SandboxError):
+    """Modal does not know the sandbox, the command in it or the image any more."""
+
+
+_TEMPORARY = (RateLimited, Unavailable)
 
 
 def require_client() -> None:
     """UserError where the client or a token is missing. Does not connect."""
     if find_spec("modal") is None:
-        raise UserError(NOT_INSTALLED)
+        install = "pip install 'cooperbench[modal]' and modal token new"
+        raise UserError(f"Modal's client is not installed: {install}; {_OTHERWISE}")
     with faults("reading Modal's configuration"):
         from modal.config import config
 
         tokens = ("token_id", "token_secret"), ("oauth_refresh_token", "oauth_client_id")
         if not any(all(config.get(name) for name in names) for names in tokens):
-            raise UserError(NO_TOKEN)
+            raise UserError(f"there is no token for Modal: modal token new; {_OTHERWISE}")
 
 
 class EventLoop:
@@ -59,8 +88,7 @@ class EventLoop:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="modal-calls", daemon=True)
-        self._thread.start()
+        threading.Thread(target=self._loop.run_forever, name="modal-calls", daemon=True).start()
 
     def call(self, work: Coroutine[Any, Any, T], limit_seconds: float) -> T:
         """Its result; TimeoutError when it takes longer. Whatever ends the wait cancels the work too."""
@@ -74,62 +102,68 @@ class EventLoop:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
 
-_event_loops: dict[int, EventLoop] = {}
-_event_loops_lock = threading.Lock()
-
-
-def event_loop() -> EventLoop:
-    """The one of this process; a forked child gets its own."""
-    with _event_loops_lock:
-        if os.getpid() not in _event_loops:
-            _event_loops[os.getpid()] = EventLoop()
-        return _event_loops[os.getpid()]
-
-
 class Connection:
-    """A connected client, and the app that our sandboxes belong to. Of one process."""
+    """A connected client, and the app that our sandboxes belong to. Of one process, until its backend is closed."""
 
     def __init__(self, app_name: str) -> None:
         require_client()
-        self.event_loop = event_loop()
+        self.event_loop = EventLoop()
         self.app_name = app_name
-        from modal.config import config
-
-        self.environment = str(config.get("environment") or "")
+        self.session = secrets.token_hex(8)
+        """A tag of all sandboxes that are made through it."""
+        self.process = os.getpid()
+        self.stopped = threading.Event()
+        """Once set, nothing more is created: the run is being stopped."""
+        self._slots = threading.BoundedSemaphore(_MOST_CREATING)
         self._no_retries_until = 0.0
-        self.client, self.app = self.call_with_retries("connecting to Modal", self._connect)
+        try:
+            self.client, self.app = self.call("connecting to Modal", self._connect)
+        except Gone as error:
+            raise UserError(f"{error}: modal environment list, then set MODAL_ENVIRONMENT") from error
 
-    def call(self, doing: str, work: Coroutine[Any, Any, T], limit_seconds: float = CALL_SECONDS) -> T:
-        """Every request to Modal goes through here: with a time limit, and with errors of ours."""
-        with faults(doing, self.environment):
-            return self.event_loop.call(work, limit_seconds)
-
-    def call_with_retries(
+    def call(
         self,
         doing: str,
-        make_work: Callable[[], Coroutine[Any, Any, T]],
+        make_work: Work[T],
         limit_seconds: float = CALL_SECONDS,
         *,
-        retry_on: tuple[type[InfraError], ...] = (RateLimited, Unavailable),
+        retry_on: tuple[type[InfraError], ...] = _TEMPORARY,
     ) -> T:
-        """`call` for what does no harm when it is done twice.
+        """Requests to Modal are made here: with a time limit, errors of ours, and retries.
 
         Where retrying did not help, nothing is retried for a while: with Modal out of reach, ending a hundred
         sandboxes must not take a hundred times as long.
         """
-        deadline, pause_seconds = time.monotonic() + RETRY_SECONDS, _FIRST_PAUSE_SECONDS
-        while True:
+        deadline = time.monotonic() + RETRY_SECONDS
+        for attempt in count(1):
             try:
-                return self.call(doing, make_work(), limit_seconds)
+                with faults(doing):
+                    return self.event_loop.call(make_work(), limit_seconds)
             except retry_on:
-                now = time.monotonic()
+                now, pause_seconds = time.monotonic(), backoff_seconds(attempt, _LONGEST_PAUSE_SECONDS)
                 if now < self._no_retries_until:
                     raise
                 if now + pause_seconds >= deadline:
                     self._no_retries_until = now + _NO_RETRIES_SECONDS
                     raise
-            time.sleep(pause_seconds * random.uniform(0.5, 1.0))  # noqa: S311  # jitter
-            pause_seconds = min(pause_seconds * 2, _LONGEST_PAUSE_SECONDS)
+            time.sleep(pause_seconds)
+        raise AssertionError("unreachable")
+
+    def create(self, doing: str, make_work: Work[T], limit_seconds: float) -> T:
+        """`call` for images and sandboxes: so many at once, with more patience, until the run is stopped."""
+        deadline = time.monotonic() + CREATE_RETRY_SECONDS
+        with self._slots:
+            for attempt in count(1):
+                if self.stopped.is_set():
+                    raise Interrupted("stopped")
+                try:
+                    return self.call(doing, make_work, limit_seconds, retry_on=())
+                except _TEMPORARY:
+                    pause_seconds = backoff_seconds(attempt, _LONGEST_PAUSE_SECONDS)
+                    if time.monotonic() + pause_seconds >= deadline:
+                        raise
+                self.stopped.wait(pause_seconds)
+        raise AssertionError("unreachable")
 
     async def _connect(self) -> tuple[modal.Client, modal.App]:
         import modal
@@ -139,93 +173,49 @@ class Connection:
         return client, app
 
 
-class CreationLimit:
-    """How many sandboxes are asked for at once: half as many when Modal says "rate limited", then slowly more again.
+@contextmanager
+def faults(doing: str) -> Iterator[None]:
+    """Whatever the client raises inside leaves as an error of ours, in one line with what to do."""
+    try:
+        yield
+    except CooperBenchError:
+        raise
+    except Exception as error:
+        if not isinstance(error, OSError) and _library(error) not in ("modal", "synchronicity", *_TRANSPORTS):
+            raise
+        raise _translated(error, doing) from error
 
-    Shared by all threads that make sandboxes.
-    """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._changed = threading.Condition()
-        self._slots = most
-        self._taken = 0
-        self._successes = 0
-        self._pause_seconds = _FIRST_PAUSE_SECONDS
-        self._not_before = 0.0
-        self._epoch = 0
-        self._stopped = threading.Event()
+def _translated(error: Exception, doing: str) -> CooperBenchError:
+    """`UserError` for what the user must fix, `InfraError` and its children for what may be gone when tried again."""
+    from modal import exception as modal
 
-    def stop(self) -> None:
-        """Nobody waits any longer: the run is being stopped."""
-        self._stopped.set()
-        with self._changed:
-            self._changed.notify_all()
+    message = printable(re.sub(r"\s+", " ", str(error) or type(error).__name__))[:_LONGEST_MESSAGE].strip()
+    match error:
+        case modal.AuthError():
+            remedy = "modal token new, or check MODAL_TOKEN_ID and MODAL_TOKEN_SECRET"
+            return UserError(f"Modal refuses the token ({message}): {remedy}; {_OTHERWISE}")
+        case modal.ImageBuildError():
+            see = f"see it with: modal image logs {error.image_id}"
+            return UserError(f"{doing}: the image cannot be built: {message} ({see})")
+        case modal.VersionError():
+            return UserError(f"{doing}: {message}: pip install --upgrade 'cooperbench[modal]'")
+        case modal.ResourceExhaustedError() if re.search(_QUOTA, message, re.IGNORECASE):
+            see = "see https://modal.com/settings/usage"
+            return UserError(f"{doing}: the workspace's quota is used up ({message}): {see}")
+        case modal.ResourceExhaustedError():
+            return RateLimited(f"{doing}: rate limited by Modal ({message}); reduce the concurrency with -c")
+        case modal.NotFoundError() | modal.ConflictError() | modal.ClientClosed():
+            return Gone(f"{doing}: {message}")
+        case modal.InvalidError() | modal.UnimplementedError() | modal.PermissionDeniedError():
+            return UserError(f"{doing}: Modal refuses it: {message}")
+        case TimeoutError() | modal.TimeoutError():
+            return SandboxTimeout(f"{doing}: Modal did not answer in time")
+        case modal.ServiceError() | modal.InternalError() | modal.InternalFailure() | modal.ConnectionError():
+            return Unavailable(f"{doing}: {message}")
+    lost = isinstance(error, OSError | modal.DataLossError) or _library(error) in _TRANSPORTS
+    return (Unavailable if lost else SandboxError)(f"{doing}: {message}")
 
-    @property
-    def slots(self) -> int:
-        """How many there are at the moment."""
-        return self._slots
 
-    def call(self, work: Callable[[], T]) -> T:
-        """`work` in one of the slots, again while Modal is overloaded or unavailable."""
-        deadline = time.monotonic() + CREATE_RETRY_SECONDS
-        attempt = 0
-        while True:
-            try:
-                with self._slot() as epoch:
-                    result = work()
-            except RateLimited:
-                self._slow_down(epoch)
-                if time.monotonic() >= deadline:
-                    raise
-                continue
-            except Unavailable:
-                attempt += 1
-                pause = _FIRST_PAUSE_SECONDS * 2**attempt * random.uniform(0.5, 1.0)  # noqa: S311  # jitter
-                if attempt >= CREATE_ATTEMPTS or time.monotonic() + pause >= deadline:
-                    raise
-                self._stopped.wait(pause)
-                continue
-            self._speed_up()
-            return result
-
-    @contextmanager
-    def _slot(self) -> Iterator[int]:
-        with self._changed:
-            while self._taken >= self._slots or time.monotonic() < self._not_before:
-                if self._stopped.is_set():
-                    raise Interrupted("stopped")
-                pause_seconds = self._not_before - time.monotonic()
-                self._changed.wait(pause_seconds if pause_seconds > 0 else None)
-            if self._stopped.is_set():
-                raise Interrupted("stopped")
-            self._taken += 1
-            epoch = self._epoch
-        try:
-            yield epoch
-        finally:
-            with self._changed:
-                self._taken -= 1
-                self._changed.notify_all()
-
-    def _slow_down(self, epoch: int) -> None:
-        """Half the slots, once for all requests that were in progress together."""
-        with self._changed:
-            if epoch == self._epoch:
-                self._epoch += 1
-                self._successes = 0
-                self._slots = max(1, min(self._slots, self._taken + 1) // 2)
-                self._not_before = time.monotonic() + self._pause_seconds * random.uniform(0.75, 1.25)  # noqa: S311
-                self._pause_seconds = min(self._pause_seconds * 2, _LONGEST_CREATE_PAUSE_SECONDS)
-            self._changed.notify_all()
-
-    def _speed_up(self) -> None:
-        """One slot more whenever all of them have been used successfully once."""
-        with self._changed:
-            self._successes += 1
-            self._pause_seconds = max(self._pause_seconds / 2, _FIRST_PAUSE_SECONDS)
-            if self._successes >= self._slots and self._slots < self._most:
-                self._successes = 0
-                self._slots += 1
-                self._changed.notify_all()
+def _library(error: Exception) -> str:
+    return type(error).__module__.partition(".")[0]

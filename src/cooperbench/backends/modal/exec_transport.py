@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import queue
-import threading
 import time
 from typing import TYPE_CHECKING
 
-from cooperbench.backends.modal.faults import Gone, Lost, Unavailable, faults
+from cooperbench.backends.modal.connection import Gone, Unavailable, faults
 from cooperbench.errors import CooperBenchError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from concurrent.futures import Future
 
     from modal.container_process import ContainerProcess
@@ -22,7 +19,7 @@ if TYPE_CHECKING:
 
 _PIECE_BYTES = 1 << 20
 """Of one request; servers refuse messages of a few megabytes."""
-_MOST_WAITING_BYTES = 64 * 1024 * 1024
+_MOST_WAITING_PIECES = 256
 _END_OF_INPUT_SECONDS = 600.0
 
 
@@ -32,19 +29,11 @@ class ExecTransport:
     When its connection breaks, Modal's client by itself reads on from the right place.
     """
 
-    def __init__(
-        self,
-        event_loop: EventLoop,
-        process: ContainerProcess[bytes],
-        on_close: Callable[[ExecTransport], None],
-    ) -> None:
+    def __init__(self, event_loop: EventLoop, process: ContainerProcess[bytes]) -> None:
         self._event_loop = event_loop
         self._process = process
-        self._on_close = on_close
         self._chunks: queue.SimpleQueue[bytes | CooperBenchError] = queue.SimpleQueue()
-        self._waiting_bytes = 0
-        self._count_lock = threading.Lock()
-        self._closed = False
+        self.closed = False
         self._reading: Future[None] = event_loop.spawn(self._read())
 
     def send(self, data: bytes, deadline: float) -> None:
@@ -52,68 +41,61 @@ class ExecTransport:
             self._write(data[start : start + _PIECE_BYTES], deadline)
 
     def half_close(self) -> None:
-        """No more input: the command reads end of file."""
-        self._write(b"", time.monotonic() + _END_OF_INPUT_SECONDS, last=True)
+        self._write(b"", time.monotonic() + _END_OF_INPUT_SECONDS)
 
     def receive(self, deadline: float) -> bytes:
-        if self._closed and self._chunks.empty():
+        if self.closed and self._chunks.empty():
             return b""
         try:
             found = self._chunks.get(timeout=max(deadline - time.monotonic(), 0.0))
         except queue.Empty:
             raise TimeoutError("no answer in time") from None
+        if isinstance(found, Gone):
+            return b""
         if isinstance(found, CooperBenchError):
-            if isinstance(found, Gone):
-                return b""
-            raise Lost(f"the connection to the sandbox was lost: {found}") from found
-        with self._count_lock:
-            self._waiting_bytes -= len(found)
+            raise Unavailable(f"the connection to the sandbox was lost: {found}") from found
         return found
 
     def close(self) -> None:
         """From any thread; a thread that is receiving gets b""."""
-        if self._closed:
+        if self.closed:
             return
-        self._closed = True
+        self.closed = True
         self._reading.cancel()
         self._chunks.put(b"")
-        self._event_loop.spawn(self._finish())
-        self._on_close(self)
+        # Nobody waits for this, and the command may have ended.
+        self._event_loop.spawn(self._put(b""))
 
-    def _write(self, piece: bytes, deadline: float, *, last: bool = False) -> None:
-        async def write() -> None:
-            if piece:
-                self._process.stdin.write(piece)
-            if last:
-                self._process.stdin.write_eof()
-            await self._process.stdin.drain.aio()
+    def wait_until_ended(self, seconds: float) -> None:
+        """After `close`, which ends a command that reads its input; SandboxTimeout where it goes on."""
+        with faults("ending a command"):
+            self._event_loop.call(self._process.wait.aio(), seconds)
 
-        if self._closed:
+    def _write(self, piece: bytes, deadline: float) -> None:
+        if self.closed:
             raise BrokenPipeError("the connection to the command is closed")
         try:
             with faults("writing to a command"):
-                self._event_loop.call(write(), deadline - time.monotonic())
+                self._event_loop.call(self._put(piece), deadline - time.monotonic())
         except (Gone, ValueError) as error:
             raise BrokenPipeError(f"the command has ended ({error})") from error
-        except Unavailable as error:
-            raise Lost(f"the connection to the sandbox was lost: {error}") from error
 
     async def _read(self) -> None:
         try:
             with faults("reading from a command"):
                 async for chunk in self._process.stdout:
-                    with self._count_lock:
-                        self._waiting_bytes += len(chunk)
                     self._chunks.put(chunk)
-                    while self._waiting_bytes > _MOST_WAITING_BYTES:
+                    while self._chunks.qsize() > _MOST_WAITING_PIECES:
                         await asyncio.sleep(0.05)
         except CooperBenchError as error:
             self._chunks.put(error)
         else:
             self._chunks.put(b"")
 
-    async def _finish(self) -> None:
-        # Nobody waits for this, and the command may have ended.
-        with contextlib.suppress(Exception):
+    async def _put(self, piece: bytes) -> None:
+        """Nothing is the end of its input."""
+        if piece:
+            self._process.stdin.write(piece)
+        else:
             self._process.stdin.write_eof()
-            await self._process.stdin.drain.aio()
+        await self._process.stdin.drain.aio()

@@ -1,8 +1,8 @@
-"""A task's image at Modal: pulled by digest or built from the task's Dockerfile, and the one for agents.
+"""A task's images at Modal: pulled by digest or built from its Dockerfile, the one for agents, and snapshots.
 
 Modal builds images from definitions and keeps what it built, so that asking for the same again costs next to nothing.
 The agents' image is one more layer that replaces the repository's history by one commit: a sandbox cannot see the
-layers below.
+layers below. Snapshots have no names at Modal: their ids are kept in the cache folder, a file each.
 """
 
 from __future__ import annotations
@@ -10,17 +10,22 @@ from __future__ import annotations
 import base64
 import os
 import re
-import threading
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from cooperbench.backends.image_digest import resolve_digest
+from cooperbench.backends.modal.connection import Gone
 from cooperbench.dataset.discovery import demo_dir
 from cooperbench.dataset.images import ENVIRONMENT_VARIABLE, PUBLISHED_TEMPLATE, image_name, image_template
-from cooperbench.errors import CooperBenchError, UserError
+from cooperbench.errors import CooperBenchError, InfraError, UserError
 from cooperbench.models import REPO_DIR, Image
 from cooperbench.sandbox import scrub_script
+from cooperbench.settings import default_cache_dir
+from cooperbench.storage import read_json
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     import modal
@@ -29,20 +34,23 @@ if TYPE_CHECKING:
     from cooperbench.backends.modal.settings import ModalSettings
     from cooperbench.models import Task
 
-BASE_GIT_DIR = "/cooperbench/base.git"
-_HIDDEN = re.compile(r"feature[0-9]+|combined\.patch|__pycache__")
+_BASE_GIT_DIR = "/cooperbench/base.git"
+_HIDDEN = ["feature[0-9]*", "combined.patch", "__pycache__"]
 """Never part of a build: no image may hold what agents must not see."""
 _BUILD_SECONDS = 2 * 3600.0
 _NO_ENTRYPOINT = "ENTRYPOINT []"
+_RATE_LIMIT = r"toomanyrequests|too many requests|rate limit"
+_NO_ACCESS = r"unauthorized|authentication required|no basic auth|denied|forbidden"
+_NOT_THERE = r"does not exist|manifest unknown|name unknown|not found"
+"""Docker Hub says "denied" also of what is not there."""
 
 
 class ImageStore:
     """The images of one account; each is made once."""
 
     def __init__(self, connection: Connection, settings: ModalSettings) -> None:
-        self._connection = connection
+        self.connection = connection
         self._settings = settings
-        self._lock = threading.Lock()
         self._known: dict[str, modal.Image] = {}
 
     def get(self, reference: str, *, public: bool = False) -> modal.Image:
@@ -52,16 +60,13 @@ class ImageStore:
         """
         import modal
 
-        with self._lock:
-            known = self._known.get(reference)
-        if known is not None:
-            return known
+        if reference in self._known:
+            return self._known[reference]
         if re.fullmatch(r"im-\w+", reference):
-            image = modal.Image.from_id(reference, client=self._connection.client)
+            image = modal.Image.from_id(reference, client=self.connection.client)
         else:
-            pulled = self._pulled(pinned(reference)[0], public=public)
-            image = self._built(pulled, f"pulling {reference}")
-        self._remember(reference, image)
+            image = self._pull(reference, pinned(reference)[0], public=public)
+        self._known[reference] = image
         return image
 
     def provide(self, task: Task) -> Image:
@@ -69,66 +74,115 @@ class ImageStore:
 
         Its digest is the registry's, else Modal's id of the image, which stands for its definition.
         """
-        source, digest, note = self._source(task)
-        agents = self._built(
-            source.dockerfile_commands(scrub_command()), f"{task.label}: removing the history"
-        )
+        source, digest, notes = self._source(task)
+        script = base64.b64encode(scrub_script()).decode("ascii")
+        scrub = f'RUN bash -c "$(echo {script} | base64 -d)" scrub {REPO_DIR} {_BASE_GIT_DIR}'
+        agents = self._built(source.dockerfile_commands(scrub), f"{task.label}: removing the history")
         for image in (source, agents):
-            self._remember(image.object_id, image)
-        notes = (note,) if note else ()
+            self._known[image.object_id] = image
         return Image(source.object_id, agents.object_id, digest or source.object_id, notes)
 
-    def _source(self, task: Task) -> tuple[modal.Image, str, str]:
-        """The image as published or built, its digest if it has one, and a note for the user."""
+    def find_snapshot(self, path: Path) -> str | None:
+        """The id in the file of a snapshot, if Modal still has it."""
+        import modal
+
+        found = str((read_json(path) or {}).get("image") or "")
+        if not found:
+            return None
+        image = modal.Image.from_id(found, client=self.connection.client)
+        try:
+            self._built(image, f"looking for the snapshot {found}")
+        except (Gone, UserError):  # expired, deleted, or another account's
+            return None
+        self._known[found] = image
+        return found
+
+    def remove_snapshots(self, tasks: set[str] | None) -> list[str]:
+        """Of these tasks or of all; their ids."""
+        from modal.experimental import image_delete
+
+        removed = []
+        for path, content in snapshot_files(tasks):
+            image = str(content.get("image"))
+            with suppress(Gone):
+                delete = partial(image_delete.aio, image, client=self.connection.client)
+                self.connection.call(f"deleting {image}", delete)
+            path.unlink(missing_ok=True)
+            removed.append(image)
+        return removed
+
+    def _source(self, task: Task) -> tuple[modal.Image, str, tuple[str, ...]]:
+        """The image as published or built, its digest if it has one, and notes for the user."""
         # Without a template of the user's it is the published name, since that is the one that registries have.
         template = self._settings.image_template or os.environ.get(ENVIRONMENT_VARIABLE)
         name, reason = image_name(task, image_template(template or PUBLISHED_TEMPLATE)), ""
-        if self._settings.images != "build" and not _is_ours(task):
+        # The demo's tasks are in no registry, and an image with their name there is not ours.
+        is_demo = task.path.resolve().is_relative_to(demo_dir().resolve())
+        if self._settings.images != "build" and not is_demo:
             reference, digest = pinned(name)
             try:
-                return self._built(self._pulled(reference), f"pulling {name}"), digest, ""
-            except UserError as error:
-                if self._settings.images == "registry" or not _is_about_the_image(error):
+                return self._pull(name, reference), digest, ()
+            except _NotPulled as error:
+                if self._settings.images == "registry":
                     raise
                 reason = str(error)
         if not task.dockerfile.is_file():
-            why = f" ({reason})" if reason else ""
-            raise UserError(
-                f"{task.label}: there is no image {name}{why}, and no Dockerfile to build one from"
-            )
-        note = f"{name} could not be pulled; it was built from the task's Dockerfile" if reason else ""
-        return self._built(self._from_dockerfile(task), f"building {task.label}"), "", note
+            why = reason or "it was not asked for"
+            raise UserError(f"{task.label}: no image {name} ({why}), and no Dockerfile to build one from")
+        note = f"{name} could not be pulled; it was built from the task's Dockerfile"
+        return self._from_dockerfile(task), "", (note,) if reason else ()
 
-    def _pulled(self, reference: str, *, public: bool = False) -> modal.Image:
+    def _pull(self, name: str, reference: str, *, public: bool = False) -> modal.Image:
         import modal
 
         named = "" if public else self._settings.registry_secret
         secret = modal.Secret.from_name(named) if named else None
-        return modal.Image.from_registry(reference, secret, setup_dockerfile_commands=[_NO_ENTRYPOINT])
+        image = modal.Image.from_registry(reference, secret, setup_dockerfile_commands=[_NO_ENTRYPOINT])
+        try:
+            return self._built(image, f"pulling {name}")
+        except UserError as error:
+            if not isinstance(error.__cause__, modal.exception.ImageBuildError):
+                raise
+            raise _not_pulled(str(error)) from error
 
     def _from_dockerfile(self, task: Task) -> modal.Image:
         import modal
 
+        arguments = dict(self._settings.build_args)
         image = modal.Image.from_dockerfile(
-            task.dockerfile,
-            context_dir=task.path,
-            ignore=_is_hidden,
-            build_args=dict(self._settings.build_args),
+            task.dockerfile, context_dir=task.path, ignore=_HIDDEN, build_args=arguments
         )
-        return image.dockerfile_commands(_NO_ENTRYPOINT)
+        return self._built(image.dockerfile_commands(_NO_ENTRYPOINT), f"building {task.label}")
 
     def _built(self, image: modal.Image, doing: str) -> modal.Image:
-        return self._connection.call(doing, image.build.aio(self._connection.app), _BUILD_SECONDS)
-
-    def _remember(self, reference: str, image: modal.Image) -> None:
-        with self._lock:
-            self._known[reference] = image
+        return self.connection.create(doing, lambda: image.build.aio(self.connection.app), _BUILD_SECONDS)
 
 
-def scrub_command() -> str:
-    """The layer of the agents' image."""
-    script = base64.b64encode(scrub_script()).decode("ascii")
-    return f'RUN bash -c "$(echo {script} | base64 -d)" scrub {REPO_DIR} {BASE_GIT_DIR}'
+class _NotPulled(UserError):
+    """There is no such image, or it is not usable. Another one may be built instead."""
+
+
+def _not_pulled(problem: str) -> CooperBenchError:
+    """Modal gives the registry's words alone. What a secret or patience would help is never replaced by a build."""
+    if re.search(_RATE_LIMIT, problem, re.IGNORECASE):
+        remedy = "try later, or set COOPERBENCH_MODAL_REGISTRY_SECRET or COOPERBENCH_MODAL_IMAGES=build"
+        return InfraError(f"the registry's rate limit is reached: {remedy}; {problem}")
+    if re.search(_NO_ACCESS, problem, re.IGNORECASE) and not re.search(_NOT_THERE, problem, re.IGNORECASE):
+        remedy = "set COOPERBENCH_MODAL_REGISTRY_SECRET, or COOPERBENCH_MODAL_IMAGES=build"
+        return UserError(f"the registry wants other credentials: {remedy}; {problem}")
+    return _NotPulled(problem)
+
+
+def snapshot_file(task: Task, key: str) -> Path:
+    return default_cache_dir() / "modal" / "snapshots" / f"{task.repo}.task{task.task_id}.{key}.json"
+
+
+def snapshot_files(tasks: set[str] | None) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Of these tasks or of all: each file, and what is in it (`task`, `image`)."""
+    for path in sorted((default_cache_dir() / "modal" / "snapshots").glob("*.json")):
+        content = read_json(path) or {}
+        if tasks is None or content.get("task") in tasks:
+            yield path, content
 
 
 def pinned(name: str) -> tuple[str, str]:
@@ -141,21 +195,3 @@ def pinned(name: str) -> tuple[str, str]:
         return name, ""
     repository = name.rpartition(":")[0] if ":" in name.rpartition("/")[2] else name
     return f"{repository}@{digest}", digest
-
-
-def _is_hidden(path: Path) -> bool:
-    return bool(path.parts) and bool(_HIDDEN.fullmatch(path.parts[0]))
-
-
-def _is_about_the_image(error: UserError) -> bool:
-    from modal.exception import ImageBuildError
-
-    return isinstance(error.__cause__, ImageBuildError)
-
-
-def _is_ours(task: Task) -> bool:
-    """The demo's tasks: they are in no registry, and an image with their name there is not ours."""
-    try:
-        return task.path.resolve().is_relative_to(demo_dir().resolve())
-    except UserError:
-        return False

@@ -1,141 +1,91 @@
-"""One sandbox at Modal: what is asked for when it is created, and its life from then to its end.
+"""One sandbox at Modal, from its creation to its end.
 
 A container under gVisor on a machine of Modal's, with its own file system, processes, limits and network. Commands go
-through channels: a long-lived exec each, so that a command costs one round trip instead of the three of an exec.
+through channels: a long-lived exec each, so that a command costs one round trip instead of the three of an exec. The
+last command, which is judged, is an exec of its own: Modal tells its output and its exit code.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-import posixpath
-import secrets
+import math
+import shlex
 import threading
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from cooperbench.backends.modal.connection import Gone, RateLimited, Unavailable
 from cooperbench.backends.modal.exec_transport import ExecTransport
-from cooperbench.backends.modal.faults import Gone, Lost, RateLimited, Unavailable
-from cooperbench.errors import InfraError, SandboxDead, SandboxError
+from cooperbench.errors import InfraError, SandboxDead, SandboxError, SandboxTimeout
 from cooperbench.sandbox import channel_script
 from cooperbench.sandbox.base_sandbox import BaseSandbox
-from cooperbench.sandbox.channel import Channel, ChannelPool
+from cooperbench.sandbox.channel import BACKSTOP_SECONDS, CappedOutput, Channel, ChannelPool
+from cooperbench.sandbox.contract import TIMEOUT_EXIT_CODE, CommandResult
 from cooperbench.sandbox.transport import stream_over
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     import modal
+    from modal.io_streams import StreamReader
 
     from cooperbench.backends.modal.connection import Connection
-    from cooperbench.backends.modal.settings import Share
+    from cooperbench.backends.modal.settings import ModalSettings
+    from cooperbench.sandbox.channel import Command
     from cooperbench.sandbox.contract import Stream
 
-_FIRST_COMMAND = ("sh", "-c", "while :; do sleep 86400 & wait $!; done")
+FIRST_COMMAND = ("sh", "-c", "while :; do sleep 86400 & wait $!; done")
 """Keeps a sandbox running until its lifetime is over; a loop, since a command in it may kill the sleep."""
 _EXEC = """
-PATH=/cooperbench/bin:$PATH COOPERBENCH_COMMAND=$1
-export PATH COOPERBENCH_COMMAND
+export PATH="/cooperbench/bin:$PATH"
+[ -z "$1" ] || export COOPERBENCH_COMMAND="$1"
 mkdir -p /cooperbench/bin /patches "$2" 2>/dev/null
 cd -- "$2"
 shift 2
 exec "$@"
 """
 _CHANNEL = """
-if command -v bash >/dev/null 2>&1; then unset COOPERBENCH_COMMAND; exec bash -c "$1" channel "$2" "$3"; fi
+if command -v bash >/dev/null 2>&1; then exec bash -c "$1" channel "$2" "$3"; fi
 echo "cooperbench-channel unavailable bash is missing"
 """
-_MOVE_INTO_PLACE = """
-if [ -d "$2" ]; then echo "it is a folder" >&2; rm -f -- "$1"; exit 1; fi
-chmod "$3" "$1" && mv -f -- "$1" "$2" && exit 0
-rm -f -- "$1"
-exit 1
+_COPY = 'for folder; do [ ! -d "$folder" ] || cp -a -- "$folder" "$folder.before" || exit; done'
+_PUT_BACK = """
+for folder; do
+  [ ! -d "$folder.before" ] || { rm -rf -- "$folder" && mv -- "$folder.before" "$folder"; } || exit
+done
 """
 _SCRATCH_DIR = "/cooperbench/channels"
 _START_SECONDS = 600.0
 """Images that have to be fetched to a machine first take a while."""
-_LARGE_BYTES = 512 * 1024
-"""From here on, files are written through the filesystem API instead of a channel."""
-_FILE_SECONDS = 600.0
+_COPY_SECONDS = 600.0
+_SNAPSHOT_SECONDS = 900
 _DYING_SECONDS = 5.0
+_DRAIN_SECONDS = 5.0
+"""For output after the exit code: a process in the background may hold it open."""
 _TERMINATE_SECONDS = 60.0
-_LIFETIME_OVER = 124
 _KILLED = 137
+_FIRST_PROCESS_ENDED = ("SUCCESS", "FAILURE")
+_OUT_OF_MEMORY = ("KERNEL_OOM_KILL", "MEMORY_THRASHING_EVICTION")
+"""Of its own memory; MEMORY_MANAGER_EVICTION means that Modal's machine had too little."""
+_ENDED_BY_DEADLINE = -1
+"""What the client gives for an exit code at the time limit of an exec."""
 _log = logging.getLogger("cooperbench")
-
-
-@dataclass(frozen=True)
-class Resources:
-    cpu: Share
-    memory_mib: Share
-    gpu: str = ""
-
-
-@dataclass(frozen=True)
-class Network:
-    """None for `domains` and `cidrs`: no limit; empty: nothing."""
-
-    blocked: bool = False
-    domains: tuple[str, ...] | None = None
-    """Reached by TLS at port 443: Modal reads the name that the client asks for."""
-    cidrs: tuple[str, ...] | None = None
-    tunnel_ports: tuple[int, ...] = ()
-    """Inside the sandbox, each reached through a tunnel with TLS. A sandbox that is blocked can have none."""
-
-
-@dataclass(frozen=True)
-class SandboxSpec:
-    """What Modal is asked for."""
-
-    name: str
-    tags: Mapping[str, str]
-    lifetime_seconds: int
-    resources: Resources
-    network: Network
-    regions: tuple[str, ...] = ()
-
-
-async def create_remote(connection: Connection, image: modal.Image, spec: SandboxSpec) -> modal.Sandbox:
-    import modal
-
-    cpu, memory, network = spec.resources.cpu, spec.resources.memory_mib, spec.network
-    try:
-        return await modal.Sandbox.create.aio(
-            *_FIRST_COMMAND,
-            app=connection.app,
-            client=connection.client,
-            name=spec.name,
-            tags=dict(spec.tags),
-            image=image,
-            timeout=spec.lifetime_seconds,
-            workdir="/",
-            gpu=spec.resources.gpu or None,
-            region=list(spec.regions) or None,
-            cpu=(cpu.reserved, cpu.most),
-            memory=(int(memory.reserved), int(memory.most)),
-            block_network=network.blocked,
-            outbound_domain_allowlist=None if network.domains is None else list(network.domains),
-            outbound_cidr_allowlist=None if network.cidrs is None else list(network.cidrs),
-            encrypted_ports=list(network.tunnel_ports),
-        )
-    except modal.exception.AlreadyExistsError:
-        # An earlier attempt has made it, and only its answer was lost.
-        return await modal.Sandbox.from_name.aio(connection.app_name, spec.name, client=connection.client)
 
 
 class ModalSandbox(BaseSandbox):
     """A sandbox of Modal's."""
 
-    _losses = (Gone, Lost, Unavailable)
+    _losses = (Gone, Unavailable)
 
     def __init__(
         self,
         connection: Connection,
         remote: modal.Sandbox,
-        *,
-        resources: Resources,
+        settings: ModalSettings,
         lifetime_seconds: float,
         workdir: str,
+        *,
         trusted: bool,
         on_end: Callable[[ModalSandbox], None],
     ) -> None:
@@ -145,17 +95,15 @@ class ModalSandbox(BaseSandbox):
         """
         super().__init__(lifetime_seconds=lifetime_seconds, workdir=workdir)
         self.remote = remote
-        self.resources = resources
+        self.settings = settings
         self._connection = connection
         self._started = time.monotonic()
         self._trusted = trusted
         self._on_end = on_end
-        self._transports: set[ExecTransport] = set()
-        self._lock = threading.Lock()
+        self._transports: list[ExecTransport] = []
         self._end_lock = threading.Lock()
-        self._ended = False
-        self.seconds = 0.0
-        """How long it ran; 0 while it runs."""
+        self._ended = 0.0
+        self._left_out: tuple[str, ...] = ()
         self._commands = pool = ChannelPool(self._open_channel)
         try:
             with self._alive():
@@ -174,12 +122,8 @@ class ModalSandbox(BaseSandbox):
 
     @property
     def age_seconds(self) -> float:
-        return self.seconds or time.monotonic() - self._started
-
-    def write_file(self, path: str, data: bytes, mode: int = 0o644) -> None:
-        with self._alive():
-            if len(data) < _LARGE_BYTES or not self._write_large(self._path(path), data, mode):
-                self._commands.write_file(self._path(path), data, mode)
+        """How long it has run."""
+        return (self._ended or time.monotonic()) - self._started
 
     def open_stream(self, argv: Sequence[str]) -> Stream:
         mark = f"stream-{self.name}-{next(self._numbers)}"
@@ -187,15 +131,36 @@ class ModalSandbox(BaseSandbox):
             transport = self._start_exec(mark, list(argv))
         return stream_over(transport, lambda: self._end_stream(mark))
 
+    def leave_out(self, folders: tuple[str, ...]) -> None:
+        """Their changes from now on are no part of a snapshot."""
+        self._left_out = folders
+        done = self.run(["sh", "-c", _COPY, "copy", *folders], timeout_seconds=_COPY_SECONDS, cwd="/")
+        if done.returncode:
+            self.end("its folders could not be copied")
+            raise SandboxError(f"{', '.join(folders)} cannot be copied: {done.stderr_read().strip()[-200:]}")
+
+    def snapshot(self) -> str:
+        """Keep its files as an image of Modal's; its id. Afterwards the sandbox can only be ended."""
+        words = ["sh", "-c", _PUT_BACK, "put-back", *self._left_out]
+        done = self.run_last(words, timeout_seconds=_COPY_SECONDS)
+        if done.returncode:
+            raise SandboxError(f"the snapshot cannot be made: {done.stderr_read().strip()[-200:]}")
+        image = self._connection.call(
+            "keeping a sandbox's files",
+            lambda: self.remote.snapshot_filesystem.aio(timeout=_SNAPSHOT_SECONDS),
+            _SNAPSHOT_SECONDS + 30.0,
+        )
+        return image.object_id
+
     def end(self, reason: str, *, already: bool = False) -> None:
         """End everything in it, unless that was done `already`. Calling it again does nothing."""
         with self._end_lock:
             self._end_reason = self._end_reason or reason
             if self._ended:
                 return
-            self._ended = True
+            self._ended = time.monotonic()
             try:
-                self._connection.call_with_retries(
+                self._connection.call(
                     "ending a sandbox", lambda: self._terminate(already=already), _TERMINATE_SECONDS
                 )
             except Gone:
@@ -204,35 +169,53 @@ class ModalSandbox(BaseSandbox):
                 # Nothing more can be done now: its lifetime ends it, or the next start does.
                 _log.warning("%s", error)
             finally:
-                self.seconds = time.monotonic() - self._started
-                self._commands.close()
-                with self._lock:
-                    transports, self._transports = self._transports, set()
-                for transport in transports:
-                    transport.close()
+                self._close_transports()
                 self._on_end(self)
 
-    def _write_large(self, path: str, data: bytes, mode: int) -> bool:
-        """False where the filesystem API refuses: the channel then says why."""
-        import modal
+    def _run_last(self, command: Command) -> CommandResult:
+        with self._alive():
+            # Nothing of the harness may be left inside but the sleep of the first process.
+            for transport in self._close_transports():
+                transport.wait_until_ended(_TERMINATE_SECONDS)
+            limit_seconds = command.timeout_seconds + _START_SECONDS + 2 * BACKSTOP_SECONDS
+            return self._connection.call(
+                "running a command", lambda: self._judge(command), limit_seconds, retry_on=()
+            )
 
-        temporary = posixpath.join(posixpath.dirname(path), f".cooperbench-{secrets.token_hex(8)}")
+    async def _judge(self, command: Command) -> CommandResult:
+        """Run a command as an exec of its own."""
+        script = ["exec </dev/null", f"cd -- {shlex.quote(command.cwd)} || exit 126"]
+        script += [f"export {name}={shlex.quote(value)}" for name, value in command.env.items()]
+        words = ["bash", "-c", "\n".join([*script, f"exec {shlex.join(command.argv)}"])]
+        limit_seconds = max(1, math.ceil(command.timeout_seconds))
+        process = await self.remote.exec.aio(*self._exec_words("", words), timeout=limit_seconds, text=False)
+        started = time.monotonic()
+        out, err = CappedOutput(command.output_limit), CappedOutput(command.output_limit)
 
-        async def write() -> None:
-            await self.remote.filesystem.write_bytes.aio(data, temporary)
+        async def read(stream: StreamReader[bytes], kept: CappedOutput) -> None:
+            async for piece in stream:
+                kept.add(piece)
 
+        readers = [
+            asyncio.ensure_future(read(*ends)) for ends in ((process.stdout, out), (process.stderr, err))
+        ]
         try:
-            self._connection.call(f"writing {path}", write(), _FILE_SECONDS)
-        except SandboxError as error:
-            if isinstance(error.__cause__, modal.exception.SandboxFilesystemError):
-                _log.debug("%s", error)
-                return False
-            raise
-        command = ["sh", "-c", _MOVE_INTO_PLACE, "move", temporary, path, f"{mode:o}"]
-        done = self.run(command, timeout_seconds=60, cwd="/")
-        if done.returncode:
-            raise SandboxError(f"cannot write {path} in the sandbox: {done.stderr_read().strip()[-200:]}")
-        return True
+            # Modal ends it at its time limit. We do not wait for ever that it does.
+            code = await asyncio.wait_for(process.wait.aio(), limit_seconds + BACKSTOP_SECONDS)
+            ended, _ = await asyncio.wait(readers, timeout=_DRAIN_SECONDS)
+            for reader in ended:
+                reader.result()
+        except TimeoutError:
+            code = _ENDED_BY_DEADLINE
+        finally:
+            for reader in readers:
+                reader.cancel()
+        seconds = time.monotonic() - started
+        timed_out = code == _ENDED_BY_DEADLINE or (code == _KILLED and seconds >= limit_seconds)
+        code = TIMEOUT_EXIT_CODE if timed_out else code
+        if timed_out and await self.remote.poll.aio() is not None:
+            raise Gone("the sandbox ended while the command ran")
+        return CommandResult(code, out.taken(), err.taken(), out.cut, err.cut, timed_out, seconds)
 
     def _open_channel(self) -> Channel:
         self._check_alive()
@@ -252,23 +235,29 @@ class ModalSandbox(BaseSandbox):
         async def start() -> ExecTransport:
             from modal.stream_type import StreamType
 
-            command = ["sh", "-c", _EXEC, "sh", mark, self._workdir, *argv]
-            process = await self.remote.exec.aio(*command, stderr=StreamType.DEVNULL, text=False)
-            return ExecTransport(self._connection.event_loop, process, self._forget_transport)
+            words = self._exec_words(mark, argv)
+            process = await self.remote.exec.aio(*words, stderr=StreamType.DEVNULL, text=False)
+            return ExecTransport(self._connection.event_loop, process)
 
         # Only what was certainly not started may be started again.
-        transport = self._connection.call_with_retries(
+        transport = self._connection.call(
             "starting a command", start, _START_SECONDS, retry_on=(RateLimited,)
         )
-        with self._lock:
-            self._transports.add(transport)
+        self._transports.append(transport)
         if self._end_reason:
             transport.close()
         return transport
 
-    def _forget_transport(self, transport: ExecTransport) -> None:
-        with self._lock:
-            self._transports.discard(transport)
+    def _exec_words(self, mark: str, argv: list[str]) -> list[str]:
+        return ["sh", "-c", _EXEC, "sh", mark, self._workdir, *argv]
+
+    def _close_transports(self) -> list[ExecTransport]:
+        """Those that were open."""
+        found = [transport for transport in self._transports if not transport.closed]
+        self._commands.close()
+        for transport in found:
+            transport.close()
+        return found
 
     async def _terminate(self, *, already: bool) -> None:
         if not already:
@@ -277,25 +266,31 @@ class ModalSandbox(BaseSandbox):
         await remote.detach.aio()
 
     def _find_reason(self) -> str:
-        deadline = time.monotonic() + _DYING_SECONDS
-        while True:
-            try:
-                code = self._connection.call_with_retries(
-                    "asking for a sandbox's state", self.remote.poll.aio
-                )
-            except Gone as error:
-                return self._end_reason or f"Modal does not know it any more ({error})"
-            except InfraError as error:
-                return str(error)
-            if code is not None:
-                return self._reason_in(code)
-            if time.monotonic() >= deadline or self._end_reason:
-                return self._end_reason
-            time.sleep(0.2)
+        try:
+            return self._connection.call("asking for a sandbox's state", self._wait, _DYING_SECONDS)
+        except SandboxTimeout:
+            return self._end_reason
+        except InfraError as error:
+            return self._end_reason or str(error)
 
-    def _reason_in(self, code: int) -> str:
-        if code == _LIFETIME_OVER:
+    async def _wait(self) -> str:
+        """Until it has ended; why it did, noting whether that came from inside."""
+        import modal
+        from modal_proto.api_pb2 import GenericResult
+
+        try:
+            await self.remote.wait.aio()
+        except modal.exception.SandboxTimeoutError:
             return f"it reached its lifetime of {self._lifetime_seconds:g} s"
-        if code == _KILLED:
-            return "its processes were killed"
-        return f"its first process ended with exit code {code}"
+        except modal.exception.SandboxTerminatedError:
+            return "it was terminated at Modal, not by us"
+        # The exit code alone does not tell an eviction of Modal's from a kill inside.
+        metadata: Any = self.remote._get_metadata()
+        names = {
+            value: name.removeprefix("GENERIC_STATUS_") for name, value in GenericResult.GenericStatus.items()
+        }
+        status, code = names.get(metadata.result.status, "unknown"), self.remote.returncode
+        self._destroyed = status in (*_FIRST_PROCESS_ENDED, *_OUT_OF_MEMORY)
+        if status not in _FIRST_PROCESS_ENDED:
+            return f"Modal ended it: {status.lower().replace('_', ' ')}"
+        return "its processes were killed" if code == _KILLED else f"its first process ended with {code}"

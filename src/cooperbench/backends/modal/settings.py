@@ -8,19 +8,17 @@ MODAL_ENVIRONMENT, ~/.modal.toml.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from cooperbench.settings import matching, name_value_pairs, one_of, read_section, whole_number, word_list
+from cooperbench.settings import matching, name_value_pairs, one_of, read_section, word_list
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from cooperbench.sandbox.git_server import GitSharing
     from cooperbench.settings import Parser
-
-LONGEST_LIFETIME_SECONDS = 24 * 3600
-"""Modal's limit."""
 
 
 @dataclass(frozen=True)
@@ -37,19 +35,17 @@ class ModalSettings:
     """Under which sandboxes are shown in Modal's dashboard."""
     cpu: Share = Share(1.0, 4.0)
     """Physical cores: `1`, or reserved and most as `1:4`."""
-    memory_mib: Share = Share(2048, 8192)
-    """`2g`, or reserved and most as `2g:8g`."""
+    memory: Share = Share(2048, 8192)
+    """MiB; set as `2g`, or reserved and most as `2g:8g`."""
     gpu: str = ""
     """e.g. `T4`, `A100-80GB:2`. Modal then uses its older kind of sandbox."""
-    regions: tuple[str, ...] = ()
+    region: tuple[str, ...] = ()
     images: Literal["auto", "registry", "build"] = "auto"
     """`registry`: only pulled; `build`: only built from Dockerfiles; `auto`: pulled, else built."""
     allow_domains: tuple[str, ...] = ()
     """With the network policy `public`: all that sandboxes reach; empty: everything."""
     registry_secret: str = ""
     """Name of a Modal secret with REGISTRY_USERNAME and REGISTRY_PASSWORD, for private images."""
-    most_starting: int = 50
-    """Sandboxes that are asked for at the same time; fewer while Modal rate limits us."""
     git: GitSharing = "server"
     """What `--git` means: a git server in a sandbox of its own, or commits that the harness carries."""
     git_image: str = ""
@@ -60,38 +56,27 @@ class ModalSettings:
 
 def read_settings(**given: object) -> ModalSettings:
     """The settings in force; UserError for one that is unknown or has no valid value."""
-    values = read_section("modal", _PARSERS, given, _VARIABLES)
-    return ModalSettings(**{_FIELDS.get(name, name): value for name, value in values.items()})
+    return ModalSettings(**read_section("modal", _PARSERS, given, _VARIABLES))
 
 
 def _share(parse_amount: Callable[[str], float], default: Share, example: str) -> Callable[[object], Share]:
     def parse(value: object) -> Share:
         first, _, second = str(value).partition(":")
-        try:
+        with suppress(ValueError):
             reserved = parse_amount(first)
             most = parse_amount(second) if second else max(reserved, default.most)
-        except ValueError:
-            raise ValueError(f"{str(value)!r} is not valid; it is e.g. {example}") from None
-        if reserved > most:
-            raise ValueError(f"{str(value)!r} reserves more than it allows; it is e.g. {example}")
-        return Share(reserved, most)
+            if 0 < reserved <= most:
+                return Share(reserved, most)
+        raise ValueError(f"{str(value)!r} is not valid; it is e.g. {example}, reserved and most")
 
     return parse
 
 
-def _cores(text: str) -> float:
-    number = float(text)
-    if not 0.125 <= number <= 64:
-        raise ValueError(text)
-    return number
-
-
 def _mebibytes(text: str) -> float:
     match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)\s*([mgt])(?:i?b)?", text.strip().lower())
-    amount = round(float(match[1]) * {"m": 1, "g": 1024, "t": 1024**2}[match[2]]) if match else 0
-    if amount < 128:
+    if not match:
         raise ValueError(text)
-    return amount
+    return round(float(match[1]) * {"m": 1, "g": 1024, "t": 1024**2}[match[2]])
 
 
 def _domains(value: Any) -> tuple[str, ...]:
@@ -101,14 +86,13 @@ def _domains(value: Any) -> tuple[str, ...]:
 
 _PARSERS: dict[str, Parser] = {
     "app": matching(r"[A-Za-z0-9._-]{1,64}", "letters, digits, ._- and at most 64"),
-    "cpu": _share(_cores, ModalSettings.cpu, "1 or 1:4"),
-    "memory": _share(_mebibytes, ModalSettings.memory_mib, "2g or 2g:8g"),
+    "cpu": _share(float, ModalSettings.cpu, "1 or 1:4"),
+    "memory": _share(_mebibytes, ModalSettings.memory, "2g or 2g:8g"),
     "gpu": matching(r"[A-Za-z0-9-]+!?(:[1-8])?", "e.g. T4 or A100-80GB:2"),
     "region": word_list,
     "images": one_of("auto", "registry", "build"),
     "allow_domains": _domains,
     "registry_secret": str,
-    "most_starting": whole_number,
     "git": one_of("server", "carried"),
     "git_image": matching(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*", "e.g. python:3.12-bookworm or im-…"),
     "build_args": name_value_pairs,
@@ -116,4 +100,3 @@ _PARSERS: dict[str, Parser] = {
 }
 _VARIABLES = {"build_args": "COOPERBENCH_BUILD_ARGS", "image_template": ""}
 """Those that are shared with other backends; the template's is read where images are named."""
-_FIELDS = {"memory": "memory_mib", "region": "regions"}
