@@ -74,7 +74,7 @@ def provide(name: str) -> None:
         framework = get_framework(name)
         if find_environment(framework) is not None:
             return
-        source = SWE_AGENT_SOURCE if framework.needs_source else None
+        source = SWE_AGENT_SOURCE if framework.source_folders else None
         try:
             install(framework, source=source, python=None, say=print)
         except UserError as error:

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import cooperbench.retry
-from cooperbench.agents.worker import client
-from cooperbench.agents.worker.agent import WorkerAgent
+from cooperbench.agents.worker import WorkerAgent, client
 from cooperbench.errors import UserError
 from tests.agents.worker.programs import program
 from tests.runner.helpers import run_tiny

@@ -16,13 +16,7 @@ from minisweagent.models.litellm_model import LitellmModel
 from minisweagent.models.litellm_textbased_model import LitellmTextbasedModel
 
 from cooperbench.agents.base import REPO_DIR
-from cooperbench.agents.llm import (
-    DEFAULT_CALL_SECONDS,
-    NO_OTHER_RETRIES,
-    Caller,
-    load_litellm,
-    usage_of,
-)
+from cooperbench.agents.llm import DEFAULT_CALL_SECONDS, NO_OTHER_RETRIES, Caller, load_litellm, usage_of
 from cooperbench.agents.mini_swe.config import UNAME
 from cooperbench.agents.worker.client import message_text
 from cooperbench.errors import AgentFailure
@@ -30,6 +24,8 @@ from cooperbench.text import plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from minisweagent.models.litellm_model import LitellmModelConfig
 
     from cooperbench.agents.mini_swe.config import Config, SandboxConfig
     from cooperbench.agents.session import Session
@@ -76,62 +72,51 @@ class SandboxEnvironment:
         return self.config.model_dump() | self._uname | kwargs
 
     def serialize(self) -> Message:
-        kind = f"{type(self).__module__}.{type(self).__name__}"
-        return {"info": {"config": {"environment": self.config.model_dump(), "environment_type": kind}}}
+        return {}
 
 
-class ModelCalls:
-    """What both models do in our way: call, account, record."""
+class ToolCallModel(LitellmModel):
+    """The framework's model with actions as calls of the tool `bash`; each call is accounted for and on record."""
 
-    def __init__(self, session: Session, config: Config) -> None:
+    def __init__(self, session: Session, config: LitellmModelConfig) -> None:
         assert session.model is not None
+        settings = config.model_dump(exclude_unset=True) | {"model_name": session.model}
+        if any(part in session.model.lower() for part in ("anthropic", "claude")):
+            # Anthropic's models cache what is marked; the framework's own programs mark it, too.
+            settings.setdefault("set_cache_control", "default_end")
+        super().__init__(**settings)
+        # The framework tries nothing again: neither Ctrl-C nor a time limit would end that.
+        self.abort_exceptions = [Exception]
         self._session = session
-        self._litellm = load_litellm()
-        self._model = session.model
         self._caller = Caller(session.model, session.check_running, session.note, again=session.check_limits)
-        self.last_cost = 0.0
+        self._cost = 0.0
         self._said_unpriced = False
-        asked_for = config.model.get("model_kwargs", {}).get("timeout") or DEFAULT_CALL_SECONDS
-        self._more = NO_OTHER_RETRIES | {"timeout": float(asked_for)}
+        asked_for = self.config.model_kwargs.get("timeout") or DEFAULT_CALL_SECONDS
+        self._arguments = NO_OTHER_RETRIES | {"timeout": float(asked_for)}
 
-    def ask(self, call: Callable[..., Any], kwargs: Message) -> Any:
-        """The provider's answer, accounted for and on record."""
+    def _query(self, messages: list[dict[str, str]], **kwargs: Any) -> Any:
+        ask: Callable[..., Any] = super()._query
 
         def attempt() -> Any:
-            response = call(**(kwargs | self._more))
+            response = ask(messages, **(kwargs | self._arguments))
             if not response.choices:
                 raise ValueError("the answer has no choices in it")
             return response
 
         started = time.monotonic()
         response = self._caller.ask(attempt)
-        usage = usage_of(response, self._model, time.monotonic() - started, self._litellm)
-        self.last_cost = usage.cost
+        model = self.config.model_name
+        usage = usage_of(response, model, time.monotonic() - started, load_litellm())
+        self._cost = usage.cost
         if usage.unpriced_calls and not self._said_unpriced:
             self._said_unpriced = True
-            self._session.note(
-                f"model {self._model!r} has no price in LiteLLM's list: its cost is not counted"
-            )
+            self._session.note(f"model {model!r} has no price in LiteLLM's list: its cost is not counted")
         choice = response.choices[0]
         self._session.reply(choice.message.content or "", usage, **_besides(choice))
         return response
 
-
-class ToolCallModel(LitellmModel):
-    """Actions as calls of the tool `bash`."""
-
-    def __init__(self, calls: ModelCalls, **config: Any) -> None:
-        super().__init__(**config)
-        # The framework tries nothing again: neither Ctrl-C nor a time limit would end that.
-        self.abort_exceptions = [Exception]
-        self._calls = calls
-
-    def _query(self, messages: list[dict[str, str]], **kwargs: Any) -> Any:
-        ask = super()._query
-        return self._calls.ask(lambda **more: ask(messages, **more), kwargs)
-
     def _calculate_cost(self, response: Any) -> dict[str, float]:  # noqa: ARG002  # known since it came
-        return {"cost": self._calls.last_cost}
+        return {"cost": self._cost}
 
     def get_template_vars(self, **kwargs: Any) -> Message:
         """Without the settings of the model: a key may be among them."""
@@ -145,9 +130,16 @@ class TextModel(ToolCallModel, LitellmTextbasedModel):
 class Loop(DefaultAgent):
     """The framework's loop; what colleagues write comes in between two steps."""
 
-    def __init__(self, session: Session, model: Any, env: SandboxEnvironment, **config: Any) -> None:
-        super().__init__(model, env, **config)
+    def __init__(self, session: Session, config: Config, *, tool_calls: bool) -> None:
+        settings = config.agent.model_dump()
+        if session.limits.cost is not None and not config.sets_cost_limit:
+            # The framework's default must not undercut what was asked for.
+            settings["cost_limit"] = 0.0
+        model = (ToolCallModel if tool_calls else TextModel)(session, config.model)
+        super().__init__(model, SandboxEnvironment(session, config.environment), **settings)
         self._session = session
+        if self.config.wall_time_limit_seconds > 0:
+            session.limit_time(self.config.wall_time_limit_seconds, "agent config")
 
     def query(self) -> Message:
         self._session.check_limits()
