@@ -65,9 +65,8 @@ def at_work(tmp_path: Path) -> Iterator[AtWork]:
 
 CALLS: dict[str, Callable[[Session], Any]] = {
     "execute": lambda session: session.execute("true"),
-    "execute_quietly": lambda session: session.execute_quietly("true"),
+    "execute without a step": lambda session: session.execute("true", step=False),
     "read_file": lambda session: session.read_file("app.txt"),
-    "place_file": lambda session: session.place_file("app.txt", b""),
     "write_file": lambda session: session.write_file("app.txt", b""),
     "apply_patch": lambda session: session.apply_patch(b"", "p"),
     "send": lambda session: session.send("hello"),

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from cooperbench.errors import AgentFailure, UserError
-from cooperbench.models import REPO_DIR
+from cooperbench.models import REPO_DIR as REPO_DIR
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,15 +26,6 @@ if TYPE_CHECKING:
     from cooperbench.agents.session import Session
     from cooperbench.models import Pair, Setting
 
-__all__ = [
-    "REPO_DIR",
-    "Agent",
-    "CheckedAgent",
-    "Limits",
-    "ModelCheckedAgent",
-    "patience_seconds",
-    "read_yaml",
-]
 PATIENCE_VARIABLE = "COOPERBENCH_MODEL_PATIENCE"
 DEFAULT_PATIENCE_SECONDS = 300.0
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from cooperbench import redaction
 from cooperbench.agents.base import patience_seconds
-from cooperbench.agents.worker import model_faults
+from cooperbench.agents.worker import client, model_faults
 from cooperbench.errors import AgentFailure, InfraError, UserError
 from cooperbench.models import Usage
 from cooperbench.retry import backoff_seconds
@@ -52,11 +52,6 @@ _CREDENTIALS = {
         "GOOGLE_APPLICATION_CREDENTIALS VERTEXAI_CREDENTIALS VERTEXAI_PROJECT GOOGLE_CLOUD_PROJECT",
         "~/.config/gcloud/application_default_credentials.json",
         "`gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS and VERTEXAI_PROJECT",
-    ),
-    "bedrock": (
-        "AWS_ACCESS_KEY_ID AWS_PROFILE AWS_BEARER_TOKEN_BEDROCK AWS_ROLE_ARN AWS_WEB_IDENTITY_TOKEN_FILE",
-        "~/.aws",
-        "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
     ),
 }
 """Providers whose credentials may be in several places: variables, a file, and what to do without any."""
@@ -250,41 +245,14 @@ def _pause_seconds(error: BaseException, attempt: int) -> float:
     # LiteLLM keeps the headers in one of two places.
     headers = getattr(getattr(error, "response", None), "headers", None) or {}
     others = getattr(error, "litellm_response_headers", None) or {}
-    with suppress(TypeError, ValueError):
-        asked_for = float(headers.get("retry-after") or others.get("retry-after"))
+    with suppress(KeyError, ValueError):
+        asked_for = float(headers.get("retry-after") or others["retry-after"])
         return max(0.0, asked_for) * random.uniform(1.0, 1.1)  # noqa: S311  # jitter, not a secret
     return backoff_seconds(attempt, LONGEST_PAUSE_SECONDS)
 
 
-def usage_of(response: Any, model: str, seconds: float, litellm: Any) -> Usage:
-    """What one call used. `seconds` is how long the agent waited for this answer.
-
-    A model that LiteLLM's price list does not have is counted as unpriced, never as free; one at zero is free.
-    """
-    tokens = getattr(response, "usage", None)
-    cost = _cost(response, model, litellm)
-    details = getattr(tokens, "prompt_tokens_details", None)
-    return Usage(
-        cost=cost or 0.0,
-        prompt_tokens=_count(tokens, "prompt_tokens"),
-        completion_tokens=_count(tokens, "completion_tokens"),
-        # Providers say it in two ways.
-        cached_tokens=_count(details, "cached_tokens") or _count(tokens, "cache_read_input_tokens"),
-        calls=1,
-        model_seconds=seconds,
-        unpriced_calls=int(cost is None),
-    )
-
-
-def _cost(response: Any, model: str, litellm: Any) -> float | None:
-    # Whatever it stumbles over, it is the price that is not known; the answer itself is good.
-    with suppress(Exception):
-        cost = float(litellm.completion_cost(response, model=model))
-        prices = [litellm.model_cost.get(name, {}) for name in (model, model.partition("/")[2])]
-        if cost > 0 or any("input_cost_per_token" in price for price in prices):
-            return cost
-    return None
-
-
-def _count(source: Any, name: str) -> int:
-    return int(getattr(source, name, None) or 0)
+def usage_of(response: Any, model: str, seconds: float) -> Usage:
+    """What one call used. `seconds` is how long the agent waited for this answer."""
+    used = client.litellm_usage(response, model)
+    unpriced = int(used.pop("unpriced"))
+    return Usage(calls=1, model_seconds=seconds, unpriced_calls=unpriced, **used)

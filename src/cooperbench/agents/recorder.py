@@ -210,20 +210,15 @@ def _log_text(entry: Mapping[str, Any]) -> str:
 
 
 def _details(action: str, args: Mapping[str, Any], entry: Mapping[str, Any]) -> str:
-    match action:
-        case "reply":
-            tokens = entry["tokens"]
-            price = "no known price" if entry["unpriced_calls"] else f"${entry['cost']:.4f}"
-            counts = f"{tokens['prompt_tokens']} + {tokens['completion_tokens']} tokens"
-            return f"({counts}, {price}, {entry['model_seconds']:.1f}s)"
-        case "run":
-            ended = "timed out" if entry["timed_out"] else f"exit {entry['returncode']}"
-            return f"({ended}, {entry['duration_seconds']:.2f}s)"
-        case "send_message":
-            return f"to {args['to']}"
-        case "receive_message":
-            return f"from {args['from']}"
-    return str(args.get("kind") or args.get("path") or args.get("name") or "")
+    if action == "run":
+        ended = "timed out" if entry["timed_out"] else f"exit {entry['returncode']}"
+        return f"({ended}, {entry['duration_seconds']:.2f}s)"
+    if action == "reply":
+        tokens = f"{entry['tokens']['prompt_tokens']} + {entry['tokens']['completion_tokens']} tokens"
+        price = "no known price" if entry["unpriced_calls"] else f"${entry['cost']:.4f}"
+        return f"({tokens}, {price}, {entry['model_seconds']:.1f}s)"
+    shown = (args.get(name) for name in ("to", "from", "kind", "path", "name"))
+    return " ".join(str(value) for value in shown if value)
 
 
 def _indented(text: str, mark: str) -> str:

@@ -25,13 +25,18 @@ if TYPE_CHECKING:
     from cooperbench.models import Pair, Seat, Setting
 
 Step = dict[str, Any]
-_KINDS = ("think", "run", "write", "apply", "send", "wait", "when", "give_up")
-_TAKES = {
-    "send": "a text, or a mapping with text and to",
-    "wait": "seconds, or a mapping with seconds and for",
-    "when": "a mapping with said",
-    "write": "a mapping with path and content",
+_TEXT = ((str,), set[str](), "a text")
+_KINDS: dict[str, tuple[tuple[type, ...], set[str], str]] = {
+    "think": _TEXT,
+    "run": _TEXT,
+    "write": ((dict,), {"path", "content"}, "a mapping with path and content"),
+    "apply": _TEXT,
+    "send": ((str, dict), {"text"}, "a text, or a mapping with text and to"),
+    "wait": ((int, float, dict, type(None)), set(), "seconds, or a mapping with seconds and for"),
+    "when": ((dict,), {"said"}, "a mapping with said"),
+    "give_up": _TEXT,
 }
+"""Of steps: the types that one may have, the keys that it needs where it is a mapping, and both in words."""
 _DEFAULT_WAIT_SECONDS = 10.0
 _REPLAYED_MESSAGE_SECONDS = 60.0
 """How long to wait for a message that came in the earlier run."""
@@ -87,8 +92,9 @@ def _checked(steps: Any, place: str, folder: Path) -> list[Step]:
         if not isinstance(step, dict) or len(step) != 1 or next(iter(step)) not in _KINDS:
             raise UserError(f"{where} is not a mapping with exactly one of {', '.join(_KINDS)}")
         kind, value = next(iter(step.items()))
-        if not _is_value(kind, value):
-            raise UserError(f"{where}: {kind} takes {_TAKES.get(kind, 'a text')}")
+        types, needed, description = _KINDS[kind]
+        if not isinstance(value, types) or (isinstance(value, dict) and not needed <= value.keys()):
+            raise UserError(f"{where}: {kind} takes {description}")
         if kind == "apply" and not (folder / value).is_file():
             raise UserError(f"{where}: no such patch: {folder / value}")
         if isinstance(value, dict):
@@ -96,20 +102,6 @@ def _checked(steps: Any, place: str, folder: Path) -> list[Step]:
             for branch in ("then", "else"):
                 _checked(value.get(branch) or [], f"{where}, {branch}", folder)
     return steps
-
-
-def _is_value(kind: str, value: Any) -> bool:
-    """Whether a step of this kind can have this value."""
-    match kind:
-        case "write":
-            return isinstance(value, dict) and {"path", "content"} <= value.keys()
-        case "when":
-            return isinstance(value, dict) and "said" in value
-        case "send":
-            return isinstance(value, str) or (isinstance(value, dict) and "text" in value)
-        case "wait":
-            return value is None or isinstance(value, int | float | dict)
-    return isinstance(value, str)
 
 
 def _check_pattern(pattern: str, where: str) -> None:

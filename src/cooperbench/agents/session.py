@@ -90,26 +90,24 @@ class Session:
         command: str,
         *,
         timeout_seconds: float = DEFAULT_COMMAND_SECONDS,
-        thought: str = "",
         stdin: bytes = b"",
+        thought: str = "",
         shown: str = "",
+        step: bool = True,
     ) -> CommandResult:
         """One step: a bash command in the repository. The time limit of the agent ends it too.
 
-        `shown` is the command as the agent gave it, where its framework wraps it into another.
+        `shown` is the command as the agent gave it, where its framework wraps it into another. With `step=False` it is
+        the framework's own doing: no step of the agent, not on record.
         """
+        if not step:
+            self.check_running()
+            return self._run(["bash", "-c", command], timeout_seconds, stdin)
         args: dict[str, Any] = {"command": command, "timeout_seconds": timeout_seconds}
         if stdin:
             args["stdin_base64"] = base64.b64encode(stdin).decode()
         more = {name: text for name, text in (("thought", thought), ("shown", shown)) if text}
         return self._step("run", args, ["bash", "-c", command], timeout_seconds, stdin, more)
-
-    def execute_quietly(
-        self, command: str, *, timeout_seconds: float = DEFAULT_COMMAND_SECONDS, stdin: bytes = b""
-    ) -> CommandResult:
-        """A command of the framework's own, not of the agent's: no step, not on record."""
-        self.check_running()
-        return self._run(["bash", "-c", command], timeout_seconds, stdin)
 
     def read_file(self, path: str) -> bytes:
         """A file, relative to the repository, for the framework; FileNotFoundError where there is none."""
@@ -117,16 +115,15 @@ class Session:
         with self._sandbox_in_use():
             return self.sandbox.read_file(posixpath.join(REPO_DIR, path))
 
-    def place_file(self, path: str, data: bytes, mode: int = 0o644) -> None:
-        """A file of the framework's own, not of the agent's: no step, not on record."""
+    def write_file(self, path: str, data: bytes, mode: int = 0o644, *, step: bool = True) -> None:
+        """One step: a file, relative to the repository; `step` as in `execute`."""
+        if step:
+            self._begin_step()
         self.check_running()
         with self._sandbox_in_use():
             self.sandbox.write_file(posixpath.join(REPO_DIR, path), data, mode)
-
-    def write_file(self, path: str, data: bytes) -> None:
-        """One step: a file, relative to the repository."""
-        self._begin_step()
-        self.place_file(path, data)
+        if not step:
+            return
         try:
             args = {"path": path, "content": data.decode()}
         except UnicodeDecodeError:

@@ -16,9 +16,9 @@ from minisweagent.models.litellm_model import LitellmModel
 from minisweagent.models.litellm_textbased_model import LitellmTextbasedModel
 
 from cooperbench.agents.base import REPO_DIR
-from cooperbench.agents.llm import DEFAULT_CALL_SECONDS, NO_OTHER_RETRIES, Caller, load_litellm, usage_of
+from cooperbench.agents.llm import DEFAULT_CALL_SECONDS, NO_OTHER_RETRIES, Caller, usage_of
 from cooperbench.agents.mini_swe.config import UNAME
-from cooperbench.agents.worker.client import message_text
+from cooperbench.agents.worker.client import litellm_extras, message_text
 from cooperbench.errors import AgentFailure
 from cooperbench.text import plural
 
@@ -40,7 +40,9 @@ class SandboxEnvironment:
     def __init__(self, session: Session, config: SandboxConfig) -> None:
         self.config = config
         self._session = session
-        lines = session.execute_quietly("uname -s; uname -r; uname -v; uname -m").stdout_read().splitlines()
+        lines = (
+            session.execute("uname -s; uname -r; uname -v; uname -m", step=False).stdout_read().splitlines()
+        )
         self._uname = dict(zip(UNAME, [*lines, "", "", "", ""], strict=False))
         exports = " ".join(f"{name}={shlex.quote(value)}" for name, value in config.env.items())
         # On the command's own first line, so that the lines in bash's error messages stay the agent's.
@@ -106,13 +108,12 @@ class ToolCallModel(LitellmModel):
         started = time.monotonic()
         response = self._caller.ask(attempt)
         model = self.config.model_name
-        usage = usage_of(response, model, time.monotonic() - started, load_litellm())
+        usage = usage_of(response, model, time.monotonic() - started)
         self._cost = usage.cost
         if usage.unpriced_calls and not self._said_unpriced:
             self._said_unpriced = True
             self._session.note(f"model {model!r} has no price in LiteLLM's list: its cost is not counted")
-        choice = response.choices[0]
-        self._session.reply(choice.message.content or "", usage, **_besides(choice))
+        self._session.reply(response.choices[0].message.content or "", usage, **litellm_extras(response))
         return response
 
     def _calculate_cost(self, response: Any) -> dict[str, float]:  # noqa: ARG002  # known since it came
@@ -176,21 +177,6 @@ class Loop(DefaultAgent):
             case "LimitsExceeded":
                 raise AgentFailure("cost_limit", f"cost limit of ${self.config.cost_limit:g} reached")
         raise AgentFailure("gave_up", f"the framework ended with {extra.get('exit_status') or 'nothing'}")
-
-
-def _besides(choice: Any) -> Message:
-    """What a reply has beyond its words."""
-    found: Message = {"finish_reason": choice.finish_reason}
-    calls = choice.message.tool_calls or []
-    if calls:
-        found["tool_calls"] = [
-            {"id": call.id, "name": call.function.name, "arguments": call.function.arguments}
-            for call in calls
-        ]
-    reasoning = getattr(choice.message, "reasoning_content", None)
-    if reasoning:
-        found["reasoning"] = reasoning
-    return found
 
 
 def _text(message: Message) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from cooperbench.agents.base import read_yaml
 from cooperbench.agents.environments import Environment, get_environment, get_framework
@@ -87,13 +87,11 @@ def _model_variables() -> dict[str, str]:
 
 
 class FrameworkAgent(WorkerAgent):
-    """A worker of ours in the environment of a framework; its config is a mapping, and the client is on its path."""
+    """A worker of ours in the environment of a framework, with the client on its path."""
 
     framework: ClassVar[str]
     """Its name in the table of frameworks."""
     script: ClassVar[Path]
-    sections: ClassVar[tuple[str, ...]]
-    """What the agent config may have at its top."""
 
     @classmethod
     def version(cls) -> str:
@@ -114,22 +112,10 @@ class FrameworkAgent(WorkerAgent):
             "LITELLM_LOCAL_MODEL_COST_MAP": "True",
         }
 
-    def check(self, config_path: Path | None, pairs: Sequence[Pair], setting: Setting) -> None:  # noqa: ARG002
-        self.command()
-        self.check_config({} if config_path is None else read_yaml(config_path) or {}, config_path)
-
-    def check_config(self, config: Any, path: Path | None) -> None:
-        if not isinstance(config, dict):
-            raise UserError(f"{path} holds no mapping")
-        for key in config:
-            if key not in self.sections:
-                raise UserError(f"{path} has no section {key!r}; there are: {', '.join(self.sections)}")
-
 
 class OpenHandsAgent(FrameworkAgent):
     framework = "openhands"
     script = _AGENTS_FOLDER / "openhands_sdk" / "inside" / "openhands_worker.py"
-    sections = ("llm", "agent", "conversation", "tools", "terminal")
 
     def environment(self) -> Mapping[str, str]:
         quiet = {"OPENHANDS_SUPPRESS_BANNER": "1", "LOG_JSON": "0", "LOG_LEVEL": "WARNING"}
@@ -139,7 +125,6 @@ class OpenHandsAgent(FrameworkAgent):
 class SweAgent(FrameworkAgent):
     framework = "swe_agent"
     script = _AGENTS_FOLDER / "swe_agent" / "inside" / "swe_worker.py"
-    sections = ("extends", "agent")
 
     def environment(self) -> Mapping[str, str]:
         source = self.installed().source
@@ -150,13 +135,4 @@ class SweAgent(FrameworkAgent):
             # It must exist, and SWE-agent is told where to write in another way.
             "SWE_AGENT_TRAJECTORY_DIR": str(source),
             "SWE_AGENT_LOG_STREAM_LEVEL": "WARNING",
-            "COOPERBENCH_SWE_AGENT_BUNDLE": str(_AGENTS_FOLDER / "swe_agent" / "send_message_bundle"),
         }
-
-    def check_config(self, config: Any, path: Path | None) -> None:
-        super().check_config(config, path)
-        name = config.get("extends", "default.yaml")
-        folder = self.installed().source / "config"
-        if not isinstance(name, str) or not (folder / name).is_file():
-            there = ", ".join(sorted(path.name for path in folder.glob("*.yaml")))
-            raise UserError(f"{path}: SWE-agent has no config {name!r} to extend; there are: {there}")

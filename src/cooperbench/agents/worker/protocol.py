@@ -121,15 +121,21 @@ class RequestServer:
         session = self._session
         match method:
             case "exec":
-                return _result_of(self._exec(params))
+                result = session.execute(
+                    _text(params, "command"),
+                    timeout_seconds=_number(params, "timeout_seconds", DEFAULT_COMMAND_SECONDS),
+                    stdin=_decoded(params, "stdin_base64"),
+                    thought=str(params.get("thought") or ""),
+                    shown=str(params.get("shown") or ""),
+                    step=_is_step(params),
+                )
+                return _result_of(result)
             case "read_file":
                 content = session.read_file(_text(params, "path"))
                 return {"content_base64": base64.b64encode(content).decode()}
-            case "write_file" if params.get("step", True):
-                session.write_file(_text(params, "path"), _decoded(params, "content_base64"))
             case "write_file":
-                mode = 0o755 if params.get("executable") else 0o644
-                session.place_file(_text(params, "path"), _decoded(params, "content_base64"), mode)
+                data, mode = _decoded(params, "content_base64"), 0o755 if params.get("executable") else 0o644
+                session.write_file(_text(params, "path"), data, mode, step=_is_step(params))
             case "send_message":
                 to = params.get("to")
                 return _result_of(
@@ -152,17 +158,6 @@ class RequestServer:
                 raise BadRequest(f"no method {method[:100]!r}")
         return {}
 
-    def _exec(self, params: Mapping[str, Any]) -> CommandResult:
-        command = _text(params, "command")
-        seconds = _number(params, "timeout_seconds", DEFAULT_COMMAND_SECONDS)
-        stdin = _decoded(params, "stdin_base64")
-        if not params.get("step", True):
-            return self._session.execute_quietly(command, timeout_seconds=seconds, stdin=stdin)
-        thought, shown = str(params.get("thought") or ""), str(params.get("shown") or "")
-        return self._session.execute(
-            command, timeout_seconds=seconds, stdin=stdin, thought=thought, shown=shown
-        )
-
 
 def _result_of(result: CommandResult) -> dict[str, Any]:
     return {
@@ -181,6 +176,10 @@ def _message(message: Message) -> dict[str, Any]:
         "sequence": message.sequence,
         "timestamp": message.timestamp,
     }
+
+
+def _is_step(params: Mapping[str, Any]) -> bool:
+    return bool(params.get("step", True))
 
 
 def _usage(usage: Mapping[str, Any]) -> Usage:

@@ -194,7 +194,7 @@ class _Judge:
                 **NO_OTHER_RETRIES,
             )
         )
-        usage = usage_of(response, self._model, time.monotonic() - started, self._litellm)
+        usage = usage_of(response, self._model, time.monotonic() - started)
         return response.choices[0].message.content or "", usage
 
     def _check(self) -> None:

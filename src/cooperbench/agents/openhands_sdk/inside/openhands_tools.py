@@ -1,4 +1,4 @@
-"""The SDK's terminal and file editor, acting in our sandbox, and a tool for messages. Runs in OpenHands' environment.
+"""The SDK's terminal and file editor, acting in our sandbox. Runs in OpenHands' environment.
 
 The file editor is the SDK's own, with all its rules: it works on a copy of the one file (or folder) in question, which
 is taken from the sandbox before and put back after.
@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from client import Shell
 from openhands.sdk import TextContent
-from openhands.sdk.tool import Action, Observation, Tool, ToolDefinition, ToolExecutor, register_tool
+from openhands.sdk.tool import Tool, ToolDefinition, ToolExecutor, register_tool
 from openhands.tools.file_editor import FileEditorAction, FileEditorObservation, FileEditorTool
 from openhands.tools.file_editor.impl import FileEditorExecutor
 from openhands.tools.task_tracker import TaskTrackerTool
 from openhands.tools.terminal import TerminalAction, TerminalObservation, TerminalTool
 from openhands.tools.terminal.metadata import CmdOutputMetadata
-from pydantic import Field
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -122,24 +121,6 @@ class SandboxEditor(ToolExecutor):
         return observation.model_copy(update={"content": content, "path": path})
 
 
-class SendMessageAction(Action):
-    to: str = Field(description="The id of a colleague, or `all`.")
-    message: str = Field(description="What to tell.")
-
-
-class SendMessageObservation(Observation):
-    pass
-
-
-class SendMessage(ToolExecutor):
-    def __init__(self, harness: Harness) -> None:
-        self._harness = harness
-
-    def __call__(self, action: SendMessageAction, conversation: Any = None) -> SendMessageObservation:  # noqa: ARG002
-        result = self._harness.send_message(action.to, action.message)
-        return SendMessageObservation.from_text(result.output, is_error=result.returncode != 0)
-
-
 class ToolContext:
     """What the tools below need. The SDK makes them from their classes, and one process serves one agent."""
 
@@ -167,20 +148,6 @@ class SandboxFileEditorTool(FileEditorTool):
         return [tool.set_executor(editor).model_copy(update=told)]
 
 
-class SendMessageTool(ToolDefinition[SendMessageAction, SendMessageObservation]):
-    @classmethod
-    def create(cls, conv_state: Any) -> Sequence[ToolDefinition]:  # noqa: ARG003  # the SDK's signature
-        colleagues = ", ".join(ToolContext.harness.start["colleagues"])
-        return [
-            cls(
-                action_type=SendMessageAction,
-                observation_type=SendMessageObservation,
-                description=f"Tell a colleague ({colleagues}) something, as `send_message` in the terminal does.",
-                executor=SendMessage(ToolContext.harness),
-            )
-        ]
-
-
 TOOLS = {
     "terminal": SandboxTerminalTool,
     "file_editor": SandboxFileEditorTool,
@@ -194,8 +161,6 @@ def sandbox_tools(
     """The tools of an agent, made known to the SDK."""
     ToolContext.harness, ToolContext.terminal_seconds, ToolContext.copies = harness, terminal_seconds, copies
     tools = [TOOLS[name] for name in names]
-    if harness.start["colleagues"]:
-        tools.append(SendMessageTool)
     for tool in tools:
         register_tool(tool.name, tool)
     return [Tool(name=tool.name) for tool in tools]

@@ -35,6 +35,7 @@ _CONVERSATION = {
     "stuck_detection_thresholds",
     "max_budget_per_run",
 }
+_SECTIONS = {"llm", "agent", "conversation", "tools", "terminal"}
 _DEFAULT_TERMINAL_SECONDS = 300.0
 _OUTCOMES: dict[type[Exception], str] = {
     faults.LLMContextWindowExceedError: "context_overflow",
@@ -57,6 +58,10 @@ class Settings:
 
     def __init__(self, start: dict[str, Any]) -> None:
         self._config = start["config"] or {}
+        if not isinstance(self._config, dict) or not set(self._config) <= _SECTIONS:
+            raise BadSettings(
+                f"agent config: it is a mapping with {', '.join(sorted(_SECTIONS))}, and nothing else"
+            )
         self.llm = {"model": start["model"], "usage_id": "agent"} | self._section(
             "llm", set(LLM.model_fields)
         )

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from client import Harness, Result, Shell, connect, message_text
+from client import Harness, Result, Shell, connect, litellm_extras, litellm_usage, message_text
 from model_faults import Verdict, judge_model_error
 from pydantic import ValidationError
 from swerex.deployment.abstract import AbstractDeployment
@@ -218,8 +218,8 @@ class ModelCalls:
 
     def __init__(self, harness: Harness) -> None:
         self._harness = harness
-        self._litellm = import_module("litellm")
-        self._ask, self._litellm.completion = self._litellm.completion, self
+        litellm: Any = import_module("litellm")
+        self._ask, litellm.completion = litellm.completion, self
         self.count = 0
         self.error: Exception | None = None
         """Of the last call, if it failed."""
@@ -235,32 +235,13 @@ class ModelCalls:
             self.error = error
             raise
         self.count += 1
-        self._account(response, str(kwargs["model"]), time.monotonic() - started)
-        return response
-
-    def _account(self, response: Any, model: str, seconds: float) -> None:
-        try:
-            cost = float(self._litellm.completion_cost(response, model=model))
-            unpriced = False
-        except Exception:  # LiteLLM says with a bare Exception that it knows no price
-            cost, unpriced = 0.0, True
-        usage = response.usage
-        message = response.choices[0].message
-        details = getattr(usage, "prompt_tokens_details", None)
-        calls = [
-            {"id": call.id, "name": call.function.name, "arguments": call.function.arguments}
-            for call in message.tool_calls or []
-        ]
         self._harness.reply(
-            message.content or "",
-            cost=cost,
-            unpriced=unpriced,
-            prompt_tokens=usage.prompt_tokens or 0,
-            completion_tokens=usage.completion_tokens or 0,
-            cached_tokens=getattr(details, "cached_tokens", None) or 0,
-            model_seconds=seconds,
-            **({"tool_calls": calls} if calls else {}),
+            response.choices[0].message.content or "",
+            model_seconds=time.monotonic() - started,
+            **litellm_usage(response, str(kwargs["model"])),
+            **litellm_extras(response),
         )
+        return response
 
 
 def main() -> None:
@@ -285,6 +266,8 @@ def work(harness: Harness) -> Verdict:
     try:
         config = DefaultAgentConfig(**agent_settings(start))
         agent = get_agent_from_config(config)
+    except BadConfig:
+        raise
     except ValidationError as error:
         first = error.errors()[0]
         raise BadConfig(f"{'.'.join(map(str, ('agent', *first['loc'])))}: {first['msg']}") from None
@@ -326,11 +309,16 @@ def outcome(exit_status: str, calls: ModelCalls, model: str) -> Verdict:
 
 
 def agent_settings(start: dict[str, Any]) -> dict[str, Any]:
-    """SWE-agent's config with the user's over it, the model, and a tool for messages where there are colleagues."""
+    """SWE-agent's config with the user's over it, and the model."""
     config = start["config"] or {}
+    if not isinstance(config, dict) or not config.keys() <= {"extends", "agent"}:
+        raise BadConfig("it is a mapping with extends and agent, and nothing else")
     own = config.get("agent") or {}
     folder = Path(os.environ["SWE_AGENT_CONFIG_DIR"])
-    base = yaml.safe_load((folder / config.get("extends", "default.yaml")).read_text())["agent"]
+    extended = folder / str(config.get("extends", "default.yaml"))
+    if not extended.is_file():
+        raise BadConfig(f"SWE-agent has no config {extended.name!r} to extend")
+    base = yaml.safe_load(extended.read_text())["agent"]
     settings: dict[str, Any] = merged(base, own)
     model = settings.setdefault("model", {})
     model["name"] = start["model"]
@@ -340,8 +328,6 @@ def agent_settings(start: dict[str, Any]) -> dict[str, Any]:
     tools = settings.setdefault("tools", {})
     for bundle in tools.setdefault("bundles", []):
         bundle["path"] = str((folder.parent / bundle["path"]).resolve())
-    if start["colleagues"]:
-        tools["bundles"].append({"path": os.environ["COOPERBENCH_SWE_AGENT_BUNDLE"]})
     return settings
 
 
