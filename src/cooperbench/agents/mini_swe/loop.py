@@ -92,7 +92,6 @@ class ToolCallModel(LitellmModel):
         self._session = session
         self._caller = Caller(session.model, session.check_running, session.note, again=session.check_limits)
         self._cost = 0.0
-        self._said_unpriced = False
         asked_for = self.config.model_kwargs.get("timeout") or DEFAULT_CALL_SECONDS
         self._arguments = NO_OTHER_RETRIES | {"timeout": float(asked_for)}
 
@@ -107,12 +106,8 @@ class ToolCallModel(LitellmModel):
 
         started = time.monotonic()
         response = self._caller.ask(attempt)
-        model = self.config.model_name
-        usage = usage_of(response, model, time.monotonic() - started)
+        usage = usage_of(response, self.config.model_name, time.monotonic() - started)
         self._cost = usage.cost
-        if usage.unpriced_calls and not self._said_unpriced:
-            self._said_unpriced = True
-            self._session.note(f"model {model!r} has no price in LiteLLM's list: its cost is not counted")
         self._session.reply(response.choices[0].message.content or "", usage, **litellm_extras(response))
         return response
 
@@ -133,19 +128,19 @@ class Loop(DefaultAgent):
 
     def __init__(self, session: Session, config: Config, *, tool_calls: bool) -> None:
         settings = config.agent.model_dump()
+        # The session's clock counts: an outage of the provider is not the agent's time.
+        seconds = settings.pop("wall_time_limit_seconds")
         if session.limits.cost is not None and not config.sets_cost_limit:
             # The framework's default must not undercut what was asked for.
             settings["cost_limit"] = 0.0
         model = (ToolCallModel if tool_calls else TextModel)(session, config.model)
         super().__init__(model, SandboxEnvironment(session, config.environment), **settings)
         self._session = session
-        if self.config.wall_time_limit_seconds > 0:
-            session.limit_time(self.config.wall_time_limit_seconds, "agent config")
+        if seconds > 0:
+            session.limit_time(seconds, "agent config")
 
     def query(self) -> Message:
         self._session.check_limits()
-        # The framework's clock is ours: an outage of the provider is not the agent's time.
-        self._start_time = time.time() - self._session.seconds
         for message in self._session.incoming():
             text = message_text(message.sender, message.text)
             super().add_messages(self.model.format_message(role="user", content=text))
@@ -167,9 +162,6 @@ class Loop(DefaultAgent):
             case "RepeatedFormatError":
                 count = plural(self.n_consecutive_format_errors, "reply", "replies")
                 raise AgentFailure("format_error", f"{count} in a row without a valid action")
-            case "TimeExceeded":
-                seconds = self.config.wall_time_limit_seconds
-                raise AgentFailure("time_limit", f"time limit of {seconds} s (agent config) reached")
             case "LimitsExceeded" if 0 < self.config.step_limit <= self.n_calls:
                 raise AgentFailure(
                     "step_limit", f"step limit of {self.config.step_limit} (agent config) reached"
