@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cooperbench.agents.base import Limits
-from cooperbench.agents.recorder import Recorder
+from cooperbench.agents.recorder import Recorder, read_trajectory
 from cooperbench.agents.session import Session
 from cooperbench.agents.worker import program_agent
 from cooperbench.dataset.discovery import discover
@@ -34,6 +34,7 @@ DESTROY = "kill -9 -1"
 class AtWork:
     session: Session
     own: AgentSandbox
+    paths: AgentPaths
 
 
 @pytest.fixture
@@ -44,7 +45,8 @@ def at_work(tmp_path: Path) -> Iterator[AtWork]:
     with ExitStack() as stack:
         own = AgentSandboxes(stack).open()
         own.run("mkdir -p /workspace/repo; touch /workspace/repo/app.txt")
-        recorder = Recorder(AgentPaths(tmp_path, "agent1"), seat, agent="a", model=None)
+        paths = AgentPaths(tmp_path, "agent1")
+        recorder = Recorder(paths, seat, agent="a", model=None)
         stack.callback(recorder.abandon)
         yield AtWork(
             Session(
@@ -60,7 +62,14 @@ def at_work(tmp_path: Path) -> Iterator[AtWork]:
                 stop=threading.Event(),
             ),
             own,
+            paths,
         )
+
+
+def entries(at_work: AtWork) -> list[dict[str, Any]]:
+    trajectory = read_trajectory(at_work.paths)
+    assert trajectory is not None
+    return list(trajectory["steps"])
 
 
 CALLS: dict[str, Callable[[Session], Any]] = {
@@ -78,7 +87,9 @@ def test_the_command_that_destroys_the_sandbox_ends_the_agent(at_work: AtWork) -
     with pytest.raises(AgentFailure) as caught:
         at_work.session.execute(DESTROY)
     assert caught.value.status == "sandbox_destroyed"
-    assert at_work.session.steps == 1
+    (command,) = (entry for entry in entries(at_work) if "step" in entry)
+    assert (command["args"]["command"], at_work.session.steps) == (DESTROY, 1)
+    assert "the sandbox has ended" in command["observation"]
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -92,6 +103,7 @@ def test_it_is_the_agents_outcome_whichever_call_meets_it(at_work: AtWork, call:
     with pytest.raises(AgentFailure) as caught:
         work()
     assert caught.value.status == "sandbox_destroyed"
+    assert len([entry for entry in entries(at_work) if "step" in entry]) == at_work.session.steps
 
 
 def test_a_sandbox_that_the_harness_has_ended_is_not_the_agents_outcome(at_work: AtWork) -> None:

@@ -211,8 +211,8 @@ def _log_text(entry: Mapping[str, Any]) -> str:
 
 def _details(action: str, args: Mapping[str, Any], entry: Mapping[str, Any]) -> str:
     if action == "run":
-        ended = "timed out" if entry["timed_out"] else f"exit {entry['returncode']}"
-        return f"({ended}, {entry['duration_seconds']:.2f}s)"
+        ended = "timed out" if entry.get("timed_out") else f"exit {entry.get('returncode')}"
+        return f"({ended}, {entry.get('duration_seconds', 0):.2f}s)"
     if action == "reply":
         tokens = f"{entry['tokens']['prompt_tokens']} + {entry['tokens']['completion_tokens']} tokens"
         price = "no known price" if entry["unpriced_calls"] else f"${entry['cost']:.4f}"

@@ -59,6 +59,8 @@ class Session:
         self._outage_seconds = 0.0
         self._asked_at: float | None = None
         """When the model was asked that has not answered yet."""
+        self._in_progress: tuple[str, dict[str, Any]] | None = None
+        """The step that has begun and is not on record yet."""
         self._failing_since: float | None = None
 
     @property
@@ -117,18 +119,17 @@ class Session:
 
     def write_file(self, path: str, data: bytes, mode: int = 0o644, *, step: bool = True) -> None:
         """One step: a file, relative to the repository; `step` as in `execute`."""
-        if step:
-            self._begin_step()
-        self.check_running()
-        with self._sandbox_in_use():
-            self.sandbox.write_file(posixpath.join(REPO_DIR, path), data, mode)
-        if not step:
-            return
         try:
             args = {"path": path, "content": data.decode()}
         except UnicodeDecodeError:
             args = {"path": path, "content_base64": base64.b64encode(data).decode()}
-        self.recorder.entry("write_file", args, f"{len(data)} bytes written", step=self.steps)
+        if step:
+            self._begin_step("write_file", args)
+        self.check_running()
+        with self._sandbox_in_use():
+            self.sandbox.write_file(posixpath.join(REPO_DIR, path), data, mode)
+        if step:
+            self._end_step(f"{len(data)} bytes written")
 
     def apply_patch(self, patch: bytes, name: str) -> CommandResult:
         """One step: a patch, applied whole or not at all."""
@@ -235,13 +236,20 @@ class Session:
         if limits.cost is not None and cost >= limits.cost:
             raise AgentFailure("cost_limit", f"cost limit of ${limits.cost:g} reached")
 
-    def _begin_step(self) -> None:
+    def _begin_step(self, action: str, args: dict[str, Any]) -> None:
         self._model_answered()
         # What the last call asked for is paid: it is done, although the call may have reached the limit.
         self._check(self._cost_before_call)
         self.steps += 1
+        self._in_progress = (action, args)
         if self.inbox is not None:
             self.inbox.step = self.steps
+
+    def _end_step(self, observation: str, **more: object) -> None:
+        assert self._in_progress is not None
+        action, args = self._in_progress
+        self._in_progress = None
+        self.recorder.entry(action, args, observation, step=self.steps, **more)
 
     def _step(
         self,
@@ -252,13 +260,10 @@ class Session:
         stdin: bytes = b"",
         more: dict[str, str] | None = None,
     ) -> CommandResult:
-        self._begin_step()
+        self._begin_step(action, args)
         result = self._run(argv, timeout_seconds, stdin)
-        self.recorder.entry(
-            action,
-            args,
+        self._end_step(
             result.stdout_read() + result.stderr_read(),
-            step=self.steps,
             returncode=result.returncode,
             timed_out=result.timed_out,
             duration_seconds=round(result.duration_seconds, 4),
@@ -282,6 +287,8 @@ class Session:
         try:
             yield
         except SandboxDestroyed as error:
+            if self._in_progress is not None:
+                self._end_step(str(error))
             raise AgentFailure("sandbox_destroyed", str(error)) from error
 
     def _capped(self, timeout_seconds: float) -> float:
