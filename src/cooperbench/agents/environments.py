@@ -142,11 +142,9 @@ def install(
         _make_venv(framework, folder, interpreter, say)
         description = {
             "schema": SCHEMA,
-            "framework": framework.name,
             "version": _installed_version(folder, framework),
             "python": str(interpreter),
             "source": source,
-            "requirements": list(framework.requirements),
             "size_bytes": sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir()),
             "installed_at": utc_now(),
         }

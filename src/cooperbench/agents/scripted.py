@@ -95,8 +95,8 @@ def _checked(steps: Any, place: str, folder: Path) -> list[Step]:
         types, needed, description = _KINDS[kind]
         if not isinstance(value, types) or (isinstance(value, dict) and not needed <= value.keys()):
             raise UserError(f"{where}: {kind} takes {description}")
-        if kind == "apply" and not (folder / value).is_file():
-            raise UserError(f"{where}: no such patch: {folder / value}")
+        if kind == "apply" and not (folder / str(value)).is_file():
+            raise UserError(f"{where}: no such patch: {folder / str(value)}")
         if isinstance(value, dict):
             _check_pattern(str(value.get("for") or value.get("said") or ""), where)
             for branch in ("then", "else"):

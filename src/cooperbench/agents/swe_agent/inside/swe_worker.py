@@ -263,11 +263,10 @@ def work(harness: Harness) -> Verdict:
     from sweagent.exceptions import TotalCostLimitExceededError
 
     calls, start = ModelCalls(harness), harness.start
+    settings = agent_settings(start)
     try:
-        config = DefaultAgentConfig(**agent_settings(start))
+        config = DefaultAgentConfig(**settings)
         agent = get_agent_from_config(config)
-    except BadConfig:
-        raise
     except ValidationError as error:
         first = error.errors()[0]
         raise BadConfig(f"{'.'.join(map(str, ('agent', *first['loc'])))}: {first['msg']}") from None
@@ -286,10 +285,6 @@ def work(harness: Harness) -> Verdict:
         result = agent.run(env=env, problem_statement=task, output_dir=folder)
     except TotalCostLimitExceededError as error:
         return Verdict("done", "cost_limit", f"SWE-agent: {error}")
-    except RuntimeError as error:
-        if deployment.runtime.installing:
-            return Verdict("failed", "infra", f"a tool bundle cannot be installed in the sandbox: {error}")
-        raise
     exit_status, most_calls = str(result.info.get("exit_status")), config.model.per_instance_call_limit
     if "exit_cost" in exit_status and 0 < most_calls < calls.count:
         return Verdict("done", "step_limit", f"limit of {most_calls} model calls reached (agent config)")
