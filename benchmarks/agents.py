@@ -99,11 +99,11 @@ def own_loop(url: str, style: str, number: int) -> None:
 
 def child(task: dict[str, Any]) -> None:
     """Ask the server in this process, and say how much memory that took."""
-    from cooperbench.agents.mini_swe.adapter import load_package
+    from cooperbench.agents.mini_swe import load_package
 
     url, style, agents = task["url"], task["style"], int(task["agents"])
     if task["who"] == "own":
-        load_package("benchmark")
+        load_package()
         with ThreadPoolExecutor(agents) as pool:
             list(pool.map(lambda number: own_loop(url, style, number), range(agents)))
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +39,9 @@ class Tongue:
     def run(self, command: str) -> Answer:
         return call(command, tool=self.terminal)
 
+    def tell(self, colleague: str, message: str) -> Answer:
+        return self.run(shlex.join(["send_message", colleague, message]))
+
     def edit(self, **arguments: Any) -> Answer:
         return Answer("", (ToolCall(self.editor, arguments),))
 
@@ -50,11 +54,6 @@ TONGUES = {
     # The first one only shows what is about to be handed in.
     "swe_agent": Tongue("bash", "str_replace_editor", (_SUBMIT, _SUBMIT)),
 }
-
-
-def tell(colleague: str, message: str) -> Answer:
-    """The same tool in both."""
-    return Answer("", (ToolCall("send_message", {"to": colleague, "message": message}),))
 
 
 def settings(name: str, url: str) -> dict[str, Any]:
@@ -74,7 +73,7 @@ def provide(name: str) -> None:
         framework = get_framework(name)
         if find_environment(framework) is not None:
             return
-        source = SWE_AGENT_SOURCE if framework.needs_source else None
+        source = SWE_AGENT_SOURCE if framework.source_folders else None
         try:
             install(framework, source=source, python=None, say=print)
         except UserError as error:

@@ -27,7 +27,7 @@ def test_a_large_observation_keeps_both_ends_and_says_what_is_cut(paths: AgentPa
     recorder = make_recorder(paths)
     size = 10 * KEPT_OBSERVATION_CHARACTERS
     command = "#" * size
-    recorder.entry("run", {"command": command}, "begin" + "x" * size + "end", step=1)
+    recorder.entry("write_file", {"content": command}, "begin" + "x" * size + "end", step=1)
     recorder.finish("submitted", Usage(), 0.0, None)
     trajectory = read_trajectory(paths)
     assert trajectory is not None
@@ -38,7 +38,7 @@ def test_a_large_observation_keeps_both_ends_and_says_what_is_cut(paths: AgentPa
     cut = size + 8 - KEPT_OBSERVATION_CHARACTERS
     assert f"{cut} characters are not kept" in step["observation"]
     assert step["observation_characters"] == size + 8
-    assert step["args"]["command"] == command
+    assert step["args"]["content"] == command
 
 
 def test_secrets_are_in_no_file_whatever_they_came_with(
@@ -47,10 +47,8 @@ def test_secrets_are_in_no_file_whatever_they_came_with(
     monkeypatch.setenv("SOME_API_KEY", SECRET)
     monkeypatch.setenv("NUMBER_TOKEN", "12345678")
     recorder = make_recorder(paths)
-    recorder.entry(
-        "reply", {"content": f"is it {SECRET}?"}, "", cost=0.12345678, raw={"deep": [{"key": SECRET}]}
-    )
-    recorder.entry("run", {"command": "x"}, f"Bearer {SECRET}\n12345678", step=1, thought=object())
+    recorder.reply(f"is it {SECRET}?", Usage(cost=0.12345678), raw={"deep": [{"key": SECRET}]})
+    recorder.entry("think", {"content": "x"}, f"Bearer {SECRET}\n12345678", step=1, thought=object())
     recorder.note(f"about {SECRET}")
     recorder.finish("gave_up", Usage(), 0.0, f"refused: {SECRET}")
     for path in (paths.log, paths.trajectory):
@@ -66,8 +64,7 @@ def test_secrets_are_in_no_file_whatever_they_came_with(
 def test_what_was_broken_off_can_be_read_as_far_as_it_came(paths: AgentPaths) -> None:
     recorder = make_recorder(paths)
     for cost in (0.25, 0.5):
-        tokens = {"prompt_tokens": 10, "completion_tokens": 5, "cached_tokens": 1}
-        recorder.entry("reply", {"content": "…"}, "", tokens=tokens, cost=cost, calls=1, unpriced_calls=0)
+        recorder.reply("…", Usage(cost, prompt_tokens=10, completion_tokens=5, cached_tokens=1, calls=1))
     recorder.abandon()
     with paths.journal.open("a") as journal:
         journal.write('{"action": "ru')

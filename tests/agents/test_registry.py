@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from cooperbench.agents import registry
-from cooperbench.agents.base import CheckedAgent
-from cooperbench.agents.baselines import NopAgent
+from cooperbench.agents.base import CheckedAgent, NopAgent
 from cooperbench.errors import UserError
 
 
@@ -27,7 +26,7 @@ def test_agents_with_a_model_are_there(name: str) -> None:
 
 
 def test_a_dotted_path_is_an_agent_too() -> None:
-    assert registry.get_agent("cooperbench.agents.baselines:NopAgent") is NopAgent
+    assert registry.get_agent("cooperbench.agents.base:NopAgent") is NopAgent
 
 
 @pytest.mark.parametrize(
@@ -35,7 +34,7 @@ def test_a_dotted_path_is_an_agent_too() -> None:
     [
         ("nope", "there are: mini_swe_agent, mini_swe_agent_v2, nop, .*scripted"),
         ("no_such_module:Agent", "No module named"),
-        ("cooperbench.agents.baselines:Missing", "Missing"),
+        ("cooperbench.agents.base:Missing", "Missing"),
         ("cooperbench.models:Usage", "needs a method run"),
     ],
 )

@@ -11,32 +11,29 @@ import atexit
 import logging
 import os
 import random
-import re
 import socket
 import threading
 import time
 import warnings
-from contextlib import contextmanager, suppress
+from concurrent.futures import Future, wait
+from contextlib import suppress
 from dataclasses import dataclass, field
-from email.utils import parsedate_to_datetime
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cooperbench import secrets
-from cooperbench.agents.worker import model_faults
-from cooperbench.errors import AgentFailure, CooperBenchError, InfraError, UserError
+from cooperbench.agents.base import patience_seconds
+from cooperbench.agents.worker import client, model_faults
+from cooperbench.errors import AgentFailure, InfraError, UserError
 from cooperbench.models import Usage
 from cooperbench.retry import backoff_seconds
 from cooperbench.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
-EXTRA = "pip install 'cooperbench[agents]'"
-PATIENCE_VARIABLE = "COOPERBENCH_MODEL_PATIENCE"
-DEFAULT_PATIENCE_SECONDS = 300.0
 DEFAULT_CALL_SECONDS = 600.0
 """How long one attempt may take."""
 LONGEST_PAUSE_SECONDS = 60.0
@@ -50,16 +47,11 @@ _IMPORT_SETTINGS = {
 _CREDENTIAL_KWARGS = (
     "api_key", "api_base", "base_url", "azure_ad_token", "vertex_credentials", "aws_access_key_id", "aws_profile_name",
 )  # fmt: skip
-_AMBIENT = {
+_CREDENTIALS = {
     "vertex_ai": (
         "GOOGLE_APPLICATION_CREDENTIALS VERTEXAI_CREDENTIALS VERTEXAI_PROJECT GOOGLE_CLOUD_PROJECT",
-        Path("~/.config/gcloud/application_default_credentials.json"),
+        "~/.config/gcloud/application_default_credentials.json",
         "`gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS and VERTEXAI_PROJECT",
-    ),
-    "bedrock": (
-        "AWS_ACCESS_KEY_ID AWS_PROFILE AWS_BEARER_TOKEN_BEDROCK AWS_ROLE_ARN AWS_WEB_IDENTITY_TOKEN_FILE",
-        Path("~/.aws"),
-        "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
     ),
 }
 """Providers whose credentials may be in several places: variables, a file, and what to do without any."""
@@ -72,13 +64,10 @@ def load_litellm() -> Any:
 
     A UserError that names the extra where it is not installed.
     """
-    with _lock, environment(_IMPORT_SETTINGS), warnings.catch_warnings():
+    with _lock, warnings.catch_warnings():
         # Deprecations inside of it are not for our users.
         warnings.simplefilter("ignore")
-        try:
-            litellm: Any = import_module("litellm")
-        except ModuleNotFoundError as error:
-            raise missing_package(error, "asking a model") from error
+        litellm: Any = import_extra("litellm", "asking a model", _IMPORT_SETTINGS)
     for message in ("Pydantic serializer warnings", "Item .* on TypedDict class"):
         # About its own declarations, when it imports the rest of itself and when it copies answers.
         warnings.filterwarnings("ignore", message, UserWarning)
@@ -93,6 +82,19 @@ def load_litellm() -> Any:
         # Its complaints would go through the live display; what matters arrives as an exception.
         logging.getLogger(name).setLevel(logging.CRITICAL)
     return litellm
+
+
+def import_extra(module: str, purpose: str, settings: Mapping[str, str]) -> Any:
+    """A module of the extra `agents`, imported with these environment variables where the user has not set them."""
+    for name, value in settings.items():
+        os.environ.setdefault(name, value)
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"{purpose} needs the package {error.name or error}, which is not installed: "
+            "pip install 'cooperbench[agents]'"
+        ) from error
 
 
 def warm_up() -> None:
@@ -111,22 +113,6 @@ def warm_up() -> None:
             timeout=5,
             **NO_OTHER_RETRIES,
         )
-
-
-def missing_package(error: ModuleNotFoundError, what: str) -> UserError:
-    return UserError(f"{what} needs the package {error.name or error}, which is not installed: {EXTRA}")
-
-
-@contextmanager
-def environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Environment variables for the time of an import; what the user has set stays."""
-    added = {name: value for name, value in values.items() if name not in os.environ}
-    os.environ.update(added)
-    try:
-        yield
-    finally:
-        for name in added:
-            os.environ.pop(name, None)
 
 
 def check_model(model: str, kwargs: Mapping[str, Any]) -> None:
@@ -149,9 +135,9 @@ def check_model(model: str, kwargs: Mapping[str, Any]) -> None:
         ) from error
     if any(kwargs.get(name) for name in _CREDENTIAL_KWARGS):
         return
-    if provider in _AMBIENT:
-        variables, file, advice = _AMBIENT[provider]
-        if not any(os.environ.get(name) for name in variables.split()) and not file.expanduser().exists():
+    if provider in _CREDENTIALS:
+        variables, file, advice = _CREDENTIALS[provider]
+        if not any(map(os.environ.get, variables.split())) and not Path(file).expanduser().exists():
             raise UserError(f"model {shown!r}: there are no credentials for {provider}: {advice}")
         return
     absent = litellm.validate_environment(model)["missing_keys"]
@@ -170,15 +156,6 @@ def remember_secrets(kwargs: Mapping[str, Any]) -> None:
             remember_secrets({str(key): inner for key, inner in value.items()})
         elif isinstance(value, str) and (secrets.is_secret_name(name) or name.lower() == "authorization"):
             secrets.remember(value.removeprefix("Bearer "), name)
-
-
-def patience_seconds() -> float:
-    """For how long a failing call is tried again, from its first failure on."""
-    value = os.environ.get(PATIENCE_VARIABLE)
-    try:
-        return DEFAULT_PATIENCE_SECONDS if value is None else max(0.0, float(value))
-    except ValueError:
-        raise UserError(f"{PATIENCE_VARIABLE} is {value!r}; it is a number of seconds") from None
 
 
 @dataclass
@@ -211,42 +188,44 @@ class Caller:
             except Exception as error:
                 # What ends the agent may look like a failure of the call.
                 self.check()
-                final = final_error(error, self.model, first_call=self.answered == 0)
-                if final is not None:
-                    raise final from error
+                text = model_faults.detail(error, _cleaned)
+                self._raise_if_final(error, text)
                 now = time.monotonic()
                 first_failure = first_failure or now
-                pause = _pause_seconds(attempt, retry_after_seconds(error))
+                pause = _pause_seconds(error, attempt)
                 if now + pause > first_failure + self.patience:
                     raise InfraError(
-                        f"model {self.model!r} did not answer in {attempt} attempts: {error_text(error)}"
+                        f"model {self.model!r} did not answer in {attempt} attempts: {text}"
                     ) from error
-                self.note(f"model call failed, again in {pause:.1f} s: {error_text(error)}")
+                self.note(f"model call failed, again in {pause:.1f} s: {text}")
                 self._wait(pause)
                 self.again()
             else:
                 self.answered += 1
                 return answer
 
+    def _raise_if_final(self, error: Exception, text: str) -> None:
+        """Nothing where asking again may help."""
+        first_call = self.answered == 0
+        verdict = model_faults.judge_model_error(error, self.model, first_call=first_call, text=text)
+        if verdict.type == "done":
+            raise AgentFailure(verdict.kind, verdict.message) from error
+        if verdict.kind == "user":
+            raise UserError(verdict.message) from error
+
     def _call_in_thread(self, call: Callable[[], Any]) -> Any:
-        done = threading.Event()
-        answers: list[Any] = []
-        errors: list[Exception] = []
+        answer: Future[Any] = Future()
 
         def work() -> None:
             try:
-                answers.append(call())
+                answer.set_result(call())
             except Exception as error:
-                errors.append(error)
-            finally:
-                done.set()
+                answer.set_exception(error)
 
         threading.Thread(target=work, name="model-call", daemon=True).start()
-        while not done.wait(_WAKE_SECONDS):
+        while wait([answer], _WAKE_SECONDS).not_done:
             self.check()
-        if errors:
-            raise errors[0]
-        return answers[0]
+        return answer.result()
 
     def _wait(self, seconds: float) -> None:
         end = time.monotonic() + seconds
@@ -255,83 +234,25 @@ class Caller:
             time.sleep(min(_WAKE_SECONDS, left))
 
 
-def final_error(error: Exception, model: str, *, first_call: bool) -> CooperBenchError | None:
-    """What to raise instead of an error that will not go away; None where asking again may help."""
-    verdict = model_faults.judge_model_error(error, model, first_call=first_call, text=error_text(error))
-    if verdict.type == "done":
-        return AgentFailure(verdict.kind, verdict.message)
-    return UserError(verdict.message) if verdict.kind == "user" else None
-
-
-def error_text(error: BaseException) -> str:
-    """What the provider said, as one line without secrets."""
-    return model_faults.detail(error, _cleaned)
-
-
 def _cleaned(text: str) -> str:
     # mini-swe-agent adds advice about a command of its own.
     advice = " You can permanently set your API key with `mini-extra config set KEY VALUE`."
     return printable(secrets.redact(text.replace(advice, "")))
 
 
-def retry_after_seconds(error: BaseException) -> float | None:
-    """How long the provider asks to wait, if it does."""
-    headers: dict[str, str] = {}
-    # LiteLLM keeps them in one of two places.
-    response = getattr(error, "response", None)
-    for source in (getattr(response, "headers", None), getattr(error, "litellm_response_headers", None)):
-        headers |= {str(name).lower(): str(value) for name, value in dict(source or {}).items()}
-    milliseconds, value = headers.get("retry-after-ms"), headers.get("retry-after")
-    try:
-        if milliseconds is not None:
-            return max(0.0, float(milliseconds) / 1000)
-        if value is None:
-            return None
-        if re.fullmatch(r"\d+(\.\d*)?", value.strip()):
-            return float(value)
-        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
-    except ValueError:
-        return None
-
-
-def _pause_seconds(attempt: int, asked_for: float | None) -> float:
-    """What the provider asked for and a little more, so that not all agents come back at once; else growing."""
-    if asked_for is not None:
-        return asked_for * random.uniform(1.0, 1.1)  # noqa: S311  # jitter, not a secret
+def _pause_seconds(error: BaseException, attempt: int) -> float:
+    """What the provider asks for and a little more, so that not all agents come back at once; else growing."""
+    # LiteLLM keeps the headers in one of two places.
+    headers = getattr(getattr(error, "response", None), "headers", None) or {}
+    others = getattr(error, "litellm_response_headers", None) or {}
+    with suppress(KeyError, ValueError):
+        asked_for = float(headers.get("retry-after") or others["retry-after"])
+        return max(0.0, asked_for) * random.uniform(1.0, 1.1)  # noqa: S311  # jitter, not a secret
     return backoff_seconds(attempt, LONGEST_PAUSE_SECONDS)
 
 
-def usage_of(response: Any, model: str, seconds: float, litellm: Any) -> Usage:
-    """What one call used. `seconds` is how long the agent waited for this answer.
-
-    A model that LiteLLM's price list does not have is counted as unpriced, never as free; one at zero is free.
-    """
-    tokens = getattr(response, "usage", None)
-    cost = _cost(response, model, litellm)
-    details = getattr(tokens, "prompt_tokens_details", None)
-    return Usage(
-        cost=cost or 0.0,
-        prompt_tokens=_count(tokens, "prompt_tokens"),
-        completion_tokens=_count(tokens, "completion_tokens"),
-        # Providers say it in two ways.
-        cached_tokens=_count(details, "cached_tokens") or _count(tokens, "cache_read_input_tokens"),
-        calls=1,
-        model_seconds=seconds,
-        unpriced_calls=int(cost is None),
-    )
-
-
-def _cost(response: Any, model: str, litellm: Any) -> float | None:
-    try:
-        cost = float(litellm.completion_cost(response, model=model))
-    except Exception:
-        # Whatever it stumbles over, it is the price that is not known; the answer itself is good.
-        return None
-    names = (model, model.partition("/")[2])
-    listed = any("input_cost_per_token" in litellm.model_cost.get(name, {}) for name in names)
-    return cost if cost > 0 or listed else None
-
-
-def _count(source: Any, name: str) -> int:
-    value = getattr(source, name, None)
-    return int(value) if isinstance(value, (int, float)) else 0
+def usage_of(response: Any, model: str, seconds: float) -> Usage:
+    """What one call used. `seconds` is how long the agent waited for this answer."""
+    used = client.litellm_usage(response, model)
+    unpriced = int(used.pop("unpriced"))
+    return Usage(calls=1, model_seconds=seconds, unpriced_calls=unpriced, **used)

@@ -18,14 +18,14 @@ ENTRY_POINT_GROUP = "cooperbench.agents"
 MODULES_VARIABLE = "COOPERBENCH_EXTERNAL_AGENTS"
 
 _BUILT_IN = {
-    "mini_swe_agent": "cooperbench.agents.mini_swe.adapter:MiniSweAgent",
-    "mini_swe_agent_v2": "cooperbench.agents.mini_swe.adapter:MiniSweAgentV2",
-    "nop": "cooperbench.agents.baselines:NopAgent",
-    "openhands": "cooperbench.agents.frameworks:OpenHandsAgent",
-    "oracle": "cooperbench.agents.baselines:OracleAgent",
-    "replay": "cooperbench.agents.replay:ReplayAgent",
+    "mini_swe_agent": "cooperbench.agents.mini_swe:MiniSweAgent",
+    "mini_swe_agent_v2": "cooperbench.agents.mini_swe:MiniSweAgentV2",
+    "nop": "cooperbench.agents.base:NopAgent",
+    "openhands": "cooperbench.agents.worker:OpenHandsAgent",
+    "oracle": "cooperbench.agents.base:OracleAgent",
+    "replay": "cooperbench.agents.scripted:ReplayAgent",
     "scripted": "cooperbench.agents.scripted:ScriptedAgent",
-    "swe_agent": "cooperbench.agents.frameworks:SweAgent",
+    "swe_agent": "cooperbench.agents.worker:SweAgent",
 }
 _SHORT_NAMES = {"mini_swe_agent": "msa", "mini_swe_agent_v2": "msa2", "swe_agent": "swe", "openhands": "oh"}
 _registered: dict[str, Callable[[], Agent]] = {}
@@ -38,8 +38,8 @@ def register(name: str, factory: Callable[[], Agent]) -> None:
 
 def get_agent(name: str) -> Callable[[], Agent]:
     """The factory of an agent: a known name, `module:Class`, or the path of a program (`./my_agent`)."""
-    if is_program(name):
-        from cooperbench.agents.worker.agent import program_agent
+    if _is_program(name):
+        from cooperbench.agents.worker import program_agent
 
         return program_agent(Path(name).expanduser())
     _import_external_modules()
@@ -49,12 +49,14 @@ def get_agent(name: str) -> Callable[[], Agent]:
     if target is None:
         known = ", ".join(agent_names())
         raise UserError(f"no agent {name!r}; there are: {known}, module:Class, or a program (./my_agent)")
-    return _load(name, target)
-
-
-def is_program(name: str) -> bool:
-    """Whether an agent is given by its path, as shells do: with a slash in it."""
-    return "/" in name
+    module_name, _, attribute = target.partition(":")
+    try:
+        factory: Callable[[], Agent] = getattr(import_named(module_name), attribute)
+    except (ImportError, AttributeError) as error:
+        raise UserError(f"agent {name!r} ({target}) cannot be loaded: {error}") from error
+    if not callable(factory) or not hasattr(factory, "run"):
+        raise UserError(f"agent {name!r} ({target}) is no agent: it needs a method run(session)")
+    return factory
 
 
 def agent_names() -> list[str]:
@@ -63,9 +65,7 @@ def agent_names() -> list[str]:
 
 def short_name(name: str) -> str:
     """As it stands in the names of experiments."""
-    if is_program(name):
-        return Path(name).stem
-    return _SHORT_NAMES.get(name, name.rpartition(":")[2])
+    return Path(name).stem if _is_program(name) else _SHORT_NAMES.get(name, name.rpartition(":")[2])
 
 
 def version_of(factory: Callable[[], Agent]) -> str | None:
@@ -79,15 +79,9 @@ def uses_model(name: str) -> bool:
     return bool(getattr(get_agent(name), "uses_model", True))
 
 
-def _load(name: str, target: str) -> Callable[[], Agent]:
-    module_name, _, attribute = target.partition(":")
-    try:
-        factory: Callable[[], Agent] = getattr(import_named(module_name), attribute)
-    except (ImportError, AttributeError) as error:
-        raise UserError(f"agent {name!r} ({target}) cannot be loaded: {error}") from error
-    if not callable(factory) or not hasattr(factory, "run"):
-        raise UserError(f"agent {name!r} ({target}) is no agent: it needs a method run(session)")
-    return factory
+def _is_program(name: str) -> bool:
+    """Whether an agent is given by its path, as shells do: with a slash in it."""
+    return "/" in name
 
 
 def _entry_points() -> dict[str, str]:
@@ -97,12 +91,11 @@ def _entry_points() -> dict[str, str]:
 
 
 def _import_external_modules() -> None:
-    for module_name in filter(
-        None, (part.strip() for part in os.environ.get(MODULES_VARIABLE, "").split(","))
-    ):
+    for module_name in os.environ.get(MODULES_VARIABLE, "").split(","):
         try:
-            import_named(module_name)
+            if module_name.strip():
+                import_named(module_name.strip())
         except Exception as error:
             raise UserError(
-                f"{MODULES_VARIABLE} names {module_name!r}, which cannot be imported: {error}"
+                f"{MODULES_VARIABLE} names {module_name.strip()!r}, which cannot be imported: {error}"
             ) from error

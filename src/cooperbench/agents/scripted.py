@@ -1,18 +1,21 @@
-"""An agent that follows a script: a YAML of steps per feature. No model, no judgement, but real commands and messages.
+"""Agents that play steps from disk. No model, no judgement, but real commands and messages.
 
-It shows and tests what cooperation does to outcomes without an API key. The format is described in docs/scripted.md.
+`scripted` follows a YAML of steps per feature, described in docs/scripted.md: it shows and tests what cooperation does
+to outcomes without an API key. `replay` plays an earlier run again.
 """
 
 from __future__ import annotations
 
+import base64
 import re
 import time
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from cooperbench.agents.base import read_yaml
+from cooperbench.agents.recorder import read_trajectory
 from cooperbench.errors import AgentFailure, UserError
 from cooperbench.models import seats_of
+from cooperbench.storage import ExperimentPaths
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,8 +25,21 @@ if TYPE_CHECKING:
     from cooperbench.models import Pair, Seat, Setting
 
 Step = dict[str, Any]
-_KINDS = ("think", "run", "write", "apply", "send", "wait", "when", "give_up")
+_TEXT = ((str,), set[str](), "a text")
+_KINDS: dict[str, tuple[tuple[type, ...], set[str], str]] = {
+    "think": _TEXT,
+    "run": _TEXT,
+    "write": ((dict,), {"path", "content"}, "a mapping with path and content"),
+    "apply": _TEXT,
+    "send": ((str, dict), {"text"}, "a text, or a mapping with text and to"),
+    "wait": ((int, float, dict, type(None)), set(), "seconds, or a mapping with seconds and for"),
+    "when": ((dict,), {"said"}, "a mapping with said"),
+    "give_up": _TEXT,
+}
+"""Of steps: the types that one may have, the keys that it needs where it is a mapping, and both in words."""
 _DEFAULT_WAIT_SECONDS = 10.0
+_REPLAYED_MESSAGE_SECONDS = 60.0
+"""How long to wait for a message that came in the earlier run."""
 
 
 class ScriptedAgent:
@@ -32,20 +48,22 @@ class ScriptedAgent:
     def check(self, config_path: Path | None, pairs: Sequence[Pair], setting: Setting) -> None:
         if config_path is None:
             raise UserError("agent 'scripted' needs its script: --agent-config FILE.yaml")
+        repos = _load(config_path)
         for pair in pairs:
             for seat in seats_of(pair, setting):
-                steps_for(config_path, pair, seat, setting)
+                steps_for(config_path, pair, seat, setting, repos)
 
     def run(self, session: Session) -> None:
         assert session.config_path is not None
-        heard: list[str] = []
         steps = steps_for(session.config_path, session.pair, session.seat, session.setting)
-        _play(steps, session, heard, session.config_path.parent)
+        _play(steps, session, [], session.config_path.parent)
 
 
-def steps_for(script: Path, pair: Pair, seat: Seat, setting: Setting) -> list[Step]:
+def steps_for(
+    script: Path, pair: Pair, seat: Seat, setting: Setting, repos: dict[str, Any] | None = None
+) -> list[Step]:
     """The steps of one agent; a script that lacks them is a UserError that names the place."""
-    repos = _load(script, _version(script))
+    repos = repos or _load(script)
     place = f"{script}: repos.{pair.task.repo}.{pair.task.task_id}.{setting}"
     tasks = repos.get(pair.task.repo) or {}
     chapters = (tasks.get(pair.task.task_id) or {}).get(setting) or {}
@@ -56,17 +74,7 @@ def steps_for(script: Path, pair: Pair, seat: Seat, setting: Setting) -> list[St
     raise UserError(f"{place} has no steps for {keys[0]}")
 
 
-def _version(script: Path) -> tuple[int, int]:
-    """What tells a changed file from the one read before."""
-    try:
-        status = script.stat()
-    except OSError:
-        raise UserError(f"{script}: no such script") from None
-    return status.st_mtime_ns, status.st_size
-
-
-@lru_cache(maxsize=8)
-def _load(script: Path, version: tuple[int, int]) -> dict[str, Any]:  # noqa: ARG001  # the cache's key
+def _load(script: Path) -> dict[str, Any]:
     content = read_yaml(script)
     repos = content.get("repos") if isinstance(content, dict) else None
     if not isinstance(repos, dict):
@@ -84,31 +92,23 @@ def _checked(steps: Any, place: str, folder: Path) -> list[Step]:
         if not isinstance(step, dict) or len(step) != 1 or next(iter(step)) not in _KINDS:
             raise UserError(f"{where} is not a mapping with exactly one of {', '.join(_KINDS)}")
         kind, value = next(iter(step.items()))
-        _check_step(kind, value, where, folder)
+        types, needed, description = _KINDS[kind]
+        if not isinstance(value, types) or (isinstance(value, dict) and not needed <= value.keys()):
+            raise UserError(f"{where}: {kind} takes {description}")
+        if kind == "apply" and not (folder / str(value)).is_file():
+            raise UserError(f"{where}: no such patch: {folder / str(value)}")
+        if isinstance(value, dict):
+            _check_pattern(str(value.get("for") or value.get("said") or ""), where)
+            for branch in ("then", "else"):
+                _checked(value.get(branch) or [], f"{where}, {branch}", folder)
     return steps
 
 
-def _check_step(kind: str, value: Any, where: str, folder: Path) -> None:
-    needed = {"write": ("path", "content"), "when": ("said",)}.get(kind, ())
-    if kind in ("think", "run", "apply", "give_up") and not isinstance(value, str):
-        raise UserError(f"{where}: {kind} takes a text")
-    if kind in ("write", "when") and not (isinstance(value, dict) and all(key in value for key in needed)):
-        raise UserError(f"{where}: {kind} takes a mapping with {' and '.join(needed)}")
-    if kind == "send" and not (isinstance(value, str) or (isinstance(value, dict) and "text" in value)):
-        raise UserError(f"{where}: send takes a text, or a mapping with text and to")
-    if kind == "wait" and not (value is None or isinstance(value, (int, float, dict))):
-        raise UserError(f"{where}: wait takes seconds, or a mapping with seconds and for")
-    if kind == "apply" and not (folder / value).is_file():
-        raise UserError(f"{where}: no such patch: {folder / value}")
-    if kind in ("wait", "when") and isinstance(value, dict):
-        pattern = value.get("for" if kind == "wait" else "said", "")
-        try:
-            re.compile(str(pattern))
-        except re.error as error:
-            raise UserError(f"{where}: {pattern!r} is no regular expression: {error}") from error
-    if kind == "when":
-        for branch in ("then", "else"):
-            _checked(value.get(branch) or [], f"{where}, {branch}", folder)
+def _check_pattern(pattern: str, where: str) -> None:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise UserError(f"{where}: {pattern!r} is no regular expression: {error}") from error
 
 
 def _play(steps: list[Step], session: Session, heard: list[str], folder: Path) -> None:
@@ -128,7 +128,7 @@ def _play(steps: list[Step], session: Session, heard: list[str], folder: Path) -
                 parts = {"text": value} if isinstance(value, str) else value
                 session.send(str(parts["text"]), parts.get("to"))
             case "wait":
-                _wait(value, session, heard)
+                _wait(value if isinstance(value, dict) else {"seconds": value}, session, heard)
             case "when":
                 said = any(re.search(str(value["said"]), text) for text in heard)
                 _play(value.get("then" if said else "else") or [], session, heard, folder)
@@ -136,11 +136,66 @@ def _play(steps: list[Step], session: Session, heard: list[str], folder: Path) -
                 raise AgentFailure("gave_up", value)
 
 
-def _wait(value: Any, session: Session, heard: list[str]) -> None:
-    parts = value if isinstance(value, dict) else {"seconds": value}
-    pattern = str(parts.get("for", ""))
+def _wait(parts: dict[str, Any], session: Session, heard: list[str]) -> None:
     deadline = time.monotonic() + float(parts.get("seconds") or _DEFAULT_WAIT_SECONDS)
-    while not any(re.search(pattern, text) for text in heard):
+    while not any(re.search(str(parts.get("for", "")), text) for text in heard):
         if not session.wait_for_message(deadline - time.monotonic()):
             return
         heard += [message.text for message in session.incoming()]
+
+
+class ReplayAgent:
+    """Each agent's commands, files and messages of the run in the folder `--agent-config`, in their order.
+
+    Where a message came in, the replay waits for it, so that what depended on what still does. What a model said or
+    was told is left out. A run that was killed is played as far as it came.
+    """
+
+    uses_model = False
+
+    def check(self, config_path: Path | None, pairs: Sequence[Pair], setting: Setting) -> None:
+        if config_path is None:
+            raise UserError("agent 'replay' needs the folder of an earlier run: --agent-config logs/NAME")
+        for pair in pairs:
+            for seat in seats_of(pair, setting):
+                _recorded_steps(config_path, pair, setting, seat.agent_id)
+
+    def run(self, session: Session) -> None:
+        assert session.config_path is not None
+        expected = received = 0
+        for step in _recorded_steps(
+            session.config_path, session.pair, session.setting, session.seat.agent_id
+        ):
+            if step.get("action") != "receive_message":
+                _repeat(str(step.get("action")), step.get("args") or {}, session)
+                continue
+            expected += 1
+            while received < expected:
+                if not session.wait_for_message(_REPLAYED_MESSAGE_SECONDS):
+                    raise AgentFailure("gave_up", f"message {expected} of the earlier run did not come")
+                received += len(session.incoming())
+
+
+def _repeat(action: str, args: Step, session: Session) -> None:
+    match action:
+        case "run":
+            stdin = base64.b64decode(args.get("stdin_base64", ""))
+            session.execute(args["command"], timeout_seconds=args["timeout_seconds"], stdin=stdin)
+        case "write_file" if "content_base64" in args:
+            session.write_file(args["path"], base64.b64decode(args["content_base64"]))
+        case "write_file":
+            session.write_file(args["path"], args["content"].encode())
+        case "apply_patch":
+            session.apply_patch(args["patch"].encode("utf-8", "surrogateescape"), args["name"])
+        case "send_message":
+            session.send(args["content"], None if args["to"] == "all" else args["to"])
+        case "think":
+            session.think(args["content"])
+
+
+def _recorded_steps(run_folder: Path, pair: Pair, setting: Setting, agent_id: str) -> list[Step]:
+    agent = ExperimentPaths(run_folder.parent, run_folder.name).pair(pair, setting).agent(agent_id)
+    steps = (read_trajectory(agent) or {}).get("steps")
+    if not isinstance(steps, list):
+        raise UserError(f"nothing to replay for {pair.label}: {agent.trajectory} is missing or not whole")
+    return steps

@@ -5,16 +5,17 @@ from __future__ import annotations
 import base64
 import posixpath
 import time
-from typing import TYPE_CHECKING
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
-from cooperbench.agents.base import REPO_DIR, Limits
-from cooperbench.agents.llm import patience_seconds
-from cooperbench.errors import AgentFailure, InfraError, Interrupted
+from cooperbench.agents.base import REPO_DIR, Limits, patience_seconds
+from cooperbench.errors import AgentFailure, InfraError, Interrupted, SandboxDestroyed
 from cooperbench.models import Usage
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from cooperbench.agents.recorder import Recorder
@@ -25,54 +26,47 @@ if TYPE_CHECKING:
 DEFAULT_COMMAND_SECONDS = 600.0
 
 
+@dataclass(kw_only=True, eq=False)
 class Session:
-    """One agent at work on its part of a pair."""
+    """One agent at work on its part of a pair.
 
-    def __init__(
-        self,
-        *,
-        pair: Pair,
-        seat: Seat,
-        setting: Setting,
-        model: str | None,
-        config_path: Path | None,
-        sandbox: RichSandbox,
-        recorder: Recorder,
-        limits: Limits,
-        inbox: Inbox | None,
-        stop: threading.Event,
-        git_shared: bool = False,
-        on_spend: Callable[[Usage], None] = lambda _: None,
-    ) -> None:
-        self.pair = pair
-        self.seat = seat
-        self.setting = setting
-        self.model = model
-        self.config_path = config_path
-        self.limits = limits
-        self.usage = Usage()
-        self.steps = 0
-        self.sandbox_seconds = 0.0
-        """Time that the agent's commands took."""
-        self._sandbox = sandbox
-        self._recorder = recorder
-        self._inbox = inbox
-        self._stop = stop
-        self._git_shared = git_shared
-        self._on_spend = on_spend
+    Agents use the methods and the fields down to `limits`. What they do to their sandbox is their doing: one that
+    they have destroyed ends them as `sandbox_destroyed`.
+    """
+
+    pair: Pair
+    seat: Seat
+    setting: Setting
+    model: str | None
+    config_path: Path | None
+    limits: Limits
+    sandbox: RichSandbox
+    recorder: Recorder
+    inbox: Inbox | None
+    stop: threading.Event
+    git_shared: bool = False
+    on_spend: Callable[[Usage], None] = lambda _: None
+    usage: Usage = field(default_factory=Usage, init=False)
+    steps: int = field(default=0, init=False)
+    sandbox_seconds: float = field(default=0.0, init=False)
+    """Time that the agent's commands took."""
+
+    def __post_init__(self) -> None:
         self._cost_before_call = 0.0
-        self._time_limit = limits.seconds
+        self._time_limit = self.limits.seconds
         self._time_limit_from = ""
         self._started = time.monotonic()
         self._outage_seconds = 0.0
         self._asked_at: float | None = None
         """When the model was asked that has not answered yet."""
+        self._in_progress: tuple[str, dict[str, Any]] | None = None
+        """The step that has begun and is not on record yet."""
         self._failing_since: float | None = None
 
     @property
     def colleagues(self) -> tuple[str, ...]:
         """Ids of the agents that can be written to; nobody in solo or without messages."""
-        return self._inbox.colleagues if self._inbox else ()
+        return self.inbox.colleagues if self.inbox else ()
 
     @property
     def prompt(self) -> str:
@@ -83,164 +77,110 @@ class Session:
             self.pair,
             self.seat,
             self.setting,
-            messaging=self._inbox is not None,
-            git=self._git_shared,
+            messaging=self.inbox is not None,
+            git=self.git_shared,
             limits=self.limits,
         )
 
     @property
     def folder(self) -> Path:
         """Where the agent's framework may keep files of its own, beside trajectory.json."""
-        return self._recorder.folder
+        return self.recorder.folder
 
     def execute(
         self,
         command: str,
         *,
         timeout_seconds: float = DEFAULT_COMMAND_SECONDS,
-        thought: str = "",
         stdin: bytes = b"",
+        thought: str = "",
         shown: str = "",
+        step: bool = True,
     ) -> CommandResult:
         """One step: a bash command in the repository. The time limit of the agent ends it too.
 
-        `shown` is the command as the agent gave it, where its framework wraps it into another.
+        `shown` is the command as the agent gave it, where its framework wraps it into another. With `step=False` it is
+        the framework's own doing: no step of the agent, not on record.
         """
-        self._begin_step()
-        result = self._run_command(command, timeout_seconds, stdin)
-        self._record_step(
-            "run",
-            {
-                "command": command,
-                "timeout_seconds": timeout_seconds,
-                **({"stdin_base64": base64.b64encode(stdin).decode()} if stdin else {}),
-            },
-            result.stdout_read() + result.stderr_read(),
-            returncode=result.returncode,
-            timed_out=result.timed_out,
-            duration_seconds=round(result.duration_seconds, 4),
-            **({"thought": thought} if thought else {}),
-            **({"shown": shown} if shown else {}),
-        )
-        if result.timed_out:
-            # If it was the agent's own time that ran out, that is how the agent ends.
+        if not step:
             self.check_running()
-        return result
-
-    def execute_quietly(
-        self, command: str, *, timeout_seconds: float = DEFAULT_COMMAND_SECONDS, stdin: bytes = b""
-    ) -> CommandResult:
-        """A command of the framework's own, not of the agent's: no step, not on record."""
-        self.check_running()
-        result = self._run_command(command, timeout_seconds, stdin)
-        if result.timed_out:
-            self.check_running()
-        return result
+            return self._run(["bash", "-c", command], timeout_seconds, stdin)
+        args: dict[str, Any] = {"command": command, "timeout_seconds": timeout_seconds}
+        if stdin:
+            args["stdin_base64"] = base64.b64encode(stdin).decode()
+        more = {name: text for name, text in (("thought", thought), ("shown", shown)) if text}
+        return self._step("run", args, ["bash", "-c", command], timeout_seconds, stdin, more)
 
     def read_file(self, path: str) -> bytes:
         """A file, relative to the repository, for the framework; FileNotFoundError where there is none."""
         self.check_running()
-        return self._sandbox.read_file(posixpath.join(REPO_DIR, path))
+        with self._sandbox_in_use():
+            return self.sandbox.read_file(posixpath.join(REPO_DIR, path))
 
-    def place_file(self, path: str, data: bytes, mode: int = 0o644) -> None:
-        """A file of the framework's own, not of the agent's: no step, not on record."""
-        self.check_running()
-        self._sandbox.write_file(posixpath.join(REPO_DIR, path), data, mode)
-
-    def write_file(self, path: str, data: bytes) -> None:
-        """One step: a file, relative to the repository."""
-        self._begin_step()
-        self._sandbox.write_file(posixpath.join(REPO_DIR, path), data)
+    def write_file(self, path: str, data: bytes, mode: int = 0o644, *, step: bool = True) -> None:
+        """One step: a file, relative to the repository; `step` as in `execute`."""
         try:
             args = {"path": path, "content": data.decode()}
         except UnicodeDecodeError:
             args = {"path": path, "content_base64": base64.b64encode(data).decode()}
-        self._record_step("write_file", args, f"{len(data)} bytes written")
+        if step:
+            self._begin_step("write_file", args)
+        self.check_running()
+        with self._sandbox_in_use():
+            self.sandbox.write_file(posixpath.join(REPO_DIR, path), data, mode)
+        if step:
+            self._end_step(f"{len(data)} bytes written")
 
     def apply_patch(self, patch: bytes, name: str) -> CommandResult:
         """One step: a patch, applied whole or not at all."""
-        self._begin_step()
-        result = self._sandbox.run(["git", "apply", "--whitespace=nowarn", "-"], cwd=REPO_DIR, stdin=patch)
-        self.sandbox_seconds += result.duration_seconds
-        self._record_step(
-            "apply_patch",
-            {"name": name, "patch": patch.decode("utf-8", "surrogateescape")},
-            result.stdout_read() + result.stderr_read(),
-            returncode=result.returncode,
-        )
-        return result
+        args = {"name": name, "patch": patch.decode("utf-8", "surrogateescape")}
+        return self._step("apply_patch", args, ["git", "apply", "--whitespace=nowarn", "-"], stdin=patch)
 
     def send(self, text: str, to: str | None = None) -> CommandResult:
         """One step: tell a colleague (or all of them) something, by the command that agents have."""
-        self._begin_step()
+        args = {"to": to or "all", "content": text}
         argv = ["send_message", to or "--all"]
-        result = self._sandbox.run(
-            argv, cwd=REPO_DIR, stdin=text.encode("utf-8", "replace"), timeout_seconds=60
-        )
-        self.sandbox_seconds += result.duration_seconds
-        self._record_step(
-            "send_message",
-            {"to": to or "all", "content": text},
-            result.stdout_read().strip() + result.stderr_read().strip(),
-            returncode=result.returncode,
-        )
-        return result
+        return self._step("send_message", args, argv, 60, text.encode("utf-8", "replace"))
 
     def incoming(self) -> list[Message]:
         """Messages that came since the last call, in order. Show them to the agent before its next step."""
-        if self._inbox is None:
+        if self.inbox is None:
             return []
-        messages = self._inbox.incoming()
+        with self._sandbox_in_use():
+            messages = self.inbox.incoming()
         for message in messages:
-            self._recorder.entry(
-                "receive_message",
-                {"from": message.sender, "content": message.text, "sequence": message.sequence},
-                "",
-            )
+            args = {"from": message.sender, "content": message.text, "sequence": message.sequence}
+            self.recorder.entry("receive_message", args, "")
         return messages
 
     def wait_for_message(self, timeout_seconds: float) -> bool:
         """Until there is something for `incoming`, or the time is up."""
-        if self._inbox is None:
+        if self.inbox is None:
             return False
         self._model_answered()
         self._check(self.usage.cost)
-        return self._inbox.wait(self._capped(timeout_seconds))
+        with self._sandbox_in_use():
+            return self.inbox.wait(self._capped(timeout_seconds))
 
     def think(self, text: str) -> None:
         """Words of the agent to itself, for the record."""
-        self._recorder.entry("think", {"content": text}, "")
+        self.recorder.entry("think", {"content": text}, "")
 
     def reply(self, text: str, usage: Usage, **more: object) -> None:
         """Account for a model call and keep what the model said; `more` is what the framework has besides, as JSON."""
         self._model_answered()
         self._cost_before_call = self.usage.cost
         self.usage += usage
-        self._on_spend(usage)
-        tokens = {
-            "prompt_tokens": usage.prompt_tokens,
-            "completion_tokens": usage.completion_tokens,
-            "cached_tokens": usage.cached_tokens,
-        }
-        self._recorder.entry(
-            "reply",
-            {"content": text},
-            "",
-            tokens=tokens,
-            cost=usage.cost,
-            calls=usage.calls,
-            unpriced_calls=usage.unpriced_calls,
-            model_seconds=round(usage.model_seconds, 4),
-            **more,
-        )
+        self.on_spend(usage)
+        self.recorder.reply(text, usage, **more)
 
     def tell(self, text: str, kind: str) -> None:
         """Keep what the framework told the model of its own accord: its prompts, a format error."""
-        self._recorder.entry("tell", {"kind": kind, "content": text}, "")
+        self.recorder.entry("tell", {"kind": kind, "content": text}, "")
 
     def note(self, text: str) -> None:
         """A line for people, in the log only: what the framework had to cope with."""
-        self._recorder.note(text)
+        self.recorder.note(text)
 
     @property
     def seconds(self) -> float:
@@ -257,7 +197,7 @@ class Session:
 
         A model that has been asked may answer late, for as long as a provider may fail: then it is an InfraError.
         """
-        if self._stop.is_set():
+        if self.stop.is_set():
             raise Interrupted("stopped")
         if self._time_limit is None or self.seconds < self._time_limit:
             return
@@ -296,22 +236,60 @@ class Session:
         if limits.cost is not None and cost >= limits.cost:
             raise AgentFailure("cost_limit", f"cost limit of ${limits.cost:g} reached")
 
-    def _run_command(self, command: str, timeout_seconds: float, stdin: bytes) -> CommandResult:
-        limit = self._capped(timeout_seconds)
-        result = self._sandbox.run(["bash", "-c", command], cwd=REPO_DIR, timeout_seconds=limit, stdin=stdin)
-        self.sandbox_seconds += result.duration_seconds
-        return result
-
-    def _begin_step(self) -> None:
+    def _begin_step(self, action: str, args: dict[str, Any]) -> None:
         self._model_answered()
         # What the last call asked for is paid: it is done, although the call may have reached the limit.
         self._check(self._cost_before_call)
         self.steps += 1
-        if self._inbox is not None:
-            self._inbox.step = self.steps
+        self._in_progress = (action, args)
+        if self.inbox is not None:
+            self.inbox.step = self.steps
 
-    def _record_step(self, action: str, args: Mapping[str, object], observation: str, **more: object) -> None:
-        self._recorder.entry(action, args, observation, step=self.steps, **more)
+    def _end_step(self, observation: str, **more: object) -> None:
+        assert self._in_progress is not None
+        action, args = self._in_progress
+        self._in_progress = None
+        self.recorder.entry(action, args, observation, step=self.steps, **more)
+
+    def _step(
+        self,
+        action: str,
+        args: dict[str, Any],
+        argv: Sequence[str],
+        timeout_seconds: float = DEFAULT_COMMAND_SECONDS,
+        stdin: bytes = b"",
+        more: dict[str, str] | None = None,
+    ) -> CommandResult:
+        self._begin_step(action, args)
+        result = self._run(argv, timeout_seconds, stdin)
+        self._end_step(
+            result.stdout_read() + result.stderr_read(),
+            returncode=result.returncode,
+            timed_out=result.timed_out,
+            duration_seconds=round(result.duration_seconds, 4),
+            **(more or {}),
+        )
+        if result.timed_out:
+            # If it was the agent's own time that ran out, that is how the agent ends.
+            self.check_running()
+        return result
+
+    def _run(self, argv: Sequence[str], timeout_seconds: float, stdin: bytes) -> CommandResult:
+        seconds = self._capped(timeout_seconds)
+        with self._sandbox_in_use():
+            result = self.sandbox.run(argv, cwd=REPO_DIR, timeout_seconds=seconds, stdin=stdin)
+        self.sandbox_seconds += result.duration_seconds
+        return result
+
+    @contextmanager
+    def _sandbox_in_use(self) -> Iterator[None]:
+        """Around everything that needs the agent's sandbox: what the agent destroys is its outcome."""
+        try:
+            yield
+        except SandboxDestroyed as error:
+            if self._in_progress is not None:
+                self._end_step(str(error))
+            raise AgentFailure("sandbox_destroyed", str(error)) from error
 
     def _capped(self, timeout_seconds: float) -> float:
         """Never longer than the agent has left."""

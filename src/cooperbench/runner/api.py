@@ -7,7 +7,7 @@ import threading
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
-from cooperbench.agents.base import CheckedAgent, ModelCheckedAgent
+from cooperbench.agents.base import CheckedAgent, ModelCheckedAgent, patience_seconds
 from cooperbench.agents.registry import get_agent
 from cooperbench.dataset.discovery import discover
 from cooperbench.runner.config import DEFAULT_TIME_LIMIT_SECONDS, RunConfig, make_config
@@ -119,8 +119,6 @@ def select(config: RunConfig) -> tuple[tuple[Pair, ...], tuple[str, ...]]:
 
 def check(config: RunConfig, pairs: Sequence[Pair]) -> None:
     """Whatever can be known to be wrong before anything is made."""
-    from cooperbench.agents.llm import patience_seconds
-
     patience_seconds()
     config.check_against_disk()
     one_of_each_size = {len(pair.feature_ids): pair for pair in reversed(pairs)}.values()

@@ -10,8 +10,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from cooperbench._version import __version__
-from cooperbench.agents.base import REPO_DIR
-from cooperbench.agents.llm import patience_seconds
+from cooperbench.agents.base import REPO_DIR, patience_seconds
 from cooperbench.agents.recorder import Recorder
 from cooperbench.agents.registry import get_agent, version_of
 from cooperbench.agents.session import Session

@@ -117,7 +117,7 @@ def test_everything_is_on_record_and_no_key_is_anywhere(
     assert first["shown"].startswith("env; ")
     kinds = [step["args"]["kind"] for step in trajectory["steps"] if step["action"] == "tell"]
     assert kinds == ["system", "task", "format_error"]
-    assert "no price" in (left.folder / "solo.log").read_text()
+    assert "no known price" in (left.folder / "solo.log").read_text()
     seen = json.dumps([request.messages for request in server.requests])
     assert "key-in-the-environment-77" not in seen
     everything = "\n".join(

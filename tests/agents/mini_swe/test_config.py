@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from cooperbench.agents import llm
-from cooperbench.agents.mini_swe.adapter import MiniSweAgent, MiniSweAgentV2
+from cooperbench.agents.mini_swe import MiniSweAgent, MiniSweAgentV2
 from cooperbench.errors import UserError
 from tests.agents.mini_swe.helpers import TOOLS, run_solo
 from tests.runner.helpers import run_tiny
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ({"agent": {"step_limt": 3}}, r"unknown key agent\.step_limt; there are: step_limit"),
-        ({"agents": {}}, "unknown section 'agents'; there are: agent, environment, model"),
+        ({"agent": {"step_limt": 3}}, r"agent\.step_limt: Extra inputs are not permitted"),
+        ({"agents": {}}, "agents: Extra inputs are not permitted"),
         ({"agent": {"step_limit": "many"}}, "step_limit: Input should be a valid integer"),
-        ({"agent": ["x"]}, "agent is no mapping"),
+        ({"agent": ["x"]}, "agent: Input should be a valid dictionary"),
         ({"agent": {"output_path": "x.json"}}, r"agent\.output_path cannot be set"),
         ({"agent": {"system_template": "{{nobody}}"}}, r"agent\.system_template: 'nobody' is undefined"),
         ({"agent": {"instance_template": "{% if %}"}}, r"agent\.instance_template: "),
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
         ({"model": {"model_kwargs": {"stream": True}}}, "stream cannot be set"),
         ({"model": {"litellm_model_registry": "nowhere.json"}}, "no such file"),
         ({"model": {"observation_template": "{{output.nothing.x}}"}}, r"model\.observation_template"),
-        ({"model": {"action_regex": "("}}, "unknown key model.action_regex|no regular expression"),
+        ({"model": {"action_regex": "("}}, "model.action_regex: Extra inputs|no regular expression"),
         ({"model": {"model_kwargs": {"timeout": "long"}}}, "timeout is no number of seconds"),
-        ({"environment": {"env": {"A B": "x"}}}, "'A B' is no name of a variable"),
-        ({"environment": {"image": "x"}}, r"unknown key environment\.image; there are: cwd, env, timeout"),
+        ({"environment": {"env": {"A B": "x"}}}, r"environment\.env\.A B\."),
+        ({"environment": {"image": "x"}}, r"environment\.image: Extra inputs are not permitted"),
         (["agent"], "no mapping of agent, environment and model"),
     ],
 )

@@ -15,7 +15,6 @@ from tests.agents.frameworks import (
     TONGUES,
     provide,
     settings,
-    tell,
     using_them,
     write_config,
 )
@@ -70,7 +69,7 @@ def builder(number: int) -> list[Reply]:
         edit(command="str_replace", path=APP, old_str="line", new_str="other"),
         edit(command="str_replace", path=APP, old_str=place, new_str=f"{place}feature {number}\n"),
         edit(command="create", path=f"/workspace/repo/new{number}.txt", file_text="grüße\n"),
-        tell(colleague, f"I am at {place.strip()}"),
+        TONGUES["openhands"].tell(colleague, f"I am at {place.strip()}"),
         # Until the colleague's message is there, however much slower it is.
         Answer("", (ToolCall("terminal", {"command": ARRIVED, "timeout": 120}),)),
         call("sleep 60", tool="terminal"),
@@ -101,9 +100,7 @@ def test_two_agents_build_and_talk(tmp_path: Path, server: ModelServer) -> None:
 
     steps = left.trajectory()["steps"]
     assert [step["action"] for step in steps].count("reply") == 11
-    assert {"tell", "run", "write_file", "send_message", "receive_message"} <= {
-        step["action"] for step in steps
-    }
+    assert {"tell", "run", "write_file", "receive_message"} <= {step["action"] for step in steps}
     assert (left.folder / "agent1" / "openhands").is_dir(), "the SDK's own record"
     for path in left.folder.rglob("*"):
         if path.is_file():
@@ -193,7 +190,7 @@ def test_words_without_an_action_end_the_conversation(tmp_path: Path, server: Mo
     [
         ({"llm": {"temprature": 0}}, "llm has no setting 'temprature'"),
         ({"tools": ["browser"]}, "tools is a list of terminal, file_editor, task_tracker"),
-        ({"large": {}}, "has no section 'large'; there are: llm, agent"),
+        ({"large": {}}, "a mapping with agent, conversation, llm, terminal, tools, and nothing else"),
     ],
 )
 def test_settings_that_are_none_stop_the_run(

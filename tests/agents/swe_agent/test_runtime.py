@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cooperbench.agents.frameworks import SweAgent
+from cooperbench.agents.worker import SweAgent
 from tests.agents.worker.programs import program
 from tests.runner.helpers import run_tiny
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 pytest.importorskip("swerex")
 INSIDE = SweAgent.script.parent
-COMMON = """
+BODY = """
 import asyncio, pathlib
 from swerex.exceptions import CommandTimeoutError, NonZeroExitCodeError
 from swerex.runtime import abstract as rex
-from swe_runtime import AgentOver, ColleagueHook, SandboxDeployment
+from swe_worker import AgentOver, ColleagueHook, SandboxDeployment
 
 deployment = SandboxDeployment(harness)
 runtime = deployment.runtime
@@ -28,8 +28,7 @@ def now(call):
     return asyncio.run(call)
 
 bash = lambda command: now(runtime.run_in_session(rex.BashAction(command=command, check="silent")))
-"""
-BODY = """
+
 def refused(kind, call):
     try:
         now(call)
@@ -78,6 +77,11 @@ class Step:
 hook, agent = ColleagueHook(harness, runtime), Agent()
 hook.on_init(agent=agent)
 hook.on_setup_done()
+hook.on_tools_installation_started()
+seen = bash("echo $PIP_RETRIES; false")
+assert (seen.output, seen.exit_code) == ("0\\n", 1), seen
+hook.on_setup_attempt()
+assert bash("echo $PIP_RETRIES").output == "\\n"
 hook.on_query_message_added(role="system", content="Be good.", message_type="system_prompt", agent="main")
 send, wait = harness.start["colleagues"][0], harness.wait_for_message
 harness.send_message(send, "from " + harness.start["agent_id"])
@@ -95,57 +99,10 @@ harness.done()
 
 @pytest.mark.xdist_group("frameworks")
 def test_swe_agent_finds_what_it_needs(tmp_path: Path) -> None:
-    left = run_tiny(tmp_path, program(tmp_path, COMMON + BODY, more_paths=(INSIDE,)), auto_eval=False)
+    left = run_tiny(tmp_path, program(tmp_path, BODY, more_paths=(INSIDE,)), auto_eval=False)
     agent = left.result["agents"]["agent1"]
     assert (agent["status"], agent["steps"]) == ("submitted", 2), "the message, and the one action"
     runs = [step for step in left.trajectory()["steps"] if step["action"] == "run"]
     assert [(step["thought"], step["shown"], step["observation"]) for step in runs] == [
         ("hm", "echo step", "step\n")
     ]
-
-
-PIP_BODY = """
-now(runtime.create_session(rex.CreateBashSessionRequest()))
-harness.write_file("/root/bin/pip", b"#!/bin/sh\\necho really $PIP_RETRIES $*", step=False, executable=True)
-bash("export PATH=/root/bin:$PATH")
-hook = ColleagueHook(harness, runtime)
-hook.on_tools_installation_started()
-for command in (
-    "pip install 'absent-7391==1.0' || echo failed",
-    "pip install bash",
-    "PIP_FIND_LINKS=/wheels pip install absent-7391",
-    "pip install --no-deps absent-7391",
-    "pip list",
-):
-    print(command, "->", bash(command).output.strip())
-assert bash("false").exit_code == 1
-hook.on_setup_attempt()
-print("later ->", bash("type -t pip; pip install absent-7391").output.split())
-harness.done()
-"""
-
-
-@pytest.mark.xdist_group("frameworks")
-@pytest.mark.parametrize("network", ["none", "public"])
-def test_pip_is_not_tried_where_a_bundle_cannot_be_helped(tmp_path: Path, network: str) -> None:
-    agent = program(tmp_path, COMMON + PIP_BODY, more_paths=(INSIDE,))
-    left = run_tiny(tmp_path, agent, setting="solo", auto_eval=False, network=network)
-    assert left.result["status"] == "completed", left.result["error"]
-    lines = (left.folder / "solo" / "worker.log").read_text().splitlines()
-    said = dict(line.split(" -> ") for line in lines if " -> " in line)
-    absent = said.pop("pip install 'absent-7391==1.0' || echo failed")
-    if network == "none":
-        assert (
-            absent
-            == "pip: not tried, since there is no network in this sandbox: pip install absent-7391==1.0"
-        )
-        assert "failed" in lines
-    else:
-        assert absent == "really 0 install absent-7391==1.0"
-    assert said == {
-        "pip install bash": "really 0 install bash",
-        "PIP_FIND_LINKS=/wheels pip install absent-7391": "really 0 install absent-7391",
-        "pip install --no-deps absent-7391": "really 0 install --no-deps absent-7391",
-        "pip list": "really 0 list",
-        "later": "['file', 'really', 'install', 'absent-7391']",
-    }

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import cooperbench.retry
-from cooperbench.agents.worker import client
-from cooperbench.agents.worker.agent import WorkerAgent
+from cooperbench.agents.worker import WorkerAgent, client
 from cooperbench.errors import UserError
 from tests.agents.worker.programs import program
 from tests.runner.helpers import run_tiny
@@ -277,8 +276,8 @@ def test_a_killed_harness_takes_its_workers_along(tmp_path: Path) -> None:
     )
     try:
         _until(lambda: Path(f"{agent}.started").exists())
-        assert _running("sleep", "4567")
-        assert _running("sleep", "4568")
+        # While it is being replaced by exec, a process has no command line.
+        _until(lambda: _running("sleep", "4567") and _running("sleep", "4568"))
     finally:
         harness.send_signal(signal.SIGKILL)
         harness.wait()

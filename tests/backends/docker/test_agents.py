@@ -11,7 +11,7 @@ import pytest
 
 from cooperbench import run
 from cooperbench.agents.environments import DATA_VARIABLE
-from tests.agents.frameworks import DATA, FIRST_TIME_SECONDS, TONGUES, provide, settings, tell
+from tests.agents.frameworks import DATA, FIRST_TIME_SECONDS, TONGUES, provide, settings
 from tests.agents.frameworks import write_config as write_settings
 from tests.agents.mini_swe.conftest import OTHERS_WARNINGS
 from tests.agents.mini_swe.helpers import SUBMIT, TOOLS, act, patching, write_config
@@ -51,7 +51,7 @@ def framework_script(
         tongue.run("pwd; export WORD=kept; cut -d: -f1 /proc/net/dev"),
         tongue.run("echo $WORD in $PWD; touch seen"),
         tongue.edit(command="str_replace", path="/workspace/repo/app.txt", **new),
-        tell(other, f"It's line ${feature}"),
+        tongue.tell(other, f"It's line ${feature}"),
         replace(tongue.run("rm seen; sleep 1"), hold=heard),
         *tongue.last_words,
     ]

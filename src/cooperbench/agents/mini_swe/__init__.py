@@ -1,5 +1,75 @@
-"""The PyPI package mini-swe-agent in our sandboxes: its own loop, models, prompts and config files.
+"""The agents `mini_swe_agent` (commands as text) and `mini_swe_agent_v2` (commands as tool calls).
 
-`adapter` has the two agents, `config` makes one configuration of the framework's defaults and the user's file, and
-`loop` puts our sandbox, colleagues, limits and accounts under the framework's classes.
+They are the PyPI package mini-swe-agent in our sandboxes: its own loop, models, prompts and config files. `config` puts
+the user's file over the framework's defaults, `loop` our sandbox, colleagues, limits and accounts under the framework's
+classes. Both import the package, so they are imported after `load_package()`.
 """
+
+from __future__ import annotations
+
+import logging
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, ClassVar
+
+from cooperbench.agents import llm
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from cooperbench.agents.mini_swe.config import Config
+    from cooperbench.agents.session import Session
+    from cooperbench.models import Pair, Setting
+
+
+class MiniSweAgent:
+    tool_calls: ClassVar[bool] = False
+    warm_up = staticmethod(llm.warm_up)
+
+    @staticmethod
+    def version() -> str | None:
+        try:
+            return f"{version('mini-swe-agent')} (litellm {version('litellm')})"
+        except PackageNotFoundError:
+            return None
+
+    def check(self, config_path: Path | None, pairs: Sequence[Pair], setting: Setting) -> None:  # noqa: ARG002
+        self._config(config_path)
+
+    def check_model(self, model: str, config_path: Path | None) -> None:
+        llm.check_model(model, self._config(config_path).model.model_kwargs)
+
+    def run(self, session: Session) -> None:
+        config = self._config(session.config_path)
+        from cooperbench.agents.mini_swe.loop import Loop
+
+        agent = Loop(session, config, tool_calls=self.tool_calls)
+        agent.end(agent.run(session.prompt))
+
+    def _config(self, path: Path | None) -> Config:
+        load_package()
+        from cooperbench.agents.mini_swe.config import load_config
+
+        return load_config(path, tool_calls=self.tool_calls)
+
+
+class MiniSweAgentV2(MiniSweAgent):
+    tool_calls = True
+
+
+@cache
+def load_package() -> None:
+    """Import mini-swe-agent without its banner, its folder in the user's home and its own limits.
+
+    A UserError that names the extra where it is missing.
+    """
+    llm.load_litellm()
+    with TemporaryDirectory(prefix="cooperbench-") as nowhere:
+        settings = {"MSWEA_SILENT_STARTUP": "1", "MSWEA_GLOBAL_CONFIG_DIR": nowhere}
+        models = llm.import_extra("minisweagent.models", "mini-swe-agent", settings)
+    # Limits over all agents of a process, from MSWEA_GLOBAL_*: ours are --cost-limit and --max-cost.
+    models.GLOBAL_MODEL_STATS.cost_limit = 0.0
+    models.GLOBAL_MODEL_STATS.call_limit = 0
+    logging.getLogger("minisweagent").setLevel(logging.CRITICAL)

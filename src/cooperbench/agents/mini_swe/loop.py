@@ -16,20 +16,16 @@ from minisweagent.models.litellm_model import LitellmModel
 from minisweagent.models.litellm_textbased_model import LitellmTextbasedModel
 
 from cooperbench.agents.base import REPO_DIR
-from cooperbench.agents.llm import (
-    DEFAULT_CALL_SECONDS,
-    NO_OTHER_RETRIES,
-    Caller,
-    load_litellm,
-    usage_of,
-)
+from cooperbench.agents.llm import DEFAULT_CALL_SECONDS, NO_OTHER_RETRIES, Caller, usage_of
 from cooperbench.agents.mini_swe.config import UNAME
-from cooperbench.agents.worker.client import message_text
+from cooperbench.agents.worker.client import litellm_extras, message_text
 from cooperbench.errors import AgentFailure
 from cooperbench.text import plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from minisweagent.models.litellm_model import LitellmModelConfig
 
     from cooperbench.agents.mini_swe.config import Config, SandboxConfig
     from cooperbench.agents.session import Session
@@ -44,7 +40,9 @@ class SandboxEnvironment:
     def __init__(self, session: Session, config: SandboxConfig) -> None:
         self.config = config
         self._session = session
-        lines = session.execute_quietly("uname -s; uname -r; uname -v; uname -m").stdout_read().splitlines()
+        lines = (
+            session.execute("uname -s; uname -r; uname -v; uname -m", step=False).stdout_read().splitlines()
+        )
         self._uname = dict(zip(UNAME, [*lines, "", "", "", ""], strict=False))
         exports = " ".join(f"{name}={shlex.quote(value)}" for name, value in config.env.items())
         # On the command's own first line, so that the lines in bash's error messages stay the agent's.
@@ -76,62 +74,45 @@ class SandboxEnvironment:
         return self.config.model_dump() | self._uname | kwargs
 
     def serialize(self) -> Message:
-        kind = f"{type(self).__module__}.{type(self).__name__}"
-        return {"info": {"config": {"environment": self.config.model_dump(), "environment_type": kind}}}
+        return {}
 
 
-class ModelCalls:
-    """What both models do in our way: call, account, record."""
+class ToolCallModel(LitellmModel):
+    """The framework's model with actions as calls of the tool `bash`; each call is accounted for and on record."""
 
-    def __init__(self, session: Session, config: Config) -> None:
+    def __init__(self, session: Session, config: LitellmModelConfig) -> None:
         assert session.model is not None
+        settings = config.model_dump(exclude_unset=True) | {"model_name": session.model}
+        if any(part in session.model.lower() for part in ("anthropic", "claude")):
+            # Anthropic's models cache what is marked; the framework's own programs mark it, too.
+            settings.setdefault("set_cache_control", "default_end")
+        super().__init__(**settings)
+        # The framework tries nothing again: neither Ctrl-C nor a time limit would end that.
+        self.abort_exceptions = [Exception]
         self._session = session
-        self._litellm = load_litellm()
-        self._model = session.model
         self._caller = Caller(session.model, session.check_running, session.note, again=session.check_limits)
-        self.last_cost = 0.0
-        self._said_unpriced = False
-        asked_for = config.model.get("model_kwargs", {}).get("timeout") or DEFAULT_CALL_SECONDS
-        self._more = NO_OTHER_RETRIES | {"timeout": float(asked_for)}
+        self._cost = 0.0
+        asked_for = self.config.model_kwargs.get("timeout") or DEFAULT_CALL_SECONDS
+        self._arguments = NO_OTHER_RETRIES | {"timeout": float(asked_for)}
 
-    def ask(self, call: Callable[..., Any], kwargs: Message) -> Any:
-        """The provider's answer, accounted for and on record."""
+    def _query(self, messages: list[dict[str, str]], **kwargs: Any) -> Any:
+        ask: Callable[..., Any] = super()._query
 
         def attempt() -> Any:
-            response = call(**(kwargs | self._more))
+            response = ask(messages, **(kwargs | self._arguments))
             if not response.choices:
                 raise ValueError("the answer has no choices in it")
             return response
 
         started = time.monotonic()
         response = self._caller.ask(attempt)
-        usage = usage_of(response, self._model, time.monotonic() - started, self._litellm)
-        self.last_cost = usage.cost
-        if usage.unpriced_calls and not self._said_unpriced:
-            self._said_unpriced = True
-            self._session.note(
-                f"model {self._model!r} has no price in LiteLLM's list: its cost is not counted"
-            )
-        choice = response.choices[0]
-        self._session.reply(choice.message.content or "", usage, **_besides(choice))
+        usage = usage_of(response, self.config.model_name, time.monotonic() - started)
+        self._cost = usage.cost
+        self._session.reply(response.choices[0].message.content or "", usage, **litellm_extras(response))
         return response
 
-
-class ToolCallModel(LitellmModel):
-    """Actions as calls of the tool `bash`."""
-
-    def __init__(self, calls: ModelCalls, **config: Any) -> None:
-        super().__init__(**config)
-        # The framework tries nothing again: neither Ctrl-C nor a time limit would end that.
-        self.abort_exceptions = [Exception]
-        self._calls = calls
-
-    def _query(self, messages: list[dict[str, str]], **kwargs: Any) -> Any:
-        ask = super()._query
-        return self._calls.ask(lambda **more: ask(messages, **more), kwargs)
-
     def _calculate_cost(self, response: Any) -> dict[str, float]:  # noqa: ARG002  # known since it came
-        return {"cost": self._calls.last_cost}
+        return {"cost": self._cost}
 
     def get_template_vars(self, **kwargs: Any) -> Message:
         """Without the settings of the model: a key may be among them."""
@@ -145,14 +126,21 @@ class TextModel(ToolCallModel, LitellmTextbasedModel):
 class Loop(DefaultAgent):
     """The framework's loop; what colleagues write comes in between two steps."""
 
-    def __init__(self, session: Session, model: Any, env: SandboxEnvironment, **config: Any) -> None:
-        super().__init__(model, env, **config)
+    def __init__(self, session: Session, config: Config, *, tool_calls: bool) -> None:
+        settings = config.agent.model_dump()
+        # The session's clock counts: an outage of the provider is not the agent's time.
+        seconds = settings.pop("wall_time_limit_seconds")
+        if session.limits.cost is not None and not config.sets_cost_limit:
+            # The framework's default must not undercut what was asked for.
+            settings["cost_limit"] = 0.0
+        model = (ToolCallModel if tool_calls else TextModel)(session, config.model)
+        super().__init__(model, SandboxEnvironment(session, config.environment), **settings)
         self._session = session
+        if seconds > 0:
+            session.limit_time(seconds, "agent config")
 
     def query(self) -> Message:
         self._session.check_limits()
-        # The framework's clock is ours: an outage of the provider is not the agent's time.
-        self._start_time = time.time() - self._session.seconds
         for message in self._session.incoming():
             text = message_text(message.sender, message.text)
             super().add_messages(self.model.format_message(role="user", content=text))
@@ -174,9 +162,6 @@ class Loop(DefaultAgent):
             case "RepeatedFormatError":
                 count = plural(self.n_consecutive_format_errors, "reply", "replies")
                 raise AgentFailure("format_error", f"{count} in a row without a valid action")
-            case "TimeExceeded":
-                seconds = self.config.wall_time_limit_seconds
-                raise AgentFailure("time_limit", f"time limit of {seconds} s (agent config) reached")
             case "LimitsExceeded" if 0 < self.config.step_limit <= self.n_calls:
                 raise AgentFailure(
                     "step_limit", f"step limit of {self.config.step_limit} (agent config) reached"
@@ -184,21 +169,6 @@ class Loop(DefaultAgent):
             case "LimitsExceeded":
                 raise AgentFailure("cost_limit", f"cost limit of ${self.config.cost_limit:g} reached")
         raise AgentFailure("gave_up", f"the framework ended with {extra.get('exit_status') or 'nothing'}")
-
-
-def _besides(choice: Any) -> Message:
-    """What a reply has beyond its words."""
-    found: Message = {"finish_reason": choice.finish_reason}
-    calls = choice.message.tool_calls or []
-    if calls:
-        found["tool_calls"] = [
-            {"id": call.id, "name": call.function.name, "arguments": call.function.arguments}
-            for call in calls
-        ]
-    reasoning = getattr(choice.message, "reasoning_content", None)
-    if reasoning:
-        found["reasoning"] = reasoning
-    return found
 
 
 def _text(message: Message) -> str:

@@ -1,7 +1,138 @@
-"""Agents that are programs of their own: a framework in its own environment, or anybody's, in any language.
+"""Agents that are programs: anybody's (`-a ./my_agent`), in any language, and the frameworks `openhands`, `swe_agent`.
 
-The program (the worker) runs on the harness's machine and talks to us in JSON lines over its stdin and stdout; the
-protocol is described in docs/workers.md. `agent` has the adapter, `protocol` our side of the protocol, `process` the
-running program, `supervisor` the parent process that ends it with everything it started. `client` (the other side, for
-workers in Python) and `model_faults` stand alone: they also run in the environments of frameworks.
+The program (the worker) runs on the harness's machine and talks to us in JSON lines over its stdin and stdout
+(docs/workers.md). Here are the adapters: what is started, and with which settings. `protocol` is our side of the
+protocol, `process` the running program, `supervisor` its parent process, which ends it with everything it started.
+`client` (the other side, for workers in Python) and `model_faults` stand alone: they also run in the environments of
+frameworks, as does what is in `openhands_sdk/inside` and `swe_agent/inside`.
 """
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from cooperbench.agents.base import read_yaml
+from cooperbench.agents.environments import Environment, get_environment, get_framework
+from cooperbench.agents.worker.process import Worker
+from cooperbench.agents.worker.protocol import DEFAULT_SILENCE_SECONDS, RequestServer, start_message
+from cooperbench.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from cooperbench.agents.session import Session
+    from cooperbench.models import Pair, Setting
+
+WORKER_LOG = "worker.log"
+_MODEL_SUFFIXES = ("_API_KEY", "_API_BASE", "_BASE_URL", "_API_VERSION", "_ORGANIZATION", "_PROJECT")
+_MODEL_PREFIXES = (
+    "AWS_", "AZURE_", "GOOGLE_", "VERTEX", "GEMINI_", "LITELLM_", "OPENAI_", "ANTHROPIC_", "HF_",
+)  # fmt: skip
+_WORKER_FOLDER = Path(__file__).parent
+_AGENTS_FOLDER = _WORKER_FOLDER.parent
+
+
+class WorkerAgent:
+    """One worker for one seat. Subclasses say what to start and what else it should know."""
+
+    silence_seconds = DEFAULT_SILENCE_SECONDS
+
+    def command(self) -> Sequence[str]:
+        """What to start; UserError where it is not there."""
+        raise NotImplementedError
+
+    def environment(self) -> Mapping[str, str]:
+        """Variables that the program needs to start; secrets do not belong here but in the first message."""
+        return {}
+
+    def check(self, config_path: Path | None, pairs: Sequence[Pair], setting: Setting) -> None:  # noqa: ARG002
+        self.command()
+        if config_path is not None:
+            read_yaml(config_path)
+
+    def run(self, session: Session) -> None:
+        config = None if session.config_path is None else read_yaml(session.config_path)
+        worker = Worker(self.command(), session.folder / WORKER_LOG, self.environment())
+        try:
+            start = start_message(session, config, _model_variables())
+            RequestServer(session, worker, self.silence_seconds).run(start)
+        finally:
+            worker.close()
+
+
+def program_agent(path: Path) -> type[WorkerAgent]:
+    """The agent behind `-a ./my_agent`: an executable file, or a folder with an executable `agent` in it."""
+
+    class ProgramAgent(WorkerAgent):
+        def command(self) -> Sequence[str]:
+            program = path / "agent" if path.is_dir() else path
+            if not program.is_file():
+                raise UserError(f"no agent {str(path)!r}: there is no file {program}")
+            if not os.access(program, os.X_OK):
+                raise UserError(f"{program} is not executable; chmod +x {program}")
+            return [str(program.resolve())]
+
+    return ProgramAgent
+
+
+def _model_variables() -> dict[str, str]:
+    """What LiteLLM and its kin look for: keys and addresses of providers."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name.upper().endswith(_MODEL_SUFFIXES) or name.upper().startswith(_MODEL_PREFIXES)
+    }
+
+
+class FrameworkAgent(WorkerAgent):
+    """A worker of ours in the environment of a framework, with the client on its path."""
+
+    framework: ClassVar[str]
+    """Its name in the table of frameworks."""
+    script: ClassVar[Path]
+
+    @classmethod
+    def version(cls) -> str:
+        return cls.installed().version
+
+    @classmethod
+    def installed(cls) -> Environment:
+        return get_environment(get_framework(cls.framework))
+
+    def command(self) -> Sequence[str]:
+        return [str(self.installed().python), str(self.script)]
+
+    def environment(self) -> Mapping[str, str]:
+        return {
+            "PYTHONPATH": str(_WORKER_FOLDER),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            # Its price list from the network would cost seconds at every start.
+            "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+        }
+
+
+class OpenHandsAgent(FrameworkAgent):
+    framework = "openhands"
+    script = _AGENTS_FOLDER / "openhands_sdk" / "inside" / "openhands_worker.py"
+
+    def environment(self) -> Mapping[str, str]:
+        quiet = {"OPENHANDS_SUPPRESS_BANNER": "1", "LOG_JSON": "0", "LOG_LEVEL": "WARNING"}
+        return {**super().environment(), **quiet}
+
+
+class SweAgent(FrameworkAgent):
+    framework = "swe_agent"
+    script = _AGENTS_FOLDER / "swe_agent" / "inside" / "swe_worker.py"
+
+    def environment(self) -> Mapping[str, str]:
+        source = self.installed().source
+        return {
+            **super().environment(),
+            "SWE_AGENT_CONFIG_DIR": str(source / "config"),
+            "SWE_AGENT_TOOLS_DIR": str(source / "tools"),
+            # It must exist, and SWE-agent is told where to write in another way.
+            "SWE_AGENT_TRAJECTORY_DIR": str(source),
+            "SWE_AGENT_LOG_STREAM_LEVEL": "WARNING",
+        }

@@ -233,6 +233,44 @@ def message_text(sender: str, text: str) -> str:
     return f"Message from {sender}:\n\n{text}"
 
 
+def litellm_usage(response: Any, model: str) -> dict[str, Any]:
+    """What a LiteLLM call used, as `reply` takes it.
+
+    A model that LiteLLM's price list does not have is unpriced, never free; one at zero is free.
+    """
+    litellm, tokens = sys.modules["litellm"], getattr(response, "usage", None)
+    prices = [litellm.model_cost.get(name, {}) for name in (model, model.partition("/")[2])]
+    unpriced = not any("input_cost_per_token" in price for price in prices)
+    try:
+        cost = float(litellm.completion_cost(response, model=model))
+    except (
+        Exception
+    ):  # whatever it stumbles over, it is the price that is not known; the answer itself is good
+        cost, unpriced = 0.0, True
+    details = getattr(tokens, "prompt_tokens_details", None)
+    # Providers say it in two ways.
+    cached = getattr(details, "cached_tokens", None) or getattr(tokens, "cache_read_input_tokens", None)
+    return {
+        "cost": cost,
+        "unpriced": unpriced and cost <= 0,
+        "prompt_tokens": getattr(tokens, "prompt_tokens", None) or 0,
+        "completion_tokens": getattr(tokens, "completion_tokens", None) or 0,
+        "cached_tokens": cached or 0,
+    }
+
+
+def litellm_extras(response: Any) -> dict[str, Any]:
+    """What an answer of LiteLLM has beyond its words, as `reply` takes it."""
+    choice = response.choices[0]
+    calls = [
+        {"id": call.id, "name": call.function.name, "arguments": call.function.arguments}
+        for call in choice.message.tool_calls or []
+    ]
+    reasoning = getattr(choice.message, "reasoning_content", None)
+    found = {"finish_reason": choice.finish_reason, "tool_calls": calls, "reasoning": reasoning}
+    return {name: value for name, value in found.items() if value}
+
+
 def connect() -> Harness:
     """Take over stdin and stdout; what anything else prints goes to stderr, which is kept for people."""
     answers = os.fdopen(os.dup(0), "rb")

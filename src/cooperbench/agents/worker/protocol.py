@@ -7,7 +7,7 @@ Requests are carried out one after the other, in the order in which they came. W
 from __future__ import annotations
 
 import base64
-import binascii
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from cooperbench.agents.base import REPO_DIR
@@ -16,10 +16,11 @@ from cooperbench.errors import AgentFailure, InfraError, UserError
 from cooperbench.models import Usage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from cooperbench.agents.session import Session
     from cooperbench.agents.worker.process import Worker
+    from cooperbench.models import Message
     from cooperbench.sandbox.contract import CommandResult
 
 PROTOCOL = 1
@@ -46,11 +47,7 @@ def start_message(session: Session, config: Any, environment: Mapping[str, str])
         "repo_dir": REPO_DIR,
         "model": session.model,
         "config": config,
-        "limits": {
-            "steps": session.limits.steps,
-            "cost": session.limits.cost,
-            "seconds": session.limits.seconds,
-        },
+        "limits": asdict(session.limits),
         "colleagues": list(session.colleagues),
         "environment": dict(environment),
         "folder": str(session.folder.resolve()),
@@ -66,18 +63,6 @@ class RequestServer:
         self._session = session
         self._worker = worker
         self._silence_seconds = silence_seconds
-        self._methods: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
-            "exec": self._exec,
-            "read_file": self._read_file,
-            "write_file": self._write_file,
-            "send_message": self._send_message,
-            "incoming": self._incoming,
-            "wait_for_message": self._wait_for_message,
-            "reply": self._reply,
-            "tell": self._tell,
-            "think": self._think,
-            "check_limits": self._check_limits,
-        }
 
     def run(self, start: Mapping[str, Any]) -> None:
         """Returns when the worker submits; every other end is raised, as an adapter does it."""
@@ -89,40 +74,30 @@ class RequestServer:
                 case "request":
                     self._serve(message)
                 case "done":
-                    self._end(message)
-                    return
+                    return self._end(message)
                 case "failed":
                     self._fail(message)
                 case other:
                     raise InfraError(f"the worker sent a message of an unknown type: {str(other)[:100]!r}")
-            self._worker.reset_silence()
 
     def _serve(self, request: Mapping[str, Any]) -> None:
-        number, name, params = request.get("id"), request.get("method"), request.get("params") or {}
+        answer: dict[str, Any] = {"id": request.get("id")}
         try:
-            method = self._methods.get(str(name))
-            if method is None:
-                raise BadRequest(f"no method {str(name)[:100]!r}; there are: {', '.join(self._methods)}")
-            if not isinstance(params, dict):
-                raise BadRequest("params is no object")
-            answer = {"id": number, "result": method(params)}
+            answer["result"] = self._result(str(request.get("method")), _object(request, "params"))
         except BadRequest as error:
-            answer = {"id": number, "error": {"kind": "bad_request", "message": str(error)}}
+            answer["error"] = {"kind": "bad_request", "message": str(error)}
         except FileNotFoundError:
-            answer = {"id": number, "error": {"kind": "not_found", "message": "no such file"}}
-        except AgentFailure as failure:
-            self._last_answer(number, "limit", failure)
-            raise
-        except InfraError as error:
-            self._last_answer(number, "sandbox", error)
+            answer["error"] = {"kind": "not_found", "message": "no such file"}
+        except (AgentFailure, InfraError) as error:
+            kind = "limit" if isinstance(error, AgentFailure) else "sandbox"
+            self._last_answer(answer | {"error": {"kind": kind, "message": str(error)}})
             raise
         self._worker.send(answer, self._session.check_running)
 
-    def _last_answer(self, number: Any, kind: str, error: Exception) -> None:
-        """It may still write down what it has."""
-        told = {"id": number, "error": {"kind": kind, "message": str(error)}}
+    def _last_answer(self, answer: Mapping[str, Any]) -> None:
+        """The agent has ended; the worker may still write down what it has."""
         try:
-            self._worker.send(told, lambda: None)
+            self._worker.send(answer, lambda: None)
         except InfraError:
             return
         self._worker.wait(GRACE_SECONDS)
@@ -142,89 +117,49 @@ class RequestServer:
             raise UserError(" ".join(text.split()))
         raise InfraError(f"the worker failed: {text}{self._worker.stderr_tail()}")
 
-    def _exec(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        command = _text(params, "command")
-        seconds = _number(params, "timeout_seconds", DEFAULT_COMMAND_SECONDS)
-        stdin = _decoded(params, "stdin_base64")
-        if params.get("step", True):
-            return _result(
-                self._session.execute(
-                    command,
-                    timeout_seconds=seconds,
-                    stdin=stdin,
+    def _result(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        session = self._session
+        match method:
+            case "exec":
+                result = session.execute(
+                    _text(params, "command"),
+                    timeout_seconds=_number(params, "timeout_seconds", DEFAULT_COMMAND_SECONDS),
+                    stdin=_decoded(params, "stdin_base64"),
                     thought=str(params.get("thought") or ""),
                     shown=str(params.get("shown") or ""),
+                    step=_is_step(params),
                 )
-            )
-        return _result(self._session.execute_quietly(command, timeout_seconds=seconds, stdin=stdin))
-
-    def _read_file(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        return {"content_base64": base64.b64encode(self._session.read_file(_text(params, "path"))).decode()}
-
-    def _write_file(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        path, data = _text(params, "path"), _decoded(params, "content_base64")
-        if params.get("step", True):
-            self._session.write_file(path, data)
-        else:
-            self._session.place_file(path, data, 0o755 if params.get("executable") else 0o644)
-        return {}
-
-    def _send_message(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        to = params.get("to")
-        return _result(self._session.send(_text(params, "text"), None if to in (None, "all") else str(to)))
-
-    def _incoming(self, params: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG002  # it takes none
-        return {
-            "messages": [
-                {
-                    "from": message.sender,
-                    "text": message.text,
-                    "sequence": message.sequence,
-                    "timestamp": message.timestamp,
-                }
-                for message in self._session.incoming()
-            ]
-        }
-
-    def _wait_for_message(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        return {"arrived": self._session.wait_for_message(_number(params, "timeout_seconds", 60.0))}
-
-    def _reply(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        usage = params.get("usage") or {}
-        if not isinstance(usage, dict):
-            raise BadRequest("usage is no object")
-        more = params.get("more") or {}
-        if not isinstance(more, dict):
-            raise BadRequest("more is no object")
-        self._session.reply(
-            _text(params, "text"),
-            Usage(
-                cost=_number(usage, "cost", 0.0),
-                prompt_tokens=int(_number(usage, "prompt_tokens", 0)),
-                completion_tokens=int(_number(usage, "completion_tokens", 0)),
-                cached_tokens=int(_number(usage, "cached_tokens", 0)),
-                calls=1,
-                model_seconds=_number(usage, "model_seconds", 0.0),
-                unpriced_calls=1 if usage.get("unpriced") else 0,
-            ),
-            **{str(key): value for key, value in more.items()},
-        )
-        return {}
-
-    def _tell(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        self._session.tell(_text(params, "text"), str(params.get("kind") or "note"))
-        return {}
-
-    def _think(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        self._session.think(_text(params, "text"))
-        return {}
-
-    def _check_limits(self, params: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG002  # it takes none
-        self._session.check_limits()
+                return _result_of(result)
+            case "read_file":
+                content = session.read_file(_text(params, "path"))
+                return {"content_base64": base64.b64encode(content).decode()}
+            case "write_file":
+                data, mode = _decoded(params, "content_base64"), 0o755 if params.get("executable") else 0o644
+                session.write_file(_text(params, "path"), data, mode, step=_is_step(params))
+            case "send_message":
+                to = params.get("to")
+                return _result_of(
+                    session.send(_text(params, "text"), None if to in (None, "all") else str(to))
+                )
+            case "incoming":
+                return {"messages": [_message(message) for message in session.incoming()]}
+            case "wait_for_message":
+                return {"arrived": session.wait_for_message(_number(params, "timeout_seconds", 60.0))}
+            case "reply":
+                usage, more = _usage(_object(params, "usage")), _object(params, "more")
+                session.reply(_text(params, "text"), usage, **more)
+            case "tell":
+                session.tell(_text(params, "text"), str(params.get("kind") or "note"))
+            case "think":
+                session.think(_text(params, "text"))
+            case "check_limits":
+                session.check_limits()
+            case _:
+                raise BadRequest(f"no method {method[:100]!r}")
         return {}
 
 
-def _result(result: CommandResult) -> dict[str, Any]:
+def _result_of(result: CommandResult) -> dict[str, Any]:
     return {
         "returncode": result.returncode,
         "stdout": result.stdout_read(),
@@ -232,6 +167,38 @@ def _result(result: CommandResult) -> dict[str, Any]:
         "timed_out": result.timed_out,
         "truncated": bool(result.stdout_cut or result.stderr_cut),
     }
+
+
+def _message(message: Message) -> dict[str, Any]:
+    return {
+        "from": message.sender,
+        "text": message.text,
+        "sequence": message.sequence,
+        "timestamp": message.timestamp,
+    }
+
+
+def _is_step(params: Mapping[str, Any]) -> bool:
+    return bool(params.get("step", True))
+
+
+def _usage(usage: Mapping[str, Any]) -> Usage:
+    return Usage(
+        cost=_number(usage, "cost"),
+        prompt_tokens=int(_number(usage, "prompt_tokens")),
+        completion_tokens=int(_number(usage, "completion_tokens")),
+        cached_tokens=int(_number(usage, "cached_tokens")),
+        calls=1,
+        model_seconds=_number(usage, "model_seconds"),
+        unpriced_calls=1 if usage.get("unpriced") else 0,
+    )
+
+
+def _object(params: Mapping[str, Any], name: str) -> dict[str, Any]:
+    value = params.get(name) or {}
+    if not isinstance(value, dict):
+        raise BadRequest(f"{name} is no object")
+    return value
 
 
 def _text(params: Mapping[str, Any], name: str) -> str:
@@ -243,10 +210,10 @@ def _text(params: Mapping[str, Any], name: str) -> str:
     return value
 
 
-def _number(params: Mapping[str, Any], name: str, default: float) -> float:
-    value = params.get(name, default)
+def _number(params: Mapping[str, Any], name: str, default: float = 0.0) -> float:
+    value = params.get(name)
     value = default if value is None else value
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+    if not isinstance(value, int | float) or not 0 <= value < float("inf"):
         raise BadRequest(f"{name} is no number of 0 or more")
     return float(value)
 
@@ -254,5 +221,5 @@ def _number(params: Mapping[str, Any], name: str, default: float) -> float:
 def _decoded(params: Mapping[str, Any], name: str) -> bytes:
     try:
         return base64.b64decode(params.get(name) or "", validate=True)
-    except (binascii.Error, ValueError, TypeError):
+    except (ValueError, TypeError):
         raise BadRequest(f"{name} is no base64") from None

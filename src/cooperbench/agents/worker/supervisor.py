@@ -22,8 +22,7 @@ _COULD_NOT_START = 127
 
 
 def main(control: int, argv: list[str]) -> int:
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     wakeup_read, wakeup_write = os.pipe()
     os.set_blocking(wakeup_write, False)
     signal.set_wakeup_fd(wakeup_write, warn_on_full_buffer=False)
@@ -44,8 +43,8 @@ def main(control: int, argv: list[str]) -> int:
             break
         os.read(wakeup_read, 4096)
         status = ended(os.WNOHANG).get(worker.pid)
-    while found := descendants(os.getpid()):
-        # What is born meanwhile falls to us when its parent goes, and is found in the next round.
+    while found := children_of(os.getpid()):
+        # Their own children fall to us when they go, and are found in the next round.
         for pid in found:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
@@ -66,27 +65,14 @@ def ended(options: int) -> dict[int, int]:
     return statuses
 
 
-def descendants(ancestor: int) -> list[int]:
-    """Nearest first."""
-    by_parent: dict[int, list[int]] = {}
-    for pid, parent in _processes():
-        by_parent.setdefault(parent, []).append(pid)
-    found, waiting = [], [ancestor]
-    while waiting:
-        nearest = by_parent.get(waiting.pop(0), [])
-        found += nearest
-        waiting += nearest
-    return found
-
-
-def _processes() -> list[tuple[int, int]]:
-    pairs = []
+def children_of(parent: int) -> list[int]:
+    found = []
     for name in os.listdir("/proc"):  # noqa: PTH208  # no pathlib: this script has to start fast
         if name.isdigit():
             with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123
-                fields = file.read().rpartition(b")")[2].split()
-                pairs.append((int(name), int(fields[1])))
-    return pairs
+                if int(file.read().rpartition(b")")[2].split()[1]) == parent:
+                    found.append(int(name))
+    return found
 
 
 if __name__ == "__main__":

@@ -188,7 +188,7 @@ def _judge(model: str, pair: PairData, stop: threading.Event) -> dict[str, Any] 
         except InfraError as error:
             return error
         answers += 1
-        usage += usage_of(response, model, time.monotonic() - started, litellm)
+        usage += usage_of(response, model, time.monotonic() - started)
         answer = response.choices[0].message.content or ""
         checked, problems = check_answer(answer, case.sources)
         label = checked or label

@@ -1,4 +1,4 @@
-"""The SDK's terminal and file editor, acting in our sandbox, and a tool for messages. Runs in OpenHands' environment.
+"""The SDK's terminal and file editor, acting in our sandbox. Runs in OpenHands' environment.
 
 The file editor is the SDK's own, with all its rules: it works on a copy of the one file (or folder) in question, which
 is taken from the sandbox before and put back after.
@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from client import Shell
 from openhands.sdk import TextContent
-from openhands.sdk.tool import Action, Observation, Tool, ToolDefinition, ToolExecutor, register_tool
+from openhands.sdk.tool import Tool, ToolDefinition, ToolExecutor, register_tool
 from openhands.tools.file_editor import FileEditorAction, FileEditorObservation, FileEditorTool
 from openhands.tools.file_editor.impl import FileEditorExecutor
 from openhands.tools.task_tracker import TaskTrackerTool
 from openhands.tools.terminal import TerminalAction, TerminalObservation, TerminalTool
 from openhands.tools.terminal.metadata import CmdOutputMetadata
-from pydantic import Field
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,6 +32,10 @@ _TERMINAL_NOTE = """
 * Commands run in {repo_dir}. A command has {seconds:g} seconds, or its `timeout`; then it is ended with all it started.
 * Commands get no input: `is_input` is of no use here.
 """
+_LOOK = (
+    "if [ -d {path} ]; then echo folder; find -L {path} -maxdepth 2 -printf '%y %p\\n' 2>/dev/null; "
+    "elif [ -e {path} ]; then echo file; stat -L -c %a {path}; else echo nothing; fi"
+)
 
 
 class SandboxTerminal(ToolExecutor):
@@ -41,46 +44,40 @@ class SandboxTerminal(ToolExecutor):
         self._seconds = seconds
 
     def __call__(self, action: TerminalAction, conversation: Any = None) -> TerminalObservation:  # noqa: ARG002
-        if action.is_input:
-            return self._say(
-                action, "No command is running: here each one runs to its end, or its time limit.", 1
-            )
+        text, code, timed_out = (
+            "No command is running: here each one runs to its end, or its time limit.",
+            0,
+            False,
+        )
         if action.reset:
             self._shell.reset()
-            if not action.command.strip():
-                return self._say(action, "The terminal has been reset.", 0)
-        if not action.command.strip():
-            return self._say(action, "There is no further output: here each command runs to its end.", 0)
-        seconds = action.timeout or self._seconds
-        result = self._shell.run(action.command, timeout_seconds=seconds)
-        note = (
-            f"\n[The command was ended: it took longer than {seconds:g} seconds.]" if result.timed_out else ""
-        )
-        return self._say(action, result.output + note, result.returncode, timeout=result.timed_out)
-
-    def _say(
-        self, action: TerminalAction, text: str, code: int, *, timeout: bool = False
-    ) -> TerminalObservation:
+            text = "The terminal has been reset."
+        if action.command.strip() and not action.is_input:
+            seconds = action.timeout or self._seconds
+            result = self._shell.run(action.command, timeout_seconds=seconds)
+            text, code, timed_out = result.output, result.returncode, result.timed_out
+            if timed_out:
+                text += f"\n[The command was ended: it took longer than {seconds:g} seconds.]"
         return TerminalObservation.from_text(
             text,
             command=action.command,
             exit_code=code,
-            timeout=timeout,
+            timeout=timed_out,
             metadata=CmdOutputMetadata(exit_code=code),
         )
 
 
 class SandboxEditor(ToolExecutor):
-    def __init__(self, harness: Harness, mirror: Path) -> None:
+    def __init__(self, harness: Harness, copies: Path) -> None:
         self._harness = harness
-        self._mirror = mirror
-        self._editor = FileEditorExecutor(workspace_root=f"{mirror}{harness.start['repo_dir']}")
+        self._copies = copies
+        self._editor = FileEditorExecutor(workspace_root=f"{copies}{harness.start['repo_dir']}")
 
     def __call__(self, action: FileEditorAction, conversation: Any = None) -> FileEditorObservation:
         if not action.path.startswith("/"):
-            return self._ours(self._editor(action, conversation))
+            return self._in_sandbox(self._editor(action, conversation))
         path = posixpath.normpath(action.path)
-        copy = Path(f"{self._mirror}{path}")
+        copy = self._copy_of(path)
         mode = self._fetch(path, copy, is_step=action.command == "view")
         observation = self._editor(action.model_copy(update={"path": str(copy)}), conversation)
         if action.command != "view" and not observation.is_error:
@@ -89,52 +86,33 @@ class SandboxEditor(ToolExecutor):
                 self._harness.exec(f"chmod {mode} {shlex.quote(path)}", step=False)
         elif action.command != "view":
             self._harness.tell(observation.text, "tool_error")
-        return self._ours(observation)
+        return self._in_sandbox(observation)
+
+    def _copy_of(self, path: str) -> Path:
+        return Path(f"{self._copies}{path}")
 
     def _fetch(self, path: str, copy: Path, *, is_step: bool) -> str:
         """Make the copy what the sandbox has; the file's mode, empty where there is none."""
-        self._remove(copy)
-        quoted = shlex.quote(path)
-        found = self._harness.exec(
-            f"if [ -d {quoted} ]; then echo folder; find -L {quoted} -maxdepth 2 -printf '%y %p\\n' 2>/dev/null; "
-            f"elif [ -e {quoted} ]; then echo file; stat -L -c %a {quoted}; else echo nothing; fi",
-            step=is_step,
-            shown=f"view {path}",
-        )
-        kind, _, rest = found.stdout.partition("\n")
-        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(self._copies, ignore_errors=True)
+        copy.parent.mkdir(parents=True)
+        look = _LOOK.format(path=shlex.quote(path))
+        found = self._harness.exec(look, step=is_step, shown=f"view {path}")
+        kind, *lines = found.stdout.splitlines()
         if kind == "file":
             copy.write_bytes(self._harness.read_file(path))
-            return rest.strip()
-        if kind == "folder":
-            copy.mkdir()
-            for line in rest.splitlines():
-                self._place(line[:1], line[2:])
+            return lines[0]
+        for line in lines:
+            # Entries of a folder are only listed: their names are enough. Folders come before what is in them.
+            entry = self._copy_of(posixpath.normpath(line[2:]))
+            if line.startswith("d "):
+                entry.mkdir(exist_ok=True)
+            elif entry.parent.is_dir():
+                entry.touch()
         return ""
 
-    def _place(self, kind: str, path: str) -> None:
-        """An entry of a folder that is only listed: its name is enough."""
-        entry = Path(f"{self._mirror}{posixpath.normpath(path)}")
-        if kind == "d":
-            entry.mkdir(parents=True, exist_ok=True)
-        elif entry.parent.is_dir() and not entry.exists():
-            entry.touch()
-
-    def _remove(self, copy: Path) -> None:
-        # What was in the way of a folder before may be a file of an earlier listing.
-        for parent in (
-            *reversed(copy.relative_to(self._mirror).parents[:-1]),
-            copy.relative_to(self._mirror),
-        ):
-            entry = self._mirror / parent
-            if entry.is_symlink() or entry.is_file():
-                entry.unlink()
-        if copy.is_dir() and copy != self._mirror:
-            shutil.rmtree(copy)
-
-    def _ours(self, observation: FileEditorObservation) -> FileEditorObservation:
+    def _in_sandbox(self, observation: FileEditorObservation) -> FileEditorObservation:
         """With the sandbox's paths in it."""
-        hidden = str(self._mirror)
+        hidden = str(self._copies)
         content = [
             TextContent(text=part.text.replace(hidden, "")) if isinstance(part, TextContent) else part
             for part in observation.content
@@ -143,41 +121,20 @@ class SandboxEditor(ToolExecutor):
         return observation.model_copy(update={"content": content, "path": path})
 
 
-class SendMessageAction(Action):
-    to: str = Field(description="The id of a colleague, or `all`.")
-    message: str = Field(description="What to tell.")
-
-
-class SendMessageObservation(Observation):
-    pass
-
-
-class SendMessage(ToolExecutor):
-    def __init__(self, harness: Harness) -> None:
-        self._harness = harness
-
-    def __call__(self, action: SendMessageAction, conversation: Any = None) -> SendMessageObservation:  # noqa: ARG002
-        result = self._harness.send_message(action.to, action.message)
-        return SendMessageObservation.from_text(result.output, is_error=result.returncode != 0)
-
-
 class ToolContext:
     """What the tools below need. The SDK makes them from their classes, and one process serves one agent."""
 
     harness: ClassVar[Harness]
     terminal_seconds: ClassVar[float]
-    mirror: ClassVar[Path]
+    copies: ClassVar[Path]
 
 
 class SandboxTerminalTool(TerminalTool):
     @classmethod
     def create(cls, conv_state: Any) -> Sequence[ToolDefinition]:
-        (tool,) = TerminalTool.create(
-            conv_state, executor=SandboxTerminal(ToolContext.harness, ToolContext.terminal_seconds)
-        )
-        note = _TERMINAL_NOTE.format(
-            repo_dir=ToolContext.harness.start["repo_dir"], seconds=ToolContext.terminal_seconds
-        )
+        harness, seconds = ToolContext.harness, ToolContext.terminal_seconds
+        (tool,) = TerminalTool.create(conv_state, executor=SandboxTerminal(harness, seconds))
+        note = _TERMINAL_NOTE.format(repo_dir=harness.start["repo_dir"], seconds=seconds)
         return [tool.model_copy(update={"description": tool.description + note})]
 
 
@@ -186,27 +143,12 @@ class SandboxFileEditorTool(FileEditorTool):
     def create(cls, conv_state: Any) -> Sequence[ToolDefinition]:
         (tool,) = FileEditorTool.create(conv_state)
         place, shown = str(conv_state.workspace.working_dir), str(ToolContext.harness.start["repo_dir"])
+        editor = SandboxEditor(ToolContext.harness, ToolContext.copies)
         told = {"description": tool.description.replace(place, shown)}
-        return [
-            tool.set_executor(SandboxEditor(ToolContext.harness, ToolContext.mirror)).model_copy(update=told)
-        ]
+        return [tool.set_executor(editor).model_copy(update=told)]
 
 
-class SendMessageTool(ToolDefinition[SendMessageAction, SendMessageObservation]):
-    @classmethod
-    def create(cls, conv_state: Any) -> Sequence[ToolDefinition]:  # noqa: ARG003  # the SDK's signature
-        colleagues = ", ".join(ToolContext.harness.start["colleagues"])
-        return [
-            cls(
-                action_type=SendMessageAction,
-                observation_type=SendMessageObservation,
-                description=f"Tell a colleague ({colleagues}) something, as `send_message` in the terminal does.",
-                executor=SendMessage(ToolContext.harness),
-            )
-        ]
-
-
-_TOOLS = {
+TOOLS = {
     "terminal": SandboxTerminalTool,
     "file_editor": SandboxFileEditorTool,
     "task_tracker": TaskTrackerTool,
@@ -214,13 +156,11 @@ _TOOLS = {
 
 
 def sandbox_tools(
-    harness: Harness, names: Sequence[str], terminal_seconds: float, mirror: Path
+    harness: Harness, names: Sequence[str], terminal_seconds: float, copies: Path
 ) -> list[Tool]:
     """The tools of an agent, made known to the SDK."""
-    ToolContext.harness, ToolContext.terminal_seconds, ToolContext.mirror = harness, terminal_seconds, mirror
-    tools = [_TOOLS[name] for name in names]
-    if harness.start["colleagues"]:
-        tools.append(SendMessageTool)
+    ToolContext.harness, ToolContext.terminal_seconds, ToolContext.copies = harness, terminal_seconds, copies
+    tools = [TOOLS[name] for name in names]
     for tool in tools:
         register_tool(tool.name, tool)
     return [Tool(name=tool.name) for tool in tools]

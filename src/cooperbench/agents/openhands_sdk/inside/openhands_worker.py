@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 import os
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from openhands.sdk.event.conversation_error import ConversationErrorEvent
 from openhands.sdk.llm import content_to_str
 from openhands.sdk.llm.exceptions import types as faults
 from openhands.tools.preset.default import get_default_condenser
-from openhands_tools import sandbox_tools
+from openhands_tools import TOOLS, sandbox_tools
 from pydantic import PrivateAttr
 
 TRAJECTORY = "openhands"
@@ -36,78 +35,66 @@ _CONVERSATION = {
     "stuck_detection_thresholds",
     "max_budget_per_run",
 }
-_DEFAULT_TOOLS = ("terminal", "file_editor", "task_tracker")
-_OURS_IN_AGENT = {"llm", "tools"}
+_SECTIONS = {"llm", "agent", "conversation", "tools", "terminal"}
 _DEFAULT_TERMINAL_SECONDS = 300.0
-_OUTCOMES = (
-    (faults.LLMContextWindowExceedError, "context_overflow"),
-    (faults.LLMContentPolicyViolationError, "content_policy"),
-    (faults.LLMMalformedConversationHistoryError, "request_rejected"),
-    (faults.LLMMalformedActionError, "format_error"),
-    (faults.LLMNoActionError, "format_error"),
-    (faults.FunctionCallConversionError, "format_error"),
-    (faults.FunctionCallValidationError, "format_error"),
-    (faults.FunctionCallNotExistsError, "format_error"),
-)
+_OUTCOMES: dict[type[Exception], str] = {
+    faults.LLMContextWindowExceedError: "context_overflow",
+    faults.LLMContentPolicyViolationError: "content_policy",
+    faults.LLMMalformedConversationHistoryError: "request_rejected",
+    faults.LLMMalformedActionError: "format_error",
+    faults.LLMNoActionError: "format_error",
+    faults.FunctionCallConversionError: "format_error",
+    faults.FunctionCallValidationError: "format_error",
+    faults.FunctionCallNotExistsError: "format_error",
+}
 
 
 class BadSettings(Exception):
     """One line for the user."""
 
 
-@dataclass(frozen=True)
 class Settings:
-    llm: dict[str, Any]
-    agent: dict[str, Any]
-    conversation: dict[str, Any]
-    tools: tuple[str, ...]
-    terminal_seconds: float
+    """The agent config, by section, with what the harness adds."""
 
-
-def read_settings(start: dict[str, Any], llm_class: Any, agent_class: Any) -> Settings:
-    config = start["config"] or {}
-    llm = _section(config, "llm", set(llm_class.model_fields))
-    agent = _section(config, "agent", set(agent_class.model_fields) - _OURS_IN_AGENT)
-    conversation = _section(config, "conversation", _CONVERSATION)
-    terminal = _section(config, "terminal", {"timeout_seconds"})
-    tools = config.get("tools", list(_DEFAULT_TOOLS))
-    if not isinstance(tools, list) or not set(tools) <= set(_DEFAULT_TOOLS):
-        raise BadSettings(f"agent config: tools is a list of {', '.join(_DEFAULT_TOOLS)}, not {tools!r}")
-    steps = start["limits"]["steps"]
-    if steps is not None:
-        # The harness counts steps; this is only so that the SDK's own limit does not come first.
-        conversation.setdefault("max_iteration_per_run", 2 * int(steps) + 50)
-    return Settings(
-        {"model": start["model"], "usage_id": "agent"} | llm,
-        agent,
-        conversation,
-        tuple(tools),
-        float(terminal.get("timeout_seconds", _DEFAULT_TERMINAL_SECONDS)),
-    )
-
-
-def _section(config: dict[str, Any], name: str, known: set[str]) -> dict[str, Any]:
-    section = config.get(name) or {}
-    if not isinstance(section, dict):
-        raise BadSettings(f"agent config: {name} is no mapping")
-    unknown = sorted(set(section) - known)
-    if unknown:
-        raise BadSettings(
-            f"agent config: {name} has no setting {unknown[0]!r}; there are: {', '.join(sorted(known))}"
+    def __init__(self, start: dict[str, Any]) -> None:
+        self._config = start["config"] or {}
+        if not isinstance(self._config, dict) or not set(self._config) <= _SECTIONS:
+            raise BadSettings(
+                f"agent config: it is a mapping with {', '.join(sorted(_SECTIONS))}, and nothing else"
+            )
+        self.llm = {"model": start["model"], "usage_id": "agent"} | self._section(
+            "llm", set(LLM.model_fields)
         )
-    return dict(section)
+        self.agent = self._section("agent", set(Agent.model_fields) - {"llm", "tools"})
+        self.conversation = self._section("conversation", _CONVERSATION)
+        terminal = self._section("terminal", {"timeout_seconds"})
+        self.terminal_seconds = float(terminal.get("timeout_seconds", _DEFAULT_TERMINAL_SECONDS))
+        self.tools = self._config.get("tools", list(TOOLS))
+        if not isinstance(self.tools, list) or not set(self.tools) <= set(TOOLS):
+            raise BadSettings(f"agent config: tools is a list of {', '.join(TOOLS)}, not {self.tools!r}")
+        if start["limits"]["steps"] is not None:
+            # The harness counts steps; this is only so that the SDK's own limit does not come first.
+            self.conversation.setdefault("max_iteration_per_run", 2 * int(start["limits"]["steps"]) + 50)
 
-
-class Refused(Exception):
-    """The provider does not want to answer, however it is asked."""
+    def _section(self, name: str, known: set[str]) -> dict[str, Any]:
+        section = self._config.get(name) or {}
+        if not isinstance(section, dict):
+            raise BadSettings(f"agent config: {name} is no mapping")
+        for key in section:
+            if key not in known:
+                there_are = ", ".join(sorted(known))
+                raise BadSettings(f"agent config: {name} has no setting {key!r}; there are: {there_are}")
+        return dict(section)
 
 
 class AccountedLLM(LLM):
     """The SDK's LLM; each call is checked against the limits before it, and accounted for after it."""
 
     _harness: Harness = PrivateAttr()
-    _calls: list[int] = PrivateAttr(default_factory=lambda: [0])
+    # Shared by all copies of it: the condenser has one.
+    _answers: list[Any] = PrivateAttr(default_factory=list)
     _errors: list[Exception] = PrivateAttr(default_factory=list)
+    """Since the last answer."""
 
     def completion(self, *args: Any, **kwargs: Any) -> Any:
         return self._accounted(super().completion, args, kwargs)
@@ -115,15 +102,10 @@ class AccountedLLM(LLM):
     def responses(self, *args: Any, **kwargs: Any) -> Any:
         return self._accounted(super().responses, args, kwargs)
 
-    @property
-    def calls(self) -> int:
-        """Over all copies of it: the condenser has one."""
-        return self._calls[0]
-
-    @property
-    def last_error(self) -> Exception | None:
-        """Of the last call, if that failed."""
-        return self._errors[-1] if self._errors else None
+    def judge(self, error: BaseException | None) -> Verdict | None:
+        """What broke off the conversation: the last call, if that failed, since other errors may come of it."""
+        error = self._errors[-1] if self._errors else error
+        return error and judge(error, str(self.model), first_call=not self._answers)
 
     def _make_retry_decorator(self) -> Any:
         """The SDK's; the harness learns of each attempt, since one that fails is not the agent's time."""
@@ -144,15 +126,15 @@ class AccountedLLM(LLM):
             response = ask(*args, **kwargs)
         except Exception as error:
             self._errors.append(error)
-            latest = self._errors[-_MOST_REFUSALS:]
-            refused = [isinstance(each, faults.LLMContentPolicyViolationError) for each in latest]
-            if len(latest) == _MOST_REFUSALS and all(refused):
-                raise Refused(str(error)) from error
+            refusals = [isinstance(each, faults.LLMContentPolicyViolationError) for each in self._errors]
+            if len(refusals) >= _MOST_REFUSALS and all(refusals):
+                raise RuntimeError("refused, however it is asked") from error
             raise
         self._errors.clear()
-        self._calls[0] += 1
+        self._answers.append(response.id)
         usage = self.metrics.token_usages[-1]
         cost = self.metrics.accumulated_cost - cost_before
+        listed = (self.model_info or {}).get("input_cost_per_token", self.input_cost_per_token)
         message = response.message
         calls = [
             {"id": call.id, "name": call.name, "arguments": call.arguments}
@@ -165,15 +147,11 @@ class AccountedLLM(LLM):
             completion_tokens=usage.completion_tokens,
             cached_tokens=usage.cache_read_tokens,
             model_seconds=time.monotonic() - started,
-            unpriced=not cost and not self._has_price(),
+            unpriced=not cost and listed is None,
             **({"tool_calls": calls} if calls else {}),
             **({"reasoning": message.reasoning_content} if message.reasoning_content else {}),
         )
         return response
-
-    def _has_price(self) -> bool:
-        listed = (self.model_info or {}).get("input_cost_per_token")
-        return self.input_cost_per_token is not None or listed is not None
 
 
 class ColleagueAgent(Agent):
@@ -204,7 +182,7 @@ def main() -> None:
 
 
 def work(harness: Harness) -> Verdict:
-    settings = read_settings(harness.start, LLM, Agent)
+    settings = Settings(harness.start)
     llm = AccountedLLM(**settings.llm)
     llm._harness = harness
     conversation = converse(harness, settings, llm)
@@ -215,17 +193,16 @@ def work(harness: Harness) -> Verdict:
         cause = error.__cause__ or error
         if isinstance(cause, Ended):
             raise cause from None
-        # What broke it off may be what came of a failed call, e.g. nothing left to be cut from a full context.
-        return judge(llm.last_error or cause, str(harness.start["model"]), first_call=llm.calls == 0)
+        return llm.judge(cause)
     finally:
         conversation.close()
-    return outcome(conversation, llm, str(harness.start["model"]))
+    return outcome(conversation, llm)
 
 
 def converse(harness: Harness, settings: Settings, llm: AccountedLLM) -> Any:
-    folder = Path(os.environ["HOME"]) / "workspace"
-    folder.mkdir()
-    tools = sandbox_tools(harness, settings.tools, settings.terminal_seconds, folder)
+    home = Path(os.environ["HOME"])
+    (home / "workspace").mkdir()
+    tools = sandbox_tools(harness, settings.tools, settings.terminal_seconds, home / "copies")
     condenser = get_default_condenser(llm=llm.model_copy(update={"usage_id": "condenser"}))
     agent = ColleagueAgent(llm=llm, tools=tools, **({"condenser": condenser} | settings.agent))
     agent._harness = harness
@@ -238,7 +215,7 @@ def converse(harness: Harness, settings: Settings, llm: AccountedLLM) -> Any:
 
     return Conversation(
         agent=agent,
-        workspace=str(folder),
+        workspace=str(home / "workspace"),
         callbacks=[on_event],
         visualizer=None,
         persistence_dir=str(Path(harness.start["folder"]) / TRAJECTORY),
@@ -247,27 +224,24 @@ def converse(harness: Harness, settings: Settings, llm: AccountedLLM) -> Any:
     )
 
 
-def outcome(conversation: Any, llm: AccountedLLM, model: str) -> Verdict:
+def outcome(conversation: Any, llm: AccountedLLM) -> Verdict:
     """How a conversation ended that ended by itself."""
     status = conversation.state.execution_status
     if status == ConversationExecutionStatus.FINISHED:
         return Verdict("done", "submitted", "")
     if status == ConversationExecutionStatus.STUCK:
-        if llm.last_error is not None:
-            # Going in circles, but not the agent: e.g. a context that stays full however much is left out of it.
-            return judge(llm.last_error, model, first_call=llm.calls == 0)
-        return Verdict("done", "stuck", "the framework found the agent going in circles")
+        # Going in circles, but it may not be the agent: e.g. a context that stays full however much is left out of it.
+        stuck = Verdict("done", "stuck", "the framework found the agent going in circles")
+        return llm.judge(None) or stuck
     errors = [event for event in conversation.state.events if isinstance(event, ConversationErrorEvent)]
-    if errors and errors[-1].code in ("MaxIterationsReached", "MaxBudgetReached"):
-        kind = "step_limit" if errors[-1].code == "MaxIterationsReached" else "cost_limit"
-        return Verdict("done", kind, f"{errors[-1].detail} (agent config)")
-    detail = errors[-1].detail if errors else f"the conversation ended as {status.value}"
-    return Verdict("failed", "infra", detail)
+    code, text = (errors[-1].code, errors[-1].detail) if errors else ("", f"it ended as {status.value}")
+    limit = {"MaxIterationsReached": "step_limit", "MaxBudgetReached": "cost_limit"}.get(code)
+    return Verdict("done", limit, f"{text} (agent config)") if limit else Verdict("failed", "infra", text)
 
 
 def judge(error: BaseException, model: str, *, first_call: bool) -> Verdict:
     """What a broken conversation means. The SDK has retried already, and wrapped the provider's error in its own."""
-    for kind, status in _OUTCOMES:
+    for kind, status in _OUTCOMES.items():
         if isinstance(error, kind):
             return Verdict("done", status, detail(error))
     cause = error.__cause__ if isinstance(error, faults.LLMError) and error.__cause__ else error

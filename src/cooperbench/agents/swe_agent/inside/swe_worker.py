@@ -1,28 +1,31 @@
 """The worker of the agent `swe_agent`: SWE-agent's SWEEnv, agent and configs with our sandbox, messages and limits.
 
-Runs in SWE-agent's environment, not in ours: besides SWE-agent it imports the file beside it and those of `worker/`
-that stand alone.
+Runs in SWE-agent's environment, not in ours: besides SWE-agent it imports those files of `worker/` that stand alone.
+SWE-agent runs every call of the runtime in an event loop of its own, so nothing here may be bound to one; the calls
+block, which is fine with one agent a process.
 """
 
 from __future__ import annotations
 
+import base64
 import os
-import threading
+import shlex
 import time
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import litellm
 import yaml
-from client import Harness, connect
-from litellm.exceptions import ContentPolicyViolationError
+from client import Harness, Result, Shell, connect, litellm_extras, litellm_usage, message_text
 from model_faults import Verdict, judge_model_error
 from pydantic import ValidationError
-from swe_runtime import AgentOver, ColleagueHook, SandboxDeployment
+from swerex.deployment.abstract import AbstractDeployment
+from swerex.exceptions import CommandTimeoutError, NonZeroExitCodeError, SessionDoesNotExistError
+from swerex.runtime import abstract as rex
 
 TRAJECTORY = "swe_agent"
 """The folder with what SWE-agent itself writes down, beside trajectory.json."""
+_DEFAULT_SECONDS = 600.0
 _STATUSES = {
     "exit_context": "context_overflow",
     "exit_cost": "cost_limit",
@@ -30,21 +33,194 @@ _STATUSES = {
     "exit_total_execution_time": "time_limit",
     "exit_command_timeout": "time_limit",
     "exit_forfeit": "gave_up",
-    "exit_command": "submitted",
 }
+_WITHOUT_RETRIES = "export PIP_RETRIES=0; {command}\n_cb_code=$?; unset PIP_RETRIES; (exit $_cb_code)"
+"""Some tool bundles call pip, which would try again for many seconds where there is no network."""
+
+
+class AgentOver(BaseException):
+    """The harness has ended the agent. Not an Exception: SWE-agent would take those for the model's fault."""
 
 
 class BadConfig(Exception):
     """One line for the user."""
 
 
-class Asked:
+class SandboxRuntime(rex.AbstractRuntime):
+    """What SWE-agent can do in a sandbox."""
+
+    def __init__(self, harness: Harness) -> None:
+        self._harness = harness
+        harness.ended_as = AgentOver
+        self._shells: dict[str, Shell] = {}
+        self.thought: str | None = None
+        """Of the agent's action that is being carried out; None: the framework's own doing."""
+        self.installing = False
+        """Tool bundles are being installed."""
+
+    async def is_alive(self, *, timeout: float | None = None) -> rex.IsAliveResponse:  # noqa: ARG002
+        return rex.IsAliveResponse(is_alive=True)
+
+    async def create_session(self, request: rex.CreateSessionRequest) -> rex.CreateSessionResponse:
+        self._shells[request.session] = Shell(self._harness, request.session, "/")
+        files = [shlex.quote(path) for path in request.startup_source]
+        sources = " ".join(f"[ ! -e {file} ] || . {file};" for file in files)
+        result = self._run(self._shells[request.session], sources or "true", request.startup_timeout)
+        return rex.CreateBashSessionResponse(output=result.stdout)
+
+    async def run_in_session(self, action: rex.Action) -> rex.Observation:
+        shell = self._shells.get(action.session)
+        if shell is None:
+            raise SessionDoesNotExistError(f"no session {action.session!r}")
+        if isinstance(action, rex.BashInterruptAction):
+            # A command that took too long has been ended already.
+            return rex.BashObservation(output="", exit_code=0)
+        command = _WITHOUT_RETRIES.format(command=action.command) if self.installing else action.command
+        result = self._run(shell, command, action.timeout)
+        _check(result, action.command, raises=action.check == "raise", more=f": {action.error_msg}")
+        return rex.BashObservation(output=result.stdout, exit_code=result.returncode)
+
+    async def close_session(self, request: rex.CloseSessionRequest) -> rex.CloseSessionResponse:
+        self._shells.pop(request.session, None)
+        return rex.CloseBashSessionResponse()
+
+    async def execute(self, command: rex.Command) -> rex.CommandResponse:
+        words = command.command if isinstance(command.command, str) else shlex.join(command.command)
+        for name, value in (command.env or {}).items():
+            words = f"export {name}={shlex.quote(value)}; {words}"
+        if command.cwd:
+            words = f"cd {shlex.quote(str(command.cwd))} && {{ {words}\n}}"
+        seconds = command.timeout or _DEFAULT_SECONDS
+        result = self._harness.exec(words, timeout_seconds=seconds, step=False)
+        _check(result, command.command, raises=command.check)
+        return rex.CommandResponse(stdout=result.stdout, stderr=result.stderr, exit_code=result.returncode)
+
+    async def read_file(self, request: rex.ReadFileRequest) -> rex.ReadFileResponse:
+        data = self._harness.read_file(str(request.path))
+        text = data.decode(request.encoding or "utf-8", request.errors or "strict")
+        return rex.ReadFileResponse(content=text)
+
+    async def write_file(self, request: rex.WriteFileRequest) -> rex.WriteFileResponse:
+        data = request.content.encode("utf-8", "surrogateescape")
+        self._harness.write_file(str(request.path), data, step=False)
+        return rex.WriteFileResponse()
+
+    async def upload(self, request: rex.UploadRequest) -> rex.UploadResponse:
+        """All in one command: where the sandbox is far away, each file by itself would take a while."""
+        source, target = Path(request.source_path), Path(request.target_path)
+        lines = ["set -e"]
+        for path in [source, *sorted(source.rglob("*"))]:
+            if path.is_file() and "__pycache__" not in path.parts:
+                place = target / path.relative_to(source)
+                name, mode = shlex.quote(str(place)), 755 if os.access(path, os.X_OK) else 644
+                lines += [f"mkdir -p {shlex.quote(str(place.parent))}", f"base64 -d >{name} <<'.'"]
+                lines += [base64.b64encode(path.read_bytes()).decode(), ".", f"chmod {mode} {name}"]
+        placed = self._harness.exec("bash", step=False, stdin="\n".join(lines).encode())
+        _check(placed, f"placing {source.name} at {target}", raises=True)
+        return rex.UploadResponse()
+
+    async def close(self) -> rex.CloseResponse:
+        self._shells.clear()
+        return rex.CloseResponse()
+
+    def _run(self, shell: Shell, command: str, seconds: float | None) -> Result:
+        is_step, thought = self.thought is not None, self.thought or ""
+        return shell.run(command, timeout_seconds=seconds or _DEFAULT_SECONDS, step=is_step, thought=thought)
+
+
+def _check(result: Result, command: Any, *, raises: bool, more: str = "") -> None:
+    if result.timed_out:
+        raise CommandTimeoutError(f"{command!r} took too long")
+    if raises and result.returncode:
+        raise NonZeroExitCodeError(
+            f"{command!r} ended with exit code {result.returncode}{more}\n{result.output}"
+        )
+
+
+class SandboxDeployment(AbstractDeployment):
+    """A sandbox that is there already, and that is not ours to end."""
+
+    def __init__(self, harness: Harness) -> None:
+        self._runtime = SandboxRuntime(harness)
+
+    def add_hook(self, hook: Any) -> None:
+        """There is nothing to tell it: the sandbox was made elsewhere."""
+
+    async def is_alive(self, *, timeout: float | None = None) -> rex.IsAliveResponse:
+        return await self._runtime.is_alive(timeout=timeout)
+
+    async def start(self) -> None:
+        """It has been started."""
+
+    async def stop(self) -> None:
+        await self._runtime.close()
+
+    @property
+    def runtime(self) -> SandboxRuntime:
+        return self._runtime
+
+    def __del__(self) -> None:
+        """Instead of the base's, which would stop it in an event loop that is gone."""
+
+
+class ColleagueHook:
+    """An agent hook of SWE-agent's, without its base class: messages in, prompts and actions to the record."""
+
+    def __init__(self, harness: Harness, runtime: SandboxRuntime) -> None:
+        self._harness = harness
+        self._runtime = runtime
+        self._agent: Any = None
+        self._told: set[str] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("on_"):
+            return lambda **_: None
+        raise AttributeError(name)
+
+    def on_init(self, *, agent: Any) -> None:
+        self._agent = agent
+
+    def on_tools_installation_started(self) -> None:
+        self._runtime.installing = True
+
+    def on_setup_attempt(self) -> None:
+        """They are installed."""
+        self._runtime.installing = False
+
+    def on_query_message_added(self, *, role: str, content: Any, message_type: str, **_: Any) -> None:
+        """The prompts, once each; what the model and the sandbox say is on record already."""
+        kind = "system" if message_type == "system_prompt" else "task" if role == "user" else ""
+        if kind and kind not in self._told:
+            self._told.add(kind)
+            self._harness.tell(str(content), kind)
+
+    def on_step_start(self) -> None:
+        """Before the model is asked: what colleagues wrote."""
+        for message in self._harness.incoming():
+            self._agent._append_history(
+                {
+                    "role": "user",
+                    "content": message_text(message["from"], message["text"]),
+                    "agent": self._agent.name,
+                    "message_type": "user",
+                }
+            )
+
+    def on_action_started(self, *, step: Any) -> None:
+        self._runtime.thought = step.thought or ""
+
+    def on_action_executed(self, *, step: Any) -> None:  # noqa: ARG002  # the hook's signature
+        self._runtime.thought = None
+
+
+class ModelCalls:
     """`litellm.completion` as SWE-agent calls it: checked before, accounted for after."""
 
     def __init__(self, harness: Harness) -> None:
         self._harness = harness
-        self._ask = litellm.completion
-        self.calls = 0
+        litellm: Any = import_module("litellm")
+        self._ask, litellm.completion = litellm.completion, self
+        self.count = 0
         self.error: Exception | None = None
         """Of the last call, if it failed."""
 
@@ -58,33 +234,14 @@ class Asked:
         except Exception as error:
             self.error = error
             raise
-        self.calls += 1
-        self._account(response, str(kwargs["model"]), time.monotonic() - started)
-        return response
-
-    def _account(self, response: Any, model: str, seconds: float) -> None:
-        try:
-            cost = float(litellm.completion_cost(response, model=model))
-            unpriced = False
-        except Exception:  # LiteLLM says with a bare Exception that it knows no price
-            cost, unpriced = 0.0, True
-        usage = response.usage
-        message = response.choices[0].message
-        details = getattr(usage, "prompt_tokens_details", None)
-        calls = [
-            {"id": call.id, "name": call.function.name, "arguments": call.function.arguments}
-            for call in message.tool_calls or []
-        ]
+        self.count += 1
         self._harness.reply(
-            message.content or "",
-            cost=cost,
-            unpriced=unpriced,
-            prompt_tokens=usage.prompt_tokens or 0,
-            completion_tokens=usage.completion_tokens or 0,
-            cached_tokens=getattr(details, "cached_tokens", None) or 0,
-            model_seconds=seconds,
-            **({"tool_calls": calls} if calls else {}),
+            response.choices[0].message.content or "",
+            model_seconds=time.monotonic() - started,
+            **litellm_usage(response, str(kwargs["model"])),
+            **litellm_extras(response),
         )
+        return response
 
 
 def main() -> None:
@@ -95,7 +252,7 @@ def main() -> None:
     except AgentOver:
         return
     except BadConfig as error:
-        harness.failed("user", str(error))
+        harness.failed("user", f"agent config: {error}")
 
 
 def work(harness: Harness) -> Verdict:
@@ -105,88 +262,67 @@ def work(harness: Harness) -> Verdict:
     from sweagent.environment.swe_env import SWEEnv
     from sweagent.exceptions import TotalCostLimitExceededError
 
-    asked = Asked(harness)
-    litellm.completion = asked
+    calls, start = ModelCalls(harness), harness.start
+    settings = agent_settings(start)
     try:
-        config = DefaultAgentConfig(**agent_settings(harness))
+        config = DefaultAgentConfig(**settings)
         agent = get_agent_from_config(config)
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(str(part) for part in ("agent", *first["loc"]))
-        raise BadConfig(f"agent config: {place}: {first['msg']}") from None
+        raise BadConfig(f"{'.'.join(map(str, ('agent', *first['loc'])))}: {first['msg']}") from None
     except Exception as error:  # e.g. a KeyError for a variable that the help of a tool names
-        raise BadConfig(f"agent config: SWE-agent cannot use it: {type(error).__name__}: {error}") from error
-    threading.Thread(target=warm_up, args=[str(harness.start["model"])]).start()
+        raise BadConfig(f"SWE-agent cannot use it: {type(error).__name__}: {error}") from error
     deployment = SandboxDeployment(harness)
     agent.add_hook(ColleagueHook(harness, deployment.runtime))
     # The repository is clean and on its only commit; SWE-agent would fetch from remotes that are not there.
-    repo = PreExistingRepoConfig(repo_name=str(harness.start["repo_dir"]).lstrip("/"), reset=False)
+    repo = PreExistingRepoConfig(repo_name=str(start["repo_dir"]).lstrip("/"), reset=False)
     env = SWEEnv(deployment=deployment, repo=repo, post_startup_commands=[])
-    folder = Path(harness.start["folder"]) / TRAJECTORY
+    folder = Path(start["folder"]) / TRAJECTORY
     folder.mkdir(parents=True, exist_ok=True)
     env.start()
-    task = TextProblemStatement(text=harness.start["prompt"], id=str(harness.start["agent_id"]))
+    task = TextProblemStatement(text=start["prompt"], id=str(start["agent_id"]))
     try:
         result = agent.run(env=env, problem_statement=task, output_dir=folder)
     except TotalCostLimitExceededError as error:
         return Verdict("done", "cost_limit", f"SWE-agent: {error}")
-    except RuntimeError as error:
-        if deployment.runtime.installing:
-            return Verdict("failed", "infra", f"a tool bundle cannot be installed in the sandbox: {error}")
-        raise
     exit_status, most_calls = str(result.info.get("exit_status")), config.model.per_instance_call_limit
-    if "exit_cost" in exit_status and 0 < most_calls < asked.calls:
+    if "exit_cost" in exit_status and 0 < most_calls < calls.count:
         return Verdict("done", "step_limit", f"limit of {most_calls} model calls reached (agent config)")
-    return judge(exit_status, asked, str(harness.start["model"]))
+    return outcome(exit_status, calls, str(start["model"]))
 
 
-def warm_up(model: str) -> None:
-    """What LiteLLM imports at its first call: a second that passes while tools are put into the sandbox."""
-    try:
-        provider = litellm.get_llm_provider(model)[1]
-    except Exception:  # whatever it is, the first call will say it
-        return
-    if provider == "openai" or provider in getattr(litellm, "openai_compatible_providers", ()):
-        import_module("openai.resources")
-
-
-def judge(exit_status: str, asked: Asked, model: str) -> Verdict:
+def outcome(exit_status: str, calls: ModelCalls, model: str) -> Verdict:
     """How it ended; `submitted (exit_cost)` is SWE-agent's way of saying that it handed in for the agent."""
     reason = exit_status.removeprefix("submitted").strip(" ()")
-    if not reason:
+    if reason in ("", "exit_command"):
         return Verdict("done", "submitted", "")
-    if isinstance(asked.error, ContentPolicyViolationError):
-        # SWE-agent has asked again, and counts refusals among the replies that it cannot read.
-        return judge_model_error(asked.error, model, first_call=asked.calls == 0)
-    if reason in _STATUSES:
-        return Verdict(
-            "done", _STATUSES[reason], "" if reason == "exit_command" else f"SWE-agent: {exit_status}"
-        )
-    if asked.error is not None:
-        return judge_model_error(asked.error, model, first_call=asked.calls == 0)
-    return Verdict("failed", "infra", f"SWE-agent ended with {exit_status}")
+    fault = judge_model_error(calls.error, model, first_call=calls.count == 0) if calls.error else None
+    # SWE-agent has asked again after a refusal, and counts refusals among the replies that it cannot read.
+    if reason in _STATUSES and not (fault and fault.kind == "content_policy"):
+        return Verdict("done", _STATUSES[reason], f"SWE-agent: {exit_status}")
+    return fault or Verdict("failed", "infra", f"SWE-agent ended with {exit_status}")
 
 
-def agent_settings(harness: Harness) -> dict[str, Any]:
-    """SWE-agent's config with the user's over it, the model, and a tool for messages where there are colleagues."""
-    config = harness.start["config"] or {}
+def agent_settings(start: dict[str, Any]) -> dict[str, Any]:
+    """SWE-agent's config with the user's over it, and the model."""
+    config = start["config"] or {}
+    if not isinstance(config, dict) or not config.keys() <= {"extends", "agent"}:
+        raise BadConfig("it is a mapping with extends and agent, and nothing else")
+    own = config.get("agent") or {}
     folder = Path(os.environ["SWE_AGENT_CONFIG_DIR"])
-    base = yaml.safe_load((folder / config.get("extends", "default.yaml")).read_text())["agent"]
-    settings: dict[str, Any] = merged(base, config.get("agent") or {})
+    extended = folder / str(config.get("extends", "default.yaml"))
+    if not extended.is_file():
+        raise BadConfig(f"SWE-agent has no config {extended.name!r} to extend")
+    base = yaml.safe_load(extended.read_text())["agent"]
+    settings: dict[str, Any] = merged(base, own)
     model = settings.setdefault("model", {})
-    model["name"] = harness.start["model"]
-    own = (config.get("agent") or {}).get("model") or {}
+    model["name"] = start["model"]
     for name in ("per_instance_cost_limit", "total_cost_limit"):
         # The harness counts the cost; SWE-agent's defaults would refuse models without a known price.
-        model[name] = own.get(name, 0)
+        model[name] = (own.get("model") or {}).get(name, 0)
     tools = settings.setdefault("tools", {})
-    bundles = [
-        {**bundle, "path": str((folder.parent / bundle["path"]).resolve())}
-        for bundle in tools.get("bundles", [])
-    ]
-    if harness.start["colleagues"]:
-        bundles.append({"path": os.environ["COOPERBENCH_SWE_AGENT_BUNDLE"]})
-    tools["bundles"] = bundles
+    for bundle in tools.setdefault("bundles", []):
+        bundle["path"] = str((folder.parent / bundle["path"]).resolve())
     return settings
 
 
