@@ -189,17 +189,10 @@ def read_work(agent_id: str, patch: bytes | None) -> Work:
     if patch is None:
         return Work(agent_id)
     try:
-        diff = parse_diff(patch)
+        files = tuple(_changed_file(section) for section in parse_diff(patch))
     except PatchError:
         return Work(agent_id)
-    files = []
-    line = 1 + diff.preamble.count(b"\n")
-    for section in diff.files:
-        # A header alone changes nothing.
-        if section.data.count(b"\n") > 1:
-            files.append(_changed_file(section, line))
-        line += section.data.count(b"\n") + section.trailer.count(b"\n")
-    return Work(agent_id, tuple(files), usable=True)
+    return Work(agent_id, files, usable=True)
 
 
 def overlap_of(first: Work, second: Work, conflicting: frozenset[str] | None) -> Overlap:
@@ -235,11 +228,11 @@ def _meetings(first: ChangedFile, second: ChangedFile) -> tuple[int, int, int]:
     return kinds.count("overlapping"), kinds.count("adjacent"), kinds.count("identical")
 
 
-def _changed_file(section: FilePatch, patch_line: int) -> ChangedFile:
+def _changed_file(section: FilePatch) -> ChangedFile:
     path = section.new_path if section.new_path is not None else section.old_path
     assert path is not None, "a section names a path"
-    hunks = tuple(_hunks(section.data.decode("utf-8", "surrogateescape"), patch_line))
-    return ChangedFile(path, section.old_path, section.is_binary, patch_line, hunks)
+    hunks = tuple(_hunks(section.data.decode("utf-8", "surrogateescape"), section.patch_line))
+    return ChangedFile(path, section.old_path, section.is_binary, section.patch_line, hunks)
 
 
 def _hunks(text: str, first_line: int) -> Iterator[Hunk]:
