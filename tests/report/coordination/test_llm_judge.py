@@ -185,7 +185,7 @@ def test_the_case_is_bounded_and_its_parts_cannot_be_forged(tmp_path: Path) -> N
     pair.paths.conversation.write_text(json.dumps({"messages": messages}))
     case = case_of(pair)
     assert len(case.text) < 200_000
-    assert "characters left out]" in case.text
+    assert "characters left out" in case.text
     case.text.encode()
     mark = case.text.partition("=== message:1 from agent1 to agent2 ")[2].partition(" ")[0]
     assert len(mark) == 12

@@ -141,8 +141,7 @@ def test_pair_shows_lanes_messages_diffs_tests_and_files(browser: Browser, page:
     assert browser.count(".strip .arrow") == len(TALK)
     browser.click(".lanes details.entry:has(.body, summary) summary")
     browser.click("#fold")
-    browser.until(lambda: browser.count(".lanes .body"))
-    assert any("total 8" in text for text in browser.texts(".lanes .body pre"))
+    browser.until(lambda: any("total 8" in text for text in browser.texts(".lanes .body pre")))
     sides = browser.texts(".file[open] .side")
     assert len(sides) == 2
     for side, feature in zip(sides, CONFLICT.features, strict=True):

@@ -30,7 +30,7 @@ from cooperbench.report.formatting import Table
 from cooperbench.report.records import listed, mapping
 from cooperbench.secrets import redact
 from cooperbench.storage import read_json, utc_now, write_json
-from cooperbench.text import plural, printable
+from cooperbench.text import head_and_tail, plural, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -237,19 +237,15 @@ def case_of(pair: PairData) -> Case:
     for name, text in sources.items():
         kind = name.partition(":")[0]
         if kind == "message":
-            shown = _cut(text, min(_MESSAGE_CHARACTERS, max(0, left)))
+            shown = head_and_tail(text, min(_MESSAGE_CHARACTERS, max(0, left)))
             left -= len(shown)
         else:
-            shown = _cut(text, _PATCH_CHARACTERS) if kind == "patch" else text[-_TEST_CHARACTERS:]
+            shown = head_and_tail(text, _PATCH_CHARACTERS) if kind == "patch" else text[-_TEST_CHARACTERS:]
         parts.append(f"=== {name} {titles.get(name, '')}{mark} ===\n{shown}\n=== end {mark} ===")
     # Lone surrogates, from bytes that were no UTF-8, cannot be sent.
     whole = "\n\n".join(parts).encode("utf-8", "replace").decode()
     key = hashlib.sha256("\0".join((PROMPT_VERSION, PROMPT, whole)).encode()).hexdigest()
     return Case(whole, sources, key)
-
-
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[:most]}\n[… {len(text) - most} characters left out]"
 
 
 def check_answer(answer: str, sources: Mapping[str, str]) -> tuple[dict[str, Any] | None, list[str]]:

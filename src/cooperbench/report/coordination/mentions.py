@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from cooperbench.report.coordination.changes import Symbol, Work
     from cooperbench.report.records import SentMessage
 
+Kind = Literal["file", "symbol", "lines"]
 MOST_NAMES = 200
 """Of one message."""
 _LONGEST_LINE = 2_000
@@ -51,7 +52,7 @@ _WORDS = re.compile(r"[A-Za-z_$][\w$]*", re.ASCII)
 
 
 class Name(NamedTuple):
-    kind: Literal["file", "symbol", "lines"]
+    kind: Kind
     name: str
     lines: tuple[int, int] | None = None
     """First and last, in the line numbers of the base."""
@@ -75,7 +76,7 @@ class Mention:
     sender: str
     messages: tuple[int, ...]
     """Numbers of those that name it."""
-    kind: Literal["file", "symbol", "lines"]
+    kind: Kind
     name: str
     """A path, a symbol, or a path with lines: `a.py:12-30`."""
     touched_by_sender: bool | None
@@ -167,8 +168,7 @@ def _paths_by_ending(paths: Iterable[str]) -> dict[str, set[str]]:
         parts = path.split("/")
         for at in range(len(parts)):
             found.setdefault("/".join(parts[at:]), set()).add(path)
-    # A path with its folders is meant as it stands.
-    return found | {path: {path} for ending in found.values() for path in ending if "/" in path}
+    return found
 
 
 class _Patch:
@@ -197,9 +197,9 @@ class _Patch:
                 return Touch(self._agent_id, file.path, file.patch_line)
             first, last = name.lines
             for change in file.changes:
+                end = max(change.old_start, change.old_end - 1)
                 # A new file has no base lines, so all of its lines are meant.
-                inside = change.old_start <= last and max(change.old_start, change.old_end - 1) >= first
-                if file.is_new or inside:
+                if file.is_new or (change.old_start <= last and end >= first):
                     return Touch(self._agent_id, file.path, change.patch_line)
         return None
 
