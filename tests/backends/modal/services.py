@@ -25,6 +25,7 @@ PULL_PROBLEMS = {
     "missing": "manifest unknown: no such image",
     "nobody": "pull access denied, repository does not exist or may require authorization: server message: insufficient_scope",
     "private": "unauthorized: authentication required",
+    "ended": "the builder was shut down",
     "busy": "toomanyrequests: You have reached your unauthenticated pull rate limit",
 }
 """What registries say of images whose name has such a part."""
@@ -98,7 +99,9 @@ async def image(plane: Plane, request: api_pb2.ImageGetOrCreateRequest) -> api_p
     image_id = plane.build(request.image)
     for name, problem in PULL_PROBLEMS.items():
         if any(f"/{name}/" in command for command in request.image.dockerfile_commands):
+            ended = name == "ended"
             failed = api_pb2.GenericResult.GENERIC_STATUS_FAILURE
+            failed = api_pb2.GenericResult.GENERIC_STATUS_TERMINATED if ended else failed
             result = api_pb2.GenericResult(status=failed, exception=problem)
             return api_pb2.ImageGetOrCreateResponse(image_id=image_id, result=result)
     return api_pb2.ImageGetOrCreateResponse(image_id=image_id, result=_SUCCESS)

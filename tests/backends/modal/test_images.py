@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cooperbench.backends.image_digest import parse_image_name, resolve_digest
-from cooperbench.backends.modal import ModalBackend
+from cooperbench.backends.modal import ModalBackend, connection
 from cooperbench.dataset.discovery import load_tasks
 from cooperbench.errors import InfraError, UserError
 from tests.backends.docker.tasks import write_buildable
@@ -137,14 +137,23 @@ def test_what_cannot_be_pulled_is_built(plane: Plane, task: Task, part: str) -> 
             r"wants other credentials: set COOPERBENCH_MODAL_REGISTRY_SECRET.*unauthorized",
         ),
         ("busy", InfraError, r"rate limit is reached: try later.*toomanyrequests"),
+        ("ended", InfraError, "external shut-down"),
+        ("there/missing", UserError, "cannot be built: .*modal image logs im-"),
     ],
 )
 def test_a_pull_that_is_refused_is_not_replaced_by_a_build(
-    plane: Plane, task: Task, part: str, kind: type[Exception], words: str
+    plane: Plane,
+    task: Task,
+    part: str,
+    kind: type[Exception],
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    backend = ModalBackend(images="auto", image_template=f"127.0.0.1:1/{part}/{{repo}}:task{{task_id}}")
-    with pytest.raises(kind, match=words) as error:
-        backend.prepare(task)
+    monkeypatch.setattr(connection, "CREATE_RETRY_SECONDS", 0.0)
+    with registry("there/missing/tiny_task:task7") as server:
+        backend = ModalBackend(images="auto", image_template=f"{server}/{part}/{{repo}}:task{{task_id}}")
+        with pytest.raises(kind, match=words) as error:
+            backend.prepare(task)
     assert "\n" not in str(error.value)
     assert plane.faults.requests["MountGetOrCreate"] == 0
     backend.close()

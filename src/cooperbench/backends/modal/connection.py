@@ -1,8 +1,7 @@
 """The connection to the user's account at Modal: calls with time limits and retries, and Modal's errors as ours.
 
 Modal's client is asynchronous, and its blocking calls have no time limit. Here every call has one: it runs on an event
-loop in a thread of its own. Exceptions of the client are told apart by their class; by the server's words only between
-a rate limit and a used-up quota, which have the same class.
+loop in a thread of its own. The client's exceptions are told apart by class, by words only where that is the same.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ _TRANSPORTS = ("grpclib", "h2", "aiohttp")
 
 
 class RateLimited(InfraError):
-    """Modal refused since there were too many requests."""
+    """There were too many requests."""
 
 
 class Unavailable(SandboxError):
@@ -195,6 +194,8 @@ def _translated(error: Exception, doing: str) -> CooperBenchError:
         case modal.AuthError():
             remedy = "modal token new, or check MODAL_TOKEN_ID and MODAL_TOKEN_SECRET"
             return UserError(f"Modal refuses the token ({message}): {remedy}; {_OTHERWISE}")
+        case modal.ImageBuildError() if "due to external shut-down" in message:
+            return Unavailable(f"{doing}: {message}")
         case modal.ImageBuildError():
             see = f"see it with: modal image logs {error.image_id}"
             return UserError(f"{doing}: the image cannot be built: {message} ({see})")

@@ -123,7 +123,7 @@ class ImageStore:
             try:
                 return self._pull(name, reference), digest, ()
             except _NotPulled as error:
-                if self._settings.images == "registry":
+                if self._settings.images == "registry" or digest:  # with a digest the registry has it
                     raise
                 reason = str(error)
         if not task.dockerfile.is_file():
