@@ -1,10 +1,9 @@
 """The one place that runs git for the harness.
 
-Every call is deaf to whoever owns the machine and the repository: the environment is built from scratch, the
-user's and the system's configuration are not read, and nothing that a repository brings along can run: no
-hook, filter, merge or diff driver, fsmonitor, signing program, pager, editor, ssh command, credential helper,
-nor a fetch of missing objects. A repository's own hook, run by a harness commit, has falsified published
-verdicts.
+No call depends on the machine or runs anything of the repository: the environment is built from scratch, the user's and
+the system's configuration are not read, and no hook, filter, merge or diff driver, fsmonitor, signing program, pager,
+editor, ssh command or credential helper is called, nor are missing objects fetched. A repository's own hook, run by a
+harness commit, has falsified published verdicts.
 
 Not for sandboxes: what runs there runs through the sandbox. And no wrapper of git's commands: callers say
 what they want in git's own words.
@@ -175,7 +174,7 @@ def encode_path(path: str) -> bytes:
 
 
 def last_lines(stderr: bytes, limit: int = 400) -> str:
-    """The end of git's complaint, as one line."""
+    """The end of git's error message, as one line."""
     lines = [line.strip() for line in stderr.decode("utf-8", "replace").splitlines() if line.strip()]
     text = "; ".join(line.removeprefix("error: ").removeprefix("fatal: ") for line in lines[-3:])
     return text if len(text) <= limit else "…" + text[-limit:]

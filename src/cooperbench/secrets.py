@@ -67,7 +67,7 @@ def load_env_file(path: Path | None = None) -> list[str]:
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return []
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} cannot be read: {error}; mend or remove it") from error
+        raise UserError(f"{path} cannot be read: {error}; fix or remove it") from error
     found = parse_env(text)
     for name, value in found.values.items():
         if "\0" not in value:

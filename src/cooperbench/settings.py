@@ -49,9 +49,9 @@ def load_settings() -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read: {error}; mend or remove it") from error
+        raise UserError(f"{path} cannot be read: {error}; fix or remove it") from error
     if not isinstance(content, dict):
-        raise UserError(f"{path} holds no JSON object; mend or remove it")
+        raise UserError(f"{path} holds no JSON object; fix or remove it")
     return content
 
 

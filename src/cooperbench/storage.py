@@ -162,7 +162,7 @@ class ExperimentPaths:
         self.config = self.root / "config.json"
         self.summary = self.root / "summary.json"
         self.error_log = self.root / "errors.log"
-        """Tracebacks, for whoever mends what broke."""
+        """Tracebacks, of errors that nobody expected."""
 
     def pair(self, pair: Pair, setting: Setting) -> PairPaths:
         return self.pair_named(setting, pair.task.repo, pair.task.task_id, pair.feature_ids)

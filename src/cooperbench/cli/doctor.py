@@ -28,8 +28,8 @@ def execute(args: argparse.Namespace) -> int:
         findings.append(finding)
         if not args.json:
             needed = "needed: " if finding.needed and finding.status is not Status.OK else ""
-            mend = f" → {finding.mend}" if finding.mend else ""
-            what = f"{finding.status:<7} {finding.name}: {needed}{finding.detail}{mend}"
+            fix = f" → {finding.fix}" if finding.fix else ""
+            what = f"{finding.status:<7} {finding.name}: {needed}{finding.detail}{fix}"
             print_line(f"{_SIGNS[finding.status]} {what}")
             sys.stdout.flush()
     lacking = [finding.name for finding in findings if finding.needed and finding.status is not Status.OK]

@@ -47,7 +47,7 @@ class Finding:
     name: str
     status: Status
     detail: str
-    mend: str = ""
+    fix: str = ""
     """What to do about it; empty where there is nothing to do."""
     needed: bool = False
     """By `cooperbench run` with the user's defaults; the others may be missing."""
@@ -83,10 +83,10 @@ def _default_backend() -> str | None:
         return None
 
 
-def _from_error(name: str, status: Status, error: Exception, *, mend_is_last: bool = False) -> Finding:
+def _from_error(name: str, status: Status, error: Exception, *, fix_is_last: bool = False) -> Finding:
     """What to do follows a colon, a semicolon or a full stop; where words of others stand between, the last one."""
-    what, *mend = re.split("[:;] (?=[^:;]*$)" if mend_is_last else "[:;.] ", str(error), maxsplit=1)
-    return Finding(name, status, what, "".join(mend))
+    what, *fix = re.split("[:;] (?=[^:;]*$)" if fix_is_last else "[:;.] ", str(error), maxsplit=1)
+    return Finding(name, status, what, "".join(fix))
 
 
 def _missing_extra(name: str, extra: str, *packages: str) -> Finding | None:
@@ -118,7 +118,7 @@ def _settings(_: Asked) -> Iterator[Finding]:
     try:
         backend = default_backend()
     except UserError as error:
-        yield _from_error("settings", Status.BROKEN, error, mend_is_last=True)
+        yield _from_error("settings", Status.BROKEN, error, fix_is_last=True)
         return
     there = "" if config_file().is_file() else " (no such file: defaults are in force)"
     yield Finding("settings", Status.OK, f"{config_file()}{there}; the default backend is {backend}")
@@ -172,7 +172,7 @@ def backend_finding(name: str) -> Finding:
     except UserError as error:
         return _from_error(title, Status.MISSING, error)
     except CooperBenchError as error:
-        return _from_error(title, Status.BROKEN, error, mend_is_last=True)
+        return _from_error(title, Status.BROKEN, error, fix_is_last=True)
     except Exception as error:  # somebody else's code: it must not hide the others
         detail = f"cannot be used: {type(error).__name__}: {error}"
         return Finding(title, Status.BROKEN, detail, "see where it comes from: pip list")
@@ -186,8 +186,8 @@ def _engine(title: str, engine: Any) -> Finding:
     about = f"{version.get('Version')} at {engine.where}, cgroup v{info.get('CgroupVersion', '?')}"
     cannot = [limit for limit, key in _ENGINE_LIMITS.items() if not info.get(key, True)]
     if cannot:
-        mend = "enable these cgroup controllers, or set the limits to 0"
-        return Finding(title, Status.BROKEN, f"{about}; it cannot limit {', '.join(cannot)}", mend)
+        fix = "enable these cgroup controllers, or set the limits to 0"
+        return Finding(title, Status.BROKEN, f"{about}; it cannot limit {', '.join(cannot)}", fix)
     return Finding(title, Status.OK, f"{about}; limits cpu, memory and processes")
 
 
@@ -199,15 +199,15 @@ def _google_services(title: str) -> Finding:
     own = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
     credentials = Path(own or "~/.config/gcloud/application_default_credentials.json").expanduser()
     if not credentials.is_file():
-        mend = "gcloud auth application-default login"
-        return Finding(title, Status.MISSING, f"no credentials in {credentials}", mend)
+        fix = "gcloud auth application-default login"
+        return Finding(title, Status.MISSING, f"no credentials in {credentials}", fix)
     settings = read_settings()
     answers = []
     for probe in probes(settings, make_bucket=False):
         try:
             answers.append(f"{probe.service}: {probe.ask()}")
         except CooperBenchError as error:
-            return _from_error(f"{title} ({probe.service})", Status.BROKEN, error, mend_is_last=True)
+            return _from_error(f"{title} ({probe.service})", Status.BROKEN, error, fix_is_last=True)
     return Finding(title, Status.OK, f"project {settings.project}; {'; '.join(answers)}")
 
 
@@ -249,8 +249,8 @@ def _model_keys(_: Asked) -> Iterator[Finding]:
     if found:
         yield Finding("model keys", Status.OK, ", ".join(found))
         return
-    mend = "export OPENAI_API_KEY=… (or ANTHROPIC_API_KEY, GEMINI_API_KEY, …), or put it into .env"
-    yield Finding("model keys", Status.MISSING, "none in the environment or .env", mend)
+    fix = "export OPENAI_API_KEY=… (or ANTHROPIC_API_KEY, GEMINI_API_KEY, …), or put it into .env"
+    yield Finding("model keys", Status.MISSING, "none in the environment or .env", fix)
 
 
 def _redis(asked: Asked) -> Iterator[Finding]:
@@ -268,7 +268,7 @@ def _redis(asked: Asked) -> Iterator[Finding]:
             yield Finding("redis", Status.OK, said)
     except CooperBenchError as error:
         status = Status.BROKEN if asked.redis_url else Status.MISSING
-        yield _from_error("redis", status, error, mend_is_last=True)
+        yield _from_error("redis", status, error, fix_is_last=True)
 
 
 def _hub(_: Asked) -> Iterator[Finding]:

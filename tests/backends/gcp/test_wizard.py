@@ -216,7 +216,7 @@ def test_the_doctor_asks_each_service(
     monkeypatch.setenv("GCP_REGION", "us-east1")
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(credentials))
     found = backend_finding("gcp")
-    assert (found.status, found.mend) == (Status.MISSING, "gcloud auth application-default login")
+    assert (found.status, found.fix) == (Status.MISSING, "gcloud auth application-default login")
     credentials.write_text("{}")
     found = backend_finding("gcp")
     assert found.status is Status.OK
@@ -232,7 +232,7 @@ def test_the_doctor_asks_each_service(
     services.batch_is_enabled = False
     found = backend_finding("gcp")
     assert (found.name, found.status) == ("backend gcp (Batch)", Status.BROKEN)
-    assert found.mend == "gcloud services enable batch.googleapis.com --project some-project"
+    assert found.fix == "gcloud services enable batch.googleapis.com --project some-project"
 
 
 @pytest.mark.parametrize(

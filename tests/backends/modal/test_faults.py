@@ -236,7 +236,7 @@ def test_the_doctor_asks_modal(plane: Plane, monkeypatch: pytest.MonkeyPatch) ->
     assert "the token is good, app cooperbench" in found.detail
     monkeypatch.setenv("MODAL_ENVIRONMENT", "nowhere")
     found = backend_finding("modal")
-    assert (found.status, "modal environment list" in found.mend) == (Status.MISSING, True)
+    assert (found.status, "modal environment list" in found.fix) == (Status.MISSING, True)
 
 
 def test_no_token(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
