@@ -53,6 +53,11 @@ _CREDENTIALS = {
         "~/.config/gcloud/application_default_credentials.json",
         "`gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS and VERTEXAI_PROJECT",
     ),
+    "bedrock": (
+        "AWS_ACCESS_KEY_ID AWS_PROFILE AWS_BEARER_TOKEN_BEDROCK AWS_ROLE_ARN AWS_WEB_IDENTITY_TOKEN_FILE",
+        "~/.aws",
+        "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
+    ),
 }
 """Providers whose credentials may be in several places: variables, a file, and what to do without any."""
 _lock = threading.Lock()
