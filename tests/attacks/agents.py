@@ -59,3 +59,7 @@ class BreaksGit(_Attacker):
 
 class ReplacesGit(_Attacker):
     command = "printf '#!/bin/sh\\nexec sleep 1000\\n' >/usr/bin/git"
+
+
+class RemovesBash(_Attacker):
+    command = "rm -f /bin/bash /usr/bin/bash; kill -9 $PPID"

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.backends.docker.tasks import write_buildable
 from tests.runner.helpers import run_tiny
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from cooperbench.backends.docker import DockerBackend
 
 ATTACKERS = {
     "KillsEverything": {"sandbox_destroyed"},
@@ -23,18 +26,51 @@ ATTACKERS = {
 """Statuses that are right."""
 
 
-@pytest.mark.parametrize("attacker", ATTACKERS)
-def test_an_agent_stays_in_the_denominator(tmp_path: Path, attacker: str) -> None:
-    left = run_tiny(tmp_path, f"tests.attacks.agents:{attacker},oracle")
+IN_CONTAINERS = {
+    "KillsEverything": {"sandbox_destroyed"},
+    "KillsEverythingLater": {"sandbox_destroyed"},
+    "StopsEverything": {"sandbox_destroyed", "submitted"},
+    "HandsInTooMuch": {"patch_lost"},
+    "BreaksGit": {"patch_lost"},
+    "ReplacesGit": {"patch_lost"},
+    "RemovesBash": {"sandbox_destroyed", "patch_lost"},
+}
+"""There agents are root and can replace what they like."""
+
+
+def check_outcome(folder: Path, attacker: str, statuses: set[str], backend: str) -> None:
+    left = run_tiny(folder, f"tests.attacks.agents:{attacker},oracle", backend=backend)
     assert left.result["status"] == "completed"
     assert left.result["attempt"] == 1
-    assert left.result["agents"]["agent1"]["status"] in ATTACKERS[attacker]
+    assert left.result["agents"]["agent1"]["status"] in statuses
     assert left.result["agents"]["agent2"]["status"] == "submitted"
     evaluation = left.evaluation
     assert evaluation["status"] == "completed"
     assert not evaluation["overall_success"]
     assert not evaluation["agent1"]["success"]
     assert evaluation["agent2"]["success"]
-    summary = json.loads((tmp_path / "logs/r/summary.json").read_text())["settings"]["coop"]
+    summary = json.loads((folder / "logs/r/summary.json").read_text())["settings"]["coop"]
     assert (summary["evaluated"], summary["errors"]) == (1, 0)
     assert sum(path.stat().st_size for path in left.folder.rglob("*") if path.is_file()) < 20_000_000
+
+
+@pytest.mark.parametrize("attacker", ATTACKERS)
+def test_an_agent_stays_in_the_denominator(tmp_path: Path, attacker: str) -> None:
+    check_outcome(tmp_path, attacker, ATTACKERS[attacker], "local")
+
+
+@pytest.mark.parametrize("attacker", IN_CONTAINERS)
+def test_an_agent_in_a_container_stays_in_the_denominator(
+    docker: DockerBackend,
+    base_image: str,
+    engine_kind: str,
+    tmp_path: Path,
+    attacker: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if engine_kind != "docker":
+        pytest.skip("once is enough: to agents both engines are the same sandbox")
+    monkeypatch.setenv("COOPERBENCH_BUILD_ARGS", f"BASE_IMAGE={base_image}")
+    monkeypatch.setattr("cooperbench.runner.pair.SNAPSHOT_SECONDS", 5)
+    write_buildable(tmp_path / "data")
+    check_outcome(tmp_path, attacker, IN_CONTAINERS[attacker], "docker")
