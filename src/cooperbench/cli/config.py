@@ -43,7 +43,7 @@ def _add_gcp_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _set_up_gcp(args: argparse.Namespace) -> int:
-    from cooperbench.backends.gcp.backend import require_clients
+    from cooperbench.backends.gcp import require_clients
     from cooperbench.backends.gcp.wizard import SetupOptions, set_up
 
     if not args.skip_tests:

@@ -14,7 +14,7 @@ from cooperbench.storage import DEFAULT_LOGS_DIR, ExperimentPaths, is_finished, 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from cooperbench.eval.batch.remote import Order
+    from cooperbench.eval.batch import Order
     from cooperbench.models import EvalNetwork, Setting
     from cooperbench.runner.display import Display
     from cooperbench.sandbox.session import SandboxSession
@@ -134,7 +134,7 @@ def evaluate_experiment(
 ) -> dict[str, Any]:
     """Judge what has to be judged; the summary of the whole run."""
     from cooperbench.eval import backends
-    from cooperbench.eval.batch.remote import Order, remote_evaluation_of
+    from cooperbench.eval.batch import Order, remote_evaluation_of
     from cooperbench.eval.evaluator import mark_unsound
     from cooperbench.eval.record import is_evaluated
     from cooperbench.eval.reference import ReferenceStore
@@ -164,7 +164,7 @@ def evaluate_experiment(
             with SandboxSession(chosen) as session:
                 order = Order(paths, work, concurrency, test_timeout, eval_network)
                 if remote := remote_evaluation_of(chosen):
-                    remote.evaluate_remotely(order, display, session.stop)
+                    remote(order, display, session.stop)
                 else:
                     _judge_here(order, session, display)
         finally:

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cooperbench.errors import Interrupted, RunStopped
-from cooperbench.eval.batch.remote import Order, remote_evaluation_of
+from cooperbench.eval.batch import Order, remote_evaluation_of
 from cooperbench.eval.evaluator import Evaluator
 from cooperbench.eval.executor import TestExecutor
 from cooperbench.eval.reference import References
@@ -106,7 +106,7 @@ class _Experiment:
             order = Order(
                 config.paths, work, config.eval_concurrency, config.test_timeout_seconds, config.eval_network
             )
-            self._remote.evaluate_remotely(order, self._display, self._session.stop)
+            self._remote(order, self._display, self._session.stop)
 
     def _prepared(self, task: Task, done: int, total: int) -> None:
         self._display.prepared(task.label, done, total)

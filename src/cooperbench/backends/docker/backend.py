@@ -34,7 +34,7 @@ from cooperbench.settings import default_cache_dir
 from cooperbench.temporary import remove_abandoned
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
     from cooperbench.backends.docker.containers import Attachment
@@ -60,6 +60,8 @@ class DockerBackend:
         checks=True,
         snapshots=True,
     )
+
+    _sandbox_type: Callable[..., DockerSandbox] = DockerSandbox
 
     def __init__(self, **settings: object) -> None:
         """Nothing is connected to before it is needed."""
@@ -185,7 +187,7 @@ class DockerBackend:
                 make_folders(engine, name, found)
                 stream = engine.attach(name)
                 engine.api.start(name)
-            sandbox = DockerSandbox(
+            sandbox = self._sandbox_type(
                 engine,
                 name,
                 stream,
