@@ -68,6 +68,7 @@ def test_a_pair_shares_through_a_server_on_a_machine_of_its_own(
     chapters = dict(enumerate(steps, 1))
     script = tmp_path / "script.yaml"
     script.write_text(yaml.safe_dump({"repos": {"tiny_task": {7: {"coop": chapters}}}}))
+    before = len(compute.made)
     run(
         "shared", agent="scripted", agent_config=str(script), backend="gcp", dataset_dir=tmp_path / "dataset",
         logs_dir=tmp_path / "logs", features=[1, 2], git_enabled=True, auto_eval=False,
@@ -75,8 +76,8 @@ def test_a_pair_shares_through_a_server_on_a_machine_of_its_own(
     left = Left(tmp_path / "logs/shared/coop/tiny_task/7/f1_f2")
     assert (compute.vms, compute.rules) == ({}, {})
     check_that_they_talked_and_shared(left)
-    server, agents = compute.made
-    assert [machine["labels"][PURPOSE] for machine in compute.made] == ["git", "agents"]
+    server, agents = compute.made[before:]
+    assert [machine["labels"][PURPOSE] for machine in (server, agents)] == ["git", "agents"]
     assert server["machineType"].endswith("/machineTypes/e2-medium")
     assert agents["labels"][RUN] == server["labels"][RUN] == "shared"
     assert server["labels"][SESSION] == agents["labels"][SESSION]

@@ -155,10 +155,15 @@ class GCPBatchBackend:
 
     def close(self) -> None:
         """Delete all machines and rules. Google is connected to again when it is used again."""
-        fleet = self._fleet
-        if fleet is not None:
+        fleet, server = self._fleet, self._git_server
+        if fleet is not None and self._process == os.getpid():
             # Whoever is interrupted here calls again.
-            fleet.close()
+            fleet.stopped.set()
+            try:
+                if server is not None:
+                    server.close()
+            finally:
+                fleet.close()
         with self._lock:
             if fleet is not None and self._fleet is fleet:
                 self._used += fleet.resource_use()

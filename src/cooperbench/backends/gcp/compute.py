@@ -195,30 +195,15 @@ def instance_of(settings: GcpSettings, spec: MachineSpec, public_key: str) -> co
     from google.cloud import compute_v1
 
     zone = f"zones/{settings.zone}"
-    disk = compute_v1.AttachedDisk(
-        boot=True,
-        auto_delete=True,
-        initialize_params=compute_v1.AttachedDiskInitializeParams(
-            source_image=_BOOT_IMAGE,
-            disk_size_gb=settings.disk_gb,
-            disk_type=f"{zone}/diskTypes/{settings.disk_type}",
-            labels=dict(spec.labels),
-        ),
-    )
-    interface = compute_v1.NetworkInterface(network=settings.network_path)
-    if settings.subnetwork:
-        interface.subnetwork = settings.subnetwork_path
+    interface: dict[str, Any] = {"network": settings.network_path, "subnetwork": settings.subnetwork_path}
     if settings.public_address:
-        interface.access_configs = [compute_v1.AccessConfig(name="External NAT", type_="ONE_TO_ONE_NAT")]
-    scheduling = compute_v1.Scheduling(
-        # Whatever becomes of us, it ends by itself, and nothing is left to pay for.
-        max_run_duration=compute_v1.Duration(seconds=spec.lifetime_seconds),
-        instance_termination_action="DELETE",
-        provisioning_model="SPOT" if spec.spot else "STANDARD",
-        automatic_restart=False,
-    )
-    if spec.spot:
-        scheduling.on_host_maintenance = "TERMINATE"
+        interface["access_configs"] = [{"name": "External NAT", "type_": "ONE_TO_ONE_NAT"}]
+    disk = {
+        "source_image": _BOOT_IMAGE,
+        "disk_size_gb": settings.disk_gb,
+        "disk_type": f"{zone}/diskTypes/{settings.disk_type}",
+        "labels": dict(spec.labels),
+    }
     metadata = {
         "startup-script": resources.files(__package__).joinpath("startup.sh").read_text("utf-8"),
         "ssh-keys": f"{SSH_USER}:{public_key} {SSH_USER}",
@@ -231,16 +216,23 @@ def instance_of(settings: GcpSettings, spec: MachineSpec, public_key: str) -> co
         **spec.metadata,
     }
     return compute_v1.Instance(
-        name=spec.name,
-        machine_type=f"{zone}/machineTypes/{spec.machine_type}",
-        labels=dict(spec.labels),
-        tags=compute_v1.Tags(items=[spec.tag]),
-        disks=[disk],
-        network_interfaces=[interface],
-        scheduling=scheduling,
-        metadata=compute_v1.Metadata(
-            items=[compute_v1.Items(key=key, value=value) for key, value in metadata.items()]
-        ),
+        {
+            "name": spec.name,
+            "machine_type": f"{zone}/machineTypes/{spec.machine_type}",
+            "labels": dict(spec.labels),
+            "tags": {"items": [spec.tag]},
+            "disks": [{"boot": True, "auto_delete": True, "initialize_params": disk}],
+            "network_interfaces": [{name: value for name, value in interface.items() if value}],
+            "scheduling": {
+                # Whatever becomes of us, it ends by itself, and nothing is left to pay for.
+                "max_run_duration": {"seconds": spec.lifetime_seconds},
+                "instance_termination_action": "DELETE",
+                "provisioning_model": "SPOT" if spec.spot else "STANDARD",
+                "automatic_restart": False,
+                **({"on_host_maintenance": "TERMINATE"} if spec.spot else {}),
+            },
+            "metadata": {"items": [{"key": key, "value": value} for key, value in metadata.items()]},
+        }
     )
 
 
@@ -328,7 +320,7 @@ def _git_server_rules(session: str, network: str) -> list[compute_v1.Firewall]:
     """The one that keeps out comes first: there is no moment without it."""
     from google.cloud import compute_v1
 
-    ports = [str(GIT_PORT)]
+    ports = [{"I_p_protocol": "tcp", "ports": [str(GIT_PORT)]}]
     common = {
         "description": json.dumps(resource_labels("", "git", **{SESSION: session})),
         "network": network,
@@ -336,21 +328,12 @@ def _git_server_rules(session: str, network: str) -> list[compute_v1.Firewall]:
         "target_tags": [git_tag(session)],
     }
     # The lower priority decides. Rules of users have 1000 unless they say otherwise.
-    keep_out = compute_v1.Firewall(
-        name=f"cooperbench-{session}-keep-out",
-        priority=2,
-        source_ranges=["0.0.0.0/0"],
-        denied=[compute_v1.Denied(I_p_protocol="tcp", ports=ports)],
-        **common,
-    )
-    admit = compute_v1.Firewall(
-        name=f"cooperbench-{session}-admit",
-        priority=1,
-        source_tags=[session_tag(session)],
-        allowed=[compute_v1.Allowed(I_p_protocol="tcp", ports=ports)],
-        **common,
-    )
-    return [keep_out, admit]
+    keep_out = {"priority": 2, "source_ranges": ["0.0.0.0/0"], "denied": ports}
+    admit = {"priority": 1, "source_tags": [session_tag(session)], "allowed": ports}
+    return [
+        compute_v1.Firewall({"name": f"cooperbench-{session}-keep-out", **keep_out, **common}),
+        compute_v1.Firewall({"name": f"cooperbench-{session}-admit", **admit, **common}),
+    ]
 
 
 def _labels_in(description: str) -> dict[str, str]:

@@ -57,12 +57,8 @@ class Keys:
             )
         # The path of a socket may not be long.
         usual = tempfile.gettempdir()
-        self.folder = Path(
-            tempfile.mkdtemp(
-                prefix=owned_prefix("gcp"),
-                dir=usual if len(usual) < _LONGEST_FOLDER else "/tmp",  # noqa: S108  # a folder of its own
-            )
-        )
+        place = usual if len(usual) < _LONGEST_FOLDER else "/tmp"  # noqa: S108  # a folder of its own
+        self.folder = Path(tempfile.mkdtemp(prefix=owned_prefix("gcp"), dir=place))
         self.private = self.folder / "key"
         options = ["-q", "-t", "ed25519", "-N", "", "-C", "cooperbench", "-f", str(self.private)]
         done = subprocess.run(

@@ -11,7 +11,6 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from cooperbench.backends.gcp.api import SIGN_IN, faults
@@ -30,7 +29,7 @@ from cooperbench.settings import config_file, load_settings, save_setting
 from cooperbench.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from cooperbench.backends.gcp.settings import GcpSettings
 
@@ -38,29 +37,19 @@ _APIS = ("compute", "batch", "storage", "logging")
 _GCLOUD_SECONDS = 300.0
 
 
-@dataclass(frozen=True)
-class SetupOptions:
-    """What the command line said; None is asked for."""
+def set_up(given: Mapping[str, str | None], *, yes: bool, skip_tests: bool) -> bool:
+    """Do all services answer (or were not asked)? UserError where it cannot go on.
 
-    project: str | None = None
-    region: str | None = None
-    zone: str | None = None
-    bucket: str | None = None
-    machine_type: str | None = None
-    yes: bool = False
-    skip_tests: bool = False
-
-
-def set_up(options: SetupOptions) -> bool:
-    """Do all services answer (or were not asked)? UserError where it cannot go on."""
+    `given`: project, region, zone, bucket and machine_type as the command line said; None is asked for.
+    """
     if shutil.which("gcloud") is None:
         raise UserError(
             "gcloud is not installed: https://cloud.google.com/sdk/docs/install, and then again: cooperbench config gcp"
         )
     _say("Google Cloud for CooperBench: Enter takes what stands in brackets.")
-    _sign_in(options)
-    settings = _ask_settings(options)
-    if options.skip_tests:
+    _sign_in(yes=yes)
+    settings = _ask_settings(given, yes=yes)
+    if skip_tests:
         _say("The services were not asked. Try it: cooperbench run --backend gcp")
         return True
     failed = False
@@ -78,7 +67,7 @@ def set_up(options: SetupOptions) -> bool:
     return not failed
 
 
-def _sign_in(options: SetupOptions) -> None:
+def _sign_in(*, yes: bool) -> None:
     """For the user, and for programs (application default)."""
     checks = {
         "gcloud auth login": ("auth", "list", "--filter=status:ACTIVE", "--format=value(account)"),
@@ -90,27 +79,27 @@ def _sign_in(options: SetupOptions) -> None:
         if _gcloud(*check):
             continue
         # Signing in needs a browser or a code: no option can stand for it.
-        agreed = not options.yes and _confirm(f"You are not signed in. Run {command} now?")
+        agreed = not yes and _confirm(f"You are not signed in. Run {command} now?")
         if not agreed or subprocess.run(command.split(), check=False).returncode:
             raise UserError(f"Authentication failed: {command}, and then again: cooperbench config gcp")
 
 
-def _ask_settings(options: SetupOptions) -> GcpSettings:
+def _ask_settings(given: Mapping[str, str | None], *, yes: bool) -> GcpSettings:
     """Asked, completed, and written."""
     filed = load_settings()
 
     def choose(name: str, default: str) -> str:
         """What the command line said, else what the user says, else what was said before, else the default."""
-        given: str | None = getattr(options, name)
-        if given is None:
+        chosen = given[name]
+        if chosen is None:
             default = str(filed.get(KEYS[name]) or "") or default
-            given = default if options.yes else _read(f"{name} [{default}]: ") or default
-        if not given:
+            chosen = default if yes else _read(f"{name} [{default}]: ") or default
+        if not chosen:
             raise UserError(f"no {name} was chosen: --{name}")
-        return given
+        return chosen
 
     project = choose("project", _gcloud("config", "get-value", "project").removeprefix("(unset)"))
-    _enable_apis(project, options)
+    _enable_apis(project, yes=yes)
     region = choose(
         "region", _gcloud("config", "get-value", "compute/region").removeprefix("(unset)") or DEFAULT_REGION
     )
@@ -122,8 +111,8 @@ def _ask_settings(options: SetupOptions) -> GcpSettings:
         "zone": choose("zone", default_zone(region)),
         "bucket": choose("bucket", default_bucket(project)),
     }
-    if options.machine_type:
-        answers["machine_type"] = options.machine_type
+    if machine_type := given["machine_type"]:
+        answers["machine_type"] = machine_type
     settings = read_settings(**answers)
     for name, value in answers.items():
         save_setting(KEYS[name], value)
@@ -133,11 +122,11 @@ def _ask_settings(options: SetupOptions) -> GcpSettings:
     return settings
 
 
-def _enable_apis(project: str, options: SetupOptions) -> None:
+def _enable_apis(project: str, *, yes: bool) -> None:
     names = [f"{name}.googleapis.com" for name in _APIS]
     enabled = _gcloud("services", "list", "--enabled", f"--project={project}", "--format=value(config.name)")
     missing = [name for name in names if name not in enabled.split()]
-    if missing and (options.yes or _confirm(f"API not enabled: {', '.join(missing)}. Enable now?")):
+    if missing and (yes or _confirm(f"API not enabled: {', '.join(missing)}. Enable now?")):
         _say("  … enabling, which takes a minute")
         # Whatever goes wrong is found out when the services are asked.
         _gcloud("services", "enable", *missing, f"--project={project}")
