@@ -88,13 +88,15 @@ def read_section(
     parsers: Mapping[str, Parser],
     given: Mapping[str, object],
     variables: Mapping[str, str],
+    filed: Mapping[str, object] | None = None,
 ) -> dict[str, Any]:
     """Those of a backend's settings that are set: by keyword, else by variable, else in its object of config.json.
 
-    `variables`: those that are not called COOPERBENCH_<section>_<name>. UserError for a setting that is unknown or
-    has no valid value.
+    `variables`: those that are not called COOPERBENCH_<section>_<name>. `filed`: what config.json says, where that is
+    not in an object of its own. UserError for a setting that is unknown or has no valid value.
     """
-    filed = load_settings().get(section, {})
+    if filed is None:
+        filed = load_settings().get(section, {})
     if not isinstance(filed, dict):
         raise UserError(f"{config_file()}: `{section}` must be an object")
     for names, where in ((given, f"the {section} backend"), (filed, f"{config_file()}: `{section}`")):

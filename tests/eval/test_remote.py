@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import subprocess
 import sys
 import zipfile
@@ -14,19 +15,19 @@ import pytest
 
 from cooperbench import evaluate
 from cooperbench.backends.local import LocalBackend
+from cooperbench.eval.batch import Order, remote_evaluation_of
 from cooperbench.eval.batch.entry import (
     BadResult,
     Entry,
-    Result,
     make_bundle,
     make_entry,
     pack_result,
     pack_task,
-    read_entry,
+    sha256,
+    take_in,
     unpack_task,
 )
-from cooperbench.eval.batch.remote import remote_evaluation_of
-from cooperbench.eval.batch.store import sha256
+from cooperbench.eval.evaluator import Evaluation
 from cooperbench.eval.record import is_evaluated, read_evaluation
 from cooperbench.eval.reference import exported
 from cooperbench.storage import write_json
@@ -36,16 +37,17 @@ from tests.tiny import golden, write_tiny
 if TYPE_CHECKING:
     import threading
 
-    from cooperbench.eval.batch.remote import Listener, Order
+    from cooperbench.eval.batch import Listener
     from cooperbench.models import Pair
 
 TIMEOUT_SECONDS = 600
 
 
 def entry_of(experiment: Experiment, pair: Pair) -> Entry:
+    order = Order(experiment.paths, 1, TIMEOUT_SECONDS, "auto", work=[(pair, "coop")])
     return make_entry(
-        experiment.paths, pair, "coop", task_digest=sha256(pack_task(pair.task)), timeout_seconds=TIMEOUT_SECONDS,
-        eval_network="auto", backend="local", environment={"COOPERBENCH_DOCKER_PULL": "never"},
+        order, pair, "coop", task_digest=sha256(pack_task(pair.task)), backend="local",
+        environment={"COOPERBENCH_DOCKER_PULL": "never"},
     )  # fmt: skip
 
 
@@ -54,7 +56,14 @@ def packed(experiment: Experiment, pair: Pair) -> bytes:
     place = experiment.paths.pair(pair, "coop")
     record = read_evaluation(place)
     assert record is not None
-    return pack_result(entry_of(experiment, pair).entry_id, pair, "coop", place, record, exported([]))
+    outputs = {
+        (subject, number): path.read_bytes().decode("utf-8", "surrogateescape")
+        for subject in ("agent1", "agent2", "merged")
+        for number in pair.feature_ids
+        if (path := place.test_output(subject, number)).is_file()
+    }
+    evaluation = Evaluation(record, place.merged_patch.read_bytes(), outputs)
+    return pack_result(entry_of(experiment, pair).entry_id, evaluation, exported([]))
 
 
 @pytest.fixture
@@ -74,26 +83,35 @@ def test_a_result_is_taken_in_for_its_own_pair_and_patches_only(
         path.unlink()
 
     entry = entry_of(experiment, pair)
-    Result(entry, result).take_in(experiment.paths, TIMEOUT_SECONDS, "auto")
+    take_in(entry, pair, result, experiment.paths)
     assert experiment.evaluations()[pair.label] == judged
     assert experiment.files() == files
     assert is_evaluated(place, pair, "coop", "auto")
 
     place.evaluation.unlink()
-    with pytest.raises(BadResult, match="something else: its entry differs"):
-        Result(entry_of(experiment, other), result)
-    with pytest.raises(BadResult, match="its features differs"):
-        Result(replace(entry, pair=other), result)
-    with pytest.raises(BadResult, match="its setting differs"):
-        Result(replace(entry, setting="solo"), result)
+    for asked, of, line in (
+        (entry_of(experiment, other), other, "something else: its entry differs"),
+        (replace(entry, features=[1, 3]), pair, "its entry differs"),
+        (replace(entry, canary=False), pair, "its entry differs"),
+    ):
+        with pytest.raises(BadResult, match=line):
+            take_in(asked, of, result, experiment.paths)
+    record = read_evaluation(experiment.paths.pair(other, "coop"))
+    assert record is not None
+    strange = Evaluation(record), Evaluation(record | entry.identity, b"", {("agent3", 1): ""})
+    for evaluation, line in zip(strange, ("its features differs", "its outputs differs"), strict=True):
+        with pytest.raises(BadResult, match=line):
+            take_in(entry, pair, pack_result(entry.entry_id, evaluation, exported([])), experiment.paths)
     for broken in (result[:-40], b"", b"no result"):
         with pytest.raises(BadResult, match="cannot be read"):
-            Result(entry, broken)
+            take_in(entry, pair, broken, experiment.paths)
+    longer = replace(entry, test_timeout_seconds=TIMEOUT_SECONDS + 1)
+    verdict = pack_result(longer.entry_id, Evaluation(record | judged), exported([]))
     with pytest.raises(BadResult, match="other patches or tests"):
-        Result(entry, result).take_in(experiment.paths, TIMEOUT_SECONDS + 1, "auto")
+        take_in(longer, pair, verdict, experiment.paths)
     experiment.hand_in(pair, {"agent1": golden(3)})
     with pytest.raises(BadResult, match="other patches or tests"):
-        Result(entry, result).take_in(experiment.paths, TIMEOUT_SECONDS, "auto")
+        take_in(entry, pair, result, experiment.paths)
     assert not place.evaluation.exists()
 
 
@@ -119,16 +137,17 @@ def test_an_entry_is_named_by_everything_that_it_holds(tmp_path: Path, experimen
     pair = experiment.pairs[0]
     entry = entry_of(experiment, pair)
     assert entry.entry_id == sha256(entry.description) == entry_of(experiment, pair).entry_id
-    received = read_entry(entry.description)
-    assert received.patches == {"agent1": golden(1).encode(), "agent2": golden(2).encode()}
-    assert received.environment == {"COOPERBENCH_DOCKER_PULL": "never"}
+    received = Entry(**json.loads(entry.description))
+    assert received == entry
+    assert received.patch_bytes() == {"agent1": golden(1).encode(), "agent2": golden(2).encode()}
+    assert received.pair(pair.task.path) == pair
 
     experiment.hand_in(pair, {"agent2": None})
     without = entry_of(experiment, pair)
-    assert read_entry(without.description).patches["agent2"] is None
+    assert without.patch_bytes()["agent2"] is None
     experiment.hand_in(pair, {"agent2": ""})
     empty = entry_of(experiment, pair)
-    assert read_entry(empty.description).patches["agent2"] == b""
+    assert empty.patch_bytes()["agent2"] == b""
     experiment.hand_in(pair, {})
     (pair.task.path / "feature1/tests.patch").write_text("changed\n")
     changed = entry_of(experiment, pair)

@@ -51,10 +51,10 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _set_up_gcp(args: argparse.Namespace) -> int:
-    from cooperbench.backends.gcp.backend import require_clients
-    from cooperbench.backends.gcp.wizard import SetupOptions, set_up
+    from cooperbench.backends.gcp import require_clients
+    from cooperbench.backends.gcp.wizard import set_up
 
     if not args.skip_tests:
         require_clients()
-    places = (args.project, args.region, args.zone, args.bucket, args.machine_type)
-    return 0 if set_up(SetupOptions(*places, yes=args.yes, skip_tests=args.skip_tests)) else 1
+    given = {name: getattr(args, name) for name in ("project", "region", "zone", "bucket", "machine_type")}
+    return 0 if set_up(given, yes=args.yes, skip_tests=args.skip_tests) else 1

@@ -16,7 +16,7 @@ from cooperbench.cli.arguments import (
 )
 from cooperbench.cli.run import add_option, print_summary
 from cooperbench.dataset.discovery import resolve_dataset_dir
-from cooperbench.eval.batch.remote import Order
+from cooperbench.eval.batch import Order
 from cooperbench.runner.config import options
 from cooperbench.runner.display import PlainDisplay, make_display
 from cooperbench.runner.evaluate import evaluate_experiment, recorded_eval_network, select_results

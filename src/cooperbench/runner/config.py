@@ -15,7 +15,7 @@ from cooperbench._version import __version__
 from cooperbench.agents.base import Limits
 from cooperbench.dataset.discovery import resolve_dataset_dir
 from cooperbench.errors import UserError
-from cooperbench.eval.batch.remote import Order
+from cooperbench.eval.batch import Order
 from cooperbench.models import SETTINGS, Setting, seats_of
 from cooperbench.runner.assignment import Assigned, Assignment
 from cooperbench.settings import checked_eval_network

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cooperbench.dataset.discovery import discover, load_tasks, resolve_dataset_dir
 from cooperbench.errors import UserError
-from cooperbench.eval.batch.remote import Order
+from cooperbench.eval.batch import Order
 from cooperbench.models import Pair
 from cooperbench.settings import DOCUMENTED_BACKEND, checked_eval_network
 from cooperbench.storage import DEFAULT_LOGS_DIR, ExperimentPaths, is_finished, read_json

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cooperbench.errors import Interrupted, RunStopped
-from cooperbench.eval.batch.remote import Order, remote_evaluation_of
+from cooperbench.eval.batch import Order, remote_evaluation_of
 from cooperbench.eval.evaluator import Evaluator
 from cooperbench.eval.executor import TestExecutor
 from cooperbench.eval.reference import References
@@ -85,7 +85,7 @@ class Experiment:
     def finish(self) -> None:
         if self._remote and self._for_remote:
             order = replace(self._order, work=self._for_remote)
-            self._remote.evaluate_remotely(order, self._display, self._session.stop)
+            self._remote(order, self._display, self._session.stop)
 
     def _judge(self, pair: Pair, setting: Setting) -> None:
         if self._session.stop.is_set():

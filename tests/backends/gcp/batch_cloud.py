@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from contextlib import suppress
-from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,6 @@ from cooperbench.backends.local import LocalBackend
 from cooperbench.dataset.discovery import discover
 from cooperbench.eval.record import read_evaluation
 from cooperbench.models import seats_of
-from cooperbench.sandbox.contract import ResourceUse
 from cooperbench.storage import ExperimentPaths, write_json
 from tests.backends.gcp.batch_server import BatchServer
 from tests.tiny import golden
@@ -36,28 +34,16 @@ _TIMES = ("started_at", "ended_at", "duration_seconds", "run_name")
 class LocalAgents(LocalBackend):
     """A backend whose agents work on this machine, and whose evaluations go to Batch."""
 
-    capabilities = replace(LocalBackend.capabilities, measures=True)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._used = ResourceUse()
-
     @property
     def batch_settings(self) -> GcpSettings:
         return read_settings()
-
-    def add_use(self, used: ResourceUse) -> None:
-        self._used += used
-
-    def resource_use(self) -> ResourceUse:
-        return self._used
 
 
 class Cloud:
     """Both servers, and the environment in which Google's clients find them."""
 
     def __init__(self, folder: Path, cache: Path) -> None:
-        self.batch = BatchServer(folder, cache)
+        self.batch = BatchServer(folder, cache, self.bucket)
         self._storage = import_module("gcp_storage_emulator.server").create_server(
             "127.0.0.1", 0, in_memory=True
         )

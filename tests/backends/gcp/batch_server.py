@@ -12,25 +12,24 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import import_module
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import parse_qs, urlsplit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 PREEMPTED = 50001
 RAN_TOO_LONG = 50005
-TASKS_ON_A_MACHINE = 2
 _FAIL_TASK = 2
 _PLACE = r"/v1/projects/(?P<project>[^/]+)/locations/(?P<region>[^/]+)/jobs"
 _ENDED = ("SUCCEEDED", "FAILED", "CANCELLED")
@@ -62,11 +61,19 @@ class Running(Protocol):
 class LocalProcess:
     """A container of a task as a process on this machine."""
 
-    def __init__(self, container: dict[str, Any], environment: dict[str, str], log: Path) -> None:
+    def __init__(
+        self, container: dict[str, Any], environment: dict[str, str], log: Path, mounts: dict[str, Path]
+    ) -> None:
+        def there(text: str) -> str:
+            for path, folder in mounts.items():
+                text = text.replace(path, str(folder))
+            return text
+
         with log.open("wb") as output:
             self._process = subprocess.Popen(
-                [container["entrypoint"], *container["commands"]],
-                env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
+                [container["entrypoint"], *map(there, container["commands"])],
+                env={name: there(text) for name, text in environment.items()},
+                stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
             )  # fmt: skip
 
     def wait(self, seconds: float) -> int | None:
@@ -92,9 +99,9 @@ class Task:
     process: Running | None = None
     events: list[dict[str, Any]] = field(default_factory=list)
 
-    def tell(self, state: str, machine: str, code: int | None = None) -> None:
+    def tell(self, state: str, code: int | None = None) -> None:
         """As Batch words it."""
-        words = f"Task state is updated from {self.state} to {state} on {machine}"
+        words = f"Task state is updated from {self.state} to {state}"
         event: dict[str, Any] = {"type": "STATUS_CHANGED", "taskState": state, "eventTime": utc_now()}
         if code is not None:
             words, event["taskExecution"] = f"{words} with exit code {code}", {"exitCode": code}
@@ -143,18 +150,8 @@ class Job:
             "status": {
                 "state": self.state,
                 "statusEvents": [{"description": text} for text in self.events],
-                "taskGroups": {"group0": {"counts": counts, "instances": [self._machines()]}},
+                "taskGroups": {"group0": {"counts": counts}},
             },
-        }
-
-    def _machines(self) -> dict[str, Any]:
-        (asked,) = self.spec["allocationPolicy"]["instances"]
-        policy = asked["policy"]
-        return {
-            "machineType": policy["machineType"],
-            "provisioningModel": policy["provisioningModel"],
-            "taskPack": str(TASKS_ON_A_MACHINE),
-            "bootDisk": policy["bootDisk"],
         }
 
     def tasks_json(self) -> list[dict[str, Any]]:
@@ -183,38 +180,30 @@ class Job:
             for code in policy["actionCondition"]["exitCodes"]
         }
         for attempt in range(int(spec.get("maxRetryCount", 0)) + 1):
-            with self._place() as machine:
-                code = self._attempt(task, spec, attempt, machine)
-                if self.stopped.is_set():
-                    task.state = "FAILED"
-                    return
-                task.exit_codes.append(code)
-                task.tell("FAILED" if code else "SUCCEEDED", machine, code)
+            code = self._attempt(task, spec, attempt)
+            if self.stopped.is_set():
+                task.state = "FAILED"
+                return
+            task.exit_codes.append(code)
+            task.tell("FAILED" if code else "SUCCEEDED", code)
             if not code or code in refusing:
                 return
 
-    @contextmanager
-    def _place(self) -> Iterator[str]:
-        """On the first machine with room."""
-        with self._lock:
-            place = next(number for number in count() if number not in self._taken)
-            self._taken.add(place)
-        yield f"zones/us-central1-b/instances/{1000 + place // TASKS_ON_A_MACHINE}"
-        with self._lock:
-            self._taken.discard(place)
-
-    def _attempt(self, task: Task, spec: dict[str, Any], attempt: int, machine: str) -> int:
+    def _attempt(self, task: Task, spec: dict[str, Any], attempt: int) -> int:
         fate = self.service.fate(task, attempt)
         if fate == "never":
             task.state = "PENDING"
             self.stopped.wait(300)
         if self.stopped.is_set():
             return 1
-        task.tell("ASSIGNED", machine)
+        task.tell("ASSIGNED")
         if fate == "overrun":
             return RAN_TOO_LONG
-        (runnable,) = spec["runnables"]
+        closing, runnable = spec["runnables"]
+        assert "iptables" in closing["script"]["text"]
         container = runnable["container"]
+        (volume,) = spec["volumes"]
+        mount = Mount(self.service.bucket(), volume["gcs"]["remotePath"], self.service.folder)
         variables = {**spec["environment"]["variables"], **task.environment}
         environment = {
             **self.service.machine(),
@@ -224,10 +213,10 @@ class Job:
             "BATCH_TASK_RETRY_ATTEMPT": str(attempt),
         }
         log = self.service.folder / f"{self.name.rpartition('/')[2]}-{task.index}-{attempt}.log"
-        process = self.service.launch(container, environment, log)
+        process = self.service.launch(container, environment, log, {volume["mountPath"]: mount.folder})
         with self._lock:
             task.process = process
-            task.tell("RUNNING", machine)
+            task.tell("RUNNING")
             self.most_at_once = max(self.most_at_once, sum(other.state == "RUNNING" for other in self.tasks))
         if fate == "preempt":
             time.sleep(0.3)
@@ -237,22 +226,41 @@ class Job:
         if code is None:
             process.kill()
             return RAN_TOO_LONG
+        mount.upload()
         return code
+
+
+class Mount:
+    """A folder of a bucket on a machine, as gcsfuse shows it: what is written there is uploaded."""
+
+    def __init__(self, bucket: Any, remote_path: str, machine: Path) -> None:
+        self._bucket = bucket
+        self._prefix = remote_path.partition("/")[2]
+        self.folder = Path(tempfile.mkdtemp(prefix="mount-", dir=machine))
+        for blob in bucket.list_blobs(prefix=f"{self._prefix}/"):
+            (self.folder / blob.name.removeprefix(f"{self._prefix}/")).write_bytes(blob.download_as_bytes())
+        self._before = {path: path.stat().st_mtime_ns for path in self.folder.iterdir()}
+
+    def upload(self) -> None:
+        for path in self.folder.iterdir():
+            if self._before.get(path) != path.stat().st_mtime_ns:
+                self._bucket.blob(f"{self._prefix}/{path.name}").upload_from_string(path.read_bytes())
 
 
 class BatchServer:
     """Jobs by name. `fate` says what happens to a task: `run`, `preempt`, `overrun`, `never`; it may take its time to say so."""
 
-    def __init__(self, folder: Path, cache: Path) -> None:
+    def __init__(self, folder: Path, cache: Path, bucket: Callable[[], Any]) -> None:
         self.folder = folder
         self.cache = cache
+        self.bucket = bucket
         self.jobs: dict[str, Job] = {}
         self.created: list[Job] = []
         self.deleted: list[str] = []
         self.refusal: Refused | None = None
         self.outages = 0
         """How many of the next questions are not answered."""
-        self.launch: Callable[[dict[str, Any], dict[str, str], Path], Running] = LocalProcess
+        self.launch: Callable[[dict[str, Any], dict[str, str], Path, dict[str, Path]], Running] = LocalProcess
         self.fate: Callable[[Task, int], str] = lambda task, attempt: "run"
         handler = type("Handler", (_Handler,), {"service": self})
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)

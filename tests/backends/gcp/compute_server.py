@@ -51,6 +51,7 @@ class Vm:
         self.name = str(resource["name"])
         self.zone = zone
         self.resource = resource
+        self.status = "RUNNING"
         self.attributes: dict[str, str] = {}
         self.asked: Counter[str] = Counter()
         """How often the machine has asked for which metadata."""
@@ -79,7 +80,7 @@ class Vm:
     def described(self) -> dict[str, Any]:
         return {
             "name": self.name,
-            "status": "RUNNING",
+            "status": self.status,
             "labels": self.resource.get("labels", {}),
             "networkInterfaces": [
                 {
@@ -158,8 +159,9 @@ class ComputeServer:
     def answer(self, method: str, path: str, query: dict[str, str], body: Any) -> Any:
         if self.refusal is not None:
             raise self.refusal
-        if re.fullmatch(_ZONE, path):
-            return {"name": path.rpartition("/")[2], "status": "UP"}
+        if found := re.fullmatch(f"{_ZONE}/machineTypes/(.*)", path):
+            vcpus = int(found[2].rpartition("-")[2]) if found[2][-1].isdecimal() else 2
+            return {"name": found[2], "guestCpus": vcpus, "memoryMb": vcpus * 4096}
         if re.fullmatch("/v1/projects/[^/]+/locations/[^/]+/jobs", path):
             return {"jobs": []}  # for those who ask Batch too
         if path.endswith("/aggregated/instances"):
@@ -170,8 +172,6 @@ class ComputeServer:
             return self._firewall(method, found[1], query, body)
         if re.fullmatch(f"{_GLOBAL}/operations/[^/]+(/wait)?", path):
             return {"name": "op-rule", "status": "DONE"}
-        if found := re.fullmatch("/compute/v1/projects/([^/]+)/regions/[^/]+/subnetworks/([^/]+)", path):
-            return {"name": found[2], "network": f"projects/{found[1]}/global/networks/of-{found[2]}"}
         if found := re.fullmatch(f"{_ZONE}/operations/([^/]+)(/wait)?", path):
             return {**self._operations[found[2]], "status": "DONE"}
         if found := re.fullmatch(f"{_ZONE}/instances/([^/]+)(/getGuestAttributes)?", path):

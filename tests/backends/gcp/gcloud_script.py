@@ -25,8 +25,6 @@ def refuse(text: str) -> None:
 
 
 match words:
-    case ["version", *_]:
-        answer("500.0.0")
     case ["auth", "list", *_]:
         answer(state["account"])
     case ["auth", "login"]:
@@ -35,18 +33,10 @@ match words:
         answer("token") if state["credentials"] else refuse("no credentials")
     case ["auth", "application-default", "login"]:
         state["credentials"] = True
-    case ["projects", "list", *_]:
-        answer("\n".join(state["projects"]))
-    case ["projects", "describe", project, *_]:
-        answer(project) if project in state["projects"] else refuse("no such project")
-    case ["billing", *_]:
-        answer(str(state["billing"]))
     case ["services", "list", *_]:
         answer("\n".join(state["apis"]))
     case ["services", "enable", *apis]:
         state["apis"] += [name for name in apis if not name.startswith("-")]
-    case ["compute", "zones", "list", region, *_]:
-        answer("\n".join(zone for zone in state["zones"] if zone.startswith(region.partition(":")[2])))
     case ["config", "get-value", *_]:
         answer("(unset)")
     case _:

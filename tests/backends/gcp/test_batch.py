@@ -9,23 +9,20 @@ import sys
 import threading
 import time
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from cooperbench import evaluate, run
+from cooperbench.backends.gcp.api import is_leftover
 from cooperbench.backends.gcp.batch import remove_leftover_jobs
-from cooperbench.backends.gcp.compute import is_leftover
 from cooperbench.backends.gcp.settings import read_settings
 from cooperbench.errors import UserError
-from cooperbench.eval.batch.entry import make_entry
-from cooperbench.eval.batch.job import SPOT_RETRIES, job_spec, new_record, read_batch_settings
-from cooperbench.eval.batch.remote import Order
+from cooperbench.eval.batch import Order
+from cooperbench.eval.batch.evaluation import JobRecord, job_spec
 from cooperbench.eval.reference import ReferenceStore
 from cooperbench.storage import read_json
-from cooperbench.text import plural
 from tests.backends.gcp.batch_cloud import (
     WITH_AGENTS,
     Experiment,
@@ -88,36 +85,8 @@ def assert_nothing_left(cloud: Cloud, experiment: Experiment) -> None:
     assert not (experiment.paths.root / "batch.json").exists()
 
 
-def assert_use_is_told(experiment: Experiment, cloud: Cloud, output: str) -> None:
-    """From the first task of the job on, in the summary and on the terminal; not more than once."""
-    (job,) = cloud.batch.created
-    times = [moment(event) for task in job.tasks for event in task.events]
-    machines = {
-        event["description"].split(" on ")[1].split()[0].rstrip(".")
-        for task in job.tasks
-        for event in task.events
-    }
-    summary = read_json(experiment.paths.summary)
-    assert summary is not None
-    told = summary["sandboxes"]
-    assert (told["count"], told["what"]) == (len(machines), "machine")
-    # A task that has left its result may still be ending when the job is deleted.
-    most_seconds = len(machines) * (time.time() - min(times))
-    assert max(times) - min(times) - 5 <= told["seconds"] <= most_seconds
-    # e2-standard-8
-    assert told["vcpu_seconds"] == pytest.approx(told["seconds"] * 8, abs=0.01)
-    assert told["gib_seconds"] == pytest.approx(told["seconds"] * 32, abs=0.02)
-    job_name = job.name.rpartition("/")[2]
-    assert output.count(f"Batch job {job_name}: {plural(len(machines), 'machine')} for ") == 1
-    assert " in all, without the time to boot" in output
-
-
-def moment(event: dict[str, Any]) -> float:
-    return datetime.fromisoformat(event["eventTime"]).timestamp()
-
-
 def test_one_job_with_several_images_gives_the_verdicts_of_the_local_backend(
-    cloud: Cloud, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    cloud: Cloud, tmp_path: Path
 ) -> None:
     there, here = make_both(tmp_path, (7, 8, 9))
     (tmp_path / "data/tiny_task/task8/setup.sh").write_text("echo no luck; exit 3\n")
@@ -132,11 +101,8 @@ def test_one_job_with_several_images_gives_the_verdicts_of_the_local_backend(
     found = there.evaluations()
     assert [record["status"] for record in found.values()] == ["completed"] * 3 + ["error", "completed"]
     assert [record.get("overall_success") for record in found.values()] == [False, True, False, None, True]
-    output = capsys.readouterr().out
-    assert_use_is_told(there, cloud, output)
-    assert "2 machines, 0.0 machine hours, 0." in output
     (job,) = cloud.batch.created
-    assert [task.exit_codes for task in job.tasks] == [[0], [0], [0], [1, 0], [PREEMPTED, 0]]
+    assert [task.exit_codes for task in job.tasks] == [[0], [0], [0], [0], [PREEMPTED, 0]]
     assert 1 < job.most_at_once <= 3
     (machines,) = job.spec["allocationPolicy"]["instances"]
     assert machines["policy"]["machineType"] == "e2-standard-8"
@@ -157,13 +123,12 @@ def test_references_go_along_and_come_back(
         (2, True, "none"),
     ]
     for reference in known:
-        store.save(replace(reference, tests_passed=77))
+        store.save(replace(reference, flaky_tests=("marked",)))
     judge(again)
     (record,) = again.evaluations().values()
     assert record["overall_success"] is True
-    assert [one["tests_passed"] for one in record["references"].values()] == [77, 77], (
-        "not run again over there"
-    )
+    marks = [one["flaky_tests"] for one in record["references"].values()]
+    assert marks == [["marked"], ["marked"]], "not run again over there"
 
 
 def test_a_golden_patch_that_fails_there_is_no_error(cloud: Cloud, tmp_path: Path) -> None:
@@ -201,9 +166,7 @@ def test_a_killed_harness_finds_its_job_again(
     assert [task["features"] for task in record["tasks"]] == [[1, 2], [1, 4], [2, 4]]
     gate.set()
     judge(there)
-    output = capsys.readouterr().out
-    assert f"Found the Batch job {record['job']}" in output
-    assert_use_is_told(there, cloud, output)
+    assert f"Found the Batch job {record['job']}" in capsys.readouterr().out
     assert cloud.batch.created == [job]
     judge(here, "local")
     assert there.evaluations() == here.evaluations()
@@ -220,19 +183,16 @@ def test_an_interrupted_harness_keeps_what_is_there_and_ends_the_job(cloud: Clou
     output, _ = harness.communicate(timeout=60)
     assert harness.returncode == 130, output
     assert "the same command continues" in output
-    assert_use_is_told(there, cloud, output)
     assert len(there.evaluations()) == 1
     assert len(cloud.batch.deleted) == 1
     assert_nothing_left(cloud, there)
 
 
-def test_what_a_vanished_job_has_not_judged_goes_into_another(cloud: Cloud, tmp_path: Path) -> None:
+def test_what_a_vanished_job_has_not_judged_is_recorded_and_judged_next_time(
+    cloud: Cloud, tmp_path: Path
+) -> None:
     there, here = make_both(tmp_path)
-
-    def stop_at_the_second(task: Task, attempt: int) -> str:
-        return "never" if task.index and len(cloud.batch.created) == 1 else "run"
-
-    cloud.batch.fate = stop_at_the_second
+    cloud.batch.fate = lambda task, attempt: "never" if task.index else "run"
 
     def delete_the_job() -> None:
         while not there.evaluations():
@@ -243,6 +203,11 @@ def test_what_a_vanished_job_has_not_judged_goes_into_another(cloud: Cloud, tmp_
     somebody.start()
     judge(there)
     somebody.join()
+    statuses = [record["status"] for record in there.evaluations().values()]
+    assert statuses == ["completed", "error", "error"]
+    assert_nothing_left(cloud, there)
+    cloud.batch.fate = lambda task, attempt: "run"
+    judge(there)
     judge(here, "local")
     assert there.evaluations() == here.evaluations()
     first, second = cloud.batch.created
@@ -269,9 +234,7 @@ def test_a_task_that_runs_over_its_time_is_recorded_and_judged_again_next_time(
     assert_nothing_left(cloud, there)
 
 
-def test_a_run_sends_its_evaluations_as_one_job_at_the_end(
-    cloud: Cloud, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_sends_its_evaluations_as_one_job_at_the_end(cloud: Cloud, tmp_path: Path) -> None:
     cloud.batch.outages = 2
     dataset = write_tiny(tmp_path / "data", feature_ids=(1, 2, 3))
     run(
@@ -283,8 +246,7 @@ def test_a_run_sends_its_evaluations_as_one_job_at_the_end(
     summary = read_json(tmp_path / "logs/r/summary.json")
     assert summary is not None
     assert summary["settings"]["coop"]["rates"]["overall_success"]["rate"] == 1.0
-    assert summary["sandboxes"]["vcpu_seconds"] > 0
-    assert capsys.readouterr().out.count("Internal error encountered; trying again") == 2
+    assert cloud.batch.outages == 0
     assert cloud.objects() == []
 
 
@@ -339,23 +301,10 @@ def test_the_job_uses_every_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         project="some-project", region="europe-west4", machine_type="n2-standard-4", spot=True, disk_gb=70,
         disk_type="pd-ssd", network="vpc", subnetwork="inner", public_address=False, service_account="a@b.c",
     )  # fmt: skip
-    order = Order(there.paths, 2, 900, "auto", True, [(pair, "coop") for pair in there.pairs])
-    entries = [
-        make_entry(
-            there.paths,
-            pair,
-            "coop",
-            task_digest="0",
-            timeout_seconds=900,
-            eval_network="auto",
-            backend="docker",
-            environment={},
-        )
-        for pair in there.pairs
-    ]
-    record = new_record("There_1", settings, entries)
-    assert record.job.startswith("cb-there-1-")
-    job = job_spec(order, record, "0" * 64, settings, read_batch_settings())
+    order = Order(there.paths, 2, 900, "auto", work=[(pair, "coop") for pair in there.pairs])
+    tasks = [{"entry": f"id-{index}", "features": [1, 2]} for index in range(3)]
+    record = JobRecord("some-project", "europe-west4", "some-bucket", "cb-there-1", "now", tasks)
+    job = job_spec(order, record, settings)
     (machines,) = job.allocation_policy.instances
     policy, (interface,) = machines.policy, job.allocation_policy.network.network_interfaces
     assert (policy.machine_type, policy.provisioning_model.name) == ("n2-standard-4", "SPOT")
@@ -369,7 +318,17 @@ def test_the_job_uses_every_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "cooperbench-host" not in job.allocation_policy.labels
     (group,) = job.task_groups
     assert group.parallelism == 2
-    assert [task.variables["COOPERBENCH_ENTRY"] for task in group.task_environments] == list(record.entry_ids)
-    assert group.task_spec.compute_resource.cpu_milli == 1500
-    assert group.task_spec.max_run_duration.total_seconds() > 4 * 900
-    assert group.task_spec.max_retry_count == SPOT_RETRIES
+    assert [task.variables["COOPERBENCH_ENTRY"] for task in group.task_environments] == [
+        "id-0",
+        "id-1",
+        "id-2",
+    ]
+    spec = group.task_spec
+    assert spec.compute_resource.cpu_milli == 1500
+    assert spec.max_run_duration.total_seconds() > 16 * 900
+    assert spec.max_retry_count == 8
+    # Sandboxes that reach the network must not reach the machine's identity: said before any of them is made.
+    assert "iptables -w -t mangle -I $rule" in spec.runnables[0].script.text
+    (volume,) = spec.volumes
+    assert volume.gcs.remote_path == "some-bucket/cooperbench/cb-there-1"
+    assert f"{volume.mount_path}:{volume.mount_path}" in spec.runnables[1].container.volumes

@@ -30,11 +30,21 @@ class Container:
     """A task's container, as the job describes it, in the engine of the tests. Its machine is a folder of the test."""
 
     def __init__(
-        self, engine: Engine, machine: Path, container: dict[str, Any], environment: dict[str, str], log: Path
+        self,
+        engine: Engine,
+        machine: Path,
+        container: dict[str, Any],
+        environment: dict[str, str],
+        log: Path,
+        mounts: dict[str, Path],
     ) -> None:
         self._api = engine.api
         self._log = log
-        host = {_SOCKET: engine.where.removeprefix("unix://"), _SHARED: str(machine)}
+        host = {
+            _SOCKET: engine.where.removeprefix("unix://"),
+            _SHARED: str(machine),
+            **{path: str(folder) for path, folder in mounts.items()},
+        }
         volumes = dict(volume.split(":") for volume in container["volumes"])
         assert set(volumes) == set(host)
         assert container["options"] == "--network host"

@@ -16,9 +16,9 @@ import pytest
 
 from cooperbench.backends.docker.containers import remove_leftovers as remove_containers
 from cooperbench.backends.gcp import GCPBatchBackend
-from cooperbench.backends.gcp.compute import PROCESS, PURPOSE, resource_labels
+from cooperbench.backends.gcp.api import PROCESS, PURPOSE, resource_labels
 from cooperbench.cli import main
-from cooperbench.errors import InfraError, SandboxDead, UserError
+from cooperbench.errors import InfraError, SandboxDead, SandboxDestroyed, UserError
 from cooperbench.sandbox.contract import SandboxOptions
 from cooperbench.sandbox.ownership import this_owner
 from tests.backends.gcp.compute_server import ComputeServer, Refused, own_addresses
@@ -46,7 +46,6 @@ def test_sandboxes_share_a_machine_until_it_is_full(compute: ComputeServer, gcp_
         spot=True,
         network="vpc",
         subnetwork="sub",
-        service_account="me@example.org",
     )
     options = SandboxOptions(purpose="agent", labels={"run": "My Run"})
     # Google takes so many questions a minute; machines that boot side by side ask them.
@@ -66,7 +65,7 @@ def test_sandboxes_share_a_machine_until_it_is_full(compute: ComputeServer, gcp_
     assert asked["scheduling"]["provisioningModel"] == "SPOT"
     assert asked["disks"][0]["autoDelete"] is True
     assert asked["networkInterfaces"][0]["subnetwork"] == "regions/us-central1/subnetworks/sub"
-    assert asked["serviceAccounts"][0]["email"] == "me@example.org"
+    assert "serviceAccounts" not in asked
     # Containers are kept from the machine's identity.
     assert "-d 169.254.169.254 -p tcp" in next(iter(compute.vms.values())).read("/var/log/iptables")
     sandboxes[0].terminate()
@@ -118,7 +117,7 @@ def test_a_machine_that_is_not_ours_is_not_talked_to(
     compute: ComputeServer, gcp: GCPBatchBackend, gcp_base: str
 ) -> None:
     compute.spoil_host_key = True
-    with pytest.raises(InfraError, match="is not the machine that we made"):
+    with pytest.raises(InfraError, match=r"no SSH connection to .*: Host key verification failed"):
         gcp.create_sandbox(gcp_base, 60)
     assert not compute.vms
 
@@ -133,7 +132,7 @@ def test_a_machine_that_is_not_ours_is_not_talked_to(
                 " visiting https://console.developers.google.com/apis/api/compute.googleapis.com/overview",
                 "accessNotConfigured",
             ),
-            "API not enabled (Compute Engine): gcloud services enable compute.googleapis.com --project some-project",
+            "API not enabled (compute): gcloud services enable compute.googleapis.com --project some-project",
         ),
         (
             Refused(401, "Request had invalid authentication credentials."),
@@ -152,6 +151,20 @@ def test_what_google_refuses_is_said_with_the_command_that_fixes_it(
     compute.refusal = None
     assert line in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_machine_that_shuts_down_is_not_the_agents_doing(
+    compute: ComputeServer, gcp: GCPBatchBackend, gcp_engine: Engine, gcp_base: str
+) -> None:
+    """Its containers end as if they were killed from inside; only Google knows why."""
+    for status, destroyed in (("RUNNING", True), ("STOPPING", False)):
+        sandbox = gcp.create_sandbox(gcp_base, 60)
+        (machine,) = compute.vms.values()
+        machine.status = status
+        gcp_engine.api.kill(sandbox.container)
+        with pytest.raises(SandboxDead) as caught:
+            sandbox.run(["true"])
+        assert isinstance(caught.value, SandboxDestroyed) is destroyed
 
 
 @contextmanager

@@ -16,8 +16,8 @@ import yaml
 
 from cooperbench import run
 from cooperbench.backends.gcp import GCPBatchBackend
-from cooperbench.backends.gcp.compute import PURPOSE, RUN, SESSION
-from cooperbench.backends.gcp.git_server import Firewall
+from cooperbench.backends.gcp.api import PURPOSE, RUN, SESSION
+from cooperbench.backends.gcp.compute import Firewall
 from cooperbench.backends.gcp.settings import read_settings
 from cooperbench.errors import InfraError, Interrupted, UserError
 from cooperbench.sandbox.contract import SandboxOptions
@@ -32,7 +32,6 @@ from tests.sandbox.sharing import (
     address,
     attach,
     check_that_it_was_run_again,
-    check_that_it_was_shared_alike,
     check_that_nobody_else_gets_in,
     check_that_they_talked_and_shared,
     git,
@@ -61,38 +60,28 @@ def join(backend: GCPBatchBackend, remote: GitRemote, agent_id: str, image: str)
     return sandbox
 
 
-def test_a_pair_shares_the_same_through_the_server_and_carried(
-    compute: ComputeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_pair_shares_through_a_server_on_a_machine_of_its_own(
+    compute: ComputeServer, tmp_path: Path
 ) -> None:
     write_buildable(tmp_path / "dataset")
     steps = talk_and_share({"run": "echo one >one.txt"}, {"run": "echo two >two.txt"})
     chapters = dict(enumerate(steps, 1))
     script = tmp_path / "script.yaml"
     script.write_text(yaml.safe_dump({"repos": {"tiny_task": {7: {"coop": chapters}}}}))
-    left: dict[str, Left] = {}
-    made: dict[str, list[dict[str, Any]]] = {}
-    for way in ("server", "carried"):
-        monkeypatch.setenv("GCP_GIT", way)
-        before = len(compute.made)
-        run(
-            way, agent="scripted", agent_config=str(script), backend="gcp", dataset_dir=tmp_path / "dataset",
-            logs_dir=tmp_path / "logs", features=[1, 2], git_enabled=True, auto_eval=False,
-        )  # fmt: skip
-        left[way] = Left(tmp_path / f"logs/{way}/coop/tiny_task/7/f1_f2")
-        made[way] = compute.made[before:]
-        assert not compute.vms
-        assert not compute.rules
-        check_that_they_talked_and_shared(left[way])
-    served, carried = (left[way].result for way in ("server", "carried"))
-    check_that_it_was_shared_alike(served, carried)
-    assert [machine["labels"][PURPOSE] for machine in made["carried"]] == ["agents"]
-
-    server, agents = made["server"]
-    assert [machine["labels"][PURPOSE] for machine in made["server"]] == ["git", "agents"]
+    before = len(compute.made)
+    run(
+        "shared", agent="scripted", agent_config=str(script), backend="gcp", dataset_dir=tmp_path / "dataset",
+        logs_dir=tmp_path / "logs", features=[1, 2], git_enabled=True, auto_eval=False,
+    )  # fmt: skip
+    left = Left(tmp_path / "logs/shared/coop/tiny_task/7/f1_f2")
+    assert (compute.vms, compute.rules) == ({}, {})
+    check_that_they_talked_and_shared(left)
+    server, agents = compute.made[before:]
+    assert [machine["labels"][PURPOSE] for machine in (server, agents)] == ["git", "agents"]
     assert server["machineType"].endswith("/machineTypes/e2-medium")
-    assert agents["labels"][RUN] == server["labels"][RUN] == "server"
+    assert agents["labels"][RUN] == server["labels"][RUN] == "shared"
     assert server["labels"][SESSION] == agents["labels"][SESSION]
-    assert left["server"].json("../../../../summary.json")["sandboxes"]["count"] == 2
+    assert left.json("../../../../summary.json")["sandboxes"]["count"] == 2
     # Nobody but machines of the run gets to the port, whatever else the network allows.
     keep_out, admit = compute.rules_ever
     assert keep_out["targetTags"] == admit["targetTags"] == server["tags"]["items"]
@@ -205,7 +194,7 @@ def test_without_the_right_to_set_rules_there_is_one_line_and_no_machine(
     compute: ComputeServer, gcp: GCPBatchBackend, gcp_base: str, tmp_path: Path
 ) -> None:
     compute.rule_refusal = Refused(403, "Required 'compute.firewalls.create' permission")
-    with pytest.raises(UserError, match=r"roles/compute\.securityAdmin.*GCP_GIT=carried") as caught:
+    with pytest.raises(UserError, match=r"--git needs roles/compute\.securityAdmin") as caught:
         make_remote(gcp, tmp_path / "hub", ["agent1", "agent2"]).open()
     assert "\n" not in str(caught.value)
     assert not compute.made
@@ -247,12 +236,12 @@ def test_a_server_that_does_not_start_leaves_no_machine(
     monkeypatch.setenv("GCP_GIT_IMAGE", "cooperbench-test-vm:no-such-tag")
     backend = GCPBatchBackend()
     remote = make_remote(backend, tmp_path / "hub", ["agent1", "agent2"])
-    with pytest.raises(UserError, match=r"git server.*no-such-tag.*GCP_GIT=carried") as caught:
+    with pytest.raises(UserError, match=r"git server.*no-such-tag") as caught:
         remote.open()
     assert "\n" not in str(caught.value)
     assert len(compute.made) == 1
     compute.most_machines = 0
-    with pytest.raises(UserError, match=r"git server.*Insufficient quota.*GCP_GIT=carried"):
+    with pytest.raises(UserError, match=r"git server.*Insufficient quota"):
         remote.open()
     assert not compute.vms
     backend.close()
@@ -260,19 +249,10 @@ def test_a_server_that_does_not_start_leaves_no_machine(
 
 
 def test_rules_are_those_of_the_network_that_machines_are_in(compute: ComputeServer) -> None:
-    for setting, network in {
-        "vpc": "global/networks/vpc",
-        "projects/host-project/global/networks/vpc": "projects/host-project/global/networks/vpc",
-    }.items():
-        Firewall(read_settings(network=setting)).protect("one")
-        assert {rule["network"] for rule in compute.rules.values()} == {network}
-        compute.rules.clear()
-    shared = Firewall(read_settings(subnetwork="projects/host-project/regions/us-central1/subnetworks/inner"))
-    shared.protect("one")
-    shared.protect("one")  # what is there is not made again
-    shared.protect("other")
-    assert {rule["network"] for rule in compute.rules.values()} == {
-        "projects/host-project/global/networks/of-inner"
-    }
-    assert shared.remove_session("one") == ["cooperbench-one-keep-out", "cooperbench-one-admit"]
+    firewall = Firewall(read_settings(network="vpc"))
+    firewall.protect("one")
+    firewall.protect("one")  # what is there is not made again
+    firewall.protect("other")
+    assert {rule["network"] for rule in compute.rules.values()} == {"global/networks/vpc"}
+    firewall.remove_session("one")
     assert list(compute.rules) == ["cooperbench-other-keep-out", "cooperbench-other-admit"]

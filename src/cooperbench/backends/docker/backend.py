@@ -31,7 +31,7 @@ from cooperbench.settings import default_cache_dir
 from cooperbench.temporary import remove_abandoned
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
     from cooperbench.backends.docker.containers import Attachment
@@ -56,6 +56,8 @@ class DockerBackend:
         checks=True,
         snapshots=True,
     )
+
+    _sandbox_type: Callable[..., DockerSandbox] = DockerSandbox
 
     def __init__(self, **settings: object) -> None:
         """Nothing is connected to before it is needed."""
@@ -181,7 +183,7 @@ class DockerBackend:
                 )
                 stream = ContainerStream(engine.attach(name))
                 engine.api.start(name)
-            sandbox = DockerSandbox(
+            sandbox = self._sandbox_type(
                 engine,
                 name,
                 stream,

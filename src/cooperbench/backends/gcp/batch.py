@@ -1,32 +1,28 @@
-"""Batch and Cloud Storage, as the harness uses them: one job and its folder in a bucket, made, looked at and deleted.
-
-What a job has used is derived from what Batch tells of its tasks. A machine counts from the moment when a task is
-first given to it until its last one has ended; that it boots before and is deleted afterwards is not told.
-Where Batch does not name machines, as many are counted as the tasks of each moment need.
-"""
+"""Batch and Cloud Storage, as the harness uses them: one job and its folder in a bucket."""
 
 from __future__ import annotations
 
-import math
-import os
-import re
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from cooperbench.backends.gcp.compute import client_options, host_filter, is_leftover
-from cooperbench.backends.gcp.faults import NotFound, faults
-from cooperbench.backends.gcp.settings import size_of
+from cooperbench.backends.gcp.api import (
+    BATCH_ENDPOINT_VARIABLE,
+    STORAGE_ENDPOINT_VARIABLE,
+    NotFound,
+    client_options,
+    faults,
+    host_filter,
+    is_leftover,
+    patient,
+)
 from cooperbench.errors import UserError
-from cooperbench.sandbox.contract import ResourceUse
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
-    from google.cloud.batch_v1 import Job, StatusEvent, Task
+    from google.cloud.batch_v1 import Job, Task
 
     from cooperbench.backends.gcp.settings import GcpSettings
 
@@ -34,31 +30,10 @@ Bucket = Any
 """Google's, which has no types."""
 TOP_FOLDER = "cooperbench"
 """Of everything that we put into the bucket; each job has a folder of its name in it."""
-BATCH_ENDPOINT_VARIABLE = "COOPERBENCH_GCP_BATCH_ENDPOINT"
-STORAGE_ENDPOINT_VARIABLE = "STORAGE_EMULATOR_HOST"
-"""The client's own variable."""
 _KEPT_DAYS = 14
 """What a killed harness left is removed by the bucket itself after this."""
 _THREADS = 8
-_ENDED = ("SUCCEEDED", "FAILED", "CANCELLED", "DELETION_IN_PROGRESS")
-_AT_WORK = ("ASSIGNED", "RUNNING")
-_STATE_IN_WORDS = re.compile(r"\bto ([A-Z]+)\b")
-_MACHINE_IN_WORDS = re.compile(r"\b(zones/[^/\s]+/instances/[A-Za-z0-9-]+)")
-
-
-@dataclass(frozen=True)
-class JobView:
-    """A job at one moment."""
-
-    state: str
-    counts: Mapping[str, int]
-    """How many tasks are in which state."""
-    last_event: str
-    uid: str
-
-    @property
-    def ended(self) -> bool:
-        return self.state in _ENDED
+_CALL_SECONDS = 60.0
 
 
 class BatchJobs:
@@ -69,6 +44,7 @@ class BatchJobs:
             from google.cloud.batch_v1 import BatchServiceClient
 
             self._client = BatchServiceClient(**client_options(BATCH_ENDPOINT_VARIABLE), transport="rest")
+            self._patiently: dict[str, Any] = {"timeout": _CALL_SECONDS, "retry": patient()}
 
     def create(self, name: str, job: Job) -> None:
         """One that is there already is ours: its name was made for it."""
@@ -76,40 +52,25 @@ class BatchJobs:
         from google.cloud.batch_v1 import CreateJobRequest
 
         parent, _, job_id = name.rpartition("/jobs/")
+        request = CreateJobRequest(parent=parent, job_id=job_id, job=job)
         with faults("submitting the Batch job"), suppress(AlreadyExists):
-            self._client.create_job(CreateJobRequest(parent=parent, job_id=job_id, job=job), timeout=120)
+            self._client.create_job(request, **self._patiently)
 
-    def look(self, name: str) -> JobView | None:
+    def get(self, name: str) -> Job | None:
         """None for a job that is not there."""
-        from google.cloud.batch_v1 import JobStatus
-
-        job = self._get(name)
-        if job is None:
+        try:
+            with faults(f"asking about the Batch job {name.rpartition('/')[2]}"):
+                return self._client.get_job(name=name, **self._patiently)
+        except NotFound:
             return None
-        counts: dict[str, int] = {}
-        for group in job.status.task_groups.values():
-            for state, number in group.counts.items():
-                counts[state] = counts.get(state, 0) + int(number)
-        events = list(job.status.status_events)
-        last = events[-1].description if events else ""
-        return JobView(JobStatus.State(job.status.state).name, counts, last, job.uid)
 
-    def failures(self, name: str) -> dict[int, str]:
-        """The tasks that Batch gave up, by index, with its words on each."""
-        from google.cloud.batch_v1 import TaskStatus
-
-        found: dict[int, str] = {}
-        for task in self._tasks(name):
-            if task.status.state == TaskStatus.State.FAILED:
-                events = list(task.status.status_events)
-                words = events[-1].description if events else "the task failed"
-                found[int(task.name.rpartition("/")[2])] = words
-        return found
-
-    def resource_use(self, name: str) -> ResourceUse | None:
-        """Until now; None for a job that is not there."""
-        job = self._get(name)
-        return None if job is None else use_of(job, self._tasks(name), time.time())
+    def tasks(self, name: str) -> list[Task]:
+        """None of a job that is not there."""
+        try:
+            with faults(f"asking about the tasks of {name.rpartition('/')[2]}"):
+                return list(self._client.list_tasks(parent=f"{name}/taskGroups/group0", **self._patiently))
+        except NotFound:
+            return []
 
     def delete(self, name: str) -> None:
         """Its machines go with it, if it still runs; that is not waited for."""
@@ -118,33 +79,30 @@ class BatchJobs:
         # Not there any more, or being deleted.
         gone = (exceptions.NotFound, exceptions.FailedPrecondition)
         with faults(f"deleting the Batch job {name.rpartition('/')[2]}"), suppress(*gone):
-            self._client.delete_job(name=name, timeout=60)
+            self._client.delete_job(name=name, **self._patiently)
 
-    def list_ours(self, settings: GcpSettings) -> list[tuple[str, dict[str, str]]]:
-        """The jobs that this user has made from this machine: name and labels."""
+    def list_ours(self, settings: GcpSettings) -> list[Job]:
+        """The jobs that this user has made from this machine."""
         from google.cloud.batch_v1 import ListJobsRequest
 
-        request = ListJobsRequest(
-            parent=f"projects/{settings.project}/locations/{settings.region}", filter=host_filter()
-        )
+        parent = f"projects/{settings.project}/locations/{settings.region}"
         with faults("listing the Batch jobs"):
-            jobs = list(self._client.list_jobs(request, timeout=60))
-        return [(job.name, dict(job.labels)) for job in jobs]
+            return list(
+                self._client.list_jobs(
+                    ListJobsRequest(parent=parent, filter=host_filter()), **self._patiently
+                )
+            )
 
-    def _get(self, name: str) -> Job | None:
-        try:
-            with faults(f"asking about the Batch job {name.rpartition('/')[2]}"):
-                return self._client.get_job(name=name, timeout=60)
-        except NotFound:
-            return None
 
-    def _tasks(self, name: str) -> list[Task]:
-        """None of a job that is not there."""
-        try:
-            with faults(f"asking about the tasks of {name.rpartition('/')[2]}"):
-                return list(self._client.list_tasks(parent=f"{name}/taskGroups/group0", timeout=60))
-        except NotFound:
-            return []
+def failures_of(tasks: Iterable[Task]) -> dict[int, str]:
+    """The tasks that Batch gave up, by index, with its words on each."""
+    from google.cloud.batch_v1 import TaskStatus
+
+    return {
+        int(task.name.rpartition("/")[2]): task.status.status_events[-1].description
+        for task in tasks
+        if task.status.state == TaskStatus.State.FAILED and task.status.status_events
+    }
 
 
 def remove_leftover_jobs(settings: GcpSettings) -> list[str]:
@@ -154,18 +112,13 @@ def remove_leftover_jobs(settings: GcpSettings) -> list[str]:
     """
     jobs, bucket = BatchJobs(), storage_client(settings).bucket(settings.bucket)
     removed = []
-    for name, labels in jobs.list_ours(settings):
-        if is_leftover(labels):
-            jobs.delete(name)
-            job_id = name.rpartition("/")[2]
+    for job in jobs.list_ours(settings):
+        if is_leftover(job.labels):
+            jobs.delete(job.name)
+            job_id = job.name.rpartition("/")[2]
             Folder(bucket, f"{TOP_FOLDER}/{job_id}").remove()
             removed.append(job_id)
     return removed
-
-
-def storage_endpoint() -> str:
-    """Empty for Google's own."""
-    return os.environ.get(STORAGE_ENDPOINT_VARIABLE, "")
 
 
 def storage_client(settings: GcpSettings) -> Any:
@@ -214,121 +167,26 @@ class Folder:
         with faults("sending the inputs to Cloud Storage"), ThreadPoolExecutor(_THREADS) as pool:
             list(pool.map(upload, objects.items()))
 
-    def versions(self, folder: str) -> dict[str, str]:
-        """The objects in a folder by name, each with what changes when it is replaced."""
-        start = f"{self._prefix}/{folder}/"
+    def names(self, start: str = "") -> list[str]:
+        """Of the objects whose names start like this."""
+        prefix = f"{self._prefix}/"
         with faults("looking for results in Cloud Storage"):
-            blobs = list(self._bucket.client.list_blobs(self._bucket, prefix=start))
-        return {
-            blob.name.removeprefix(start): f"{blob.generation} {blob.updated} {blob.md5_hash}"
-            for blob in blobs
-        }
+            blobs = list(self._bucket.client.list_blobs(self._bucket, prefix=prefix + start))
+        return [blob.name.removeprefix(prefix) for blob in blobs]
 
-    def get(self, folder: str, names: Iterable[str]) -> dict[str, bytes]:
-        """Those of them that are there."""
-        from google.api_core import exceptions
-
-        found: dict[str, bytes] = {}
-
-        def download(name: str) -> None:
-            blob = self._bucket.blob(f"{self._prefix}/{folder}/{name}")
-            with suppress(exceptions.NotFound):
-                found[name] = blob.download_as_bytes(timeout=300)
+    def get(self, names: Iterable[str]) -> dict[str, bytes]:
+        def download(name: str) -> tuple[str, bytes]:
+            return name, self._bucket.blob(f"{self._prefix}/{name}").download_as_bytes(timeout=300)
 
         with faults("fetching results from Cloud Storage"), ThreadPoolExecutor(_THREADS) as pool:
-            list(pool.map(download, names))
-        return found
+            return dict(pool.map(download, names))
 
     def remove(self) -> None:
         from google.api_core import exceptions
 
         def delete(name: str) -> None:
             with suppress(exceptions.NotFound):
-                self._bucket.blob(name).delete()
+                self._bucket.blob(f"{self._prefix}/{name}").delete()
 
         with faults("removing the job's objects from Cloud Storage"), ThreadPoolExecutor(_THREADS) as pool:
-            blobs = self._bucket.client.list_blobs(self._bucket, prefix=f"{self._prefix}/")
-            list(pool.map(delete, [blob.name for blob in blobs]))
-
-
-class Attempt(NamedTuple):
-    """One at a task, on one machine."""
-
-    machine: str
-    """Its zone and id; empty where Batch did not tell."""
-    began: float
-    ended: float
-
-
-def use_of(job: Job, tasks: Iterable[Task], now: float) -> ResourceUse:
-    """`now`: in seconds since 1970; until then whatever has not ended has run."""
-    found = [attempt for task in tasks for attempt in attempts_of(task.status.status_events, now)]
-    count, seconds = machine_time(found, tasks_on_a_machine(job))
-    size = size_of(_machine_type(job))
-    return ResourceUse(count, "machine", seconds, seconds * size.vcpus, seconds * size.gib)
-
-
-def attempts_of(events: Sequence[StatusEvent], now: float) -> list[Attempt]:
-    """Of one task. It may be given to several machines, one after the other."""
-    found: list[Attempt] = []
-    began, machine = 0.0, ""
-    for event in sorted(events, key=_time_of):
-        state = _state_of(event)
-        named = _MACHINE_IN_WORDS.search(event.description)
-        if state in _AT_WORK and not began:
-            began, machine = _time_of(event), ""
-        if named:
-            machine = named[1]
-        if began and state and state not in _AT_WORK:
-            found.append(Attempt(machine, began, _time_of(event)))
-            began = 0.0
-    if began:
-        found.append(Attempt(machine, began, max(began, now)))
-    return found
-
-
-def machine_time(attempts: Sequence[Attempt], on_a_machine: int) -> tuple[int, float]:
-    """How many machines there were, about, and for how many seconds in all."""
-    spans: dict[str, tuple[float, float]] = {}
-    unnamed = [attempt for attempt in attempts if not attempt.machine]
-    for name, began, ended in attempts:
-        if name:
-            first, last = spans.get(name, (began, ended))
-            spans[name] = (min(first, began), max(last, ended))
-    seconds = sum(last - first for first, last in spans.values())
-    most, running, before = 0, 0, 0.0
-    for moment, change in sorted([(one.began, 1) for one in unnamed] + [(one.ended, -1) for one in unnamed]):
-        seconds += math.ceil(running / on_a_machine) * (moment - before)
-        running, before = running + change, moment
-        most = max(most, math.ceil(running / on_a_machine))
-    return len(spans) + most, seconds
-
-
-def tasks_on_a_machine(job: Job) -> int:
-    """As Batch tells, else as many as there is room for."""
-    told = [int(one.task_pack) for group in job.status.task_groups.values() for one in group.instances]
-    if told and told[0] > 0:
-        return told[0]
-    size, need = size_of(_machine_type(job)), job.task_groups[0].task_spec.compute_resource
-    if not (size.vcpus and size.gib and need.cpu_milli and need.memory_mib):
-        return 1
-    return max(1, min(int(size.vcpus * 1000 // need.cpu_milli), int(size.gib * 1024 // need.memory_mib)))
-
-
-def _machine_type(job: Job) -> str:
-    """Of the machines that the job got, else of those that it asked for."""
-    got = [one.machine_type for group in job.status.task_groups.values() for one in group.instances]
-    return (got[0] if got else "") or job.allocation_policy.instances[0].policy.machine_type
-
-
-def _time_of(event: StatusEvent) -> float:
-    """Google's type for times is a datetime with nanoseconds."""
-    return float(event.event_time.timestamp()) if event.event_time else 0.0
-
-
-def _state_of(event: StatusEvent) -> str:
-    """Older events only say it in words."""
-    if event.task_state:
-        return str(event.task_state.name)
-    words = _STATE_IN_WORDS.search(event.description)
-    return words[1] if words else ""
+            list(pool.map(delete, self.names()))

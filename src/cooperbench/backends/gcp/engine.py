@@ -1,18 +1,23 @@
-"""Docker on a machine: the docker backend on its engine, with networks, images and registries as they are there.
+"""Docker on a machine: its engine, reached through one SSH connection, and the docker backend on it.
 
-Sandboxes, channels and limits are those of the docker backend. A machine pulls or builds a task's image when the task's
-first sandbox is placed on it. An image that comes from a registry must be the same everywhere: the digest that was seen
-on the first machine is the one that counts. Google's registries want to know who asks: whoever signed in to Google
-Cloud need not sign in with Docker as well.
+The system's `ssh` makes the engine's socket appear as a socket of ours; each connection to that becomes a channel of
+the one SSH connection. The remote command only reads what we hold: when this process ends, however it does, so does
+`ssh`, and with it the sandboxes. Sandboxes, channels and limits are those of the docker backend.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-import threading
+import shutil
+import socket
+import subprocess
+import tempfile
 import time
+from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cooperbench.backends.docker.backend import DockerBackend
@@ -20,50 +25,150 @@ from cooperbench.backends.docker.containers import NO_TALK, Attachment, Networks
 from cooperbench.backends.docker.engine import ANSWER_SECONDS, Engine
 from cooperbench.backends.docker.engine import faults as engine_faults
 from cooperbench.backends.docker.images import ImageStore
-from cooperbench.backends.docker.settings import read_settings
-from cooperbench.backends.gcp.faults import faults
-from cooperbench.backends.image_digest import resolve_digest
-from cooperbench.dataset.discovery import demo_dir
-from cooperbench.dataset.images import ENVIRONMENT_VARIABLE, PUBLISHED_TEMPLATE, image_name, image_template
-from cooperbench.errors import InfraError, SandboxError
-from cooperbench.models import Image
-from cooperbench.sandbox.base_sandbox import OpenSandboxes
+from cooperbench.backends.docker.sandbox import DockerSandbox
+from cooperbench.backends.gcp.api import faults
+from cooperbench.backends.gcp.compute import SSH_USER
+from cooperbench.errors import InfraError, SandboxDead, SandboxError, UserError
 from cooperbench.sandbox.contract import SandboxOptions
+from cooperbench.temporary import owned_prefix, remove_tree
+from cooperbench.text import printable
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable, Iterable
 
-    from cooperbench.backends.docker.sandbox import DockerSandbox
-    from cooperbench.backends.gcp.machines import Machine
-    from cooperbench.backends.gcp.ssh import Tunnel
-    from cooperbench.models import Task
-
-GIT_PORT = 8418
+_ENGINE_SOCKET = "/var/run/docker.sock"
+_LONGEST_FOLDER = 40
+_CONNECT_SECONDS = 120.0
 _NOBODY = "192.0.2.1"
 """An address that is nobody's: else the engine would ask the machine's name servers for its containers."""
-_AGENTS = "#agents"
 _MOST_IDLE_CONNECTIONS = 64
 _ANY_VERSION = "1.41"
-_GOOGLES = re.compile(r"[a-z0-9-]+-docker\.pkg\.dev|(?:[a-z]+\.)?gcr\.io")
-_TOKEN_SECONDS = 45 * 60
-"""Tokens hold for an hour."""
-_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
-_SIGNED_IN = "_cooperbench_signed_in"
+_GOOGLE_REGISTRY = re.compile(r"[a-z0-9-]+-docker\.pkg\.dev|(?:[a-z]+\.)?gcr\.io")
+
+
+class Keys:
+    """An SSH key made for one session, in a folder that goes with it."""
+
+    def __init__(self) -> None:
+        if shutil.which("ssh") is None or shutil.which("ssh-keygen") is None:
+            raise UserError(
+                "machines are reached with ssh, which is not installed: sudo apt-get install openssh-client"
+            )
+        # The path of a socket may not be long.
+        usual = tempfile.gettempdir()
+        place = usual if len(usual) < _LONGEST_FOLDER else "/tmp"  # noqa: S108  # a folder of its own
+        self.folder = Path(tempfile.mkdtemp(prefix=owned_prefix("gcp"), dir=place))
+        self.private = self.folder / "key"
+        options = ["-q", "-t", "ed25519", "-N", "", "-C", "cooperbench", "-f", str(self.private)]
+        done = subprocess.run(
+            ["ssh-keygen", *options], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            raise InfraError(f"ssh-keygen failed: {printable(done.stderr.strip())[:200]}")
+        algorithm, key, *_ = self.private.with_suffix(".pub").read_text("utf-8").split()
+        self.public = f"{algorithm} {key}"
+
+    def remove(self) -> None:
+        remove_tree(self.folder)
+
+
+class Tunnel:
+    """An SSH connection to a machine; `socket` is where its engine answers."""
+
+    def __init__(self, keys: Keys, name: str, address: str, host_key: str, stop: threading.Event) -> None:
+        """Until the engine answers: a machine that has just booted may refuse the first times."""
+        self._name = name
+        # Machines of one session have names of one length, which differ at the end.
+        self.socket = keys.folder / name[-8:]
+        self._errors = keys.folder / f"{name}.log"
+        known_hosts = keys.folder / f"{name}.hosts"
+        known_hosts.write_text(f"{name} {host_key}\n", "utf-8")
+        options = {
+            "IdentityFile": keys.private,
+            "IdentitiesOnly": "yes",
+            "BatchMode": "yes",
+            # The host key is the one that the machine told Google: whoever has another is not talked to.
+            "UserKnownHostsFile": known_hosts,
+            "GlobalKnownHostsFile": "/dev/null",
+            "HostKeyAlias": name,
+            "StrictHostKeyChecking": "yes",
+            "HostKeyAlgorithms": "ssh-ed25519",
+            "ExitOnForwardFailure": "yes",
+            "StreamLocalBindUnlink": "yes",
+            "ConnectTimeout": "20",
+            "ServerAliveInterval": "15",
+            "ServerAliveCountMax": "8",
+            "LogLevel": "ERROR",
+        }
+        words = [word for option, value in options.items() for word in ("-o", f"{option}={value}")]
+        forward = ["-L", f"{self.socket}:{_ENGINE_SOCKET}", f"{SSH_USER}@{address}", "cat >/dev/null"]
+        self._command = ["ssh", "-F", "/dev/null", "-T", *words, *forward]
+        deadline = time.monotonic() + _CONNECT_SECONDS
+        self._start()
+        while not self._answers():
+            if stop.is_set() or time.monotonic() >= deadline or "host key" in self.last_words.lower():
+                self.close()
+                raise InfraError(f"no SSH connection to {name}: {self.last_words or 'no answer'}")
+            if not self.open:
+                self.close()
+                stop.wait(1.0)
+                self._start()
+            stop.wait(0.05)
+
+    @property
+    def open(self) -> bool:
+        return self._process.poll() is None
+
+    @property
+    def last_words(self) -> str:
+        lines = self._errors.read_text("utf-8", "replace").strip().splitlines()
+        return printable(lines[-1])[:300] if lines else ""
+
+    def close(self) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+
+    def _start(self) -> None:
+        with self._errors.open("wb") as errors:
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                # A Ctrl-C is for the harness, which then ends this in its own time.
+                start_new_session=True,
+            )
+
+    def _answers(self) -> bool:
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(10)
+            try:
+                probe.connect(str(self.socket))
+                probe.sendall(b"GET /_ping HTTP/1.0\r\n\r\n")
+                return b" 200 " in probe.recv(100)
+            except OSError:
+                return False
 
 
 class MachineEngine(DockerBackend):
     """The docker backend on the engine of a machine."""
 
-    def __init__(self, machine: str, tunnel: Tunnel, on_release: Callable[[], None]) -> None:
+    def __init__(self, machine: str, tunnel: Tunnel, is_running: Callable[[], bool]) -> None:
+        """`is_running`: does Google still run the machine?"""
         super().__init__(mounts=())
-        self._there = _connect(machine, f"unix://{tunnel.socket}", lambda: tunnel.open)
+        self._there = _connect(machine, tunnel)
         self._process, self._session = os.getpid(), machine.removeprefix("cooperbench-")
         self._images = ImageStore(self._there, self.settings)
         self._networks = MachineNetworks(self._there, self._session, team_bridge(machine))
-        self._placed: set[DockerSandbox] = set()
-        self._placing = threading.Lock()
-        self._on_release = on_release
-        self._open: _OpenOnMachine = _OpenOnMachine(self._release)
+        self._sandbox_type = partial(MachineSandbox, is_running)
 
     @property
     def engine(self) -> Engine:
@@ -76,88 +181,63 @@ class MachineEngine(DockerBackend):
         assert self._images is not None
         return self._images
 
-    def create_sandbox(
-        self,
-        image: str,
-        timeout: int = 600,
-        workdir: str = "/workspace",
-        *,
-        options: SandboxOptions | None = None,
-    ) -> DockerSandbox:
-        """One that has a place, which is free again when it ends. Those that make images have none."""
-        return self._place(self._make(image, timeout, workdir, options or SandboxOptions()))
-
     def create_server(self, image: str, timeout: int) -> DockerSandbox:
         """For a program of ours that others are to reach: on the machine's own network."""
         sign_in(self.engine.api, [image])
-        return self._place(self._make(image, timeout, "/", SandboxOptions("git"), Attachment("host")))
-
-    def _place(self, sandbox: DockerSandbox) -> DockerSandbox:
-        with self._placing:
-            self._placed.add(sandbox)
-        if sandbox not in self._open.all():
-            self._release(sandbox)
-        return sandbox
-
-    def _release(self, sandbox: DockerSandbox) -> None:
-        with self._placing:
-            if sandbox not in self._placed:
-                return
-            self._placed.discard(sandbox)
-        self._on_release()
+        return self._make(image, timeout, "/", SandboxOptions("git"), Attachment("host"))
 
     def abandon(self) -> None:
         """The connection is closed and its machine deleted: sandboxes only have to know."""
-        for sandbox in self._open.all():
-            sandbox.end("its machine was deleted")
+        self._open.end_all("its machine was deleted")
         self._there.close()
 
     def close(self) -> None:
         """Whoever deletes the machine calls `abandon`."""
 
 
-class _OpenOnMachine(OpenSandboxes["DockerSandbox"]):
-    """Tells when one has ended."""
+class MachineSandbox(DockerSandbox):
+    """A container on a machine."""
 
-    def __init__(self, on_end: Callable[[DockerSandbox], None]) -> None:
-        super().__init__()
-        self._on_end = on_end
+    def __init__(self, is_running: Callable[[], bool], *args: Any, **options: Any) -> None:
+        self._machine_is_running = is_running
+        super().__init__(*args, **options)
 
-    def all(self) -> list[DockerSandbox]:
-        with self._lock:
-            return list(self._open)
+    @property
+    def ended(self) -> bool:
+        return bool(self._end_reason)
 
-    def discard(self, sandbox: DockerSandbox) -> None:
-        super().discard(sandbox)
-        self._on_end(sandbox)
+    def death(self) -> SandboxDead:
+        """A machine that shuts down ends its containers, too: that is nobody's doing who worked in them."""
+        if self._destroyed and not self._machine_is_running():
+            self._destroyed, self._end_reason = False, "its machine was shut down"
+        return super().death()
 
 
-def _connect(machine: str, address: str, is_open: Callable[[], bool]) -> Engine:
+def _connect(machine: str, tunnel: Tunnel) -> Engine:
     with engine_faults(f"connecting to the engine of {machine}"):
         docker: Any = import_module("docker")
-        asking = docker.APIClient(base_url=address, version=_ANY_VERSION, timeout=ANSWER_SECONDS)
+        common = {"base_url": f"unix://{tunnel.socket}", "timeout": ANSWER_SECONDS}
+        asking = docker.APIClient(version=_ANY_VERSION, **common)
         try:
             version = str(asking.version(api_version=False)["ApiVersion"])
         finally:
             asking.close()
-        api = docker.APIClient(
-            base_url=address, version=version, timeout=ANSWER_SECONDS, max_pool_size=_MOST_IDLE_CONNECTIONS
-        )
-    return Engine(_WhileOpen(api, is_open), f"machine {machine}", podman=False)
+        api = docker.APIClient(version=version, max_pool_size=_MOST_IDLE_CONNECTIONS, **common)
+    return Engine(_WhileOpen(api, tunnel), f"machine {machine}", podman=False)
 
 
 class _WhileOpen:
     """docker-py's client, asked nothing once the connection is gone: it would leave a socket open each time."""
 
-    def __init__(self, api: Any, is_open: Callable[[], bool]) -> None:
+    def __init__(self, api: Any, tunnel: Tunnel) -> None:
         self._api = api
-        self._is_open = is_open
+        self._tunnel = tunnel
 
     def close(self) -> None:
         self._api.close()
 
     def __getattr__(self, name: str) -> Any:
-        if not self._is_open():
+        if not self._tunnel.open:
             raise ConnectionError("the connection to its machine was lost")
         return getattr(self._api, name)
 
@@ -165,11 +245,6 @@ class _WhileOpen:
 def team_bridge(machine: str) -> str:
     """The interface that the rules on a machine are about; Linux takes 15 characters."""
     return f"cbteam-{machine.rpartition('-')[2]}"
-
-
-def bridge_metadata(machine: str) -> dict[str, str]:
-    """What the start-up script has to know for them."""
-    return {"cooperbench-bridge": team_bridge(machine), "cooperbench-git-port": str(GIT_PORT)}
 
 
 class MachineNetworks(Networks):
@@ -181,6 +256,7 @@ class MachineNetworks(Networks):
         self._team = ""
 
     def attachment(self, options: SandboxOptions) -> Attachment:
+        """Sandboxes without network that share a git remote are on a bridge from which nothing but that is reached."""
         if options.network != "none" or not options.reaches:
             return super().attachment(options)
         with self._lock:
@@ -189,75 +265,19 @@ class MachineNetworks(Networks):
             return Attachment(self._team, (_NOBODY,))
 
 
-class TaskImages:
-    """Of one backend object."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._tasks: dict[str, Task] = {}
-        self._digests: dict[Task, str] = {}
-        self._registry_is_out_of_reach = False
-
-    def describe(self, task: Task) -> Image:
-        """References for `create_sandbox`, and the digest where a registry tells it without being signed in to."""
-        template = os.environ.get(ENVIRONMENT_VARIABLE)
-        name = image_name(task, image_template(template) if template else PUBLISHED_TEMPLATE)
-        reference = f"{task.label}={name}"
-        with self._lock:
-            self._tasks[reference] = self._tasks[reference + _AGENTS] = task
-        return Image(reference, reference + _AGENTS, self._told_by_registry(task, name))
-
-    def task_of(self, reference: str) -> Task | None:
-        """None for a name that is a registry's."""
-        with self._lock:
-            return self._tasks.get(reference)
-
-    def _told_by_registry(self, task: Task, name: str) -> str:
-        in_the_demo = task.path.resolve().is_relative_to(demo_dir().resolve())
-        if in_the_demo or self._registry_is_out_of_reach or read_settings().pull == "never":
-            return ""
-        try:
-            return resolve_digest(name)
-        except InfraError as error:
-            self._registry_is_out_of_reach = isinstance(error.__cause__, OSError)
-            return ""
-
-    def name_on(self, machine: Machine, reference: str) -> str:
-        """What a machine's engine calls it, once it has it."""
-        task = self.task_of(reference)
-        if task is None:
-            return reference
-        made = machine.prepare(task)
-        with self._lock:
-            first = self._digests.setdefault(task, made.digest)
-        if first != made.digest and not task.dockerfile.is_file():
-            raise InfraError(
-                f"{task.label}: {made.reference} has changed in its registry ({made.digest}, it was {first})"
-            )
-        return (made.agent_reference or made.reference) if reference.endswith(_AGENTS) else made.reference
-
-
 def google_hosts(names: Iterable[str]) -> list[str]:
     """The registries of Google's among those of these images."""
-    return sorted({host for host in (name.partition("/")[0] for name in names) if _GOOGLES.fullmatch(host)})
+    return sorted({host for name in names if _GOOGLE_REGISTRY.fullmatch(host := name.partition("/")[0])})
 
 
 def sign_in(api: Any, names: Iterable[str]) -> None:
-    """Let an engine's client (docker-py's) use the user's credentials at the registries of these images."""
-    known: dict[str, float] = getattr(api, _SIGNED_IN, {})
+    """Let an engine's client (docker-py's) use the user's credentials at Google's registries of these images."""
     for host in google_hosts(names):
-        if time.monotonic() - known.get(host, -_TOKEN_SECONDS) < _TOKEN_SECONDS:
-            continue
-        api.login("oauth2accesstoken", _token(), registry=f"https://{host}", reauth=True)
-        known[host] = time.monotonic()
-    setattr(api, _SIGNED_IN, known)
+        with faults("asking for a token for the registry"):
+            import google.auth
+            from google.auth.transport.requests import Request
 
-
-def _token() -> str:
-    with faults("asking for a token for the registry"):
-        import google.auth
-        from google.auth.transport.requests import Request
-
-        credentials: Any = google.auth.default(scopes=[_SCOPE])[0]
-        credentials.refresh(Request())
-        return str(credentials.token)
+            scope = "https://www.googleapis.com/auth/cloud-platform"
+            credentials: Any = google.auth.default(scopes=[scope])[0]
+            credentials.refresh(Request())
+        api.login("oauth2accesstoken", str(credentials.token), registry=f"https://{host}", reauth=True)

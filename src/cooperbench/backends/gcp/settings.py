@@ -6,51 +6,17 @@ Credentials are Google's own business: `gcloud auth application-default login`, 
 
 from __future__ import annotations
 
-import os
-import re
-from dataclasses import dataclass, fields
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from cooperbench.errors import UserError
-from cooperbench.sandbox.git_server import DEFAULT_IMAGE, GitSharing
-from cooperbench.settings import config_file, load_settings
+from cooperbench.sandbox.git_server import DEFAULT_IMAGE
+from cooperbench.settings import load_settings, matching, read_section, whole_number
 
-Reach = Literal["address", "iap"]
+if TYPE_CHECKING:
+    from cooperbench.settings import Parser
 
 DEFAULT_REGION = "us-central1"
-DEFAULT_MACHINE_TYPE = "e2-standard-8"
-DEFAULT_GIT_MACHINE_TYPE = "e2-medium"
-DEFAULT_BOOT_IMAGE = "projects/cos-cloud/global/images/family/cos-stable"
-CPUS_PER_SANDBOX = 2
-LONGEST_LIFETIME_HOURS = 24 * 120
-"""Compute Engine's limit of a machine's maximum run duration."""
-
-_PATTERNS = {
-    "project": (re.compile(r"([a-z0-9.-]+:)?[a-z][a-z0-9-]{4,61}[a-z0-9]"), "like my-project-123"),
-    "region": (re.compile(r"[a-z]+-[a-z]+[0-9]+"), "like us-central1"),
-    "zone": (re.compile(r"[a-z]+-[a-z]+[0-9]+-[a-z]"), "like us-central1-a"),
-    "bucket": (re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]"), "3 or more of a-z, 0-9, . _ and -"),
-    "machine_type": (re.compile(r"[a-z0-9]+(-[a-z0-9]+)+"), "like e2-standard-8"),
-    "disk_type": (re.compile(r"[a-z]+(-[a-z]+)+"), "like pd-balanced"),
-    "network": (re.compile(r"[A-Za-z0-9._/:-]+"), "a network's name or path"),
-    "subnetwork": (re.compile(r"[A-Za-z0-9._/:-]+"), "a subnetwork's name or path"),
-    "service_account": (re.compile(r"[^@\s]+@[^@\s]+|default"), "an e-mail address"),
-    "boot_image": (
-        re.compile(r"[A-Za-z0-9._/:-]+"),
-        "like projects/cos-cloud/global/images/family/cos-stable",
-    ),
-    "reach": (re.compile(r"address|iap"), "address or iap"),
-    "git": (re.compile(r"server|carried"), "server or carried"),
-    "git_machine_type": (re.compile(r"[a-z0-9]+(-[a-z0-9]+)+"), "like e2-medium"),
-    "git_image": (re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*"), "an image's name"),
-}
-_LEAST = {"disk_gb": 20}
-_MOST = {"lifetime_hours": LONGEST_LIFETIME_HOURS}
-_GIB_PER_VCPU = {"standard": 4.0, "highmem": 8.0, "highcpu": 1.0}
-_REGULAR_FAMILIES = ("e2", "n2", "n2d", "t2d", "c2")
-"""Those whose memory follows from the name by this table."""
-_SHARED_CORE_GIB = {"e2-micro": 1.0, "e2-small": 2.0, "e2-medium": 4.0}
-_TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
 @dataclass(frozen=True)
@@ -61,177 +27,70 @@ class GcpSettings:
     """Where machines for agents are."""
     bucket: str
     """For the inputs and results of evaluations."""
-    machine_type: str = DEFAULT_MACHINE_TYPE
+    machine_type: str = "e2-standard-8"
     disk_gb: int = 100
     disk_type: str = "pd-balanced"
     network: str = ""
     """Of the VPC; empty: the project's default one."""
     subnetwork: str = ""
     public_address: bool = True
-    """Without one, machines need Cloud NAT to reach registries, and are reached inside the VPC or through IAP."""
+    """Without one, machines need Cloud NAT to reach registries, and the harness has to run inside the VPC."""
     service_account: str = ""
-    """On the machines; empty: none for agents' machines, Batch's default for evaluations."""
+    """Of evaluations' machines; empty: Batch's default. Agents' machines have none."""
     spot: bool = False
-    boot_image: str = DEFAULT_BOOT_IMAGE
-    """Of agents' machines: Container-Optimized OS, or a Debian, on which Docker is then installed."""
-    reach: Reach = "address"
-    """How SSH gets to machines: at their address, or through Identity-Aware Proxy with gcloud."""
-    sandboxes_per_machine: int = 4
-    """Unless it is set: as many as the machine type has room for."""
+    """Cheaper machines that may be taken away."""
+    sandboxes_per_machine: int = 0
+    """0: one for every two processors of the machine type."""
     most_machines: int = 50
-    lifetime_hours: float = 12.0
-    """After this a machine is deleted by Google, whatever became of us."""
     idle_minutes: float = 10.0
     """A machine without sandboxes is kept for this long, as the next may want it."""
-    git: GitSharing = "server"
-    """What `--git` means: a git server on a machine of its own, or commits that the harness carries."""
-    git_machine_type: str = DEFAULT_GIT_MACHINE_TYPE
     git_image: str = DEFAULT_IMAGE
     """What the git server runs in: any image with git and python3."""
+    batch_image: str = "python:3.12-bookworm"
+    """In which our package runs on machines of a Batch job: any image with Python 3.11 or later and git."""
+    batch_cpus: float = 2.0
+    """What one evaluation needs: it decides how many share a machine."""
+    batch_memory_gb: float = 6.0
+    batch_poll_seconds: float = 5.0
+    batch_backend: str = "docker"
+    """Which backend evaluates on machines of a Batch job."""
 
     @property
     def network_path(self) -> str:
-        """As the APIs take it; empty: the default."""
-        return _path(self.network, "global/networks")
+        """As the APIs take it."""
+        return _path(self.network or "default", "global/networks")
 
     @property
     def subnetwork_path(self) -> str:
-        return _path(self.subnetwork, f"regions/{self.region}/subnetworks")
-
-
-VARIABLES = {
-    field.name: "GOOGLE_CLOUD_PROJECT" if field.name == "project" else f"GCP_{field.name.upper()}"
-    for field in fields(GcpSettings)
-}
-KEYS = {name: "gcp_project_id" if name == "project" else f"gcp_{name}" for name in VARIABLES}
-"""In config.json."""
+        """Empty where none is set."""
+        return _path(self.subnetwork, f"regions/{self.region}/subnetworks") if self.subnetwork else ""
 
 
 def read_settings(**given: object) -> GcpSettings:
     """The settings in force; UserError for one that is missing, unknown or makes no sense."""
-    unknown = sorted(set(given) - set(VARIABLES))
-    if unknown:
-        raise UserError(f"the gcp backend has no setting {unknown[0]!r}; there are: {', '.join(VARIABLES)}")
-    source = _Source(given)
-    project = source.text("project", "")
-    if not project:
+    content = load_settings()
+    filed = {name: content[key] for name, key in KEYS.items() if key in content}
+    values = read_section("gcp", _PARSERS, given, VARIABLES, filed)
+    if "project" not in values:
         raise UserError(
             "no Google Cloud project is set: cooperbench config gcp, or set GOOGLE_CLOUD_PROJECT;"
             " or use --backend local or --backend docker"
         )
-    region, zone = _place(source)
-    values: dict[str, Any] = {"project": project, "region": region, "zone": zone}
-    values["bucket"] = source.text("bucket", f"cooperbench-eval-{project.rpartition(':')[2]}")
-    room = room_on(source.text("machine_type", DEFAULT_MACHINE_TYPE))
-    values["sandboxes_per_machine"] = source.whole("sandboxes_per_machine", room)
-    for field in fields(GcpSettings):
-        if field.name not in values:
-            values[field.name] = source.read(field.name, field.default)
+    if "subnetwork" in values and "network" not in values:
+        raise UserError("GCP_SUBNETWORK is set without GCP_NETWORK: set both")
+    region, zone = values.get("region", ""), values.get("zone", "")
+    if region and zone and _region_of(zone) != region:
+        # What is in the file gives way to what was said for this run.
+        if zone == filed.get("zone"):
+            zone = ""
+        elif region == filed.get("region"):
+            region = ""
+        else:
+            raise UserError(f"the zone {zone} is not in the region {region}: set both")
+    values["region"] = region or _region_of(zone) or DEFAULT_REGION
+    values["zone"] = zone or default_zone(values["region"])
+    values.setdefault("bucket", default_bucket(values["project"]))
     return GcpSettings(**values)
-
-
-class MachineSize(NamedTuple):
-    vcpus: int
-    gib: float
-    """0 where the name of the type does not tell; the same for `vcpus`."""
-
-
-def size_of(machine_type: str) -> MachineSize:
-    """By the name: `e2-standard-8`, `e2-medium`, `n2-custom-4-8192`, `c3-standard-22-lssd`."""
-    if machine_type in _SHARED_CORE_GIB:
-        return MachineSize(2, _SHARED_CORE_GIB[machine_type])
-    if custom := re.search(r"custom-([0-9]+)-([0-9]+)", machine_type):
-        return MachineSize(int(custom[1]), int(custom[2]) / 1024)
-    family, _, rest = machine_type.partition("-")
-    if not (found := re.search(r"([a-z]+)-([0-9]+)(-lssd)?$", rest)):
-        return MachineSize(0, 0.0)
-    vcpus = int(found[2])
-    gib_per_vcpu = _GIB_PER_VCPU.get(found[1], 0.0) if family in _REGULAR_FAMILIES else 0.0
-    return MachineSize(vcpus, vcpus * gib_per_vcpu)
-
-
-def room_on(machine_type: str) -> int:
-    """How many sandboxes a machine is large enough for."""
-    return max(1, size_of(machine_type).vcpus // CPUS_PER_SANDBOX)
-
-
-class _Source:
-    """Where values come from, and how sure their sources are of them: 0 a keyword, 1 a variable, 2 the file."""
-
-    def __init__(self, given: dict[str, object]) -> None:
-        self._given = given
-        self._filed = load_settings()
-
-    def value(self, name: str) -> tuple[Any, int, str]:
-        if self._given.get(name) is not None:
-            return self._given[name], 0, f"gcp setting {name}"
-        if text := os.environ.get(VARIABLES[name]):
-            return text, 1, VARIABLES[name]
-        return self._filed.get(KEYS[name]), 2, f"{config_file()}: {KEYS[name]}"
-
-    def read(self, name: str, default: object) -> object:
-        """Of the kind that the default is."""
-        if isinstance(default, bool):
-            return self.yes(name, default)
-        if isinstance(default, int):
-            return self.whole(name, default)
-        if isinstance(default, float):
-            return self.number(name, default)
-        return self.text(name, str(default))
-
-    def text(self, name: str, default: str) -> str:
-        value, _, where = self.value(name)
-        text = str(value if value is not None else "").strip()
-        if not text:
-            return default
-        pattern, shape = _PATTERNS[name]
-        if not pattern.fullmatch(text):
-            raise UserError(f"{where} is {text!r}; it is {shape}")
-        return text
-
-    def yes(self, name: str, default: bool) -> bool:
-        value, _, where = self.value(name)
-        word = str(value if value is not None else "").strip().lower()
-        if word and word not in _TRUE + _FALSE:
-            raise UserError(f"{where} is {word!r}; it is true or false")
-        return word in _TRUE if word else default
-
-    def number(self, name: str, default: float) -> float:
-        value, _, where = self.value(name)
-        most = _MOST.get(name, 100_000)
-        if value is None or value == "":
-            return default
-        try:
-            number = float(str(value))
-        except ValueError:
-            number = 0.0
-        if not 0 < number <= most:
-            raise UserError(f"{where} is {str(value)!r}; it is a number above 0 and at most {most:g}")
-        return number
-
-    def whole(self, name: str, default: int) -> int:
-        value, _, where = self.value(name)
-        least = _LEAST.get(name, 1)
-        if value is None or value == "":
-            return default
-        if not re.fullmatch(r"[0-9]{1,6}", str(value)) or int(value) < least:
-            raise UserError(f"{where} is {str(value)!r}; it is a whole number, at least {least}")
-        return int(value)
-
-
-def _place(source: _Source) -> tuple[str, str]:
-    """Region and zone belong together: the one that was said more expressly decides."""
-    region, zone = source.text("region", ""), source.text("zone", "")
-    if not region:
-        region = zone.rpartition("-")[0] or DEFAULT_REGION
-    elif zone and zone.rpartition("-")[0] != region:
-        (_, region_rank, _), (_, zone_rank, _) = source.value("region"), source.value("zone")
-        if region_rank == zone_rank:
-            raise UserError(
-                f"the zone {zone} is not in the region {region}: set both, e.g. with cooperbench config gcp"
-            )
-        region, zone = (zone.rpartition("-")[0], zone) if zone_rank < region_rank else (region, "")
-    return region, zone or default_zone(region)
 
 
 def default_zone(region: str) -> str:
@@ -239,6 +98,65 @@ def default_zone(region: str) -> str:
     return f"{region}-b"
 
 
+def default_bucket(project: str) -> str:
+    return f"cooperbench-eval-{project.rpartition(':')[2]}"
+
+
+def _region_of(zone: str) -> str:
+    return zone.rpartition("-")[0]
+
+
 def _path(name: str, collection: str) -> str:
-    """`name`, or `projects/…/name` where it is another project's."""
-    return name if not name or "/" in name else f"{collection}/{name}"
+    return name if "/" in name else f"{collection}/{name}"
+
+
+def _number(value: object) -> float:
+    try:
+        number = float(str(value))
+    except ValueError:
+        number = 0.0
+    if not 0 < number < 100_000:
+        raise ValueError(f"{str(value)!r} is not a number above 0")
+    return number
+
+
+def _yes_or_no(value: object) -> bool:
+    word = str(value).strip().lower()
+    if word not in ("1", "true", "yes", "on", "0", "false", "no", "off"):
+        raise ValueError(f"{word!r} is not true or false")
+    return word in ("1", "true", "yes", "on")
+
+
+_image = matching(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*", "an image's name")
+_network = matching(r"[A-Za-z0-9._/:-]+", "the name or path of a network")
+_PARSERS: dict[str, Parser] = {
+    "project": matching(r"([a-z0-9.-]+:)?[a-z][a-z0-9-]{4,61}[a-z0-9]", "like my-project-123"),
+    "region": matching(r"[a-z]+-[a-z]+[0-9]+", "like us-central1"),
+    "zone": matching(r"[a-z]+-[a-z]+[0-9]+-[a-z]", "like us-central1-a"),
+    "bucket": matching(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]", "3 or more of a-z, 0-9, . _ and -"),
+    "machine_type": matching(r"[a-z0-9]+(-[a-z0-9]+)+", "like e2-standard-8"),
+    "disk_gb": whole_number,
+    "disk_type": matching(r"[a-z]+(-[a-z]+)+", "like pd-balanced"),
+    "network": _network,
+    "subnetwork": _network,
+    "public_address": _yes_or_no,
+    "service_account": matching(r"[^@\s]+@[^@\s]+", "an e-mail address"),
+    "spot": _yes_or_no,
+    "sandboxes_per_machine": whole_number,
+    "most_machines": whole_number,
+    "idle_minutes": _number,
+    "git_image": _image,
+    "batch_image": _image,
+    "batch_cpus": _number,
+    "batch_memory_gb": _number,
+    "batch_poll_seconds": _number,
+    "batch_backend": str,
+}
+VARIABLES = {
+    name: "GOOGLE_CLOUD_PROJECT" if name == "project" else f"GCP_{name.upper()}"
+    for name in _PARSERS
+    if not name.startswith("batch_")
+}
+"""Those of `batch_…` have the usual names, COOPERBENCH_GCP_BATCH_…"""
+KEYS = {name: "gcp_project_id" if name == "project" else f"gcp_{name}" for name in _PARSERS}
+"""In config.json."""

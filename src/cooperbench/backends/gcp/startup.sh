@@ -37,12 +37,6 @@ patiently() { # SECONDS COMMAND...: until it succeeds
   done
 }
 
-# Container-Optimized OS has Docker; a Debian gets it.
-if [ ! -S "$socket" ] && ! command -v dockerd >/dev/null; then
-  { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends docker.io; } \
-    >/tmp/cooperbench-install.log 2>&1 || fail "Docker cannot be installed: $(tail -n 1 /tmp/cooperbench-install.log)"
-fi
-[ -S "$socket" ] || systemctl start docker
 patiently 180 curl -sf --unix-socket "$socket" http://docker/_ping || fail "Docker does not answer"
 
 # Whoever reaches the metadata server has the machine's identity. Names are resolved there too, so that port stays open.

@@ -11,248 +11,150 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from cooperbench.backends.gcp.api import SIGN_IN, faults
 from cooperbench.backends.gcp.batch import BatchJobs, open_bucket, storage_client
-from cooperbench.backends.gcp.compute import Compute
-from cooperbench.backends.gcp.faults import faults
-from cooperbench.backends.gcp.git_server import ROLE, Firewall
-from cooperbench.backends.gcp.settings import DEFAULT_REGION, KEYS, VARIABLES, default_zone, read_settings
-from cooperbench.errors import CooperBenchError, InfraError, UserError
+from cooperbench.backends.gcp.compute import FIREWALL_ROLE, Compute, Firewall
+from cooperbench.backends.gcp.settings import (
+    DEFAULT_REGION,
+    KEYS,
+    VARIABLES,
+    default_bucket,
+    default_zone,
+    read_settings,
+)
+from cooperbench.errors import CooperBenchError, UserError
 from cooperbench.settings import config_file, load_settings, save_setting
 from cooperbench.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping
 
     from cooperbench.backends.gcp.settings import GcpSettings
 
-APIS = {
-    "compute.googleapis.com": "Compute Engine",
-    "batch.googleapis.com": "Batch",
-    "storage.googleapis.com": "Cloud Storage",
-    "logging.googleapis.com": "Cloud Logging",
-}
-GCLOUD_IS_MISSING = (
-    "gcloud is not installed: https://cloud.google.com/sdk/docs/install, "
-    "and then again: cooperbench config gcp"
-)
+_APIS = ("compute", "batch", "storage", "logging")
 _GCLOUD_SECONDS = 300.0
-_MOST_SHOWN = 12
 
 
-@dataclass(frozen=True)
-class SetupOptions:
-    """What the command line said; None is asked for."""
+def set_up(given: Mapping[str, str | None], *, yes: bool, skip_tests: bool) -> bool:
+    """Do all services answer (or were not asked)? UserError where it cannot go on.
 
-    project: str | None = None
-    region: str | None = None
-    zone: str | None = None
-    bucket: str | None = None
-    machine_type: str | None = None
-    yes: bool = False
-    skip_tests: bool = False
-
-
-def set_up(options: SetupOptions) -> bool:
-    """Do all services answer (or were not asked)? UserError where it cannot go on."""
-    return _Wizard(options).run()
-
-
-class _Wizard:
-    def __init__(self, options: SetupOptions) -> None:
-        self._options = options
-        self._filed = load_settings()
-
-    def run(self) -> bool:
-        self._say("Google Cloud for CooperBench: Enter takes what stands in brackets.\n")
-        self._done("gcloud", require_gcloud() or "is there")
-        self._sign_in()
-        project = self._project()
-        self._billing(project)
-        self._apis(project)
-        region = self._choose(
-            "region", self._options.region, self._gcloud_value("compute/region") or DEFAULT_REGION
+    `given`: project, region, zone, bucket and machine_type as the command line said; None is asked for.
+    """
+    if shutil.which("gcloud") is None:
+        raise UserError(
+            "gcloud is not installed: https://cloud.google.com/sdk/docs/install, and then again: cooperbench config gcp"
         )
-        zone = self._zone(project, region)
-        bucket = self._choose(
-            "bucket", self._options.bucket, f"cooperbench-eval-{project.rpartition(':')[2]}"
-        )
-        answers = {"project": project, "region": region, "zone": zone, "bucket": bucket}
-        if self._options.machine_type:
-            answers["machine_type"] = self._options.machine_type
-        settings = read_settings(**answers)
-        for name, value in answers.items():
-            save_setting(KEYS[name], value)
-        self._done("settings", f"written to {config_file()}")
-        for name, value in answers.items():
-            if os.environ.get(VARIABLES[name], value) != value:
-                self._say(
-                    f"  ! {VARIABLES[name]} is set to {os.environ[VARIABLES[name]]}, and overrides the file"
-                )
-        if self._options.skip_tests:
-            self._say("\nThe services were not asked. Try it: cooperbench run --backend gcp")
-            return True
-        failed = 0
-        for probe in probes(settings, make_bucket=True):
-            try:
-                self._done(probe.service, probe.ask())
-            except CooperBenchError as error:
-                failed += 1
-                self._say(f"  ✗ {probe.service}: {printable(str(error))}")
-        self._say(
-            "\nFix this, then run it again: cooperbench config gcp"
-            if failed
-            else "\nReady: cooperbench run --backend gcp"
-        )
-        return not failed
+    _say("Google Cloud for CooperBench: Enter takes what stands in brackets.")
+    _sign_in(yes=yes)
+    settings = _ask_settings(given, yes=yes)
+    if skip_tests:
+        _say("The services were not asked. Try it: cooperbench run --backend gcp")
+        return True
+    failed = False
+    for probe in probes(settings, make_bucket=True):
+        try:
+            _say(f"  ✓ {probe.service}: {probe.ask()}")
+        except CooperBenchError as error:
+            failed = True
+            _say(f"  ✗ {probe.service}: {error}")
+    _say(
+        "Fix this, then run it again: cooperbench config gcp"
+        if failed
+        else "Ready: cooperbench run --backend gcp"
+    )
+    return not failed
 
-    def _sign_in(self) -> None:
-        accounts = ask_lines("auth", "list", "--filter=status:ACTIVE", "--format=value(account)")
-        if not accounts:
-            self._or_show("Nobody is signed in to gcloud. Sign in now?", "auth", "login")
-            accounts = ask_lines("auth", "list", "--filter=status:ACTIVE", "--format=value(account)")
-        self._done("signed in", accounts[0] if accounts else "yes")
-        if os.environ.get("GOOGLE_APPLICATION_CREDENTIALS"):
-            self._done("credentials", "in GOOGLE_APPLICATION_CREDENTIALS")
-            return
-        if not ask("auth", "application-default", "print-access-token").succeeded:
-            question = "There are no credentials for programs (application default). Make them now?"
-            self._or_show(question, "auth", "application-default", "login")
-        self._done("credentials", "application default")
 
-    def _or_show(self, question: str, *words: str) -> None:
-        command = f"gcloud {' '.join(words)}"
+def _sign_in(*, yes: bool) -> None:
+    """For the user, and for programs (application default)."""
+    checks = {
+        "gcloud auth login": ("auth", "list", "--filter=status:ACTIVE", "--format=value(account)"),
+        SIGN_IN: ("auth", "application-default", "print-access-token"),
+    }
+    if os.environ.get("GOOGLE_APPLICATION_CREDENTIALS"):
+        del checks[SIGN_IN]
+    for command, check in checks.items():
+        if _gcloud(*check):
+            continue
         # Signing in needs a browser or a code: no option can stand for it.
-        if self._options.yes or not self._yes(question) or not show(*words):
+        agreed = not yes and _confirm(f"You are not signed in. Run {command} now?")
+        if not agreed or subprocess.run(command.split(), check=False).returncode:
             raise UserError(f"Authentication failed: {command}, and then again: cooperbench config gcp")
 
-    def _project(self) -> str:
-        known = ask_lines("projects", "list", "--format=value(projectId)", f"--limit={_MOST_SHOWN}")
-        default = self._gcloud_value("project") or (known[0] if len(known) == 1 else "")
-        project = self._choose("project", self._options.project, default, known)
-        said = ask("projects", "describe", project, "--format=value(projectId)")
-        if not said.succeeded:
-            there_are = f"; there are: {', '.join(known)}" if known else ""
-            raise UserError(f"the project {project} cannot be used ({said.text}){there_are}")
-        return project
 
-    def _billing(self, project: str) -> None:
-        said = ask("billing", "projects", "describe", project, "--format=value(billingEnabled)")
-        if not said.succeeded:
-            self._say(f"  ! billing: cannot be told ({said.text})")
-        elif said.text.lower() != "true":
-            raise UserError(
-                f"billing is not enabled for {project}: gcloud billing projects link {project}"
-                " --billing-account ACCOUNT (gcloud billing accounts list), and then again: cooperbench config gcp"
-            )
-        else:
-            self._done("billing", "enabled")
+def _ask_settings(given: Mapping[str, str | None], *, yes: bool) -> GcpSettings:
+    """Asked, completed, and written."""
+    filed = load_settings()
 
-    def _apis(self, project: str) -> None:
-        said = ask("services", "list", "--enabled", f"--project={project}", "--format=value(config.name)")
-        if not said.succeeded:
-            raise UserError(
-                f"the APIs of {project} cannot be listed ({said.text}): gcloud auth list tells who asks"
-            )
-        missing = [name for name in APIS if name not in said.text.split()]
-        if missing:
-            names = ", ".join(APIS[name] for name in missing)
-            command = f"gcloud services enable {' '.join(missing)} --project={project}"
-            if not self._yes(f"API not enabled: {names}. Enable now?"):
-                raise UserError(f"API not enabled ({names}): {command}")
-            self._say("  … enabling, which takes a minute")
-            enabled = ask("services", "enable", *missing, f"--project={project}")
-            if not enabled.succeeded:
-                raise UserError(f"API not enabled ({names}; {enabled.text}): {command}")
-        self._done("APIs", ", ".join(APIS.values()))
-
-    def _zone(self, project: str, region: str) -> str:
-        listing = ("compute", "zones", "list", f"--filter=region:{region}", "--format=value(name)")
-        known = sorted(
-            zone for zone in ask_lines(*listing, f"--project={project}") if zone.startswith(f"{region}-")
-        )
-        if not known:
-            self._say(f"  ! the zones of {region} cannot be listed")
-        filed = str(self._filed.get(KEYS["zone"]) or "")
-        default = filed if filed in known else (known or [default_zone(region)])[0]
-        zone = self._choose("zone", self._options.zone, default, known, remembered=False)
-        if known and zone not in known:
-            raise UserError(f"there is no zone {zone} in {region}; there are: {', '.join(known)}")
-        return zone
-
-    def _choose(
-        self,
-        name: str,
-        given: str | None,
-        default: str,
-        known: Sequence[str] = (),
-        *,
-        remembered: bool = True,
-    ) -> str:
+    def choose(name: str, default: str) -> str:
         """What the command line said, else what the user says, else what was said before, else the default."""
-        if given:
-            self._done(name, given)
-            return given
-        default = (str(self._filed.get(KEYS[name]) or "") if remembered else "") or default
-        if not self._options.yes:
-            if known:
-                self._say(
-                    f"  {name}s: {', '.join(known[:_MOST_SHOWN])}{', …' if len(known) > _MOST_SHOWN else ''}"
-                )
-            default = self._read(f"{name} [{default}]: ") or default
-        if not default:
-            there_are = f"; there are: {', '.join(known)}" if known else ""
-            raise UserError(f"no {name} was chosen: --{name}{there_are}")
-        self._done(name, default)
-        return default
+        chosen = given[name]
+        if chosen is None:
+            default = str(filed.get(KEYS[name]) or "") or default
+            chosen = default if yes else _read(f"{name} [{default}]: ") or default
+        if not chosen:
+            raise UserError(f"no {name} was chosen: --{name}")
+        return chosen
 
-    def _gcloud_value(self, key: str) -> str:
-        said = ask("config", "get-value", key)
-        return said.text if said.succeeded and said.text != "(unset)" else ""
-
-    def _yes(self, question: str) -> bool:
-        return self._options.yes or self._read(f"{question} [Y/n] ").lower() in ("", "y", "yes")
-
-    def _read(self, prompt: str) -> str:
-        if not sys.stdin.isatty():
-            raise UserError("there is no terminal to ask at: cooperbench config gcp --yes --project PROJECT")
-        sys.stdout.write(prompt)
-        sys.stdout.flush()
-        line = sys.stdin.readline()
-        if not line:
-            raise UserError("the questions were not answered; nothing was written")
-        return line.strip()
-
-    def _done(self, what: str, detail: str) -> None:
-        self._say(f"  ✓ {what}: {detail}")
-
-    def _say(self, line: str) -> None:
-        sys.stdout.write(printable(line) + "\n" if "\n" not in line else line + "\n")
-        sys.stdout.flush()
+    project = choose("project", _gcloud("config", "get-value", "project").removeprefix("(unset)"))
+    _enable_apis(project, yes=yes)
+    region = choose(
+        "region", _gcloud("config", "get-value", "compute/region").removeprefix("(unset)") or DEFAULT_REGION
+    )
+    if not str(filed.get(KEYS["zone"])).startswith(f"{region}-"):
+        filed.pop(KEYS["zone"], None)
+    answers = {
+        "project": project,
+        "region": region,
+        "zone": choose("zone", default_zone(region)),
+        "bucket": choose("bucket", default_bucket(project)),
+    }
+    if machine_type := given["machine_type"]:
+        answers["machine_type"] = machine_type
+    settings = read_settings(**answers)
+    for name, value in answers.items():
+        save_setting(KEYS[name], value)
+        if (other := os.environ.get(VARIABLES[name], value)) != value:
+            _say(f"  ! {VARIABLES[name]} is set to {other}, and overrides the file")
+    _say(f"  ✓ settings: written to {config_file()}")
+    return settings
 
 
-class GcloudResult(NamedTuple):
-    succeeded: bool
-    text: str
-    """Its stdout, or the last line of its stderr where it failed."""
+def _enable_apis(project: str, *, yes: bool) -> None:
+    names = [f"{name}.googleapis.com" for name in _APIS]
+    enabled = _gcloud("services", "list", "--enabled", f"--project={project}", "--format=value(config.name)")
+    missing = [name for name in names if name not in enabled.split()]
+    if missing and (yes or _confirm(f"API not enabled: {', '.join(missing)}. Enable now?")):
+        _say("  … enabling, which takes a minute")
+        # Whatever goes wrong is found out when the services are asked.
+        _gcloud("services", "enable", *missing, f"--project={project}")
 
 
-def require_gcloud() -> str:
-    """The version of gcloud."""
-    if shutil.which("gcloud") is None:
-        raise UserError(GCLOUD_IS_MISSING)
-    said = ask("version", "--format=value('Google Cloud SDK')")
-    return said.text if said.succeeded else ""
+def _confirm(question: str) -> bool:
+    return _read(f"{question} [Y/n] ").lower() in ("", "y", "yes")
 
 
-def ask(*words: str) -> GcloudResult:
-    """Run gcloud without a terminal."""
-    command = ["gcloud", *words, "--quiet"]
+def _read(prompt: str) -> str:
+    if not sys.stdin.isatty():
+        raise UserError("there is no terminal to ask at: cooperbench config gcp --yes --project PROJECT")
+    try:
+        return input(prompt).strip()
+    except EOFError:
+        raise UserError("the questions were not answered; nothing was written") from None
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(printable(line) + "\n")
+    sys.stdout.flush()
+
+
+def _gcloud(*words: str) -> str:
+    """What gcloud prints, run without a terminal; empty where it fails, which is told."""
     try:
         done = subprocess.run(
-            command,
+            ["gcloud", *words, "--quiet"],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -260,23 +162,11 @@ def ask(*words: str) -> GcloudResult:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise InfraError(f"gcloud {' '.join(words[:2])}: {error}") from error
-    if done.returncode == 0:
-        return GcloudResult(True, done.stdout.strip())
-    lines = [line for line in done.stderr.strip().splitlines() if line.strip()]
-    errors = [line for line in lines if line.startswith("ERROR")]
-    return GcloudResult(False, printable((errors or lines or [f"exit code {done.returncode}"])[0])[:300])
-
-
-def ask_lines(*words: str) -> list[str]:
-    """What it lists; nothing where it may not."""
-    said = ask(*words)
-    return [line.strip() for line in said.text.splitlines() if line.strip()] if said.succeeded else []
-
-
-def show(*words: str) -> bool:
-    """Run gcloud at the user's terminal, e.g. to sign in."""
-    return subprocess.run(["gcloud", *words], check=False).returncode == 0
+        raise UserError(f"gcloud {' '.join(words[:2])}: {error}") from error
+    if done.returncode:
+        _say(f"  ! gcloud {' '.join(words[:2])}: {done.stderr.strip()[:300]}")
+        return ""
+    return done.stdout.strip()
 
 
 class Probe(NamedTuple):
@@ -289,8 +179,14 @@ def probes(settings: GcpSettings, *, make_bucket: bool) -> list[Probe]:
     """`make_bucket`: where there is none yet; else that is only told."""
 
     def compute() -> str:
-        Compute(settings).check_zone()
-        return f"zone {settings.zone}, {settings.machine_type} machines for agents, {_git(settings)}"
+        Compute(settings).size_of(settings.machine_type)
+        try:
+            Firewall(settings).listed()
+            git = "a git server for --git"
+        except CooperBenchError:
+            # Nothing is wrong where a git server cannot be: most runs need none.
+            git = f"no git server for --git (that needs {FIREWALL_ROLE})"
+        return f"zone {settings.zone}, {settings.machine_type} machines for agents, {git}"
 
     def batch() -> str:
         jobs = BatchJobs().list_ours(settings)
@@ -306,14 +202,3 @@ def probes(settings: GcpSettings, *, make_bucket: bool) -> list[Probe]:
         return f"bucket {settings.bucket}" + ("" if there else ", which the first evaluation makes")
 
     return [Probe("Compute Engine", compute), Probe("Batch", batch), Probe("Cloud Storage", storage)]
-
-
-def _git(settings: GcpSettings) -> str:
-    """Nothing is wrong where a git server cannot be: most runs need none."""
-    if settings.git == "carried":
-        return "commits of --git carried by the harness"
-    try:
-        Firewall(settings).listed()
-    except CooperBenchError:
-        return f"no git server for --git (that needs {ROLE}, or set GCP_GIT=carried)"
-    return f"{settings.git_machine_type} for the git server of --git"

@@ -1,300 +1,346 @@
 """All evaluations of an experiment as one Batch job: sent, followed, taken in as they arrive, cleaned up.
 
-A harness that is killed leaves its job running, and the same command finds it again. One that is interrupted (Ctrl-C)
-takes in what is there and ends the job. Results are written by the same code as everywhere else, after
-`entry.Result` has checked that they are those of what lies here.
+A task of the job is one entry; its name stands in the task's own environment, so its index decides about nothing. Batch
+takes one group of tasks a job, hence none per image; tasks of one image stand side by side. What runs is a container
+with Python and git that unpacks our package from the bucket, which Batch mounts, and reaches the machine's engine
+through its socket: sandboxes of the task's image are started from there.
+
+The job's record is written before the job is made and removed after its end: a harness that is killed leaves its job
+running, and the same command finds it again. One that is interrupted (Ctrl-C) takes in what is there and ends the job.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import re
+import secrets
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
-from cooperbench.backends.gcp.batch import BatchJobs, Folder, open_bucket
+from cooperbench.backends.gcp.api import OURS, PURPOSE, RUN, resource_labels
+from cooperbench.backends.gcp.batch import TOP_FOLDER, BatchJobs, Folder, failures_of, open_bucket
 from cooperbench.errors import CooperBenchError, InfraError, Interrupted, UserError
-from cooperbench.eval.batch.entry import BadResult, Entry, Result, make_bundle, make_entry, pack_task
-from cooperbench.eval.batch.job import (
-    forget_record,
-    job_spec,
-    load_record,
-    new_record,
-    read_batch_settings,
-    save_record,
-)
-from cooperbench.eval.batch.store import REFERENCES, sha256
+from cooperbench.eval.batch.entry import make_bundle, make_entry, pack_task, sha256, take_in
+from cooperbench.eval.batch.task import ENTRY_VARIABLE, FOLDER_VARIABLE
 from cooperbench.eval.evaluator import write_failure
-from cooperbench.eval.reference import ReferenceStore, exported
-from cooperbench.retry import with_retries
-from cooperbench.text import duration_text, plural
+from cooperbench.eval.executor import SPARE_SECONDS
+from cooperbench.eval.reference import ReferenceStore, file_name
+from cooperbench.processes import finished
+from cooperbench.storage import read_json, utc_now, write_json
+from cooperbench.text import plural
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable
+    from collections.abc import Iterator
 
-    from cooperbench.backends.gcp.batch import JobView
+    from google.cloud.batch_v1 import Job
+
     from cooperbench.backends.gcp.settings import GcpSettings
-    from cooperbench.eval.batch.job import JobRecord
-    from cooperbench.eval.batch.remote import Listener, Order
-    from cooperbench.models import Task
-    from cooperbench.sandbox.contract import ResourceUse
+    from cooperbench.eval.batch import Listener, Order
+    from cooperbench.eval.batch.entry import Entry
+    from cooperbench.models import Pair
+    from cooperbench.storage import ExperimentPaths
 
-JOBS = 3
-"""A job that ends without having run all of its tasks is followed by another one for these."""
-_FAILURES_IN_A_ROW = 8
+_SCHEMA = "cooperbench.batch/1"
+_FILE = "batch.json"
+_BUNDLE = "bundle.zip"
+_RESULT = "result-"
+_RETRIES = 3
+_SPOT_RETRIES = 8
+"""Machines that may be taken away at any time are."""
+_PREPARE_SECONDS = 1800
+"""For pulling or building a task's image."""
+_RUNS_PER_FEATURE = 8
+"""At most: golden patch, each patch alone, the merge, and those that are run again or confirm."""
+_RAN_TOO_LONG = 50005
+"""Batch's own exit code for a task that ran over its time; it would again."""
+_ENDED = ("SUCCEEDED", "FAILED", "CANCELLED", "DELETION_IN_PROGRESS")
 _TELL_SECONDS = 60.0
+_SOCKET = "/var/run/docker.sock"
+_MOUNTED = "/mnt/disks/cooperbench"
+"""The job's folder of the bucket, on the machines and in our containers on them."""
+_SHARED = "/var/tmp/cooperbench"  # noqa: S108  # a folder of the machine's, for its tasks alone
+"""What tasks on one machine share: the locks that let one of them prepare an image, and the others wait."""
+_KEEP_FROM_METADATA = """PATH=$PATH:/usr/sbin:/sbin
+rule='PREROUTING -d 169.254.169.254 -p tcp ! --dport 53 -j DROP'
+iptables -w -t mangle -C $rule 2>/dev/null || iptables -w -t mangle -I $rule
+"""
+"""Whoever reaches the metadata server has the machine's identity, and with it the bucket. Sandboxes must not."""
+_UNPACK_AND_RUN = (
+    "import runpy, sys, tempfile, zipfile; folder = tempfile.mkdtemp();"
+    " zipfile.ZipFile(sys.argv[1]).extractall(folder); sys.path.insert(0, folder);"
+    " runpy.run_module('cooperbench.eval.batch.task', run_name='__main__', alter_sys=True)"
+)
+_PASSED_ON = (
+    "COOPERBENCH_IMAGE_TEMPLATE",
+    "COOPERBENCH_BUILD_ARGS",
+    "COOPERBENCH_DOCKER_CPUS",
+    "COOPERBENCH_DOCKER_MEMORY",
+    "COOPERBENCH_DOCKER_PIDS_LIMIT",
+    "COOPERBENCH_DOCKER_PULL",
+)
+"""Settings of the harness that hold for the containers on the machines of a job too."""
 
 
-def evaluate_on_batch(
-    settings: GcpSettings,
-    order: Order,
-    listener: Listener,
-    stop: threading.Event,
-    add_use: Callable[[ResourceUse], None],
-) -> None:
-    """Until each pair of the order has an eval.json. Nothing is connected to where there is nothing to do.
+@dataclass(frozen=True)
+class JobRecord:
+    """One job, and whose inputs and results are in which folder of the bucket. Kept as batch.json."""
 
-    `add_use` is called for each job that has come to its end here, also for one that an earlier start has made.
-    """
+    project: str
+    region: str
+    bucket: str
+    job: str
+    created_at: str
+    tasks: list[dict[str, Any]]
+    """By index in the job: the entry, and which pair it is for people who read this."""
+
+    @property
+    def name(self) -> str:
+        """The job's, as Batch knows it."""
+        return f"projects/{self.project}/locations/{self.region}/jobs/{self.job}"
+
+    @property
+    def folder(self) -> str:
+        return f"{TOP_FOLDER}/{self.job}"
+
+
+def load_record(paths: ExperimentPaths) -> JobRecord | None:
+    """None where there is none, or none that this version understands."""
+    content = read_json(paths.root / _FILE) or {}
+    if content.pop("schema", None) != _SCHEMA:
+        return None
+    content.pop("folder", None)
+    try:
+        return JobRecord(**content)
+    except TypeError:
+        return None
+
+
+def evaluate_on_batch(settings: GcpSettings, order: Order, listener: Listener, stop: threading.Event) -> None:
+    """Until each pair of the order has an eval.json. Nothing is connected to where there is nothing to do."""
     if order.work or load_record(order.paths) is not None:
-        _BatchEvaluation(settings, order, listener, stop, add_use).run()
+        _BatchEvaluation(settings, order, listener, stop).run()
 
 
 class _BatchEvaluation:
     def __init__(
-        self,
-        settings: GcpSettings,
-        order: Order,
-        listener: Listener,
-        stop: threading.Event,
-        add_use: Callable[[ResourceUse], None],
+        self, settings: GcpSettings, order: Order, listener: Listener, stop: threading.Event
     ) -> None:
         self._settings = settings
         self._order = order
         self._listener = listener
         self._stop = stop
-        self._add_use = add_use
-        self._batch = read_batch_settings()
         self._jobs = BatchJobs()
         self._bucket = open_bucket(settings)
-        self._archives: dict[Task, bytes] = {}
-        self._waiting: dict[str, Entry] = {}
-        self._errors: dict[str, CooperBenchError] = {}
-        """Of tasks that came to no verdict: it stands if their last attempt does not come to one either."""
-        self._seen: dict[str, str] = {}
-        self._counted: set[str] = set()
-        """Jobs whose use was told: an interrupted clean-up is done again."""
+        self._archives = {pair.task: pack_task(pair.task) for pair, _ in order.work}
+        self._waiting = {entry.entry_id: (entry, pair) for entry, pair in self._entries()}
         self._told_state, self._told_at = "", 0.0
 
     def run(self) -> None:
-        self._waiting = {entry.entry_id: entry for entry in self._entries()}
-        record = self._earlier()
-        last: JobView | None = None
-        for _ in range(JOBS):
-            before = len(self._waiting)
-            if not before:
-                return
-            found, record = record, None
-            last = self._carry_through(found)
-            self._write_errors()
-            if found is None and last is not None and len(self._waiting) == before:
-                # It had all of them and judged none: another one would fare no better.
-                break
-            if self._waiting:
-                self._listener.note(
-                    f"{plural(len(self._waiting), 'pair')} left by the job: they go into another"
-                )
-        words = (last and last.last_event) or "no task of it was run"
-        for entry_id in self._waiting:
-            self._errors[entry_id] = InfraError(f"the Batch job ended without judging it: {words}")
-        self._write_errors()
+        if (earlier := load_record(self._order.paths)) is not None:
+            self._listener.note(f"Found the Batch job {earlier.job} of an earlier start")
+            self._carry_through(earlier, submit=False)
+        if self._waiting:
+            self._carry_through(self._new_record(), submit=True)
+        for entry_id in list(self._waiting):
+            self._fail(entry_id, "the Batch job ended without judging it")
 
-    def _entries(self) -> list[Entry]:
+    def _entries(self) -> Iterator[tuple[Entry, Pair]]:
         """Those of one image side by side: a machine that has it can go on with it."""
-        order = self._order
-        for pair, _ in order.work:
-            if pair.task not in self._archives:
-                self._archives[pair.task] = pack_task(pair.task)
+        environment = {name: os.environ[name] for name in _PASSED_ON if os.environ.get(name)}
         digests = {task: sha256(archive) for task, archive in self._archives.items()}
-        work = sorted(order.work, key=lambda item: (item[0].task.label, item[1], item[0].feature_ids))
-        return [
-            make_entry(
-                order.paths,
+        work = sorted(self._order.work, key=lambda item: (item[0].task.label, item[1], item[0].feature_ids))
+        for pair, setting in work:
+            entry = make_entry(
+                self._order,
                 pair,
                 setting,
                 task_digest=digests[pair.task],
-                timeout_seconds=order.test_timeout_seconds,
-                eval_network=order.eval_network,
-                backend=self._batch.backend,
-                environment=self._batch.environment,
+                backend=self._settings.batch_backend,
+                environment=environment,
             )
-            for pair, setting in work
-        ]
+            yield entry, pair
 
-    def _earlier(self) -> JobRecord | None:
-        """The job that a killed harness has left, if it is about anything that is to be judged now."""
-        record = load_record(self._order.paths)
-        if record is None:
-            return None
-        if any(entry_id in self._waiting for entry_id in record.entry_ids):
-            self._listener.note(f"Found the Batch job {record.job} of an earlier start")
-            return record
-        self._listener.note(
-            f"The Batch job {record.job} of an earlier start is about nothing of this: removed"
-        )
-        self._clean_up(record)
-        return None
+    def _new_record(self) -> JobRecord:
+        settings, run_name = self._settings, self._order.paths.run_name
+        slug = re.sub(r"[^a-z0-9]+", "-", run_name.lower())[:24].strip("-") or "run"
+        tasks = [{"entry": entry_id, **entry.identity} for entry_id, (entry, _) in self._waiting.items()]
+        job = f"cb-{slug}-{secrets.token_hex(6)}"
+        return JobRecord(settings.project, settings.region, settings.bucket, job, utc_now(), tasks)
 
-    def _carry_through(self, record: JobRecord | None) -> JobView | None:
-        """One job to its end; how it ended, None where it vanished."""
-        made = record is None
-        if record is None:
-            entries = list(self._waiting.values())
-            record = new_record(self._order.paths.run_name, self._settings, entries)
+    def _carry_through(self, record: JobRecord, *, submit: bool) -> None:
+        """One job to its end."""
         try:
-            if made:
+            if submit:
                 self._submit(record)
-            last = self._follow(record)
-            failures = self._jobs.failures(record.name) if self._waiting and last is not None else {}
+            self._follow(record)
         except (KeyboardInterrupt, Interrupted):
-            self._end(record)
+            # Nothing goes on, and a second Ctrl-C changes nothing about that.
+            finished(lambda: self._end(record))
             raise
-        for index, words in failures.items():
-            see = f"gcloud logging read 'labels.job_uid=\"{last.uid}\"'" if last else ""
-            error = InfraError(f"the Batch task failed: {words} See it with: {see}")
-            self._errors.setdefault(record.entry_ids[index], error)
         try:
             self._clean_up(record)
         except InfraError as error:
             # The results are here; what is left over there is removed at the next start, or by the bucket's rule.
             self._listener.note(f"{error}; cooperbench clean --backend gcp removes what is left")
-        return last
 
     def _submit(self, record: JobRecord) -> None:
         """The record first: whatever happens from now on, it says where to look."""
-        save_record(self._order.paths, record)
-        bundle = make_bundle(with_engine_client=self._batch.backend == "docker")
-        objects = {f"entries/{entry.entry_id}.json": entry.description for entry in self._waiting.values()}
-        for task in {entry.pair.task for entry in self._waiting.values()}:
-            objects[f"tasks/{sha256(self._archives[task])}.tar.z"] = self._archives[task]
-        objects[f"bundle/{sha256(bundle)}.zip"] = bundle
-        objects[REFERENCES] = json.dumps(exported(ReferenceStore().known(self._archives))).encode()
+        write_json(self._order.paths.root / _FILE, {"schema": _SCHEMA, **asdict(record)})
+        objects = {
+            f"entry-{entry_id}.json": entry.description for entry_id, (entry, _) in self._waiting.items()
+        }
+        objects |= {f"task-{sha256(archive)}": archive for archive in self._archives.values()}
+        for known in ReferenceStore().known(self._archives):
+            name = file_name(known.question, known.image_digest, known.conditions)
+            objects[name] = json.dumps(known.to_json()).encode()
+        objects[_BUNDLE] = make_bundle()
+        job = job_spec(self._order, record, self._settings)
         try:
-            with_retries(lambda _: self._folder(record).put(objects), self._stop)
-            job = job_spec(self._order, record, sha256(bundle), self._settings, self._batch)
-            with_retries(lambda _: self._jobs.create(record.name, job), self._stop)
+            self._folder(record).put(objects)
+            self._jobs.create(record.name, job)
         except UserError:
             # Refused, so there is no job.
             with suppress(CooperBenchError):
-                self._folder(record).remove()
-            forget_record(self._order.paths)
+                self._clean_up(record)
             raise
-        at_once = job.task_groups[0].parallelism
-        kind = f"{self._settings.machine_type}{' spot' if self._settings.spot else ''}"
+        at_once = plural(job.task_groups[0].parallelism, "task")
         self._listener.note(
-            f"Batch job {record.job}: {plural(len(record.tasks), 'task')}, {at_once} at once, on {kind} machines"
+            f"Batch job {record.job}: {plural(len(record.tasks), 'pair')}, {at_once} at once,"
+            f" on {self._settings.machine_type}{' spot' if self._settings.spot else ''} machines"
         )
 
-    def _follow(self, record: JobRecord) -> JobView | None:
+    def _follow(self, record: JobRecord) -> None:
         """Take results in until all are there or the job has ended."""
-        folder, failed = self._folder(record), 0
-        while True:
+        folder = self._folder(record)
+        while any(task["entry"] in self._waiting for task in record.tasks):
             try:
-                view = self._jobs.look(record.name)
+                job = self._jobs.get(record.name)
                 # In this order: what had ended when we looked has left its result.
                 self._take_in(folder)
-            except InfraError as error:
-                failed += 1
-                if failed == _FAILURES_IN_A_ROW:
-                    words = f"{error}; the Batch job {record.job} goes on, the same command finds it again"
-                    raise InfraError(words) from error
-                self._listener.note(f"{error}; trying again")
-            except UserError as error:
-                raise UserError(
-                    f"{error}; then the same command finds the Batch job {record.job} again"
-                ) from error
-            else:
-                failed = 0
-                if view is None or view.ended or not self._waiting:
-                    return view
-                self._tell(record, view)
-            if self._stop.wait(self._batch.poll_seconds * 2**failed):
+                if job is None or job.status.state.name in _ENDED:
+                    self._take_failures(record, job)
+                    return
+            except CooperBenchError as error:
+                words = f"{error}; the same command finds the Batch job {record.job} again"
+                raise type(error)(words) from error
+            self._tell(record, job)
+            if self._stop.wait(self._settings.batch_poll_seconds):
                 raise Interrupted("stopped")
 
     def _take_in(self, folder: Folder) -> None:
-        versions = folder.versions("results")
-        new = [
-            entry_id
-            for entry_id in self._waiting
-            if entry_id in versions and self._seen.get(entry_id) != versions[entry_id]
-        ]
-        for entry_id, packed in folder.get("results", new).items():
-            self._seen[entry_id] = versions[entry_id]
-            self._take_one(self._waiting[entry_id], packed)
+        there = [name for name in folder.names(_RESULT) if name.removeprefix(_RESULT) in self._waiting]
+        for name, packed in folder.get(there).items():
+            entry, pair = self._waiting.pop(name.removeprefix(_RESULT))
+            try:
+                evaluation = take_in(entry, pair, packed, self._order.paths)
+            except CooperBenchError as error:
+                evaluation = write_failure(self._order.paths, pair, entry.setting, error)
+            self._listener.evaluated(pair, evaluation)
 
-    def _take_one(self, entry: Entry, packed: bytes) -> None:
-        try:
-            result = Result(entry, packed)
-            if not result.is_verdict:
-                self._errors[entry.entry_id] = result.error
-                return
-            evaluation = result.take_in(
-                self._order.paths, self._order.test_timeout_seconds, self._order.eval_network
-            )
-        except BadResult as error:
-            self._errors[entry.entry_id] = error
+    def _take_failures(self, record: JobRecord, job: Job | None) -> None:
+        """Of the tasks that have left no result."""
+        see = f"gcloud logging read 'labels.job_uid=\"{job.uid}\"'" if job else ""
+        for index, words in failures_of(self._jobs.tasks(record.name)).items():
+            entry_id = record.tasks[index]["entry"]
+            if entry_id in self._waiting:
+                self._fail(entry_id, f"the Batch task failed: {words} See it with: {see}")
+
+    def _fail(self, entry_id: str, words: str) -> None:
+        entry, pair = self._waiting.pop(entry_id)
+        failure = write_failure(self._order.paths, pair, entry.setting, InfraError(words))
+        self._listener.evaluated(pair, failure)
+
+    def _tell(self, record: JobRecord, job: Job) -> None:
+        """When the job's state changes, and now and then."""
+        state, now = job.status.state.name.lower(), time.monotonic()
+        if state == self._told_state and now - self._told_at < _TELL_SECONDS:
             return
-        del self._waiting[entry.entry_id]
-        self._listener.evaluated(entry.pair, evaluation)
-
-    def _write_errors(self) -> None:
-        for entry_id in [entry_id for entry_id in self._waiting if entry_id in self._errors]:
-            entry = self._waiting.pop(entry_id)
-            record = write_failure(self._order.paths, entry.pair, entry.setting, self._errors[entry_id])
-            self._listener.evaluated(entry.pair, record)
-
-    def _tell(self, record: JobRecord, view: JobView) -> None:
-        now = time.monotonic()
-        if view.state == self._told_state and now - self._told_at < _TELL_SECONDS:
-            return
-        self._told_state, self._told_at = view.state, now
-        counts = ", ".join(
-            f"{number} {state.lower()}" for state, number in sorted(view.counts.items()) if number
+        self._told_state, self._told_at = state, now
+        left = sum(task["entry"] in self._waiting for task in record.tasks)
+        self._listener.note(
+            f"Batch job {record.job}: {state}, {left} of {plural(len(record.tasks), 'pair')} left"
         )
-        self._listener.note(f"Batch job {record.job}: {view.state.lower()}{f' ({counts})' if counts else ''}")
 
     def _end(self, record: JobRecord) -> None:
-        """Interrupted: what is there is taken in, nothing goes on, and a second Ctrl-C changes nothing about that."""
-        try:
-            with suppress(CooperBenchError):
-                self._take_in(self._folder(record))
-            self._clean_up(record)
-        except KeyboardInterrupt:
-            self._clean_up(record)
-            raise
+        """Interrupted: what is there is taken in."""
+        with suppress(CooperBenchError):
+            self._take_in(self._folder(record))
+        self._clean_up(record)
 
     def _clean_up(self, record: JobRecord) -> None:
-        used = self._use_of(record)
         self._jobs.delete(record.name)
-        if used is not None and record.job not in self._counted:
-            self._counted.add(record.job)
-            # Not before: a job that is still there is found, and counted, another time.
-            self._add_use(used)
-            machines, time_text = plural(used.count, "machine"), duration_text(used.seconds)
-            self._listener.note(
-                f"Batch job {record.job}: {machines} for {time_text} in all, without the time to boot"
-            )
         self._folder(record).remove()
-        forget_record(self._order.paths)
-
-    def _use_of(self, record: JobRecord) -> ResourceUse | None:
-        """A figure that cannot be told is no reason to leave what costs."""
-        try:
-            return self._jobs.resource_use(record.name)
-        except CooperBenchError as error:
-            self._listener.note(f"what the Batch job {record.job} has used is not known: {error}")
-            return None
+        (self._order.paths.root / _FILE).unlink(missing_ok=True)
 
     def _folder(self, record: JobRecord) -> Folder:
         return Folder(self._bucket.client.bucket(record.bucket), record.folder)
+
+
+def job_spec(order: Order, record: JobRecord, settings: GcpSettings) -> Job:
+    """As Batch wants to have it described."""
+    from google.cloud import batch_v1
+
+    labels = resource_labels(order.paths.run_name, "evaluation")
+    most_features = max(len(task["features"]) for task in record.tasks)
+    test_seconds = order.test_timeout_seconds + SPARE_SECONDS
+    container = {
+        "image_uri": settings.batch_image,
+        "entrypoint": "python3",
+        "commands": ["-c", _UNPACK_AND_RUN, f"{_MOUNTED}/{_BUNDLE}"],
+        "volumes": [f"{path}:{path}" for path in (_SOCKET, _SHARED, _MOUNTED)],
+        # The metadata server is reached as the machine reaches it, for the project's own registry.
+        "options": "--network host",
+    }
+    task_spec = {
+        "runnables": [{"script": {"text": _KEEP_FROM_METADATA}}, {"container": container}],
+        "volumes": [
+            {
+                "gcs": {"remote_path": f"{record.bucket}/{record.folder}"},
+                "mount_path": _MOUNTED,
+                "mount_options": ["-implicit-dirs"],
+            }
+        ],
+        "environment": {"variables": {FOLDER_VARIABLE: _MOUNTED, "COOPERBENCH_CACHE_DIR": _SHARED}},
+        "compute_resource": {
+            "cpu_milli": round(settings.batch_cpus * 1000),
+            "memory_mib": round(settings.batch_memory_gb * 1024),
+        },
+        "max_retry_count": _SPOT_RETRIES if settings.spot else _RETRIES,
+        "max_run_duration": {"seconds": _PREPARE_SECONDS + _RUNS_PER_FEATURE * most_features * test_seconds},
+        "lifecycle_policies": [{"action": "FAIL_TASK", "action_condition": {"exit_codes": [_RAN_TOO_LONG]}}],
+    }
+    group = {
+        "task_spec": task_spec,
+        "parallelism": min(order.concurrency, len(record.tasks)),
+        "task_environments": [{"variables": {ENTRY_VARIABLE: task["entry"]}} for task in record.tasks],
+    }
+    policy = {
+        "machine_type": settings.machine_type,
+        "provisioning_model": "SPOT" if settings.spot else "STANDARD",
+        "boot_disk": {"type_": settings.disk_type, "size_gb": settings.disk_gb, "image": "batch-cos"},
+    }
+    machines: dict[str, Any] = {
+        "instances": [{"policy": policy}],
+        "location": {"allowed_locations": [f"regions/{settings.region}"]},
+        # They name no owner: machines are the job's, and end with it, whatever becomes of the harness.
+        "labels": {name: labels[name] for name in (OURS, RUN, PURPOSE)},
+    }
+    if settings.service_account:
+        machines["service_account"] = {"email": settings.service_account}
+    if settings.network or not settings.public_address:
+        interface: dict[str, Any] = {"no_external_ip_address": not settings.public_address}
+        if settings.network:
+            interface |= {"network": settings.network_path, "subnetwork": settings.subnetwork_path}
+        machines["network"] = {"network_interfaces": [interface]}
+    return batch_v1.Job(
+        {
+            "task_groups": [group],
+            "allocation_policy": machines,
+            "labels": labels,
+            "logs_policy": {"destination": "CLOUD_LOGGING"},
+        }
+    )
