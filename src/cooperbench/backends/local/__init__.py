@@ -185,16 +185,8 @@ def _try_bubblewraps(builder: RootFsBuilder) -> Bubblewrap:
         (template / "file").touch()
         candidate = Bubblewrap(executable, overlays)
         try:
-            sandbox = LocalSandbox(
-                cache.new_folder(builder.run_folder),
-                builder,
-                candidate,
-                Content(layers=((template, "workspace"),)),
-                lifetime_seconds=60,
-                workdir="/workspace",
-                options=SandboxOptions(),
-                on_end=lambda _: None,
-            )
+            folder, content = cache.new_folder(builder.run_folder), Content(layers=((template, "workspace"),))
+            sandbox = LocalSandbox(folder, builder, candidate, content, lifetime_seconds=60)
             removed = sandbox.run(["rm", "file"]).returncode == 0
             sandbox.terminate()
             if removed and (template / "file").exists():

@@ -29,7 +29,7 @@ from cooperbench.errors import SandboxError
 from cooperbench.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from cooperbench.backends.local.rootfs import RootFs
 
@@ -195,18 +195,10 @@ class Bubblewrap:
     """Whether it, the kernel and the cache's file system can do them."""
     limits: Limits = Limits()
 
-    def start(
-        self,
-        rootfs: RootFs,
-        argv: Sequence[str],
-        env: Mapping[str, str],
-        stdio: Sequence[int],
-        *,
-        share_network: bool = False,
-    ) -> SandboxProcess:
+    def start(self, rootfs: RootFs, argv: Sequence[str], stdio: Sequence[int]) -> SandboxProcess:
         """Start it with these as stdin, stdout and stderr; what goes wrong on the way is written to the last."""
-        words = [*_ISOLATION, *(["--share-net"] if share_network else [])]
-        for name, value in env.items():
+        words = [*_ISOLATION, *(["--share-net"] if rootfs.share_network else [])]
+        for name, value in rootfs.env.items():
             words += ["--setenv", name, value]
         words += ["--bind", str(rootfs.path), "/", "--proc", "/proc", "--dev", "/dev"]
         words += ["--perms", "1777", "--size", str(_SHARED_MEMORY_BYTES), "--tmpfs", "/dev/shm"]  # noqa: S108

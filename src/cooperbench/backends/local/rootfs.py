@@ -31,6 +31,8 @@ from cooperbench.errors import SandboxError
 from cooperbench.sandbox import channel_script
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from cooperbench.sandbox.contract import NetworkPolicy
 
 IO_DIR = "/cooperbench/io"
@@ -128,23 +130,16 @@ class Content:
 
 @dataclass(frozen=True)
 class RootFs:
-    """A sandbox's file system: its root, and bubblewrap's arguments for what is mounted there."""
+    """What a sandbox is started with: its root, bubblewrap's arguments for what is mounted there, its surroundings."""
 
     path: Path
     mounts: tuple[str, ...]
+    env: Mapping[str, str]
+    share_network: bool
 
 
 def read_only(source: Path, target: str | None = None) -> list[str]:
     return ["--ro-bind", str(source), target or str(source)]
-
-
-def writable(source: Path, target: str) -> list[str]:
-    return ["--bind", str(source), target]
-
-
-def overlay(lower: Path, upper: Path, work: Path, target: str) -> list[str]:
-    """A folder seen through an upper one that takes all changes. All three lie on one file system."""
-    return ["--overlay-src", str(lower), "--overlay", str(upper), str(work), target]
 
 
 def _hidden(folder: Path) -> list[str]:
@@ -194,9 +189,6 @@ class RootFsBuilder:
             for name in ("python3", "python"):
                 (lib / "bin" / name).symlink_to(self._tools.python)
 
-    def env(self) -> dict[str, str]:
-        return {"PATH": ":".join((*_BIN_DIRS, *self._tools.path, *SYSTEM_PATH)), **_ENV}
-
     def build(self, folder: Path, content: Content, network: NetworkPolicy, *, overlays: bool) -> RootFs:
         """For a sandbox whose own files are in `folder`."""
         root = folder / "root"
@@ -213,11 +205,11 @@ class RootFsBuilder:
                 upper, work = folder / f"{name}-upper", folder / f"{name}-work"
                 upper.mkdir()
                 work.mkdir()
-                words += overlay(source, upper, work, f"/{name}")
+                words += ["--overlay-src", str(source), "--overlay", str(upper), str(work), f"/{name}"]
             else:
                 copy_tree(source, root / name)
         for source, target in content.writable:
-            words += writable(source, target)
+            words += ["--bind", str(source), target]
         for prefix in self._tools.prefixes:
             words += read_only(prefix)
         for private in self._hidden_folders():
@@ -227,7 +219,8 @@ class RootFsBuilder:
             words += read_only(content.base_git, "/cooperbench/base.git")
         if content.runner is not None:
             words += _with_runner(folder / "local-bin", content.runner)
-        return RootFs(root, tuple(words))
+        env = {"PATH": ":".join((*_BIN_DIRS, *self._tools.path, *SYSTEM_PATH)), **_ENV}
+        return RootFs(root, tuple(words), env, network == "public")
 
     def _hidden_folders(self) -> list[Path]:
         """Ourselves (with the demo's golden patches), datasets and caches, where they lie in what is shown."""

@@ -62,17 +62,15 @@ class LocalSandbox(BaseSandbox):
         content: Content,
         *,
         lifetime_seconds: float,
-        workdir: str,
-        options: SandboxOptions,
-        on_end: Callable[[LocalSandbox], None],
+        workdir: str = "/workspace",
+        options: SandboxOptions | None = None,
+        on_end: Callable[[LocalSandbox], None] = lambda _: None,
     ) -> None:
         """Takes over `folder`, which is empty, and removes it in the end."""
         super().__init__(lifetime_seconds=lifetime_seconds, workdir=workdir)
         self._folder = folder
         self._log = folder / "log"
         self._bubblewrap = bubblewrap
-        self._env = builder.env()
-        self._share_network = options.network == "public"
         self._on_end = on_end
         self._end_lock = threading.Lock()
         self._removed = False
@@ -83,7 +81,8 @@ class LocalSandbox(BaseSandbox):
         self._control_lock = threading.Lock()
         self._control: PipeTransport | None = None
         try:
-            self._rootfs = builder.build(folder, content, options.network, overlays=bubblewrap.overlays)
+            network = options.network if options else "none"
+            self._rootfs = builder.build(folder, content, network, overlays=bubblewrap.overlays)
             stdin, into = os.pipe()
             out_of, stdout = os.pipe()
             self._control = PipeTransport(into, out_of)
@@ -128,9 +127,7 @@ class LocalSandbox(BaseSandbox):
             limits = self._bubblewrap.limits
             numbers = [str(limits.processes), str(limits.disk_bytes // 1024)]
             argv = [SHELL, f"{LIB_DIR}/supervisor.sh", *numbers, *words]
-            self._started = self._bubblewrap.start(
-                self._rootfs, argv, self._env, stdio, share_network=self._share_network
-            )
+            self._started = self._bubblewrap.start(self._rootfs, argv, stdio)
         finally:
             for fd in stdio:
                 os.close(fd)
