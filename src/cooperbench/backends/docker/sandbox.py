@@ -4,8 +4,8 @@ It has a kernel in common with the host and its own file system, processes, limi
 be gained in it, and of the capabilities of root it has those that package managers and test suites need. Root inside
 is root of the engine's machine if it ever got out, unless the engine is rootless or remaps users.
 
-Its first process is the supervisor, which no process inside can kill. So whoever is to blame for its end can be told
-from the exit code: a supervisor that was killed was killed from outside, or by the kernel for the sandbox's own memory.
+Its first process is the supervisor, which no process inside can kill. So whose doing its end is can be told: if it was
+killed, then from outside, which the engine knows of, or by the kernel for the sandbox's memory.
 """
 
 from __future__ import annotations
@@ -51,6 +51,8 @@ _STREAM_ENDED = 87
 _KILLED = 137
 _CLOCKS_APART_SECONDS = 2.0
 _DYING_SECONDS = 5.0
+_EVENT_SECONDS = 0.5
+"""After which an engine has written down what it was asked to do."""
 _LAST_COMMAND = "/cooperbench/last"
 _UNTRACEABLE = "setpriv --egid 1 --keep-groups"
 """Starts bash with another effective group, which bash gives back at once. To the kernel it then is a process that has
@@ -206,18 +208,16 @@ class DockerSandbox(BaseSandbox):
 
     def _find_reason(self) -> str:
         deadline = time.monotonic() + _DYING_SECONDS
-        while True:
-            try:
-                state = self._state()
-            except NotThere:
-                return "somebody removed its container"
-            except InfraError as error:
-                return str(error)
-            if not state.get("Running"):
-                return self._reason_in(state)
-            if time.monotonic() >= deadline:
-                return ""
-            time.sleep(0.05)
+        try:
+            while (state := self._state()).get("Running"):
+                if time.monotonic() >= deadline:
+                    return ""
+                time.sleep(0.05)
+            return self._reason_in(state)
+        except NotThere:
+            return "somebody removed its container"
+        except InfraError as error:
+            return str(error)
 
     def _was_silenced(self) -> bool:
         try:
@@ -236,16 +236,19 @@ class DockerSandbox(BaseSandbox):
             return f"it reached its lifetime of {self._lifetime_seconds:g} s"
         if code == _STREAM_ENDED:
             return "the connection to its engine was lost"
-        if state.get("OOMKilled") and self._memory_bytes:
-            self._destroyed = True
-            return f"it ran out of its memory of {self._memory_bytes / 1024**2:.0f} MiB"
-        if code == _KILLED and not self._engine.podman:
+        if code == _KILLED and self._was_killed_from_outside():
             return "its container was killed from outside"
         self._destroyed = True
         if code == _KILLED:
-            # Not every version of Podman tells which.
-            return "it ran out of its memory, or its container was killed from outside"
+            return "it ran out of its memory, or was killed in a way that its engine does not know of"
         return f"its container ended with exit code {code} {state.get('Error') or ''}".strip()
+
+    def _was_killed_from_outside(self) -> bool:
+        """Does the engine say so? The kernel, which kills for the sandbox's own memory, is not always told of by it."""
+        time.sleep(_EVENT_SECONDS)
+        filters, now = {"container": [self.container], "event": ["kill"]}, f"{time.time():.6f}"
+        with self._engine.faults("asking who killed a container"):
+            return bool(list(self._engine.api.events(since=0, until=now, filters=filters, decode=True)))
 
 
 def _last_script(command: Command) -> bytes:
