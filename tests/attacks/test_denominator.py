@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from cooperbench.backends.docker import DockerBackend
 
 ATTACKERS = {
-    "KillsEverything": {"sandbox_destroyed"},
-    "KillsEverythingLater": {"sandbox_destroyed"},
+    "KillsEverything": {"sandbox_destroyed", "submitted"},
+    "KillsEverythingLater": {"sandbox_destroyed", "submitted"},
+    "StopsEverything": {"sandbox_destroyed", "submitted"},
     "HandsInTooMuch": {"patch_lost"},
     "HandsInABomb": {"submitted", "patch_lost"},
     "RemovesTheRepository": {"submitted"},
@@ -27,8 +28,8 @@ ATTACKERS = {
 
 
 IN_CONTAINERS = {
-    "KillsEverything": {"sandbox_destroyed"},
-    "KillsEverythingLater": {"sandbox_destroyed"},
+    "KillsEverything": {"sandbox_destroyed", "submitted"},
+    "KillsEverythingLater": {"sandbox_destroyed", "submitted"},
     "StopsEverything": {"sandbox_destroyed", "submitted"},
     "HandsInTooMuch": {"patch_lost"},
     "BreaksGit": {"patch_lost"},

@@ -10,7 +10,7 @@ import logging
 import os
 import threading
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from cooperbench.backends.docker.settings import read_settings as read_docker_settings
 from cooperbench.backends.gcp.api import NOT_INSTALLED, PermissionDenied
@@ -20,7 +20,7 @@ from cooperbench.backends.gcp.engine import MachineSandbox
 from cooperbench.backends.gcp.machines import Fleet
 from cooperbench.backends.gcp.settings import GcpSettings, read_settings
 from cooperbench.backends.image_digest import resolve_digest
-from cooperbench.dataset.images import ENVIRONMENT_VARIABLE, PUBLISHED_TEMPLATE, image_name
+from cooperbench.dataset.images import PUBLISHED_TEMPLATE, image_name
 from cooperbench.errors import CooperBenchError, InfraError, UserError
 from cooperbench.models import Image
 from cooperbench.sandbox.contract import Capabilities, ResourceUse, SandboxOptions, check_network
@@ -52,6 +52,7 @@ class GCPBatchBackend:
         interrupts=True,
         measures=True,
     )
+    options: ClassVar = ("image_template",)
 
     def __init__(
         self,
@@ -85,7 +86,7 @@ class GCPBatchBackend:
 
     def prepare(self, task: Task) -> Image:
         """What the task's image is; each machine that needs it pulls or builds it then."""
-        name = image_name(task, os.environ.get(ENVIRONMENT_VARIABLE) or PUBLISHED_TEMPLATE)
+        name = image_name(task, self.settings.image_template or PUBLISHED_TEMPLATE)
         reference = f"{task.label}={name}"
         digest = ""
         if read_docker_settings().pull != "never":

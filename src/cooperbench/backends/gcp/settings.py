@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from cooperbench.dataset.images import ENVIRONMENT_VARIABLE
 from cooperbench.errors import UserError
 from cooperbench.sandbox.git_server import DEFAULT_IMAGE
 from cooperbench.settings import load_settings, matching, read_section, whole_number
@@ -44,6 +45,8 @@ class GcpSettings:
     most_machines: int = 50
     idle_minutes: float = 10.0
     """A machine without sandboxes is kept for this long, as the next may want it."""
+    image_template: str = ""
+    """How task images are named; empty: the published names."""
     git_image: str = DEFAULT_IMAGE
     """What the git server runs in: any image with git and python3."""
     batch_image: str = "python:3.12-bookworm"
@@ -145,6 +148,7 @@ _PARSERS: dict[str, Parser] = {
     "sandboxes_per_machine": whole_number,
     "most_machines": whole_number,
     "idle_minutes": _number,
+    "image_template": str,
     "git_image": _image,
     "batch_image": _image,
     "batch_cpus": _number,
@@ -158,5 +162,6 @@ VARIABLES = {
     if not name.startswith("batch_")
 }
 """Those of `batch_…` have the usual names, COOPERBENCH_GCP_BATCH_…"""
+VARIABLES["image_template"] = ENVIRONMENT_VARIABLE
 KEYS = {name: "gcp_project_id" if name == "project" else f"gcp_{name}" for name in _PARSERS}
 """In config.json."""

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from cooperbench.backends.gcp.api import OURS, PURPOSE, RUN, resource_labels
 from cooperbench.backends.gcp.batch import TOP_FOLDER, BatchJobs, Folder, failures_of, open_bucket
+from cooperbench.dataset.images import ENVIRONMENT_VARIABLE
 from cooperbench.errors import CooperBenchError, InfraError, Interrupted, UserError
 from cooperbench.eval.batch.entry import make_bundle, make_entry, pack_task, sha256, take_in
 from cooperbench.eval.batch.task import ENTRY_VARIABLE, FOLDER_VARIABLE
@@ -75,7 +76,6 @@ _UNPACK_AND_RUN = (
     " runpy.run_module('cooperbench.eval.batch.task', run_name='__main__', alter_sys=True)"
 )
 _PASSED_ON = (
-    "COOPERBENCH_IMAGE_TEMPLATE",
     "COOPERBENCH_BUILD_ARGS",
     "COOPERBENCH_DOCKER_CPUS",
     "COOPERBENCH_DOCKER_MEMORY",
@@ -151,6 +151,8 @@ class _BatchEvaluation:
     def _entries(self) -> Iterator[tuple[Entry, Pair]]:
         """Those of one image side by side: a machine that has it can go on with it."""
         environment = {name: os.environ[name] for name in _PASSED_ON if os.environ.get(name)}
+        if template := self._settings.image_template:
+            environment[ENVIRONMENT_VARIABLE] = template
         digests = {task: sha256(archive) for task, archive in self._archives.items()}
         work = sorted(self._order.work, key=lambda item: (item[0].task.label, item[1], item[0].feature_ids))
         for pair, setting in work:
