@@ -167,6 +167,14 @@ def test_a_machine_that_shuts_down_is_not_the_agents_doing(
         assert isinstance(caught.value, SandboxDestroyed) is destroyed
 
 
+def test_a_judged_command_is_seen_from_outside_the_sandbox(gcp: GCPBatchBackend, gcp_base: str) -> None:
+    sandbox = gcp.create_sandbox(gcp_base, 60, "/tmp")
+    result = sandbox.run_last(["sh", "-c", "ps -e 2>/dev/null | grep -c channel; exit 3"], timeout_seconds=30)
+    assert (result.returncode, result.stdout) == (3, b"0\n")
+    with pytest.raises(SandboxDead, match="its last command was run"):
+        sandbox.run(["true"])
+
+
 @contextmanager
 def harness(image: str, folder: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """One that has a sandbox with a shared git remote, in a process of its own; and the sandbox's container."""
