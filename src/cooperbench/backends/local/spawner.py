@@ -61,14 +61,10 @@ class Groups:
         groups = [parent / name for parent in dict.fromkeys(self._parents.values())]
         for group in groups:
             group.mkdir()
-            for file, value in (
-                *(("memory.max", limits["memory_bytes"]), ("memory.swap.max", 0)),
-                *(
-                    ("memory.limit_in_bytes", limits["memory_bytes"]),
-                    ("memory.memsw.limit_in_bytes", limits["memory_bytes"]),
-                ),
-                ("pids.max", limits["processes"]),
-            ):
+            memory = limits["memory_bytes"]
+            files = {"memory.max": memory, "memory.swap.max": 0, "pids.max": limits["processes"]}
+            files |= {"memory.limit_in_bytes": memory, "memory.memsw.limit_in_bytes": memory}
+            for file, value in files.items():
                 if (group / file).exists():
                     _write(group / file, str(value))
         return groups
@@ -132,9 +128,8 @@ class Sandbox:
         command = ["du", "--total", "--summarize", "--one-file-system", "--block-size=1", *map(str, folders)]
         done = subprocess.run(command, capture_output=True, check=False, env={"LC_ALL": "C"})
         used = int(done.stdout.splitlines()[-1].split()[0])
-        if (
-            b"Permission denied" in done.stderr
-        ):  # what is hidden from us is taken for all that the disk has lost
+        if b"Permission denied" in done.stderr:
+            # What is hidden from us is taken for all that the disk has lost.
             used = self._free_at_start - free
         self._measured_at = free - (self._disk_bytes - used)
         return used > self._disk_bytes
