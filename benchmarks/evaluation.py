@@ -2,8 +2,9 @@
 
 30 golden pairs of three tasks with two evaluations at once, reference runs known. The tests take milliseconds, so what
 is measured is ours: sandboxes, patches, merges, files. On Docker where an engine answers or can be started, and on
-this machine's own sandboxes. Then one runner call of three tasks that install when they run, from an index on this
-machine: in the image as published with a network, and in the one that keeps what they install.
+this machine's own sandboxes. Then what it costs that verdicts cannot be bought, on pairs of the demo: canaries, and
+everything else. Last, one runner call of three tasks that install when they run, from an index on this machine: in the
+image as published with a network, and in the one that keeps what they install.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,29 +30,39 @@ from tests.tiny import write_tiny
 from cooperbench.backends.docker import DockerBackend
 from cooperbench.backends.docker.engine import connect
 from cooperbench.backends.local import LocalBackend
-from cooperbench.dataset.discovery import discover
+from cooperbench.dataset.discovery import discover, resolve_dataset_dir
 from cooperbench.dataset.images import image_name
+from cooperbench.eval import evaluator
 from cooperbench.eval.evaluator import Evaluator
 from cooperbench.eval.executor import TestExecutor
 from cooperbench.eval.reference import References
-from cooperbench.eval.testrun import Conditions
+from cooperbench.eval.testrun import Conditions, TestRun
 from cooperbench.models import seats_of
 from cooperbench.sandbox.session import SandboxSession
 from cooperbench.storage import ExperimentPaths
 
 if TYPE_CHECKING:
-    from cooperbench.eval.testrun import TestRun
+    from collections.abc import Callable
+
     from cooperbench.models import Pair
     from cooperbench.sandbox.contract import EvalBackend
 
 CONCURRENCY = 2
 AIM_SECONDS = 0.5
+PUBLISHED_CALL_SECONDS = 3.4
+"""What a runner call of a small published task takes (dirty_equals)."""
+CHECKS = (
+    (evaluator, "judged_patch"),
+    (evaluator, "suspicious_lines"),
+    (evaluator, "add_canary"),
+    (TestRun, "held_against"),
+)
 
 
 class CountingExecutor(TestExecutor):
-    """Knows how many runner calls there were, and how long they took."""
+    """Knows how many runner calls there were, how long they took, and how many pairs succeeded."""
 
-    calls, seconds = 0, 0.0
+    calls, seconds, successes = 0, 0.0, 0
 
     def run(self, *args: Any, **options: Any) -> TestRun:
         done = super().run(*args, **options)
@@ -66,18 +78,53 @@ def hand_in(paths: ExperimentPaths, pairs: tuple[Pair, ...]) -> None:
 
 
 def evaluate_all(
-    backend: EvalBackend, paths: ExperimentPaths, pairs: tuple[Pair, ...]
+    backend: EvalBackend, paths: ExperimentPaths, pairs: tuple[Pair, ...], *, canary: bool = True
 ) -> tuple[float, CountingExecutor]:
     with SandboxSession(backend) as session:
         session.prepare([pair.task for pair in pairs], lambda *_: None)
         executor = CountingExecutor(session, 600, paths.run_name)
-        evaluator = Evaluator(paths, executor, References(executor, "auto"))
+        evaluator = Evaluator(paths, executor, References(executor, "auto"), canary=canary)
         pool = session.pool(CONCURRENCY, "eval")
         started = time.perf_counter()
         records = list(pool.map(lambda pair: evaluator.evaluate(pair, "coop"), pairs))
         took = time.perf_counter() - started
-    assert all(record["individual_success"] for record in records), records
+    assert all(record["status"] == "completed" for record in records), records
+    executor.successes = sum(record["overall_success"] for record in records)
     return took, executor
+
+
+def integrity(folder: Path) -> None:
+    """Golden pairs of the demo, and the same pairs with nothing handed in."""
+    pairs = discover(resolve_dataset_dir("demo"), repo="coinage_task").pairs
+    golden, nothing = (ExperimentPaths(folder / "logs", name) for name in ("golden", "nothing"))
+    hand_in(golden, pairs)
+    backend = LocalBackend()
+    evaluate_all(backend, golden, pairs)  # makes templates and references
+    without = evaluate_all(backend, golden, pairs, canary=False)[1].calls
+    seconds = Counter[str]()
+    for module, name in CHECKS:
+        setattr(module, name, timed(getattr(module, name), seconds))
+    took, executor = evaluate_all(backend, golden, pairs)
+    print(
+        f"canaries: {executor.calls - without} runner calls for {executor.successes} pairs that succeed",
+        end=", ",
+    )
+    print(f"{evaluate_all(backend, nothing, pairs)[1].calls} for {len(pairs)} that hand in nothing")
+    share = seconds["checks"] / (took * CONCURRENCY)
+    print(
+        f"  test side, expected tests and evidence    {share:.1%} of the evaluation   at most 3 %", flush=True
+    )
+
+
+def timed(work: Callable[..., Any], seconds: Counter[str]) -> Callable[..., Any]:
+    def call(*args: Any, **options: Any) -> Any:
+        started = time.perf_counter()
+        try:
+            return work(*args, **options)
+        finally:
+            seconds["checks"] += time.perf_counter() - started  # type: ignore[assignment]
+
+    return call
 
 
 def measure(name: str, backend: EvalBackend, folder: Path, pairs: tuple[Pair, ...]) -> None:
@@ -125,6 +172,7 @@ def main() -> None:
         for task in {pair.task for pair in pairs}:
             task.dockerfile.write_text(DOCKERFILE)
         measure("local", LocalBackend(dataset_dir=dataset), folder, pairs)
+        integrity(folder)
         try:
             with docker_host() as address:
                 os.environ["DOCKER_HOST"] = address

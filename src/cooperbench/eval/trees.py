@@ -82,6 +82,7 @@ class TreeStore:
             raise UserError("git on this machine is too old to merge patches: 2.39 or newer is needed")
         self.base = base
         self._commits: dict[str, str] = {base.tree: base.commit}
+        self._changes: dict[tuple[str, str], dict[str, Change]] = {}
         self._clean_up = ExitStack()
 
     def __enter__(self) -> Self:
@@ -118,11 +119,14 @@ class TreeStore:
             return Applied("failed", None, problem)
         return Applied("applied" if tree != onto else "empty", tree)
 
-    def changes(self, tree: str, since: str | None = None) -> dict[str, Change]:
+    def changes(self, tree: str, since: str | None = None) -> Mapping[str, Change]:
         """What differs from the base, or from another tree, by path."""
+        both = since or self.base.tree, tree
+        if both in self._changes:
+            return self._changes[both]
         words = ("diff-tree", "-r", "-z", "--raw", "--no-renames", "--full-index")
-        fields = self._git(*words, since or self.base.tree, tree).split(b"\0")
-        found = {}
+        fields = self._git(*words, *both).split(b"\0")
+        found = self._changes[both] = {}
         for facts, path in zip(fields[::2], fields[1::2], strict=False):
             old_mode, new_mode, old_id, new_id, _ = facts.decode().lstrip(":").split(" ")
             before = None if old_id == _NO_OBJECT else TreeEntry(old_mode, old_id)
