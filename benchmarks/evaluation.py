@@ -104,16 +104,16 @@ def integrity(folder: Path) -> None:
     seconds = Counter[str]()
     for module, name in CHECKS:
         setattr(module, name, timed(getattr(module, name), seconds))
-    took, executor = evaluate_all(backend, golden, pairs)
+    _, executor = evaluate_all(backend, golden, pairs)
     print(
         f"canaries: {executor.calls - without} runner calls for {executor.successes} pairs that succeed",
         end=", ",
     )
     print(f"{evaluate_all(backend, nothing, pairs)[1].calls} for {len(pairs)} that hand in nothing")
-    share = seconds["checks"] / (took * CONCURRENCY)
-    print(
-        f"  test side, expected tests and evidence    {share:.1%} of the evaluation   at most 3 %", flush=True
-    )
+    checks = seconds["checks"] / len(pairs)
+    share = checks / (checks + 4 * PUBLISHED_CALL_SECONDS)
+    print(f"  test side, expected tests and evidence    {checks:.2f} s a pair;", end=" ")
+    print(f"with four runner calls of {PUBLISHED_CALL_SECONDS} s {share:.1%}   at most 3 %", flush=True)
 
 
 def timed(work: Callable[..., Any], seconds: Counter[str]) -> Callable[..., Any]:
