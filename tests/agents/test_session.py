@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +15,7 @@ from cooperbench.agents.base import Limits
 from cooperbench.agents.recorder import Recorder, read_trajectory
 from cooperbench.agents.session import Session
 from cooperbench.agents.worker import program_agent
+from cooperbench.backends.local.sandbox import LocalSandbox
 from cooperbench.dataset.discovery import discover
 from cooperbench.errors import AgentFailure, InfraError, SandboxDead
 from cooperbench.models import seats_of
@@ -27,7 +30,7 @@ if TYPE_CHECKING:
 
     from tests.team.agent_sandboxes import AgentSandbox
 
-DESTROY = "kill -9 -1"
+COMMAND = "sleep 20"
 
 
 @dataclass
@@ -83,24 +86,33 @@ CALLS: dict[str, Callable[[Session], Any]] = {
 }
 
 
+@contextmanager
+def destroyed_after(seconds: float, at_work: AtWork) -> Iterator[None]:
+    """By its first process, as when there is no memory left in it."""
+    sandbox = at_work.own.sandbox
+    assert isinstance(sandbox, LocalSandbox)
+    timer = threading.Timer(seconds, os.kill, [sandbox._started.init_pid, signal.SIGKILL])
+    timer.start()
+    yield
+    timer.join()
+
+
 def test_the_command_that_destroys_the_sandbox_ends_the_agent(at_work: AtWork) -> None:
-    with pytest.raises(AgentFailure) as caught:
-        at_work.session.execute(DESTROY)
+    with destroyed_after(0.3, at_work), pytest.raises(AgentFailure) as caught:
+        at_work.session.execute(COMMAND)
     assert caught.value.status == "sandbox_destroyed"
     (command,) = (entry for entry in entries(at_work) if "step" in entry)
-    assert (command["args"]["command"], at_work.session.steps) == (DESTROY, 1)
+    assert (command["args"]["command"], at_work.session.steps) == (COMMAND, 1)
     assert "the sandbox has ended" in command["observation"]
 
 
 @pytest.mark.parametrize("call", CALLS)
 def test_it_is_the_agents_outcome_whichever_call_meets_it(at_work: AtWork, call: str) -> None:
-    at_work.session.execute(f"(sleep 0.3; {DESTROY}) >/dev/null 2>&1 &")
-
     def work() -> None:
         while True:
             CALLS[call](at_work.session)
 
-    with pytest.raises(AgentFailure) as caught:
+    with destroyed_after(0.3, at_work), pytest.raises(AgentFailure) as caught:
         work()
     assert caught.value.status == "sandbox_destroyed"
     assert len([entry for entry in entries(at_work) if "step" in entry]) == at_work.session.steps
@@ -118,13 +130,13 @@ def test_a_worker_that_destroys_its_sandbox_has_that_outcome_whatever_it_says(
 ) -> None:
     body = f"""
         try:
-            harness.exec({DESTROY!r})
+            harness.exec({COMMAND!r})
         except client.Ended:
             {told}
         """
     agent = program_agent(tmp_path / "their" / "agent")
     program(tmp_path / "their", body)
-    with pytest.raises((AgentFailure, InfraError)) as caught:
+    with destroyed_after(1.5, at_work), pytest.raises((AgentFailure, InfraError)) as caught:
         agent().run(at_work.session)
     assert isinstance(caught.value, AgentFailure)
     assert caught.value.status == "sandbox_destroyed"

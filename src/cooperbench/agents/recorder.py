@@ -217,8 +217,8 @@ def _details(action: str, args: Mapping[str, Any], entry: Mapping[str, Any]) -> 
         tokens = f"{entry['tokens']['prompt_tokens']} + {entry['tokens']['completion_tokens']} tokens"
         price = "no known price" if entry["unpriced_calls"] else f"${entry['cost']:.4f}"
         return f"({tokens}, {price}, {entry['model_seconds']:.1f}s)"
-    shown = (args.get(name) for name in ("to", "from", "kind", "path", "name"))
-    return " ".join(str(value) for value in shown if value)
+    whom = [f"{word} {args[word]}" for word in ("to", "from") if args.get(word)]
+    return " ".join([*whom, *(str(args[name]) for name in ("kind", "path", "name") if args.get(name))])
 
 
 def _indented(text: str, mark: str) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from cooperbench.errors import InfraError, SandboxDead, SandboxDestroyed, SandboxTimeout
 from cooperbench.sandbox import kill_script
-from cooperbench.sandbox.channel import ChannelPool, ChannelUnavailable, Command
+from cooperbench.sandbox.channel import ChannelPool, Command
 from cooperbench.sandbox.contract import DEFAULT_OUTPUT_LIMIT, CommandResult
 
 if TYPE_CHECKING:
@@ -162,11 +162,6 @@ class BaseSandbox(ABC):
             if self._destroyed:
                 raise self.death() from error
             raise
-        except ChannelUnavailable as error:
-            # It had all that commands need when it was made.
-            self._destroyed = True
-            self.end(f"no command can be started in it any more ({error})")
-            raise self.death() from error
         except InfraError as error:
             if not self._has_ended(error):
                 raise

@@ -168,12 +168,6 @@ def test_a_sandbox_that_is_lost_in_mid_command(
     sandbox.terminate()
 
 
-def test_a_command_that_kills_everything_has_destroyed_the_sandbox(plane: Plane, modal: ModalBackend) -> None:
-    sandbox = modal.create_sandbox(HOST_IMAGE)
-    with pytest.raises(SandboxDestroyed, match="killed"):
-        sandbox.run(["bash", "-c", "kill -9 -1; sleep 60"])
-
-
 def test_a_command_that_kills_its_own_shell_is_a_result(plane: Plane, modal: ModalBackend) -> None:
     sandbox = modal.create_sandbox(HOST_IMAGE)
     result = sandbox.run(["bash", "-c", "pkill -9 -f cooperbench/channels; sleep 5"])

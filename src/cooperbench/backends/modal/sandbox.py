@@ -20,7 +20,13 @@ from cooperbench.backends.modal.exec_transport import ExecTransport
 from cooperbench.errors import InfraError, SandboxDead, SandboxError, SandboxTimeout
 from cooperbench.sandbox import channel_script
 from cooperbench.sandbox.base_sandbox import BaseSandbox
-from cooperbench.sandbox.channel import BACKSTOP_SECONDS, CappedOutput, Channel, ChannelPool
+from cooperbench.sandbox.channel import (
+    BACKSTOP_SECONDS,
+    CappedOutput,
+    Channel,
+    ChannelPool,
+    ChannelUnavailable,
+)
 from cooperbench.sandbox.contract import TIMEOUT_EXIT_CODE, CommandResult
 from cooperbench.sandbox.transport import stream_over
 
@@ -225,6 +231,13 @@ class ModalSandbox(BaseSandbox):
         try:
             channel = Channel(self._start_exec("", argv))
             channel.handshake(_START_SECONDS)
+        except ChannelUnavailable as error:
+            if not self._trusted:
+                raise
+            # It had all that commands need when it was made.
+            self._destroyed = True
+            self.end(f"no command can be started in it any more ({error})")
+            raise self.death() from error
         except (Gone, SandboxDead) as error:
             if self._find_end():
                 raise self.death() from error
