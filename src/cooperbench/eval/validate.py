@@ -1,6 +1,6 @@
 """Is a dataset sound? The base fails each feature's tests, the golden patch passes them, combined.patch passes all.
 
-Golden patches are judged by the same rules as an agent's; what they did is kept as references. How they merge is told by
+Golden patches are judged by the same rules as an agent's; what they did is kept as references. How they merge is in
 `eval.conflicts`.
 """
 
