@@ -34,7 +34,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--conflicts-only", action="store_true", help="only which golden patches conflict; no tests are run"
     )
     parser.add_argument(
-        "--repos", type=Path, metavar="DIR", help="clones, one for each repository, named like the dataset's folders"
+        "--repos",
+        type=Path,
+        metavar="DIR",
+        help="clones, one for each repository, named like the dataset's folders",
     )
     parser.add_argument(
         "--report", type=Path, metavar="FILE", help="write the conflicts to this file as well"
