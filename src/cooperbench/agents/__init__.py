@@ -1,1 +1,1 @@
-"""Who solves it: the adapter protocol, the registry, one module a framework."""
+"""Who solves it: the protocol, the registry, and an adapter for each framework."""

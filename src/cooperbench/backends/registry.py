@@ -1,9 +1,9 @@
 """Finding a backend by its name: ours, those that were registered, entry points, and `module:Class`.
 
 What the command line offers of a backend it finds in attributes of its class, all optional: `options`, the keywords of
-its constructor that `run` and `evaluate` pass on (`mounts`, `pull`, `gpu`, `image_template`); `clean`, a static method
-that removes what killed processes left and returns a line for each; `about`, a few words for `cooperbench doctor`
-after a successful `check`.
+its constructor that `cooperbench run` and `eval` pass on (`mounts`, `pull`, `gpu`, `image_template`); `clean`, a static
+method that removes what killed processes left and returns a line for each; `about`, a few words for
+`cooperbench doctor` after a successful `check`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The command line: arguments in, one call out. A file a command, imported only when that command is called."""
+"""The command line: arguments in, one call out. One file for each command, imported only when it is called."""
 
 from __future__ import annotations
 

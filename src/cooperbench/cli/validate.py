@@ -34,7 +34,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--conflicts-only", action="store_true", help="only which golden patches conflict; no tests are run"
     )
     parser.add_argument(
-        "--repos", type=Path, metavar="DIR", help="clones, one a repository, named like the dataset's folders"
+        "--repos",
+        type=Path,
+        metavar="DIR",
+        help="clones, one for each repository, named like the dataset's folders",
     )
     parser.add_argument(
         "--report", type=Path, metavar="FILE", help="write the conflicts to this file as well"
@@ -55,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=whole_above_zero,
         default=1,
         metavar="K",
-        help="run base and golden patches K times: tests that do not end alike each time are named and not required",
+        help="run base and golden patches K times: tests whose results differ are named and not required",
     )
     parser.add_argument(
         "--attacks",
@@ -64,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_eval_network_argument(parser)
     parser.add_argument(
-        "--export", type=Path, metavar="FILE", help="write the reference runs to a file, to ship them"
+        "--export", type=Path, metavar="FILE", help="write the reference runs to a file, for another machine"
     )
     parser.add_argument(
         "--import",

@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="*", metavar="RUN", help=which)
     where = "where to listen on 127.0.0.1 (default: any that is free)"
     parser.add_argument("--port", type=_port, default=0, help=where)
-    parser.add_argument("--no-browser", action="store_true", help="only say the address, open nothing")
+    parser.add_argument("--no-browser", action="store_true", help="print the address, open no browser")
     add_logs_argument(parser)
 
 

@@ -1,1 +1,1 @@
-"""Was it right: patch hygiene, merge, tests, verdict."""
+"""Was it right: what of a patch is judged, merge, tests, verdict."""

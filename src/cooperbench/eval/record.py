@@ -63,7 +63,7 @@ def _hash(parts: Iterable[bytes]) -> str:
 def is_evaluated(
     paths: PairPaths, pair: Pair, setting: Setting, eval_network: EvalNetwork, canary: bool = True
 ) -> bool:
-    """Is there a verdict on just what lies here now? One that is missing for want of a reference is tried again."""
+    """Is there a verdict on just what lies here now? One that had no reference is tried again."""
     evaluation = read_evaluation(paths)
     if evaluation is None or evaluation.get("status") != "completed":
         return False

@@ -1,7 +1,7 @@
 """One patch against one feature's tests, in a sandbox that no agent has touched.
 
-The runner's exit code is the judge; what its test framework printed is the witness: no success without every test that
-passes with the golden patch, none with one that failed.
+The runner's exit code decides first, then what its test framework printed: no success without every test that passes
+with the golden patch, none with one that failed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Is a dataset sound? The base fails each feature's tests, the golden patch passes them, combined.patch passes all.
 
-Golden patches go through the same hygiene and the same judge as an agent's; what they did is kept as references. How
-they merge is told by `eval.conflicts`.
+Golden patches are judged by the same rules as an agent's; what they did is kept as references. How they merge is in
+`eval.conflicts`.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ FORMATS = {
     ),
     "atif": Format(
         "cooperbench.export.atif:write",
-        "Agent Trajectory Interchange Format, a document a pair, and one an agent",
+        "Agent Trajectory Interchange Format, a document for each pair and each agent",
     ),
 }
 _OUTPUT_CHARACTERS = 4_000

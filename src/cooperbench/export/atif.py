@@ -1,4 +1,4 @@
-"""The Agent Trajectory Interchange Format (Harbor's ATIF 1.7): `pair.json` of each pair, and one file an agent.
+"""The Agent Trajectory Interchange Format (Harbor's ATIF 1.7): `pair.json` of each pair, and a file for each agent.
 
 A pair's document has the harness as its agent, which starts the agents and waits for them; their trajectories are its
 `subagent_trajectories`. Each agent's file is the same trajectory by itself. Pairs that were killed are exported as far

@@ -71,14 +71,14 @@ class RunConfig:
         group=WHO,
         choices=SETTINGS,
         cli_default="coop",
-        help="one agent a feature, or one for all",
+        help="one agent for each feature, or one for all",
     )
     agent: str = option(
         *("-a", "--agent"),
         group=WHO,
         cli_default="mini_swe_agent",
         recorded=None,
-        help="a name, module:Class or ./program, or one for each seat: x,y (default: %(default)s)",
+        help="a name, module:Class or ./program, or one for each agent: x,y (default: %(default)s)",
     )
     """One for all seats, or one for each, with commas; so are the model and the agent config."""
     model: str | None = option(
@@ -143,7 +143,7 @@ class RunConfig:
         default="none",
         choices=("none", "public"),
         recorded="identity",
-        help="what agents' sandboxes reach",
+        help="what agents' sandboxes reach (default: %(default)s)",
     )
     eval_network: EvalNetwork = option(default="auto", recorded="identity")
     max_cost: float | None = option(

@@ -48,6 +48,7 @@ def test_every_key_of_the_file_is_used_and_overridden(monkeypatch: pytest.Monkey
         "sandboxes_per_machine": "3",
         "most_machines": "7",
         "idle_minutes": "1.5",
+        "image_template": "registry.example/{repo}:task{task_id}",
         "git_image": "registry.example/git:1",
     }
     assert set(filed) == set(VARIABLES)

@@ -1,4 +1,4 @@
-"""The documented door to backends, and nothing else: they are in `cooperbench.backends` and `cooperbench.sandbox`.
+"""The documented import path of backends, no more: they are in `cooperbench.backends` and `cooperbench.sandbox`.
 
 `get_backend` is looked up here by everything that needs a backend, so that replacing this attribute, as the
 documentation shows, is enough to plug one in.

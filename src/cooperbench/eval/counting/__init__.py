@@ -1,4 +1,4 @@
-"""How each test framework prints its results, a module a family. Used through `cooperbench.eval.counts`.
+"""How each test framework prints its results, one module for each family. Used through `cooperbench.eval.counts`.
 
 A reader gets text that `readable` has prepared and finds whole lines in it with patterns made by `line`. Test
 output can hold anything, so the patterns take time linear in it: of two neighbouring repetitions, what one
