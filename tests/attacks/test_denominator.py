@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 ATTACKERS = {
     "KillsEverything": {"sandbox_destroyed", "submitted"},
     "KillsEverythingLater": {"sandbox_destroyed", "submitted"},
-    "StopsEverything": {"sandbox_destroyed", "submitted"},
+    "StopsEverything": {"sandbox_destroyed", "submitted", "time_limit"},
     "HandsInTooMuch": {"patch_lost"},
     "HandsInABomb": {"submitted", "patch_lost"},
     "RemovesTheRepository": {"submitted"},
@@ -30,16 +30,17 @@ ATTACKERS = {
 IN_CONTAINERS = {
     "KillsEverything": {"sandbox_destroyed", "submitted"},
     "KillsEverythingLater": {"sandbox_destroyed", "submitted"},
-    "StopsEverything": {"sandbox_destroyed", "submitted"},
+    "StopsEverything": {"sandbox_destroyed", "submitted", "time_limit"},
     "HandsInTooMuch": {"patch_lost"},
-    "BreaksGit": {"patch_lost"},
-    "ReplacesGit": {"patch_lost"},
-    "RemovesBash": {"sandbox_destroyed", "patch_lost"},
+    "BreaksGit": {"submitted"},
+    "ReplacesGit": {"submitted"},
+    "RemovesBash": {"sandbox_destroyed", "submitted"},
 }
 """There agents are root and can replace what they like."""
 
 
-def check_outcome(folder: Path, attacker: str, statuses: set[str], backend: str) -> None:
+def check_outcome(folder: Path, attacker: str, statuses: set[str], backend: str) -> str:
+    """Returns the patch of the attacker."""
     left = run_tiny(folder, f"tests.attacks.agents:{attacker},oracle", backend=backend)
     assert left.result["status"] == "completed"
     assert left.result["attempt"] == 1
@@ -53,6 +54,7 @@ def check_outcome(folder: Path, attacker: str, statuses: set[str], backend: str)
     summary = json.loads((folder / "logs/r/summary.json").read_text())["settings"]["coop"]
     assert (summary["evaluated"], summary["errors"]) == (1, 0)
     assert sum(path.stat().st_size for path in left.folder.rglob("*") if path.is_file()) < 20_000_000
+    return left.patch()
 
 
 @pytest.mark.parametrize("attacker", ATTACKERS)
@@ -74,4 +76,6 @@ def test_an_agent_in_a_container_stays_in_the_denominator(
     monkeypatch.setenv("COOPERBENCH_BUILD_ARGS", f"BASE_IMAGE={base_image}")
     monkeypatch.setattr("cooperbench.runner.pair.SNAPSHOT_SECONDS", 5)
     write_buildable(tmp_path / "data")
-    check_outcome(tmp_path, attacker, IN_CONTAINERS[attacker], "docker")
+    patch = check_outcome(tmp_path, attacker, IN_CONTAINERS[attacker], "docker")
+    if attacker in ("BreaksGit", "ReplacesGit"):
+        assert "+line 6 honest\n" in patch, "its work is taken by the tools of another container"

@@ -12,6 +12,7 @@ from cooperbench.backends.registry import OUR_BACKENDS, find_factory, get_backen
 from cooperbench.cli import clean, main
 from cooperbench.cli.run import add_arguments, config_of
 from cooperbench.errors import UserError
+from cooperbench.processes import namespace
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -73,7 +74,7 @@ def test_clean_goes_on_where_there_is_no_engine(
     monkeypatch.setenv("COOPERBENCH_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
     monkeypatch.delenv("MSWEA_DOCKER_EXECUTABLE", raising=False)
-    left = tmp_path / "cache" / "sandboxes" / "4194305-1"
+    left = tmp_path / "cache" / "sandboxes" / f"cooperbench-sandboxes-4194305-1-{namespace()}-x"
     left.mkdir(parents=True)
     assert main(["clean"]) == 0
     said = capsys.readouterr()

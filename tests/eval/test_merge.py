@@ -345,6 +345,7 @@ def test_a_patch_that_unpacks_to_too_much_fails(tmp_path: Path) -> None:
             applied = store.apply(patch)
             assert (applied.status, applied.tree) == ("failed", None)
             assert applied.error
+            assert store.apply(creation("good")).status == "applied", "others do not suffer"
         ours, theirs = (store.edited(lab.tree.tree, {name: b"\1" * half}) for name in ("ours", "theirs"))
         merged = store.merge([ours, theirs])
         assert (merged.status, merged.strategy, merged.patch) == ("clean", "none", b"")

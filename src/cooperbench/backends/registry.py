@@ -15,7 +15,7 @@ from cooperbench.errors import UserError
 from cooperbench.settings import import_named
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterable
 
     from cooperbench.sandbox.contract import EvalBackend
 
@@ -53,14 +53,18 @@ def get_backend(name: str, **options: object) -> EvalBackend:
 
     Of `options` it takes those that its class names; another one is refused.
     """
-    factory = find_factory(name)
+    check_options(name, options)
+    return find_factory(name)(**options)
+
+
+def check_options(name: str, options: Iterable[str]) -> None:
+    """UserError for an option that the backend does not have."""
     for option in options:
-        if option not in _options_of(factory):
+        if option not in _options_of(find_factory(name)):
             others = [one for one in OUR_BACKENDS if option in _options_of(find_factory(one))]
             raise UserError(
                 f"--{option.removesuffix('s').replace('_', '-')} is for --backend {' or '.join(others)}, not {name}"
             )
-    return factory(**options)
 
 
 def find_factory(name: str) -> Callable[..., EvalBackend]:

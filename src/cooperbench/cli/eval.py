@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cooperbench.backends.registry import check_options
 from cooperbench.cli.arguments import (
     BACKEND_DEFAULT,
     add_eval_network_argument,
@@ -60,7 +61,7 @@ def execute(args: argparse.Namespace) -> int:
         for field, option in options().items()
         if option.for_backend and getattr(args, field)
     }
-    backend = open_backend(name, given)
+    check_options(name, given)
     paths = ExperimentPaths(Path(args.log_dir), args.name)
     dataset = resolve_dataset_dir(args.dataset_dir)
     found = select_results(
@@ -69,6 +70,6 @@ def execute(args: argparse.Namespace) -> int:
     network = args.eval_network or recorded_eval_network(paths) or default_eval_network()
     order = Order(paths, args.concurrency, args.test_timeout_seconds, network, args.canary, found)
     display = PlainDisplay(sys.stderr) if args.json else make_display()
-    summary = evaluate_experiment(order, backend, display, name, force=args.force)
+    summary = evaluate_experiment(order, open_backend(name, given), display, name, force=args.force)
     print_summary(summary, str(paths.root), as_json=args.json)
     return 1 if summary["errors"] else 0

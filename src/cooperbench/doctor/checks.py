@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _DEFAULT_AGENT = "mini_swe_agent"
-_OLDEST_GIT = (2, 38)
+_OLDEST_GIT = (2, 39)
 """The first whose merge-tree merges without a checkout."""
 _KEY = re.compile(
     r"[A-Z][A-Z0-9_]*_API_KEY|AWS_ACCESS_KEY_ID|GOOGLE_APPLICATION_CREDENTIALS|HF_TOKEN|VERTEXAI_PROJECT"

@@ -14,6 +14,7 @@ import re
 import shutil
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Literal, Self
@@ -83,6 +84,7 @@ class TreeStore:
         self.base = base
         self._commits: dict[str, str] = {base.tree: base.commit}
         self._changes: dict[tuple[str, str], dict[str, Change]] = {}
+        self._numbers = count()
         self._clean_up = ExitStack()
 
     def __enter__(self) -> Self:
@@ -222,8 +224,8 @@ class TreeStore:
         return f"the changed files have {total} bytes, more than {MOST_CHANGED_BYTES}"
 
     def _index_of(self, tree: str) -> Path:
-        """An index of a tree, to be changed by its one user."""
-        kept, index = self._folder / f"index-{tree}", self._folder / "index"
+        """An index of a tree, to be changed by its one user: a git that is killed leaves it locked."""
+        kept, index = self._folder / f"index-{tree}", self._folder / f"index-{next(self._numbers)}"
         if not kept.exists():
             self._git("read-tree", tree, index=kept)
         shutil.copyfile(kept, index)

@@ -14,7 +14,7 @@ from cooperbench.settings import DOCUMENTED_BACKEND, checked_eval_network
 from cooperbench.storage import DEFAULT_LOGS_DIR, ExperimentPaths, is_finished, read_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from cooperbench.models import EvalNetwork, Setting
     from cooperbench.runner.display import Display
@@ -39,12 +39,16 @@ def evaluate(
     eval_network: EvalNetwork | None = None,
     sound_only: bool = False,
     canary: bool = True,
+    image_template: str | None = None,
+    pull: str | None = None,
+    mount: Sequence[str] = (),
+    gpu: str | None = None,
 ) -> None:
     """Judge the pairs of a run that have a result and no evaluation of it yet; with `force`, all of them.
 
     Verdicts are in each pair's eval.json; a summary is printed. `eval_network`: what test runs reach, by default what
     the run was started with. `sound_only`: without features whose tests pass without them, as `validate` has found.
-    `canary`: confirm successes by a test that must fail.
+    `canary`: confirm successes by a test that must fail. The last four are for backends that have them.
     """
     from cooperbench.report.summary import summary_text
     from cooperbench.runner.display import make_display
@@ -55,7 +59,9 @@ def evaluate(
     found = select_results(paths, dataset, subset, repo, task_id, features, sound_only=sound_only)
     network = eval_network or recorded_eval_network(paths) or "auto"
     order = Order(paths, concurrency, test_timeout, network, canary, found)
-    summary = evaluate_experiment(order, open_backend(backend, {}), make_display(), backend, force=force)
+    options = {"image_template": image_template, "pull": pull, "mounts": mount, "gpu": gpu}
+    chosen = open_backend(backend, {name: value for name, value in options.items() if value})
+    summary = evaluate_experiment(order, chosen, make_display(), backend, force=force)
     print(summary_text(summary, str(paths.root)))  # noqa: T201  # the documented function prints
 
 

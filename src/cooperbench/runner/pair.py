@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -36,7 +37,7 @@ from cooperbench.team.mailbox import Mailbox
 from cooperbench.team.team import Team
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from concurrent.futures import Future
 
     from cooperbench.agents.base import Agent
@@ -52,6 +53,13 @@ PREPARED_GIT_DIR = "/cooperbench/base.git"
 SCRUBBED_GIT_DIR = "/cooperbench/scrubbed.git"
 """Where the harness puts it in sandboxes of other backends."""
 PATCH_FILE = "/cooperbench/work.patch"
+ARCHIVE_FILE = "/cooperbench/work.tar"
+MOST_ARCHIVE_BYTES = 200 * 1024**2
+_UNPACK = """
+set -e
+find "$2" -mindepth 1 -maxdepth 1 -not -name .git -exec rm -rf {} +
+tar --extract --file="$1" --directory="${2%/*}" --exclude="${2##*/}/.git" --no-same-owner
+"""
 SCRUB_SECONDS = 900
 SNAPSHOT_SECONDS = 120
 DESTROYED = "sandbox_destroyed"
@@ -255,7 +263,7 @@ class PairRun:
             status, error = _run_agent(make_agent, session)
             self._team.leave(place.seat.agent_id)
             try:
-                patch = take_patch(place.sandbox, place.start)
+                patch = self._take_patch(place)
             except (SandboxDestroyed, SandboxTimeout, AgentFailure) as problem:
                 self._check_health(problem)
                 patch = b""
@@ -287,12 +295,39 @@ class PairRun:
             "duration_seconds": round(time.monotonic() - started, 3),
         }
 
+    def _take_patch(self, place: Workplace) -> bytes:
+        """By the tools in the agent's sandbox, or where it has broken these, by those of another one."""
+        try:
+            return take_patch(place.sandbox, place.start)
+        except AgentFailure:
+            read_folder = getattr(place.sandbox, "read_folder", None)
+            archive = read_folder(REPO_DIR, MOST_ARCHIVE_BYTES) if read_folder else None
+            if archive is None:
+                raise
+        with self._spare_sandbox(2 * SCRUB_SECONDS) as other:
+            start = prepare_repository(other, already_scrubbed=self._image.agent_reference is not None)
+            other.write_file(ARCHIVE_FILE, archive)
+            done = other.run(
+                ["bash", "-c", _UNPACK, "unpack", ARCHIVE_FILE, REPO_DIR], timeout_seconds=SCRUB_SECONDS
+            )
+            if done.returncode != 0:
+                raise AgentFailure(
+                    PATCH_LOST, f"the work could not be copied: {done.stderr_read().strip()[-300:]}"
+                )
+            return take_patch(other, start)
+
+    @contextmanager
+    def _spare_sandbox(self, lifetime_seconds: int) -> Iterator[RichSandbox]:
+        image = self._image.agent_reference or self._image.reference
+        options = SandboxOptions("agent", self._config.network, {"run": self._config.run_name})
+        with self._session.sandbox(image, timeout_seconds=lifetime_seconds, options=options) as sandbox:
+            yield sandbox
+
     def _check_health(self, problem: Exception) -> None:
         """A sandbox that does not answer is the agent's doing only where another one does."""
         if not isinstance(problem, SandboxTimeout):
             return
-        options = SandboxOptions("agent", self._config.network)
-        with self._session.sandbox(self._image.reference, timeout_seconds=60, options=options) as other:
+        with self._spare_sandbox(60) as other:
             other.run(["true"], timeout_seconds=30)
 
     def _end(self, sandboxes: list[RichSandbox]) -> None:

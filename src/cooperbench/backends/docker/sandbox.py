@@ -130,6 +130,17 @@ class DockerSandbox(BaseSandbox):
             stream = ContainerStream(self._engine.exec(self.container, command, self._workdir))
         return stream_over(stream, lambda: self._end_stream(mark))
 
+    def read_folder(self, path: str, most_bytes: int) -> bytes | None:
+        """As a tar file, made by the engine: nothing in the container is needed for it. None where it is larger."""
+        archive = bytearray()
+        with self._alive(), self._engine.faults("copying a folder"):
+            pieces, _ = self._engine.api.get_archive(self.container, path)
+            for piece in pieces:
+                archive += piece
+                if len(archive) > most_bytes:
+                    return None
+        return bytes(archive)
+
     def end(self, reason: str) -> None:
         """Kill everything in it and remove it. Calling it again does nothing."""
         with self._end_lock:

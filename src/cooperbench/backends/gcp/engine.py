@@ -161,9 +161,11 @@ class Tunnel:
 class MachineEngine(DockerBackend):
     """The docker backend on the engine of a machine."""
 
-    def __init__(self, machine: str, tunnel: Tunnel, is_running: Callable[[], bool]) -> None:
+    def __init__(
+        self, machine: str, tunnel: Tunnel, is_running: Callable[[], bool], image_template: str = ""
+    ) -> None:
         """`is_running`: does Google still run the machine?"""
-        super().__init__(mounts=())
+        super().__init__(mounts=(), image_template=image_template or None)
         self._there = _connect(machine, tunnel)
         self._process, self._session = os.getpid(), machine.removeprefix("cooperbench-")
         self._images = ImageStore(self._there, self.settings)

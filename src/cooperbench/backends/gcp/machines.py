@@ -105,7 +105,8 @@ class Machine:
         fleet.compute.create(self._spec, fleet.keys.public)
         host_key = self._wait_until_ready()
         self._tunnel = Tunnel(fleet.keys, self.name, self.addresses()[-1], host_key, fleet.stopped)
-        self._engine = MachineEngine(self.name, self._tunnel, self._is_running)
+        template = fleet.settings.image_template
+        self._engine = MachineEngine(self.name, self._tunnel, self._is_running, template)
         if fleet.stopped.is_set():
             raise SandboxError("the backend was closed")
 
@@ -173,7 +174,7 @@ class Fleet:
         self.keys = Keys()
         self.stopped = threading.Event()
         """Whoever waits for a machine waits no longer."""
-        self._settings = settings
+        self.settings = settings
         size = compute.size_of(settings.machine_type)
         self._room = settings.sandboxes_per_machine or max(1, size.vcpus // _CPUS_PER_SANDBOX)
         self._lock = threading.Lock()
@@ -216,14 +217,14 @@ class Fleet:
         if self._git_machine is not None:
             self._delete([self._git_machine])
         # Before there is anything to protect. Rules hold for every machine with the tag.
-        self._firewall = self._firewall or Firewall(self._settings)
+        self._firewall = self._firewall or Firewall(self.settings)
         self._firewall.protect(self.name)
         self._git_machine = machine = self._new(run_name, "git", _GIT_MACHINE_TYPE, _GIT_LIFETIME_SECONDS)
         try:
             machine.start()
             address = machine.addresses()[0]
             lifetime_seconds = _GIT_LIFETIME_SECONDS - SPARE_SECONDS
-            sandbox = machine.engine.create_server(self._settings.git_image, lifetime_seconds)
+            sandbox = machine.engine.create_server(self.settings.git_image, lifetime_seconds)
             where = f"{address}:{GIT_PORT}"
             return GitServer(sandbox, f"http://{where}", host=address, port=GIT_PORT, reaches=(where,))
         except BaseException as error:
@@ -270,7 +271,7 @@ class Fleet:
             make = chosen is None
             if chosen is None:
                 seconds = max(LIFETIME_SECONDS, lifetime_seconds + SPARE_SECONDS)
-                chosen = self._new(run_name, "agents", self._settings.machine_type, seconds)
+                chosen = self._new(run_name, "agents", self.settings.machine_type, seconds)
                 self._machines.append(chosen)
             chosen.promised += 1
         return chosen, make
@@ -281,7 +282,7 @@ class Fleet:
         spec = MachineSpec(
             name,
             machine_type,
-            spot=self._settings.spot and not is_git,
+            spot=self.settings.spot and not is_git,
             lifetime_seconds=lifetime_seconds,
             labels=resource_labels(run_name, purpose, **{SESSION: self.name}),
             tag=git_tag(self.name) if is_git else session_tag(self.name),
@@ -307,7 +308,7 @@ class Fleet:
 
     def _remove_unused(self) -> None:
         """For as long as the fleet lives: delete machines that were lost or have had no sandbox for a while."""
-        idle_seconds = self._settings.idle_minutes * 60
+        idle_seconds = self.settings.idle_minutes * 60
         while not self.stopped.wait(min(idle_seconds, 10.0)):
             now = time.monotonic()
             with self._lock:
