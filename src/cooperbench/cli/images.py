@@ -17,7 +17,6 @@ from cooperbench.cli.arguments import (
     selected_pairs,
     whole_above_zero,
 )
-from cooperbench.cli.containers import add_template_argument, use_template_argument
 from cooperbench.dataset.discovery import resolve_dataset_dir, scan_tasks
 from cooperbench.dataset.images import image_name
 from cooperbench.errors import CooperBenchError, InfraError, UserError
@@ -46,7 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "; ".join(f"{name}: {meaning}" for name, meaning in ACTIONS.items())
     parser.add_argument("action", choices=tuple(ACTIONS), help=text)
     add_selection_arguments(parser)
-    add_template_argument(parser)
+    template = "what task images are called: text with {repo}, {short} and {task_id}, or seeds, or published"
+    parser.add_argument("--image-template", metavar="NAME", help=template)
     backends = "modal: list and clean the snapshots that it keeps (default: %(default)s)"
     parser.add_argument("--backend", choices=("docker", "modal"), default="docker", help=backends)
     add_json_argument(parser)
@@ -65,8 +65,7 @@ def execute(args: argparse.Namespace) -> int:
     tasks = [] if every else select_tasks(args)
     if args.backend == "modal":
         return _of_modal(args.action, None if every else tasks, as_json=args.json)
-    use_template_argument(args)
-    with closing(DockerBackend()) as backend:
+    with closing(DockerBackend(image_template=args.image_template)) as backend:
         match args.action:
             case "clean":
                 return _clean(backend, None if every else tasks, args)
