@@ -34,9 +34,14 @@ set -euo pipefail
 export GIT_CONFIG_NOSYSTEM=1 GIT_CONFIG_GLOBAL=/dev/null GIT_NO_REPLACE_OBJECTS=1
 export GIT_AUTHOR_NAME=x GIT_AUTHOR_EMAIL=x@x GIT_AUTHOR_DATE='946684800 +0000'
 export GIT_COMMITTER_NAME=x GIT_COMMITTER_EMAIL=x@x GIT_COMMITTER_DATE='946684800 +0000'
-git() { command git -c safe.directory='*' -c core.fsmonitor=false -c commit.gpgSign=false -C "$1" "${@:2}"; }
-commit=$(git "$1" commit-tree -m base 'HEAD^{tree}')
-git "$1" pack-objects --revs --stdout --quiet <<<"$commit" >"$2"
+cd "$1"
+git() { command git -c safe.directory='*' -c core.fsmonitor=false -c commit.gpgSign=false "$@"; }
+# The repository may not be ours to write to.
+objects=$(cd "$(git rev-parse --git-path objects)" && pwd)
+export GIT_ALTERNATE_OBJECT_DIRECTORIES=$objects GIT_OBJECT_DIRECTORY=$(mktemp -d)
+commit=$(git commit-tree -m base 'HEAD^{tree}')
+git pack-objects --revs --stdout --quiet <<<"$commit" >"$2"
+rm -rf "$GIT_OBJECT_DIRECTORY"
 echo "$commit"
 find / -xdev -type d '(' -name site-packages -o -name dist-packages ')' -not -path '/proc/*' -exec ls {} ';' \
   2>/dev/null | sort -u || true
