@@ -346,4 +346,5 @@ def _probe(sandbox: RichSandbox, repo_dir: str) -> None:
     done = sandbox.run(command, timeout_seconds=_PROBE_SECONDS, env={"GIT_TERMINAL_PROMPT": "0"})
     if done.returncode != 0:
         said = " ".join(done.stderr_read().split())[-200:] or "no answer"
-        raise SandboxError(f"the sandbox does not reach the team's git server: {said}")
+        hint = "on Modal, COOPERBENCH_MODAL_GIT=carried needs no server"
+        raise SandboxError(f"the sandbox does not reach the team's git server: {said}; {hint}")

@@ -232,6 +232,6 @@ def test_a_sandbox_that_does_not_reach_the_server_says_what_to_do(
     remote = make_remote(modal, tmp_path / "hub", ["agent1", "agent2"])
     remote.open()
     sandbox = modal.create_sandbox(HOST_IMAGE, timeout=300)
-    with pytest.raises(SandboxError, match="git=carried") as error:
+    with pytest.raises(SandboxError, match="GIT=carried") as error:
         attach(remote, "agent1", sandbox)
     assert "\n" not in str(error.value)
