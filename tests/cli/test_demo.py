@@ -57,6 +57,8 @@ def test_without_node_the_javascript_pairs_are_left_out_with_a_word(
         "unshare",
         "setpriv",
         "env",
+        "find",
+        "du",
     ):
         if place := shutil.which(name):
             (tools / name).symlink_to(place)

@@ -164,7 +164,7 @@ def test_command_serves_until_it_is_interrupted(tmp_path: Path) -> None:
     ("words", "line"),
     [
         (["nothing"], "no run 'nothing'"),
-        (["--port", "70000"], "no port"),
+        (["--port", "70000"], "not a port"),
         (["--log-dir", "nowhere"], "no run in nowhere"),
     ],
 )
