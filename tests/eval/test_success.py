@@ -156,3 +156,10 @@ def test_lines_that_reach_for_the_test_process_are_named() -> None:
         ("pkg/core.py", 4, "os._exit(0)"),
         ("index.js", 1, "process.exit(0)"),
     ]
+
+
+@pytest.mark.timeout(20)
+def test_a_long_line_is_searched_in_little_time() -> None:
+    line = "def __eq__(" * 100_000 + " os._exit(0)"
+    (found,) = suspicious_lines(new_file("src/a.py", f"{line}\n"))
+    assert len(found.text) == 200
