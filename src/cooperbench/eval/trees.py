@@ -220,6 +220,8 @@ class TreeStore:
     def _index_of(self, tree: str) -> Path:
         """An index of a tree, to be changed by its one user."""
         kept, index = self._folder / f"index-{tree}", self._folder / "index"
+        # A git that was killed at its limits leaves it, and nobody else's patch could be applied.
+        (self._folder / "index.lock").unlink(missing_ok=True)
         if not kept.exists():
             self._git("read-tree", tree, index=kept)
         shutil.copyfile(kept, index)
