@@ -14,7 +14,7 @@ class _Attacker:
 
     def run(self, session: Session) -> None:
         session.execute("sed -i '6s/$/ honest/' app.txt")
-        session.execute(self.command)
+        session.execute(self.command, timeout_seconds=20)
 
 
 class KillsEverything(_Attacker):
