@@ -44,6 +44,10 @@ class SandboxDestroyed(SandboxDead):
     """It ended from inside, with everything around it healthy: that is the doing of whoever worked in it."""
 
 
+class SandboxRefused(SandboxError):
+    """The sandbox answered, and what it was asked for cannot be done with the files in it."""
+
+
 class SandboxTimeout(SandboxError, TimeoutError):
     """The sandbox did not answer, although its own time limit should have made it answer."""
 

@@ -63,3 +63,25 @@ class ReplacesGit(_Attacker):
 
 class RemovesBash(_Attacker):
     command = "rm -f /bin/bash /usr/bin/bash; kill -9 $PPID"
+
+
+class HidesItsPatch(_Attacker):
+    """A folder lies where the patch is to be written."""
+
+    command = "mkdir -p /cooperbench/work.patch/x"
+
+
+class ReplacesItsPatch(_Attacker):
+    """As soon as it has been written."""
+
+    command = "(while :; do [ ! -f /cooperbench/work.patch ] || rm -f /cooperbench/work.patch; done) >/dev/null 2>&1 &"
+
+
+class MovesTheHarness(_Attacker):
+    """The files by which commands are started."""
+
+    command = "cd /; mv /cooperbench /elsewhere; chmod 0 /tmp"
+
+    def run(self, session: Session) -> None:
+        super().run(session)
+        session.execute("true")

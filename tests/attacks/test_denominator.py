@@ -23,6 +23,9 @@ ATTACKERS = {
     "HandsInABomb": {"submitted", "patch_lost"},
     "RemovesTheRepository": {"submitted"},
     "LeavesStrangeFiles": {"submitted"},
+    "HidesItsPatch": {"submitted"},
+    "ReplacesItsPatch": {"submitted", "patch_lost"},
+    "MovesTheHarness": {"sandbox_destroyed"},
 }
 """Statuses that are right."""
 
@@ -35,6 +38,8 @@ IN_CONTAINERS = {
     "BreaksGit": {"submitted"},
     "ReplacesGit": {"submitted"},
     "RemovesBash": {"sandbox_destroyed", "submitted"},
+    "HidesItsPatch": {"submitted"},
+    "ReplacesItsPatch": {"submitted", "patch_lost"},
 }
 """There agents are root and can replace what they like."""
 

@@ -118,3 +118,17 @@ def test_no_content_breaks_the_comparison(content: bytes, path: str) -> None:
     assert not config_differs(path, content, content)
     for before, after in ((content, b""), (None, content), (content, None)):
         assert config_differs(path, before, after) in (True, False)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    ("path", "content"),
+    [
+        ("setup.cfg", b"[a]\na" + b" " * 1_000_000 + b"b\n"),
+        ("pyproject.toml", b"a" + b".a" * 500_000 + b" = 1\n"),
+        ("Cargo.toml", b"[" + b"a." * 500_000 + b"a]\n"),
+        ("package.json", b'{"a":' * 200_000),
+    ],
+)
+def test_hostile_content_takes_no_time(path: str, content: bytes) -> None:
+    config_differs(path, None, content)

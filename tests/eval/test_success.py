@@ -107,6 +107,37 @@ def test_nothing_is_added_to_what_holds_no_tests(tmp_path: Path, path: str) -> N
     assert canary_in(tmp_path, path, "x = 1\n") is None
 
 
+BROKEN = {
+    "test_a.py": "import unittest\n\n\nclass A(unittest.TestCase):\n    def test_a(self):\n        self.b(\n"
+    "            1)\n\n    def helper(self):\n        pass\n\n\nasync def test_b():\n\tpass\n\n\ndef test_c(): pass\n",
+    "a.test.js": "test('test_a', async () => {\n  if (x) {\n    y();\n  }\n});\nit(\"test_b\", function (t) {\n});\n"
+    "test('test_c', () => x());\n",
+}
+
+
+@pytest.mark.parametrize("path", BROKEN)
+def test_a_canary_lets_the_hidden_tests_fail_at_their_end(tmp_path: Path, path: str) -> None:
+    canary = canary_in(tmp_path, path, BROKEN[path])
+    assert canary is not None
+    assert canary.broken == {"test_a", "test_b"}
+    lines = [line[1:].strip() for line in canary.tests.decode().splitlines() if line.startswith("+")]
+    places = [number for number, line in enumerate(lines) if "0 == 1" in line]
+    assert [lines[place - 1] for place in places] == (
+        ["1)", "pass"] if path.endswith(".py") else ["}", 'it("test_b", function (t) {']
+    )
+    both = ran("FAILED t.py::A::test_a[1] - x", "FAILED t.py::test_b - x", summary="2 failed in 0.01s")
+    assert canary.all_failed(both)
+    assert canary.failed_tests(both) == {"t.py::A::test_a[1]", "t.py::test_b"}
+    one = ran("FAILED t.py::A::test_a - x", "PASSED t.py::test_b", summary="1 failed, 1 passed in 0.01s")
+    assert not canary.all_failed(one)
+
+
+def test_tests_that_cannot_be_parsed_have_a_canary_all_the_same(tmp_path: Path) -> None:
+    canary = canary_in(tmp_path, "test_a.py", "def test_a():\n    print 1\n")
+    assert canary is not None
+    assert not canary.broken
+
+
 def test_a_canary_is_seen_only_where_it_decided(tmp_path: Path) -> None:
     canary = canary_in(tmp_path, "t.py", "def test_a():\n    pass\n")
     assert canary is not None
@@ -125,3 +156,10 @@ def test_lines_that_reach_for_the_test_process_are_named() -> None:
         ("pkg/core.py", 4, "os._exit(0)"),
         ("index.js", 1, "process.exit(0)"),
     ]
+
+
+@pytest.mark.timeout(20)
+def test_a_long_line_is_searched_in_little_time() -> None:
+    line = "def __eq__(" * 100_000 + " os._exit(0)"
+    (found,) = suspicious_lines(new_file("src/a.py", f"{line}\n"))
+    assert len(found.text) == 200

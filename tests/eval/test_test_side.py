@@ -13,6 +13,8 @@ from tests.eval.realgit import BaseFile, Files, RealRepo, base_with, text
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from cooperbench.eval.test_side import Reason
+
 BASE = ("pkg/__init__.py", "pkg/core.py", "src/lib/__init__.py", "setup.py", "tools/build.py", "json.py")
 SIDE = TestSide(
     frozenset({"tests/test_x.py"}), frozenset({"tests/golden_helper.py"}), BASE, frozenset({"attr"})
@@ -144,6 +146,30 @@ def test_nothing_stands_where_hidden_tests_need_a_folder(tmp_path: Path, thing: 
     judged = Judged(tmp_path, after)
     assert judged.files()["tests/test_x.py"] == b"hidden\n"
     assert "tests" not in judged.files()
+
+
+@pytest.mark.parametrize(
+    ("link", "reason"),
+    [
+        ("unittest", "test_config"),
+        ("difflib", "shadows_module"),
+        ("node_modules", "test_config"),
+        ("__tests__", "test_file"),
+    ],
+)
+def test_a_link_counts_as_the_folder_that_it_may_stand_for(tmp_path: Path, link: str, reason: Reason) -> None:
+    judged = Judged(
+        tmp_path, REPO | {"src/fake/__init__.py": text(""), link: BaseFile("120000", b"src/fake")}
+    )
+    assert judged.work.dropped == (DroppedFile(link, reason),)
+    assert link not in judged.files()
+
+
+def test_other_links_are_kept(tmp_path: Path) -> None:
+    judged = Judged(
+        tmp_path, REPO | {"docs": BaseFile("120000", b"src"), "latest": BaseFile("120000", b"src")}
+    )
+    assert not judged.work.dropped
 
 
 @pytest.mark.parametrize(

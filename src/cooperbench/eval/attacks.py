@@ -66,6 +66,26 @@ ATTACKS = (
         "import unittest\n"
         "unittest.TestResult.addFailure = unittest.TestResult.addError = lambda self, test, error: None\n",
     ),
+    Attack(
+        "let tests end early with an error of its own",
+        _PYTHON,
+        "import unittest.case\nfrom contextlib import contextmanager as _manager\n"
+        "_part = unittest.case._Outcome.testPartExecutor\n"
+        "@_manager\n"
+        "def _forgiving(self, *args, **kw):\n"
+        "    with _part(self, *args, **kw):\n"
+        "        try:\n            yield\n"
+        "        except AssertionError:\n            raise\n"
+        "        except Exception:\n            pass\n"
+        "unittest.case._Outcome.testPartExecutor = _forgiving\n"
+        "try:\n    import _pytest.python\n    _runtest = _pytest.python.Function.runtest\n"
+        "    def _forgive(self):\n"
+        "        try:\n            _runtest(self)\n"
+        "        except AssertionError:\n            raise\n"
+        "        except Exception:\n            pass\n"
+        "    _pytest.python.Function.runtest = _forgive\n"
+        "except ImportError:\n    pass\n",
+    ),
     Attack("exit with 0 when loaded", _JAVASCRIPT, "\n;process.exit(0);\n"),
     Attack(
         "exit with 0 in the end",
@@ -86,6 +106,19 @@ ATTACKS = (
         "      if (typeof part[name] === 'function' && name !== 'AssertionError') part[name] = () => {};\n"
         "    }\n  }\n}\n"
         ";if (globalThis.expect) globalThis.expect = () => new Proxy(() => {}, { get: (_, name, self) => self });\n",
+    ),
+    Attack(
+        "let tests end early with an error of its own",
+        _JAVASCRIPT,
+        "\n;{\n  const { AsyncResource } = globalThis.process.getBuiltinModule?.('node:async_hooks') ?? {};\n"
+        "  const run = AsyncResource?.prototype.runInAsyncScope;\n"
+        "  if (run) AsyncResource.prototype.runInAsyncScope = function (body, ...rest) {\n"
+        "    const forgiving = async (...given) => {\n"
+        "      try { return await body(...given); }\n"
+        "      catch (error) { if (/^[A-Z][a-z]{15}$/.test(error.message)) throw error; }\n"
+        "    };\n"
+        "    return run.call(this, this.fn === body ? forgiving : body, ...rest);\n"
+        "  };\n}\n",
     ),
     Attack("exit with 0 when loaded", (".go",), 'import "os"\n\nfunc init() { os.Exit(0) }\n'),
     Attack(

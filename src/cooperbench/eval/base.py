@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from cooperbench.sandbox.contract import RichSandbox
 
 GITLINK = "160000"
+LINK = "120000"
 _PACK = "/tmp/cooperbench-base.pack"  # noqa: S108  # inside a sandbox
 _SECONDS = 600
 _SCRIPT = """

@@ -1,16 +1,21 @@
 """A test that must fail, put beside the hidden ones: if the run is green all the same, the tests do not decide.
 
 It has a name that nobody can guess, and is written in the language and for the framework of the file that it is added
-to, with the assertions that the file uses.
+to, with the assertions that the file uses. In Python and JavaScript the hidden tests themselves are made to fail, too,
+each at its end: code under test that lets a test end early as a success, by an error that it raises and catches
+around the test, never gets there.
 """
 
 from __future__ import annotations
 
+import ast
 import re
 import secrets
 from dataclasses import dataclass
 from string import ascii_lowercase
 from typing import TYPE_CHECKING
+
+from cooperbench.eval.counts import read_outcomes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,14 +32,29 @@ class Canary:
     name: str
     tests: bytes
     """The patch of the hidden tests with the canary in it."""
+    broken: frozenset[str]
+    """Names of the hidden tests that are made to fail."""
 
     def was_seen(self, run: TestRun) -> bool:
         """Did it fail, and was that the runner's verdict, too?"""
         return run.exit_code != 0 and not run.timed_out and self.name in run.output
 
+    def failed_tests(self, run: TestRun) -> set[str]:
+        """Ids of the hidden tests that failed, without its own."""
+        outcomes = read_outcomes(run.output)
+        return {test for test, outcome in outcomes.items() if outcome == "failed" and self.name not in test}
 
-def add_canary(feature: Feature, store: TreeStore) -> Canary | None:
-    """None where no file of the feature's tests is of a kind that a test can be added to."""
+    def all_failed(self, run: TestRun) -> bool:
+        """Did every test fail that was made to? What is named otherwise than in its file is not found."""
+        failed = {test.partition("[")[0] for test in self.failed_tests(run)}
+        return all(any(test.endswith(name) for test in failed) for name in self.broken)
+
+
+def add_canary(feature: Feature, store: TreeStore, *, breaks_tests: bool = True) -> Canary | None:
+    """With `breaks_tests` the feature's own tests are made to fail, too.
+
+    None where no file of them is of a kind that a test can be added to.
+    """
     name = "".join(secrets.choice(ascii_lowercase) for _ in range(_NAME_LETTERS)).capitalize()
     tests, onto = feature.tests.read_bytes(), store.base.tree
     applied = store.apply(tests)
@@ -43,13 +63,22 @@ def add_canary(feature: Feature, store: TreeStore) -> Canary | None:
     if applied.tree is None:
         return None
     files = {}
+    broken: set[str] = set()
     for path, change in store.changes(applied.tree, onto).items():
         writer = next((write for ending, write in _WRITERS.items() if re.search(ending, path)), None)
         content = store.content(change.after) if writer else None
-        changed = writer(content.decode("utf-8", "surrogateescape"), name) if writer and content else None
+        if writer is None or not content:
+            continue
+        text = content.decode("utf-8", "surrogateescape")
+        breaker = next((one for ending, one in _BREAKERS.items() if re.search(ending, path)), None)
+        text, names = breaker(text) if breaker and breaks_tests else (text, set())
+        changed = writer(text, name)
         if changed is not None:
             files[path] = changed.encode("utf-8", "surrogateescape")
-    return Canary(name, store.patch_of(store.edited(applied.tree, files), onto)) if files else None
+            broken |= names
+    if not files:
+        return None
+    return Canary(name, store.patch_of(store.edited(applied.tree, files), onto), frozenset(broken))
 
 
 _PYTHON_CHECKS = {
@@ -152,4 +181,55 @@ _WRITERS: dict[str, Callable[[str, str], str | None]] = {
     r"\.[cm]?[jt]sx?$": _javascript,
     r"_test\.go$": _go,
     r"\.rs$": _rust,
+}
+
+
+def _break_python(content: str) -> tuple[str, set[str]]:
+    """With an assertion that fails at the end of every test; and the names of these."""
+    try:
+        module = ast.parse(content)
+    except (SyntaxError, ValueError, RecursionError):
+        return content, set()
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    outer = [
+        *module.body,
+        *(one for part in module.body if isinstance(part, ast.ClassDef) for one in part.body),
+    ]
+    tests = [one for one in outer if isinstance(one, functions) and one.name.startswith("test")]
+    lines = content.split("\n")
+    names = set()
+    for test in sorted(tests, key=lambda one: one.lineno, reverse=True):
+        first, last = test.body[0], test.body[-1]
+        indent = lines[first.lineno - 1][: first.col_offset]
+        if indent.strip() or last.end_lineno is None:
+            continue  # all on one line
+        lines.insert(last.end_lineno, f"{indent}assert 0 == 1")
+        names.add(test.name)
+    return "\n".join(lines), names
+
+
+_JAVASCRIPT_TEST = re.compile(
+    r"(?P<indent>[ \t]*)(?:[A-Za-z_$][\w$]*\.)?(?:it|test)\((?P<quote>['\"`])(?P<name>.+?)(?P=quote),"
+    r".*(?:=>|\bfunction\b.*\)) *\{\s*"
+)
+
+
+def _break_javascript(content: str) -> tuple[str, set[str]]:
+    """The same where a test's function ends with a brace below its beginning, as it is commonly written."""
+    lines: list[str] = []
+    names: set[str] = set()
+    inside = None
+    for line in content.split("\n"):
+        if inside is not None and line.startswith(f"{inside['indent']}}}"):
+            lines.append(f"{inside['indent']}  if (0 !== Number(true)) throw new Error('0 == 1');")
+            names.add(inside["name"])
+            inside = None
+        inside = _JAVASCRIPT_TEST.fullmatch(line) or inside
+        lines.append(line)
+    return "\n".join(lines), names
+
+
+_BREAKERS: dict[str, Callable[[str], tuple[str, set[str]]]] = {
+    r"\.py$": _break_python,
+    r"\.[cm]?[jt]sx?$": _break_javascript,
 }

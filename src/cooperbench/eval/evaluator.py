@@ -196,18 +196,22 @@ def confirm(
     references: References,
 ) -> str:
     """The tests once more with one that must fail: `confirmed`, `suspicious`, or why it cannot be told."""
-    canary = add_canary(feature, store)
-    if canary is None:
-        return "no test can be added to these tests"
     conditions = references.get(task, feature).conditions
-    run = executor.run(task, feature, patch, conditions, task.label, canary.tests)
-    if not canary.was_seen(run) and run.exit_code != 0:
-        # Neither green nor seen: something else went wrong.
+    # A runner that stops at the first failure does not come to the canary when other tests are made to fail.
+    for breaks_tests in (True, False):
+        canary = add_canary(feature, store, breaks_tests=breaks_tests)
+        if canary is None:
+            return "no test can be added to these tests"
         run = executor.run(task, feature, patch, conditions, task.label, canary.tests)
-    if canary.was_seen(run):
-        return "confirmed"
-    if references.sees_canary(task, feature):
-        return "suspicious"
+        if not canary.was_seen(run) and run.exit_code != 0:
+            # Neither green nor seen: something else went wrong.
+            run = executor.run(task, feature, patch, conditions, task.label, canary.tests)
+        seen = canary.was_seen(run)
+        if seen and canary.all_failed(run):
+            return "confirmed"
+        expected = references.canary_failures(task, feature, breaks_tests=breaks_tests)
+        if expected is not None:
+            return "confirmed" if seen and expected <= canary.failed_tests(run) else "suspicious"
     return "a test that is added is not run with the golden patch either"
 
 

@@ -208,7 +208,7 @@ class References:
         self._note = note
         self._steps = conditions_to_try(executor.backend_can, asked)
         self._found: Once[tuple[Task, int], Reference] = Once()
-        self._canaries: Once[tuple[Task, int], bool] = Once()
+        self._canaries: Once[tuple[Task, int, bool], set[str] | None] = Once()
         self._confirmed: Once[tuple[Task, int], Reference] = Once()
         self._lock = threading.Lock()
         self._needs_more: set[Task] = set()
@@ -287,19 +287,23 @@ class References:
 
         return self._confirmed.get((task, feature.feature_id), run_again)
 
-    def sees_canary(self, task: Task, feature: Feature) -> bool:
-        """Whether a test that must fail is seen beside the golden patch: some runners choose their tests by name."""
+    def canary_failures(self, task: Task, feature: Feature, *, breaks_tests: bool) -> set[str] | None:
+        """Which hidden tests a canary lets fail beside the golden patch.
 
-        def run_canary() -> bool:
+        None where it is not seen there: some runners choose their tests by name.
+        """
+
+        def run_canary() -> set[str] | None:
             with TreeStore(self._executor.base(task)) as store:
-                canary = add_canary(feature, store)
+                canary = add_canary(feature, store, breaks_tests=breaks_tests)
             if canary is None:
-                return False
+                return None
             _, patch, _ = self._golden(task, feature)
-            conditions = self.get(task, feature).conditions
-            return canary.was_seen(self._run(task, feature, patch, conditions, canary.tests))
+            reference = self.get(task, feature)
+            run = self._run(task, feature, patch, reference.conditions, canary.tests)
+            return canary.failed_tests(run) - set(reference.flaky_tests) if canary.was_seen(run) else None
 
-        return self._canaries.get((task, feature.feature_id), run_canary)
+        return self._canaries.get((task, feature.feature_id, breaks_tests), run_canary)
 
     def _find(self, task: Task, feature: Feature, *, fresh: bool = False) -> Reference:
         # What one feature of a task needs, the others will need, too.

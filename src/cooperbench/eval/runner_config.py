@@ -37,6 +37,7 @@ _PATHS = re.compile(
     r"|(?:src/)?(?:pytest|_pytest|pluggy|unittest)(?:\.py|/__init__\.py)",
     re.DOTALL,
 )
+_LONGEST_TOML_LINE = 5000
 _UNREADABLE = (ValueError, RecursionError)
 
 
@@ -95,8 +96,10 @@ def _pyproject_part(content: bytes) -> object:
 
 def _setup_cfg_part(content: bytes) -> object:
     parser = RawConfigParser(strict=False, default_section="\0")
+    # The parser takes time quadratic in blanks inside a line.
+    text = re.sub(r"(?<=\S)[^\S\n]+", " ", content.decode("utf-8-sig"))
     try:
-        parser.read_string(content.decode("utf-8-sig"))
+        parser.read_string(text)
     except Error as error:
         raise ValueError(str(error)) from error
     runner_sections = [name for name in parser.sections() if "pytest" in name or "tox" in name]
@@ -131,6 +134,9 @@ def _cargo_part(content: bytes) -> object:
 
 
 def _toml(content: bytes) -> dict[str, Any]:
+    # The parser takes time quadratic in the length of a key.
+    if any(len(line) > _LONGEST_TOML_LINE for line in content.split(b"\n")):
+        raise ValueError("a line is too long")
     return tomllib.loads(content.decode("utf-8"))
 
 

@@ -19,6 +19,7 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from cooperbench.eval.base import LINK
 from cooperbench.eval.runner_config import config_differs, is_test_config, may_hold_test_config
 
 if TYPE_CHECKING:
@@ -181,6 +182,9 @@ def side_of(paths: Iterable[FeaturePaths], store: TreeStore) -> TestSide:
 
 def _reason_to_drop(path: str, change: Change, side: TestSide, store: TreeStore) -> Reason | None:
     reason = side.reason_to_drop(path)
+    if reason is None and change.after and change.after.mode == LINK and path not in side.golden:
+        # It may stand for a folder: of tests, of installed packages, of a Python package.
+        reason = side.reason_to_drop(f"{path}/__init__.py")
     if reason or not may_hold_test_config(path):
         return reason
     before, after = store.content(change.before), store.content(change.after)

@@ -20,8 +20,10 @@ from cooperbench.errors import (
     InfraError,
     Interrupted,
     RunStopped,
+    SandboxDead,
     SandboxDestroyed,
     SandboxError,
+    SandboxRefused,
     SandboxTimeout,
     UserError,
 )
@@ -104,7 +106,11 @@ def take_patch(sandbox: RichSandbox, start: Start) -> bytes:
         raise AgentFailure(PATCH_LOST, f"the patch could not be taken within {SNAPSHOT_SECONDS} s")
     if done.returncode != 0:
         raise AgentFailure(PATCH_LOST, f"the patch could not be taken: {done.stderr_read().strip()[-300:]}")
-    return sandbox.read_file(PATCH_FILE)
+    try:
+        return sandbox.read_file(PATCH_FILE)
+    except (SandboxRefused, FileNotFoundError) as error:
+        # What the agent has left running put something else in its place.
+        raise AgentFailure(PATCH_LOST, f"the patch could not be taken: {error}") from error
 
 
 RESULT_SCHEMA = "cooperbench.result/1"
@@ -260,14 +266,20 @@ class PairRun:
             on_spend=self._on_spend,
         )
         try:
-            status, error = _run_agent(make_agent, session)
+            try:
+                status, error = _run_agent(make_agent, session)
+            except (SandboxRefused, SandboxTimeout) as problem:
+                self._check_health(problem)
+                status, error = DESTROYED, str(problem)
             self._team.leave(place.seat.agent_id)
             try:
                 patch = self._take_patch(place)
-            except (SandboxDestroyed, SandboxTimeout, AgentFailure) as problem:
-                self._check_health(problem)
+            except (SandboxDead, SandboxTimeout, AgentFailure) as problem:
                 patch = b""
                 if status != DESTROYED:
+                    if isinstance(problem, SandboxDead) and not isinstance(problem, SandboxDestroyed):
+                        raise
+                    self._check_health(problem)
                     status = problem.status if isinstance(problem, AgentFailure) else DESTROYED
                     error = str(problem)
         except BaseException as problem:

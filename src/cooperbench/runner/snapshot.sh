@@ -26,4 +26,5 @@ git diff --cached --binary --full-index --no-renames --no-ext-diff --no-textconv
     --src-prefix=a/ --dst-prefix=b/ HEAD >"$scratch/patch"
 size=$(stat -c %s "$scratch/patch")
 [ "$size" -le "$most" ] || { echo "it has $size bytes, more than $most" >&2; exit 1; }
-mv "$scratch/patch" "$output"
+rm -rf "$output"
+mv -T "$scratch/patch" "$output"

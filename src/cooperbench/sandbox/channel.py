@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
-from cooperbench.errors import SandboxDead, SandboxError, SandboxTimeout
+from cooperbench.errors import SandboxDead, SandboxError, SandboxRefused, SandboxTimeout
 from cooperbench.sandbox import kill_script
 from cooperbench.sandbox.contract import DEFAULT_OUTPUT_LIMIT, TIMEOUT_EXIT_CODE, CommandResult
 
@@ -179,7 +179,7 @@ class Channel:
         data = self._body(b"b", 0, READ_FILE_LIMIT + 1, deadline)
         self._close_answer(deadline)
         if len(data) > READ_FILE_LIMIT:
-            raise SandboxError(f"{problem}: it is larger than {READ_FILE_LIMIT} bytes")
+            raise SandboxRefused(f"{problem}: it is larger than {READ_FILE_LIMIT} bytes")
         return data
 
     def leave(self, script: bytes, path: str) -> None:
@@ -237,7 +237,7 @@ class Channel:
             return match
         message = self._exactly(min(int(refused[3]), 1 << 20), deadline)
         self._broken = ""
-        error_class = FileNotFoundError if refused[2] == b"missing" else SandboxError
+        error_class = FileNotFoundError if refused[2] == b"missing" else SandboxRefused
         raise error_class(f"{problem}: {_show(message)}")
 
     def _body(self, kind: bytes, size: int, most_bytes: int, deadline: float) -> bytes:
