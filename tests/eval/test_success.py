@@ -149,11 +149,11 @@ def test_a_canary_is_seen_only_where_it_decided(tmp_path: Path) -> None:
 
 def test_lines_that_reach_for_the_test_process_are_named() -> None:
     patch = (
-        b"--- a/pkg/core.py\n+++ b/pkg/core.py\n@@ -3,2 +3,4 @@\n import os\n+os._exit(0)\n x = 1\n+y = 2\n"
+        b"--- a/pkg/core.py\n+++ b/pkg/core.py\n@@ -3,2 +3,5 @@\n import os\n+++ b/x.txt\n+os._exit(0)\n x = 1\n+y = 2\n"
         b"--- a/index.js\n+++ b/index.js\n@@ -0,0 +1 @@\n+process.exit(0)\n"
     )
     assert [(one.path, one.line, one.text) for one in suspicious_lines(patch)] == [
-        ("pkg/core.py", 4, "os._exit(0)"),
+        ("pkg/core.py", 5, "os._exit(0)"),
         ("index.js", 1, "process.exit(0)"),
     ]
 

@@ -227,5 +227,5 @@ def test_a_sandbox_without_a_way_to_the_server_is_told_what_to_set(
         remote = ServedRemote(AGENTS, lambda _: server)
         stack.callback(remote.close)
         remote.open()
-        with pytest.raises(SandboxError, match="setting GIT=carried"):
+        with pytest.raises(SandboxError, match="GIT=carried"):
             attach(remote, "agent1", blocked)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 _MOST_LINES = 50
 _LONGEST_LINE = 200
-_HUNK = re.compile(rb"@@ -\d+(?:,\d+)? \+(\d+)")
+_HUNK = re.compile(rb"@@ -\d+(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
 # They take time linear in a line, which can have megabytes.
 _SUSPICIOUS: dict[str, str] = {
     r"\.py$": (
@@ -49,15 +49,18 @@ def _found_in(patch: bytes) -> Iterator[SuspiciousLine]:
 
 
 def _added_lines(patch: bytes) -> Iterator[tuple[str, int, str]]:
-    """Path, line number and text of each line that a patch adds."""
-    path, number = "", 0
+    """Path, line number and text of each line that a patch of ours adds. Inside a hunk no line is a header."""
+    path, number, old_left, new_left = "", 0, 0, 0
     for line in patch.split(b"\n"):
-        if line.startswith(b"+++ "):
-            path = line[4:].partition(b"\t")[0].decode("utf-8", "replace").removeprefix("b/")
-        elif hunk := _HUNK.match(line):
-            number = int(hunk[1])
-        elif line.startswith(b"+"):
-            yield path, number, line[1:].decode("utf-8", "replace")
-            number += 1
-        elif line.startswith(b" "):
-            number += 1
+        kind = line[:1]
+        if old_left <= 0 and new_left <= 0:
+            if line.startswith(b"+++ "):
+                path = line[4:].partition(b"\t")[0].decode("utf-8", "replace").removeprefix("b/")
+            elif hunk := _HUNK.match(line):
+                old_left, number, new_left = (1 if count is None else int(count) for count in hunk.groups())
+        elif kind != b"\\":
+            if kind == b"+":
+                yield path, number, line[1:].decode("utf-8", "replace")
+            old_left -= kind != b"+"
+            new_left -= kind != b"-"
+            number += kind != b"-"
