@@ -46,7 +46,7 @@ IN_CONTAINERS = {
 
 def check_outcome(folder: Path, attacker: str, statuses: set[str], backend: str) -> str:
     """Returns the patch of the attacker."""
-    left = run_tiny(folder, f"tests.attacks.agents:{attacker},oracle", backend=backend)
+    left = run_tiny(folder, f"tests.attacks.agents:{attacker},oracle", backend=backend, run_name="attack")
     assert left.result["status"] == "completed"
     assert left.result["attempt"] == 1
     assert left.result["agents"]["agent1"]["status"] in statuses
@@ -56,7 +56,7 @@ def check_outcome(folder: Path, attacker: str, statuses: set[str], backend: str)
     assert not evaluation["overall_success"]
     assert not evaluation["agent1"]["success"]
     assert evaluation["agent2"]["success"]
-    summary = json.loads((folder / "logs/r/summary.json").read_text())["settings"]["coop"]
+    summary = json.loads((folder / "logs/attack/summary.json").read_text())["settings"]["coop"]
     assert (summary["evaluated"], summary["errors"]) == (1, 0)
     assert sum(path.stat().st_size for path in left.folder.rglob("*") if path.is_file()) < 20_000_000
     return left.patch()
