@@ -95,6 +95,22 @@ def test_what_a_killed_harness_left_running_is_ended(tmp_path: Path) -> None:
         other.kill()
 
 
+def test_a_judged_shell_is_closed_to_what_it_runs(sandbox: LocalSandbox) -> None:
+    attack = (
+        "import os\n"
+        "for pid in (1, os.getppid()):\n"
+        "    for path in ('mem', 'fd/1', 'environ'):\n"
+        "        try:\n            open(f'/proc/{pid}/{path}', 'r+b', buffering=0)\n"
+        "            print('opened', pid, path)\n"
+        "        except OSError:\n            pass\n"
+        "print('tried')\n"
+    )
+    sandbox.write_file("attack.py", attack.encode())
+    script = 'python3 "$1"; (python3 "$1"); exit 3'
+    result = sandbox.run_last(["bash", "-c", script, "runner", "attack.py"], timeout_seconds=60)
+    assert (result.returncode, result.stdout) == (3, b"tried\ntried\n")
+
+
 def test_killing_everything_inside_does_not_end_it(sandbox: LocalSandbox) -> None:
     assert bash(sandbox, "kill -9 -1").returncode == 137
     assert bash(sandbox, "for n in {1..64}; do kill -$n 1; done; echo alive").stdout == b"alive\n"
@@ -191,7 +207,7 @@ def test_nothing_of_the_harness_is_there_when_the_last_command_runs(sandbox: Loc
     script = "cat file; pwd; echo $HOME; cat /proc/[0-9]*/comm; ls /proc/$$/fd /cooperbench/io; echo err >&2; exit 7"
     result = last(sandbox, script)
     assert result.stdout_read().split("\n") == [
-        *("kept/workspace", "/root", "cooperbench-io", "bash"),
+        *("kept/workspace", "/root", "cooperbench-io", "cooperbench-io"),
         *("/cooperbench/io:", "", "/proc/2/fd:", "0", "1", "2", ""),
     ]
     assert (result.returncode, result.stderr, result.timed_out) == (7, b"err\n", False)

@@ -195,7 +195,9 @@ class LocalSandbox(BaseSandbox):
         begun = time.monotonic()
         deadline = begun + command.timeout_seconds
         env = ["env", "--", *(f"{name}={value}" for name, value in command.env.items())]
-        words = ["last", command.cwd, *(env if command.env else []), *command.argv]
+        # A bash whose program may not be read: what it runs can neither change its memory nor open its files.
+        argv = [SHELL if command.argv[0] == "bash" else command.argv[0], *command.argv[1:]]
+        words = ["last", command.cwd, *(env if command.env else []), *argv]
         with self._end_lock:
             self._check_alive()
             self._stop()
