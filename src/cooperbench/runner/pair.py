@@ -320,7 +320,7 @@ class PairRun:
             start = prepare_repository(other, already_scrubbed=self._image.agent_reference is not None)
             other.write_file(ARCHIVE_FILE, archive)
             done = other.run(
-                ["bash", "-c", _UNPACK, "unpack", ARCHIVE_FILE, REPO_DIR], timeout_seconds=SCRUB_SECONDS
+                ["bash", "-c", _UNPACK, "unpack", ARCHIVE_FILE, REPO_DIR], timeout_seconds=SNAPSHOT_SECONDS
             )
             if done.returncode != 0:
                 raise AgentFailure(
