@@ -97,7 +97,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 def checked_run_name(name: str) -> str:
     """A run's name is a folder's name: refuse what could leave logs/ or hide in it."""
-    if not _RUN_NAME.fullmatch(name):
+    if not isinstance(name, str) or not _RUN_NAME.fullmatch(name):
         raise UserError(
             f"{name!r} is no usable experiment name: up to 120 letters, digits and . _ + @ = -, "
             "beginning with a letter or digit"

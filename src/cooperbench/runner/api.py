@@ -8,18 +8,23 @@ from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 from cooperbench.agents.base import CheckedAgent, ModelCheckedAgent, patience_seconds
-from cooperbench.agents.registry import get_agent
+from cooperbench.agents.llm import load_litellm
+from cooperbench.agents.registry import get_agent, uses_model
+from cooperbench.agents.worker.client import has_price
+from cooperbench.backends.registry import find_factory, get_backend
 from cooperbench.dataset.discovery import discover
+from cooperbench.errors import UserError
+from cooperbench.eval import backends
 from cooperbench.runner.config import DEFAULT_TIME_LIMIT_SECONDS, RunConfig, make_config
 from cooperbench.runner.display import header_lines
 from cooperbench.runner.plan import make_plan, something_to_run
 from cooperbench.settings import DOCUMENTED_BACKEND
 from cooperbench.storage import DEFAULT_LOGS_DIR
 from cooperbench.team.mailbox import DEFAULT_REDIS_URL, open_mailboxes
-from cooperbench.text import plural
+from cooperbench.text import plural, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from cooperbench.models import EvalNetwork, Pair, Setting
@@ -120,6 +125,8 @@ def select(config: RunConfig) -> tuple[tuple[Pair, ...], tuple[str, ...]]:
 def check(config: RunConfig, pairs: Sequence[Pair]) -> None:
     """Whatever can be known to be wrong before anything is made."""
     patience_seconds()
+    if backends.get_backend is get_backend:  # users may replace it, and know other names then
+        find_factory(config.backend)
     config.check_against_disk()
     one_of_each_size = {len(pair.feature_ids): pair for pair in reversed(pairs)}.values()
     for one in dict.fromkeys(one for pair in one_of_each_size for one in config.assigned(pair)):
@@ -128,6 +135,17 @@ def check(config: RunConfig, pairs: Sequence[Pair]) -> None:
             agent.check(one.config_path, pairs, config.setting)
         if one.model and isinstance(agent, ModelCheckedAgent) and something_to_run(config, pairs):
             agent.check_model(one.model, one.config_path)
+
+
+def _price_notes(config: RunConfig) -> Iterator[str]:
+    """What `--max-cost` does not count."""
+    if config.max_cost is None or not any(map(uses_model, config.assignment.agents)):
+        return
+    with suppress(UserError):  # an agent of its own environment needs no LiteLLM here
+        load_litellm()
+        for model in config.assignment.models:
+            if model and not has_price(model):
+                yield f"the price of {printable(model)} is not known: --max-cost does not count its calls"
 
 
 def warm_up(config: RunConfig) -> None:
@@ -180,7 +198,7 @@ def run_experiment(config: RunConfig, display: Display) -> dict[str, Any]:
                 to_judge=judged_later + len(plan.to_evaluate),
             )
             try:
-                for note in notes:
+                for note in (*notes, *_price_notes(config)):
                     display.note(note)
                 if mailboxes is not None:
                     display.note(f"Messages: {mailboxes.description}")

@@ -59,6 +59,10 @@ def option(*flags: str, default: Any = MISSING, **settings: Any) -> Any:
     return field(default=default, metadata={"option": Option(flags, **settings)})
 
 
+_GIVEN_TYPES = dict.fromkeys(("agent", "model", "backend", "subset", "repo"), str) | {"task_id": int}
+_TYPE_NAMES = {str: "a name", int: "a whole number"}
+
+
 @dataclass(frozen=True)
 class RunConfig:
     """One call of `run`, checked."""
@@ -230,6 +234,10 @@ class RunConfig:
     def __post_init__(self) -> None:
         if self.setting not in SETTINGS:
             raise UserError(f"setting is {self.setting!r}; it is one of {', '.join(SETTINGS)}")
+        for name, kind in _GIVEN_TYPES.items():
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
+                raise UserError(f"{name} is {value!r}; it is {_TYPE_NAMES[kind]}")
         for name, option in options().items():
             value = getattr(self, name)
             if option.above_zero is not None and value is not None and value <= 0:
@@ -352,6 +360,8 @@ def options() -> dict[str, Option]:
 def make_config(values: Mapping[str, Any]) -> RunConfig:
     """Of what the command line, or the caller of `cooperbench.run`, has given."""
     features = values["features"]
+    if features is not None and (isinstance(features, str) or not all(type(one) is int for one in features)):
+        raise UserError(f"features is {features!r}; it is a list of whole numbers, e.g. [1, 2]")
     return RunConfig(
         **{
             **values,

@@ -7,6 +7,7 @@ import time
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -142,6 +143,7 @@ class PairRun:
         on_message: Callable[[Message], None],
         make_mailbox: Callable[[Sequence[str]], Mailbox] = Mailbox,
         on_spend: Callable[[Usage], None] = lambda _: None,
+        on_outage: Callable[[str, str], None] = lambda _agent_id, _reason: None,
     ) -> None:
         self._pair = pair
         self._config = config
@@ -151,6 +153,7 @@ class PairRun:
         self._seats = seats_of(pair, config.setting)
         self._assigned = dict(zip(self._seats, config.assigned(pair), strict=True))
         self._on_spend = on_spend
+        self._on_outage = on_outage
         agent_ids = [seat.agent_id for seat in self._seats]
         together = len(agent_ids) > 1
         self._team = Team(
@@ -264,6 +267,7 @@ class PairRun:
             stop=self._session.stop,
             git_shared=self._team.remote is not None,
             on_spend=self._on_spend,
+            on_outage=partial(self._on_outage, place.seat.agent_id),
         )
         try:
             try:
