@@ -174,7 +174,7 @@ def summary_text(summary: dict[str, Any], logs: str) -> str:
     lines: list[str] = []
     for setting, part in summary["settings"].items():
         lines += [*_setting_lines(setting, part), ""]
-    others = summary.get("spent", 0.0) - summary["cost"]
+    others = number(summary, "spent") - number(summary, "cost")
     if others > 1e-9:
         lines += [f"Besides {dollars_text(others)} for attempts that were broken off or replaced", ""]
     if summary.get("budget"):
