@@ -10,8 +10,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-Setting = Literal["coop", "solo"]
-SETTINGS: tuple[Setting, ...] = ("coop", "solo")
+Setting = Literal["coop", "solo", "team"]
+SETTINGS: tuple[Setting, ...] = ("coop", "solo", "team")
+"""`team` is coop with a lead, members and tools to coordinate with."""
 EvalNetwork = Literal["auto", "none", "public"]
 EVAL_NETWORKS: tuple[EvalNetwork, ...] = ("auto", "none", "public")
 """What test runs may reach. `auto`: nothing where the golden patch passes so, else everything."""

@@ -24,7 +24,7 @@ _share = number(float, "a share from 0 to 1, e.g. 0.05", lambda value: 0 <= valu
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    which = "two runs, e.g. before after, or a:coop b:coop; or one run that has solo and coop"
+    which = "two runs, e.g. before after, or a:coop b:coop; or one run that has solo and another setting"
     parser.add_argument("runs", nargs="+", metavar="RUN[:SETTING]", help=which)
     compared = "what is compared (default: %(default)s)"
     parser.add_argument("--verdict", choices=VERDICTS, default="overall", help=compared)

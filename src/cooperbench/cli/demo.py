@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from cooperbench.cli.arguments import add_logs_argument, whole_above_zero
 from cooperbench.dataset.discovery import demo_dir
-from cooperbench.models import SETTINGS, Setting
 from cooperbench.report.summary import deficit_text, summary_text
 from cooperbench.runner.api import run_experiment
 from cooperbench.runner.config import RunConfig
@@ -18,6 +17,9 @@ from cooperbench.runner.display import make_display
 if TYPE_CHECKING:
     import argparse
 
+    from cooperbench.models import Setting
+
+SETTINGS: tuple[Setting, ...] = ("coop", "solo")
 SUBSET = "demo"
 PYTHON_SUBSET = "demo-python"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from argparse import BooleanOptionalAction
 from dataclasses import MISSING
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +60,8 @@ def add_option(group: argparse.ArgumentParser | argparse._ArgumentGroup, name: s
     default = None if field.default is MISSING else field.default
     if isinstance(default, bool):
         settings = {"dest": name, "help": option.help, "action": f"store_{str(not default).lower()}"}
+    elif field.type == "bool | None":
+        settings = {"dest": name, "help": option.help, "action": BooleanOptionalAction, "default": None}
     elif default == ():
         settings |= {"action": "append"}
     else:
@@ -115,6 +118,13 @@ def automatic_name(args: argparse.Namespace) -> str:
         parts.append("git")
     if not args.messaging_enabled:
         parts.append("nomsg")
+    if args.git_enabled is False:
+        parts.append("nogit")
+    parts += [
+        f"no{name.removeprefix('team_')}"
+        for name, one in options().items()
+        if one.team_only and not getattr(args, name)
+    ]
     parts += [part for part in (args.subset, args.repo) if part]
     if args.task_id is not None:
         parts.append(f"task{args.task_id}")

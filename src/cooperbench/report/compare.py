@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cooperbench.errors import UserError
-from cooperbench.models import SETTINGS
 from cooperbench.report.records import PairKey
 from cooperbench.report.statistics import Estimate, Observation, mcnemar_exact, mean, rate, ratio
 
@@ -67,7 +66,7 @@ class Comparison:
     unsound: tuple[PairKey, ...]
     """Compared pairs with tests that pass without the feature."""
     coordination_deficit: Estimate | None = None
-    """Solo minus coop; None where both sides are the same setting."""
+    """Solo minus coop (or team); None where not exactly one side is solo."""
     retention: Estimate | None = None
     """Coop over solo; None likewise."""
 
@@ -96,7 +95,7 @@ def compare_sides(
     gained = tuple(key for key, change in changes if change > 0)
     lost = tuple(key for key, change in changes if change < 0)
     deficit = retention = None
-    if first.setting != second.setting:
+    if first.setting != second.setting and "solo" in (first.setting, second.setting):
         solo, coop = (before, after) if first.setting == "solo" else (after, before)
         deficit = mean(_differences(solo, coop), (-1.0, 1.0), over_tasks)
         retention = ratio(coop, solo)
@@ -125,29 +124,36 @@ def _differences(above: Sequence[Observation], below: Sequence[Observation]) -> 
 
 def sides_to_compare(chosen: Sequence[tuple[Run, Setting | None]]) -> list[tuple[Side, Side]]:
     """Which settings stand against which: as said, else one run's solo and coop, else what both runs have."""
-    if len(chosen) == 1 and chosen[0][1] is None and set(chosen[0][0].settings) == set(SETTINGS):
-        return [(Side(chosen[0][0], "solo"), Side(chosen[0][0], "coop"))]
+    if (
+        len(chosen) == 1
+        and chosen[0][1] is None
+        and "solo" in (there := chosen[0][0].settings)
+        and len(there) > 1
+    ):
+        return [(Side(chosen[0][0], "solo"), Side(chosen[0][0], one)) for one in there if one != "solo"]
     if len(chosen) != 2:
-        raise UserError(f"compare takes two runs, or one that has both solo and coop, not {len(chosen)}")
+        raise UserError(
+            f"compare takes two runs, or one that has solo and another setting, not {len(chosen)}"
+        )
     sides = [[Side(run, one) for one in run.settings if setting in (None, one)] for run, setting in chosen]
     if [len(one) for one in sides] == [1, 1]:
         return [(sides[0][0], sides[1][0])]
     shared = [(one, other) for one in sides[0] for other in sides[1] if one.setting == other.setting]
     if not shared:
-        there = "; ".join(f"{run.name!r} has {', '.join(run.settings) or 'no pairs'}" for run, _ in chosen)
-        raise UserError(f"these have no setting in common ({there}); name one of each, e.g. RUN:coop")
+        lists = "; ".join(f"{run.name!r} has {', '.join(run.settings) or 'no pairs'}" for run, _ in chosen)
+        raise UserError(f"these have no setting in common ({lists}); name one of each, e.g. RUN:coop")
     return shared
 
 
 def match_solo_and_coop(runs: Sequence[Run]) -> tuple[list[tuple[Side, Side]], list[Side]]:
-    """Each coop side with the solo side of its own run, or else with that of every run of the same agent and model.
+    """Each side of several agents with the solo side of its own run, or else of every run of the same agent and model.
 
-    Only on the same dataset. What another agent or model does alone says nothing about cooperation: such coop sides
+    Only on the same dataset. What another agent or model does alone says nothing about cooperation: such sides
     are the second part of the answer.
     """
     matched: list[tuple[Side, Side]] = []
     alone: list[Side] = []
-    for run in (run for run in runs if "coop" in run.settings):
+    for run, setting in [(one, setting) for one in runs for setting in one.settings if setting != "solo"]:
         alike = [
             other
             for other in runs
@@ -155,9 +161,9 @@ def match_solo_and_coop(runs: Sequence[Run]) -> tuple[list[tuple[Side, Side]], l
             and (other.configuration, other.dataset) == (run.configuration, run.dataset)
         ]
         chosen = [run] if "solo" in run.settings else alike
-        matched += [(Side(one, "solo"), Side(run, "coop")) for one in chosen]
+        matched += [(Side(one, "solo"), Side(run, setting)) for one in chosen]
         if not chosen:
-            alone.append(Side(run, "coop"))
+            alone.append(Side(run, setting))
     return matched, alone
 
 

@@ -53,7 +53,7 @@ def run(
     force: bool = False,
     redis_url: str = DEFAULT_REDIS_URL,
     setting: Setting = "coop",
-    git_enabled: bool = False,
+    git_enabled: bool | None = None,
     messaging_enabled: bool = True,
     auto_eval: bool = True,
     eval_concurrency: int = 10,
@@ -75,6 +75,12 @@ def run(
     pull: str | None = None,
     mount: Sequence[str] = (),
     gpu: str | None = None,
+    team_task_list: bool = True,
+    team_scratchpad: bool = True,
+    team_protocol: bool = True,
+    team_mcp: bool = True,
+    team_auto_refresh: bool = True,
+    team_roles: bool = True,
 ) -> None:
     """Run agents on pairs of features and (with `auto_eval`) judge what they did.
 
@@ -87,7 +93,7 @@ def run(
     `eval_network`: what test runs reach; `auto` is nothing where the golden patch passes so, else everything.
     `sound_only` leaves out features whose tests pass without them, as `cooperbench validate` has found. `canary`:
     confirm successes by a test that must fail. `image_template`, `pull`, `mount` and `gpu` are for backends that have
-    them.
+    them. `git_enabled` is on in setting `team` unless told; the `team_…` switches take single parts out of `team`.
     """
     values = dict(locals())
     for name, field in _OTHER_NAMES.items():
@@ -188,7 +194,7 @@ def run_experiment(config: RunConfig, display: Display) -> dict[str, Any]:
         plan = make_plan(config, pairs)
         if plan.to_run:
             warm_up(config)
-        talks = plan.to_run and config.setting == "coop" and config.messaging_enabled
+        talks = plan.to_run and config.setting != "solo" and config.messaging_enabled
         with open_mailboxes(config.redis_url, config.run_name) if talks else nullcontext() as mailboxes:
             config.save()
             judged_later = len(plan.to_run) if config.auto_eval else 0

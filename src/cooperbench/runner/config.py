@@ -52,6 +52,8 @@ class Option:
     """The keyword of a backend that it is, if the backend has it."""
     recorded: Literal["identity", "invocation"] | None = "invocation"
     """In config.json: as what must stay the same within an experiment, with every call, or not at all."""
+    team_only: bool = False
+    """It means something in setting team only: elsewhere it is not recorded."""
 
 
 def option(*flags: str, default: Any = MISSING, **settings: Any) -> Any:
@@ -61,6 +63,23 @@ def option(*flags: str, default: Any = MISSING, **settings: Any) -> Any:
 
 _GIVEN_TYPES = dict.fromkeys(("agent", "model", "backend", "subset", "repo"), str) | {"task_id": int}
 _TYPE_NAMES = {str: "a name", int: "a whole number"}
+
+
+def _team_part(flag: str, text: str) -> Any:
+    """A part of setting team, which the flag takes away."""
+    help_text = f"setting team: {text}"
+    return option(flag, default=True, group=WHO, recorded="identity", team_only=True, help=help_text)
+
+
+TEAM_PARTS = {
+    "messages": "messaging_enabled",
+    "git": "git_enabled",
+    **{
+        part: f"team_{part}"
+        for part in ("task_list", "scratchpad", "protocol", "mcp", "auto_refresh", "roles")
+    },
+}
+"""What setting team is made of, and the fields of `RunConfig` that switch it: each can be off alone."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +94,7 @@ class RunConfig:
         group=WHO,
         choices=SETTINGS,
         cli_default="coop",
-        help="one agent for each feature, or one for all",
+        help="one agent for each feature, one for all, or one for each as a team: a lead, members, shared tools",
     )
     agent: str = option(
         *("-a", "--agent"),
@@ -117,13 +136,21 @@ class RunConfig:
         recorded="identity",
         help="agents cannot write to each other",
     )
-    git_enabled: bool = option(
+    git_enabled: bool | None = option(
         "--git",
-        default=False,
+        default=None,
         group=WHO,
         recorded="identity",
-        help="agents share a git remote, `team` (coop only)",
+        help="agents share a git remote, `team` (default: in setting team only)",
     )
+    team_task_list: bool = _team_part("--team-no-task-list", "no shared task list")
+    team_scratchpad: bool = _team_part("--team-no-scratchpad", "no shared folder")
+    team_protocol: bool = _team_part("--team-no-protocol", "no requests and answers")
+    team_mcp: bool = _team_part("--team-no-mcp", "the team's tools are commands only, not MCP tools")
+    team_auto_refresh: bool = _team_part(
+        "--team-no-auto-refresh", "agents see what others changed only when they look"
+    )
+    team_roles: bool = _team_part("--team-no-roles", "no lead: all are told the same")
     redis_url: str = option(
         "--redis",
         default=DEFAULT_REDIS_URL,
@@ -238,6 +265,8 @@ class RunConfig:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
                 raise UserError(f"{name} is {value!r}; it is {_TYPE_NAMES[kind]}")
+        if self.git_enabled is None:
+            object.__setattr__(self, "git_enabled", self.setting == "team")
         for name, option in options().items():
             value = getattr(self, name)
             if option.above_zero is not None and value is not None and value <= 0:
@@ -279,13 +308,24 @@ class RunConfig:
     def paths(self) -> ExperimentPaths:
         return ExperimentPaths(self.logs_dir, self.run_name)
 
+    @property
+    def team_features(self) -> dict[str, bool]:
+        """The parts of setting team, and which of them are on; empty in other settings."""
+        if self.setting != "team":
+            return {}
+        return {part: bool(getattr(self, field)) for part, field in TEAM_PARTS.items()}
+
     def notes(self) -> tuple[str, ...]:
         """What was asked for and has no effect."""
+        notes = []
         if self.git_enabled and self.setting == "solo":
-            return (
-                "git collaboration (--git) is for coop; in solo there is nobody to share with, it is ignored",
+            notes.append(
+                "git collaboration (--git) is for coop; in solo there is nobody to share with, it is ignored"
             )
-        return ()
+        off = [one.flags[0] for name, one in options().items() if one.team_only and not getattr(self, name)]
+        if off and self.setting != "team":
+            notes.append(f"{', '.join(off)}: for setting team; in {self.setting} it is ignored")
+        return tuple(notes)
 
     def identity(self) -> dict[str, Any]:
         """What must stay the same for results to stand in one table."""
@@ -303,7 +343,11 @@ class RunConfig:
         return {"time": utc_now(), "version": __version__, **self._recorded("invocation")}
 
     def _recorded(self, where: str) -> dict[str, Any]:
-        values = {name: getattr(self, name) for name, option in options().items() if option.recorded == where}
+        values = {
+            name: getattr(self, name)
+            for name, option in options().items()
+            if option.recorded == where and (self.setting == "team" or not option.team_only)
+        }
         return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
 
     def differences(self) -> list[str]:

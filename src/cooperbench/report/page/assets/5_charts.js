@@ -8,6 +8,7 @@ function picture(width, height, label, ...children) {
 }
 
 function shape(setting, x, y) {
+  if (setting === "team") return s("path", { class: "mark coop", d: `M${x - 6} ${y + 5}h12l-6 -11z` });
   if (setting === "solo") return s("rect", { class: "mark solo", x: x - 5, y: y - 5, width: 10, height: 10, transform: `rotate(45 ${x} ${y})` });
   return s("circle", { class: "mark coop", cx: x, cy: y, r: 5.5 });
 }

@@ -55,7 +55,7 @@ function headline() {
         unsound.length > 0 && h("p", { class: "quiet" }, `${count(unsound.length, "unsound pair")} among them; report --sound-only leaves them out.`),
         h("p", { class: "quiet small" }, `${seriesName(one(first.first))} minus ${seriesName(one(first.second))}`))),
     others.length > 0 && h("div", { class: "others small scroller" }, h("table", null,
-      h("thead", null, h("tr", null, ["solo", "coop"].map((text) => h("th", null, text)), ["deficit, points", "95 % interval", "pairs"].map((text) => h("th", { class: "number" }, text)))),
+      h("thead", null, h("tr", null, ["solo", "together"].map((text) => h("th", null, text)), ["deficit, points", "95 % interval", "pairs"].map((text) => h("th", { class: "number" }, text)))),
       h("tbody", null, others.map((row) => h("tr", null, h("td", null, seriesName(one(row.first))), h("td", null, seriesName(one(row.second))),
         h("td", { class: "number" }, hundredths(row.coordination_deficit.value, 1)), h("td", { class: "number" }, range(row.coordination_deficit, "–")),
         h("td", { class: "number" }, row.n)))))),
@@ -101,7 +101,7 @@ function rates() {
 
 function settingsLegend() {
   const there = [...new Set(overview.series.map((series) => series.setting))];
-  const words = { coop: "coop: one agent a feature", solo: "solo: one agent for both" };
+  const words = { coop: "coop: one agent a feature", solo: "solo: one agent for both", team: "team: a lead and members" };
   return h("ul", { class: "legend" }, there.map((setting) => h("li", null,
     s("svg", { width: 34, height: 14, "aria-hidden": "true" }, s("line", { class: `curve ${setting}`, x1: 0, x2: 34, y1: 7, y2: 7 }), shape(setting, 17, 7)), words[setting])));
 }
