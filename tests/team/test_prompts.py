@@ -20,6 +20,8 @@ from tests.tiny import write_tiny
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 PAIR = (1, 2)
+PARTS = ("messages", "git", "task_list", "scratchpad", "protocol", "mcp", "auto_refresh", "roles")
+ALL_ON = dict.fromkeys(PARTS, True)
 VARIANTS: dict[str, tuple[Setting, tuple[int, ...], dict[str, Any]]] = {
     "solo": ("solo", PAIR, {}),
     "solo_three": ("solo", (1, 2, 3), {}),
@@ -29,11 +31,13 @@ VARIANTS: dict[str, tuple[Setting, tuple[int, ...], dict[str, Any]]] = {
     "coop_silent_git": ("coop", PAIR, {"git": True}),
     "coop_three_git": ("coop", (1, 2, 3), {"messaging": True, "git": True}),
     "coop_three_silent": ("coop", (1, 2, 3), {}),
+    "team_lead": ("team", (1, 2, 3), {"messaging": True, "git": True, "features": ALL_ON}),
+    "team_member": ("team", PAIR, {"messaging": True, "git": True, "features": ALL_ON, "place": 1}),
     "coop_limits": ("coop", PAIR, {"messaging": True, "limits": Limits(50, 2.5, 3600)}),
 }
 
 
-def prompt(pair: Pair, setting: Setting, options: dict[str, Any], place: int = 0) -> str:
+def prompt(pair: Pair, setting: Setting, place: int = 0, **options: Any) -> str:
     told: dict[str, Any] = {"messaging": False, "git": False, "limits": Limits()} | options
     return task_prompt(pair, seats_of(pair, setting)[place], setting, **told)
 
@@ -47,7 +51,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_variant_is_told_word_for_word(dataset: Path, name: str) -> None:
     setting, features, options = VARIANTS[name]
     (pair,) = discover(dataset, features=list(features)).pairs
-    told = prompt(pair, setting, options)
+    told = prompt(pair, setting, **options)
     expected = SNAPSHOTS / f"{name}.md"
     if os.environ.get("COOPERBENCH_WRITE_SNAPSHOTS"):
         expected.parent.mkdir(exist_ok=True)
@@ -57,7 +61,7 @@ def test_every_variant_is_told_word_for_word(dataset: Path, name: str) -> None:
 
 def test_each_agent_is_told_its_own_feature_name_and_branch(dataset: Path) -> None:
     (pair,) = discover(dataset, features=[1, 2]).pairs
-    second = prompt(pair, "coop", {"messaging": True, "git": True}, place=1)
+    second = prompt(pair, "coop", place=1, messaging=True, git=True)
     assert "You are agent2," in second
     assert "# Feature 2" in second
     assert "# Feature 1" not in second
@@ -68,18 +72,18 @@ def test_each_agent_is_told_its_own_feature_name_and_branch(dataset: Path) -> No
 @pytest.mark.parametrize("switch", ["messaging", "git"])
 def test_solo_hears_of_no_colleague_whatever_is_switched_on(dataset: Path, switch: str) -> None:
     (pair,) = discover(dataset, features=[1, 2]).pairs
-    told = prompt(pair, "solo", {switch: True})
-    assert told == prompt(pair, "solo", {})
+    told = prompt(pair, "solo", **{switch: True})
+    assert told == prompt(pair, "solo")
     for word in ("colleague", "agent", "message", "merge", "remote", "team", "push"):
         assert word not in told.lower()
 
 
 def test_what_is_off_is_not_mentioned(dataset: Path) -> None:
     (pair,) = discover(dataset, features=[1, 2]).pairs
-    silent = prompt(pair, "coop", {"git": True})
+    silent = prompt(pair, "coop", git=True)
     assert "send_message" not in silent
     assert "read_messages" not in silent
-    without_git = prompt(pair, "coop", {"messaging": True})
+    without_git = prompt(pair, "coop", messaging=True)
     assert "remote" not in without_git
     assert "git push" not in without_git
     assert "at most" not in without_git
@@ -109,4 +113,4 @@ def test_bytes_that_are_no_text_do_not_stop_it(tmp_path: Path) -> None:
 
 def test_a_gap_in_what_the_template_is_given_is_an_error() -> None:
     with pytest.raises(UndefinedError):
-        team._template().render(setting="coop", colleagues=[])
+        team._render(None, setting="coop", colleagues=[])

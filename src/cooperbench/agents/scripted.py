@@ -66,7 +66,8 @@ def steps_for(
     repos = repos or _load(script)
     place = f"{script}: repos.{pair.task.repo}.{pair.task.task_id}.{setting}"
     tasks = repos.get(pair.task.repo) or {}
-    chapters = (tasks.get(pair.task.task_id) or {}).get(setting) or {}
+    settings = tasks.get(pair.task.task_id) or {}
+    chapters = settings.get(setting) or (settings.get("coop") if setting == "team" else None) or {}
     keys: list[Any] = [pair.name, "*"] if setting == "solo" else [*seat.feature_ids, "*"]
     for key in keys:
         if key in chapters:
@@ -173,7 +174,7 @@ class ReplayAgent:
             while received < expected:
                 if not session.wait_for_message(_REPLAYED_MESSAGE_SECONDS):
                     raise AgentFailure("gave_up", f"message {expected} of the earlier run did not come")
-                received += len(session.incoming())
+                received += sum(message.sequence > 0 for message in session.incoming())
 
 
 def _repeat(step: Step, session: Session) -> None:

@@ -16,13 +16,14 @@ from cooperbench.models import Usage
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from cooperbench.agents.recorder import Recorder
     from cooperbench.models import Message, Pair, Seat, Setting
     from cooperbench.sandbox.contract import CommandResult, RichSandbox
     from cooperbench.team.inbox import Inbox
+    from cooperbench.team.tools import Tool
 
 DEFAULT_COMMAND_SECONDS = 600.0
 
@@ -46,6 +47,10 @@ class Session:
     inbox: Inbox | None
     stop: threading.Event
     git_shared: bool = False
+    tools: Sequence[Tool] = ()
+    """The team's tools, for agents that want them as MCP tools; in the sandbox they are commands."""
+    team_features: Mapping[str, bool] = field(default_factory=dict)
+    prompts_dir: Path | None = None
     on_spend: Callable[[Usage], None] = lambda _: None
     on_outage: Callable[[str], None] = lambda _: None
     """Told why the model does not answer, and with an empty text that it does again."""
@@ -69,7 +74,7 @@ class Session:
     @property
     def colleagues(self) -> tuple[str, ...]:
         """Ids of the agents that can be written to; nobody in solo or without messages."""
-        return self.inbox.colleagues if self.inbox else ()
+        return self.inbox.colleagues if self.inbox and self.inbox.has_messages else ()
 
     @property
     def prompt(self) -> str:
@@ -80,9 +85,11 @@ class Session:
             self.pair,
             self.seat,
             self.setting,
-            messaging=self.inbox is not None,
+            messaging=bool(self.colleagues),
             git=self.git_shared,
             limits=self.limits,
+            features=self.team_features,
+            prompts_dir=self.prompts_dir,
         )
 
     @property
@@ -154,7 +161,8 @@ class Session:
             messages = self.inbox.incoming()
         for message in messages:
             args = {"from": message.sender, "content": message.text, "sequence": message.sequence}
-            self.recorder.entry("receive_message", args, "")
+            # What the team's tools say has no number: it is no message that somebody sent.
+            self.recorder.entry("receive_message" if message.sequence else "team_update", args, "")
         return messages
 
     def wait_for_message(self, timeout_seconds: float) -> bool:

@@ -33,6 +33,7 @@ COMMANDS = {
     "agents": "list agents, install and remove their frameworks",
     "images": "list, pull, build and remove task images",
     "doctor": "what is installed, reachable and configured",
+    "prompts": "what the agents of a run are told",
     "config": "show and change your settings",
     "clean": "remove what killed runs left behind",
 }

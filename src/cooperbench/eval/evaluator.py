@@ -149,6 +149,16 @@ def _judge(
         runs = test_all(pair.feature_ids, merge.patch, merge.tree, merge.detail or "nothing to merge")
         _keep_outputs(evaluation, "merged", runs)
         merged = _merged_record(merge, runs)
+    # Recorded beside the verdicts, and part of none of them: the lead may have merged the members' work.
+    lead: dict[str, Any] = {}
+    if setting == "team":
+        first, *others = seats_of(pair, setting)
+        work = judged[first.agent_id]
+        missing = [number for seat in others for number in seat.feature_ids]
+        runs = test_all(missing, work.patch, work.tree, work.error)
+        _keep_outputs(evaluation, first.agent_id, runs)
+        lead = {"integrated_by_lead": agents[first.agent_id]["success"] and _totals(runs)["success"]}
+        lead["lead"] = _totals(runs)
     alone = all(agent["success"] for agent in agents.values())
     overall = alone and merged["success"]
     suspicious = [
@@ -175,6 +185,7 @@ def _judge(
         "merge_success": merged["merge_status"] in ("clean", "identical"),
         "overall_success": overall,
         "overall_success_strict": overall and merged["strategy"] == "plain",
+        **lead,
         "canary": confirmation if canary else "off",
         "suspicious": suspicious,
     }

@@ -75,6 +75,7 @@ def run(
     pull: str | None = None,
     mount: Sequence[str] = (),
     gpu: str | None = None,
+    prompts_dir: str | Path | None = None,
     team_task_list: bool = True,
     team_scratchpad: bool = True,
     team_protocol: bool = True,
@@ -93,7 +94,8 @@ def run(
     `eval_network`: what test runs reach; `auto` is nothing where the golden patch passes so, else everything.
     `sound_only` leaves out features whose tests pass without them, as `cooperbench validate` has found. `canary`:
     confirm successes by a test that must fail. `image_template`, `pull`, `mount` and `gpu` are for backends that have
-    them. `git_enabled` is on in setting `team` unless told; the `team_…` switches take single parts out of `team`.
+    them. `prompts_dir`: templates in place of ours of the same name. `git_enabled` is on in setting `team` unless told;
+    the `team_…` switches take single parts out of `team`.
     """
     values = dict(locals())
     for name, field in _OTHER_NAMES.items():

@@ -151,6 +151,14 @@ class RunConfig:
         "--team-no-auto-refresh", "agents see what others changed only when they look"
     )
     team_roles: bool = _team_part("--team-no-roles", "no lead: all are told the same")
+    prompts_dir: Path | None = option(
+        "--prompts",
+        default=None,
+        group=WHO,
+        metavar="FOLDER",
+        recorded=None,
+        help="templates in place of ours of the same name; `cooperbench prompts --write FOLDER` writes ours there",
+    )
     redis_url: str = option(
         "--redis",
         default=DEFAULT_REDIS_URL,
@@ -275,6 +283,8 @@ class RunConfig:
         missing = [path for path in self.assignment.config_paths if path and not path.exists()]
         if missing:
             raise UserError(f"{missing[0]}: no such agent config")
+        if self.prompts_dir is not None and not any(self.prompts_dir.glob("*.j2")):
+            raise UserError(f"{self.prompts_dir}: no folder with templates (*.j2)")
         if self.setting == "solo":
             self.assignment.for_seats(1, "setting solo")
 
@@ -334,6 +344,7 @@ class RunConfig:
             "model_name": self.assignment.model_name,
             "agent_config_sha256": _digests(self.assignment.config_paths),
             **self._recorded("identity"),
+            "prompts_sha256": _prompts_digest(self.prompts_dir),
             "dataset": self.dataset_dir.name,
             "dataset_revision": dataset_revision(self.dataset_dir),
         }
@@ -414,6 +425,7 @@ def make_config(values: Mapping[str, Any]) -> RunConfig:
             "logs_dir": Path(values["logs_dir"]),
             "features": None if features is None else tuple(features),
             "mount": tuple(values["mount"] or ()),
+            "prompts_dir": Path(values["prompts_dir"]) if values.get("prompts_dir") else None,
         }
     )
 
@@ -427,6 +439,13 @@ def _digests(configs: tuple[Path | None, ...]) -> str | None:
     if configs == (None,):
         return None
     return ",".join("none" if config is None else _digest(config) for config in configs)
+
+
+def _prompts_digest(folder: Path | None) -> str | None:
+    if folder is None:
+        return None
+    texts = [path.name.encode() + path.read_bytes() for path in sorted(folder.glob("*.j2"))]
+    return hashlib.sha256(b"\0".join(texts)).hexdigest()
 
 
 def _digest(config: Path) -> str:

@@ -164,6 +164,7 @@ class PairRun:
             if together and config.git_enabled
             else None,
             on_message,
+            config.team_features if together else None,
         )
 
     def execute(self, attempt: int) -> dict[str, Any]:
@@ -200,6 +201,7 @@ class PairRun:
             "agents": {agent["agent_id"]: agent for agent in agents},
             "messages": len(mailbox.messages()) if mailbox else 0,
             **shared,
+            **self._coordination(agents),
             **summed_accounts(agents),
             "base_commit": places[0].start.commit,
             "backend": self._config.backend,
@@ -269,6 +271,9 @@ class PairRun:
             git_shared=self._team.remote is not None,
             on_spend=self._on_spend,
             on_outage=partial(self._on_outage, place.seat.agent_id),
+            tools=self._team.tools(place.seat.agent_id) if self._config.team_mcp else (),
+            team_features=self._config.team_features,
+            prompts_dir=self._config.prompts_dir,
         )
         try:
             try:
@@ -352,6 +357,17 @@ class PairRun:
         for sandbox in list(sandboxes):
             self._session.end(sandbox)
         self._team.close()
+
+    def _coordination(self, agents: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """In setting team: what was on, and what came of it."""
+        features = self._config.team_features
+        if not features:
+            return {}
+        tasks, log = self._team.records()
+        write_json(self._paths.tasks, tasks)
+        write_json(self._paths.task_log, log)
+        changed = {agent["agent_id"]: agent["files_changed"] for agent in agents}
+        return {"team_features": features, "metrics": self._team.metrics(changed)}
 
     def _shared_work(self) -> dict[str, Any]:
         """What was shared over git."""

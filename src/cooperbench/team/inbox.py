@@ -3,7 +3,8 @@
 The agent's `send_message` calls over the RPC; the harness stamps sender, time and order. An incoming message becomes a
 file in the sandbox at once (for `read_messages` and `--wait`) and waits here to be shown to the agent before its next
 step; each message is shown once, by whichever way comes first. What is put into a context is bounded: a long text is
-cut, with a note on where the whole is, and of very many messages some wait for the step after.
+cut, with a note on where the whole is, and of very many messages some wait for the step after. What the team's tools
+have to say comes the same way, as one message from `team`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from cooperbench.errors import InfraError
+from cooperbench.models import Message
 from cooperbench.storage import utc_now
 from cooperbench.team.mailbox import MAX_MESSAGE_BYTES, Reader
 from cooperbench.team.sandbox_rpc import TEAM_DIR, Response
@@ -21,7 +23,6 @@ from cooperbench.text import head_and_tail, plural
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from cooperbench.models import Message
     from cooperbench.team.mailbox import Mailbox, Posted
     from cooperbench.team.sandbox_rpc import SandboxRpc
 
@@ -34,6 +35,10 @@ LONGEST_SHOWN = 10_000
 """Characters of one message that are put into a context: half from its beginning, half from its end."""
 MOST_SHOWN = 40_000
 """Characters that are put into a context before one step. What is left over waits for the next."""
+MOST_UPDATES = 30
+"""Things of the team's tools that are put into a context before one step; of more, the number."""
+FROM_TEAM = "team"
+"""The sender of what the team's tools have to say; no agent has this name."""
 _FRAME = 100
 """Characters that every message costs besides its text, so that a thousand short ones are not shown at once."""
 
@@ -51,12 +56,16 @@ class Delivery(NamedTuple):
 class Inbox:
     """Of one agent. Made before its RPC is started; `start` after that, `close` when the agent is done."""
 
-    def __init__(self, rpc: SandboxRpc, mailbox: Mailbox) -> None:
+    def __init__(self, rpc: SandboxRpc, mailbox: Mailbox | None) -> None:
         self.agent_id = rpc.agent_id
         self.colleagues = rpc.colleagues
         self._rpc = rpc
         self._mailbox = mailbox
         self._pending: dict[int, Message] = {}
+        self._updates: dict[str, str] = {}
+        self._more_updates = 0
+        self.before_incoming: Callable[[], None] = lambda: None
+        """Called before it is said what is new."""
         self._deliveries: dict[int, Delivery] = {}
         self._finished: list[str] = []
         self._failure: InfraError | None = None
@@ -69,15 +78,40 @@ class Inbox:
         """How many steps the agent has taken."""
         self.sent_in_step: list[tuple[str, str]] = []
         """What was sent in the current step: to whom (or `all`), and the text."""
-        rpc.add_commands("send_message", "read_messages")
-        rpc.handle("send", self._send)
-        rpc.handle("read", self._shown_by_command)
         rpc.on_restart = self._write_files_again
         rpc.on_lost = self._fail
+        if mailbox is not None:
+            rpc.add_commands("send_message", "read_messages")
+            rpc.handle("send", self._send)
+            rpc.handle("read", self._shown_by_command)
+
+    @property
+    def has_messages(self) -> bool:
+        """False: only the team's tools speak here."""
+        return self._mailbox is not None
 
     def start(self) -> None:
         """Begin to take in messages."""
-        self._mailbox.subscribe(self.agent_id, Reader(self._take_in, self._colleague_finished))
+        if self._mailbox is not None:
+            self._mailbox.subscribe(self.agent_id, Reader(self._take_in, self._colleague_finished))
+
+    def update(self, subject: str, text: str) -> None:
+        """Something to be shown before the next step; a later one about the same takes its place."""
+        with self._changed:
+            self._updates.pop(subject, None)
+            if len(self._updates) < MOST_UPDATES:
+                self._updates[subject] = text
+            else:
+                self._more_updates += 1
+            self._changed.notify_all()
+
+    def _take_updates(self) -> list[Message]:
+        """As one message, without a place among those of the conversation."""
+        texts = list(self._updates.values())
+        if self._more_updates:
+            texts.append(f"[… and {plural(self._more_updates, 'more change')}]")
+        self._updates, self._more_updates = {}, 0
+        return [Message(0, FROM_TEAM, self.agent_id, "\n".join(texts), utc_now(), 0)] if texts else []
 
     def begin_step(self, number: int) -> None:
         self.step = number
@@ -85,6 +119,7 @@ class Inbox:
 
     def incoming(self) -> list[Message]:
         """What has come and was not shown yet, in order and cut to size; from now on it counts as shown."""
+        self.before_incoming()
         with self._changed:
             if self._failure is not None:
                 raise self._failure
@@ -100,17 +135,21 @@ class Inbox:
                 self._deliveries[sequence] = Delivery(utc_now(), self.step, "context")
             if self._pending and shown:
                 shown[-1] = replace(shown[-1], text=shown[-1].text + _more_waiting(len(self._pending)))
+            updates = self._take_updates()
         for message in shown:
             self._rpc.put("read", _file_name(message), b"")
-        return shown
+        return shown + updates
 
     def wait(self, timeout_seconds: float) -> bool:
         """Until there is something to show; False when the time is up or the inbox was closed."""
         with self._changed:
-            self._changed.wait_for(lambda: self._pending or self._closed or self._failure, timeout_seconds)
-            if self._failure is not None and not self._pending:
+            self._changed.wait_for(lambda: self._has_news() or self._closed or self._failure, timeout_seconds)
+            if self._failure is not None and not self._has_news():
                 raise self._failure
-            return bool(self._pending)
+            return self._has_news()
+
+    def _has_news(self) -> bool:
+        return bool(self._pending or self._updates)
 
     def delivery(self, sequence: int) -> Delivery:
         with self._changed:
@@ -144,6 +183,7 @@ class Inbox:
         self._sent, self._sent_bytes = sent, sent_bytes
         text = rest.decode("utf-8", "replace").removesuffix("\n")
         try:
+            assert self._mailbox is not None
             posted = [self._mailbox.post(self.agent_id, name, text, self.step) for name in recipients]
         except InfraError as error:
             self._fail(error)

@@ -1,9 +1,9 @@
 """Calls from commands in one agent's sandbox to the harness: a request is a file there, and so is its response.
 
-What the verbs (`send`, `read`, `push`) mean is decided by the handlers that others register. The only verb of this
-module is `sync`: its response comes after everything that was requested before has been done and delivered. Requests
-come over a stream into the sandbox where the backend has one (nothing polls); else `exec` looks for them a few times a
-second.
+What the verbs (`send`, `read`, `push`, `tool`) mean is decided by the handlers that others register. The only verb of
+this module is `sync`: its response comes after everything that was requested before has been done and delivered.
+Requests come over a stream into the sandbox where the backend has one (nothing polls); else `exec` looks for them a few
+times a second.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cooperbench.errors import SandboxDead, SandboxError
 from cooperbench.team.mailbox import MAX_MESSAGE_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from cooperbench.sandbox.contract import RichSandbox
 
@@ -37,7 +37,7 @@ LAST_CALL_SECONDS = 5.0
 _LARGEST_REQUEST_BYTES = MAX_MESSAGE_BYTES + 1000
 """Longer ones are cut to this, which is still too long for a message: the sender is told so."""
 _LONGEST_LINE = _LARGEST_REQUEST_BYTES * 4 // 3 + 1000
-_WITH_CONTENT = frozenset({"send", "push"})
+_WITH_CONTENT = frozenset({"send", "push", "tool"})
 _MOST_STARTS = 20
 """How often listening begins again after a failure, or after the agent has killed who listens."""
 _RESTART_SECONDS = 0.1
@@ -72,6 +72,9 @@ class SandboxRpc:
             "sync": lambda _name, _content: Response(0)
         }
         self._commands: list[str] = []
+        self._tools: list[str] = []
+        self.before: Mapping[str, Callable[[], None]] = {}
+        """What is called before a request is handled, by verb."""
         self._sandbox: RichSandbox | None = None
         self._streams = False
         self._transport: _Transport | None = None
@@ -90,16 +93,22 @@ class SandboxRpc:
         """Files in team/sandbox that become commands of the agent."""
         self._commands += commands
 
+    def add_tools(self, *names: str) -> None:
+        """Commands that are all the script `coop`."""
+        self._tools += names
+
     def start(self, sandbox: RichSandbox, *, streams: bool) -> None:
         """Put the commands into the sandbox and serve their requests."""
         self._sandbox, self._streams = sandbox, streams
-        for name in ("team.sh", *self._commands):
+        scripts = [*self._commands, "coop"] if self._tools else self._commands
+        for name in ("team.sh", *scripts):
             sandbox.write_file(f"{BIN_DIR}/{name}", script_text(name).encode(), 0o755)
         colleagues = "".join(f"{name}\n" for name in self.colleagues)
         sandbox.write_file(f"{TEAM_DIR}/colleagues", colleagues.encode())
         sandbox.write_file(f"{TEAM_DIR}/agent", f"{self.agent_id}\n".encode())
         how = "streams" if streams else "polled"
-        argv = ["bash", "-c", script_text("install.sh"), "install", TEAM_DIR, how, BIN_DIR, *self._commands]
+        script, names = script_text("install.sh"), (*self._commands, *self._tools)
+        argv = ["bash", "-c", script, "install", TEAM_DIR, how, BIN_DIR, *names]
         done = sandbox.run(argv, timeout_seconds=60)
         if done.returncode != 0:
             reason = done.stderr_read().strip()[:300]
@@ -189,13 +198,18 @@ class SandboxRpc:
         if self._flooded():
             return False
         try:
+            self.before.get(request.verb, lambda: None)()
             response = self._handlers[request.verb](request.name, request.content)
         except Exception as error:  # one request that fails must not cost the agent all that follow
             response = Response(1, f"the harness could not do it: {error}")
         if response is not None:
-            data = f"{response.code}\n{response.text}".encode("utf-8", "replace")
-            self.put("responses", request.name, data)
+            self.respond(request.name, response)
         return True
+
+    def respond(self, name: str, response: Response) -> None:
+        """For handlers that returned None, since the response takes its time."""
+        data = f"{response.code}\n{response.text}".encode("utf-8", "replace")
+        self.put("responses", name, data)
 
 
 class _Transport(ABC):

@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from functools import cache, partial
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+from cooperbench.errors import UserError
 from cooperbench.models import REPO_DIR, seats_of
 from cooperbench.team.inbox import Inbox
-from cooperbench.team.sandbox_rpc import SandboxRpc
+from cooperbench.team.requests import Requests
+from cooperbench.team.sandbox_rpc import Response, SandboxRpc
+from cooperbench.team.shared_folder import SHARED_DIR, SharedFolder
+from cooperbench.team.task_list import TaskList
+from cooperbench.team.tools import Tool, tools_of
 from cooperbench.text import plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
-    from jinja2 import Template
+    from jinja2 import Environment
 
     from cooperbench.agents.base import Limits
     from cooperbench.models import Message, Pair, Seat, Setting
     from cooperbench.sandbox.contract import RichSandbox
     from cooperbench.team.git_remote import GitRemote
     from cooperbench.team.mailbox import Mailbox
-    from cooperbench.team.sandbox_rpc import Response
 
 CONVERSATION_SCHEMA = "cooperbench.conversation/1"
+TASKS_SCHEMA = "cooperbench.tasks/1"
+TASK_LOG_SCHEMA = "cooperbench.task_log/1"
 
 
 class Team:
@@ -35,21 +42,56 @@ class Team:
         mailbox: Mailbox | None,
         remote: GitRemote | None,
         on_message: Callable[[Message], None],
+        features: Mapping[str, bool] | None = None,
     ) -> None:
+        """`features`: the parts of setting team that are on."""
+        self._on = {part for part, on in (features or {}).items() if on}
         self.mailbox = mailbox
         """None: they cannot write to each other."""
         self.remote = remote
         """None: they share no repository."""
         self._rpcs: dict[str, SandboxRpc] = {}
         self.inboxes: dict[str, Inbox] = {}
-        for agent_id in agent_ids if mailbox or remote else ():
+        self.tasks = TaskList(agent_ids, self._step_of, self._announce) if "task_list" in self._on else None
+        self.requests = Requests(agent_ids, self._step_of, self._refresh) if "protocol" in self._on else None
+        self.shared = (
+            SharedFolder(self._step_of, self._announce, self._tell) if "scratchpad" in self._on else None
+        )
+        together = self.tasks or self.requests or self.shared
+        for agent_id in agent_ids if mailbox or remote or together else ():
             rpc = SandboxRpc(agent_id, [other for other in agent_ids if other != agent_id])
             self._rpcs[agent_id] = rpc
-            if mailbox is not None:
+            if tools := {tool.name: tool for tool in self.tools(agent_id)}:
+                rpc.add_tools(*tools)
+                rpc.handle("tool", partial(_use_tool, rpc, tools))
+            if mailbox is not None or together:
                 self.inboxes[agent_id] = Inbox(rpc, mailbox)
+                if self.shared is not None:
+                    self.inboxes[agent_id].before_incoming = partial(self.shared.sync, agent_id)
+                    # Whoever hears of a file from its writer finds it there.
+                    rpc.before = dict.fromkeys(("send", "tool"), partial(self.shared.sync, agent_id))
                 self.inboxes[agent_id].on_sent = on_message
             if remote is not None:
                 rpc.handle("push", partial(_push, remote, agent_id))
+
+    def tools(self, agent_id: str) -> tuple[Tool, ...]:
+        return tools_of(agent_id, self.tasks, self.requests)
+
+    def _step_of(self, agent_id: str) -> int:
+        return self.inboxes[agent_id].step
+
+    def _tell(self, agent_id: str, subject: str, text: str) -> None:
+        self.inboxes[agent_id].update(subject, text)
+
+    def _refresh(self, agent_id: str, subject: str, text: str) -> None:
+        """What others did, shown unasked."""
+        if "auto_refresh" in self._on:
+            self._tell(agent_id, subject, text)
+
+    def _announce(self, agent_id: str, subject: str, text: str) -> None:
+        for other in self.inboxes:
+            if other != agent_id:
+                self._refresh(other, subject, text)
 
     def join(
         self,
@@ -67,6 +109,10 @@ class Team:
         rpc.start(sandbox, streams=streams)
         if agent_id in self.inboxes:
             self.inboxes[agent_id].start()
+        if self.shared is not None:
+            self.shared.attach(agent_id, sandbox)
+        if self.tasks is not None:
+            self.tasks.start()
         if self.remote is not None:
             self.remote.attach(
                 agent_id, sandbox, repo_dir=repo_dir, base_commit=base_commit, base_git_dir=base_git_dir
@@ -75,8 +121,13 @@ class Team:
     def leave(self, agent_id: str) -> None:
         """What it has already sent is still delivered; colleagues who write to it from now on are told so."""
         if agent_id in self.inboxes:
-            self._rpcs[agent_id].last_call("read", "send")
+            self._rpcs[agent_id].last_call("read", "send", "tool")
             self.inboxes[agent_id].close()
+        if self.shared is not None:
+            self.shared.detach(agent_id)
+        for part in (self.tasks, self.requests):
+            if part is not None:
+                part.end(agent_id)
         if self.mailbox is not None:
             self.mailbox.finish(agent_id)
         if self.remote is not None:
@@ -85,7 +136,10 @@ class Team:
             self._rpcs[agent_id].close()
 
     def close(self) -> None:
-        """End what is still open; messages and pushes can still be read. Calling it again does nothing."""
+        """End what is still open; what was said and done can still be read. Calling it again does nothing."""
+        for agent_id in self.inboxes:
+            if self.requests is not None:
+                self.requests.end(agent_id)
         for inbox in self.inboxes.values():
             inbox.close()
         for rpc in self._rpcs.values():
@@ -113,6 +167,31 @@ class Team:
             ],
         }
 
+    def records(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """tasks.json and task_log.json."""
+        parts = {"changes": self.tasks, "requests": self.requests, "shared": self.shared}
+        logs = {name: part.log() for name, part in parts.items() if part is not None}
+        tasks = self.tasks.tasks() if self.tasks is not None else []
+        return {"schema": TASKS_SCHEMA, "tasks": tasks}, {"schema": TASK_LOG_SCHEMA, **logs}
+
+    def metrics(self, files_changed: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+        """For result.json; `files_changed` by agent."""
+        return {
+            **(self.tasks.metrics(files_changed) if self.tasks is not None else {}),
+            **(self.requests.metrics() if self.requests is not None else {}),
+        }
+
+
+def _use_tool(rpc: SandboxRpc, tools: Mapping[str, Tool], name: str, content: bytes) -> Response | None:
+    command, *words = content.decode("utf-8", "replace").split("\0")[:-1] or [""]
+    if command not in tools:
+        return Response(2, "there is no such tool")
+    answer = tools[command].run(words)
+    if not isinstance(answer, Future):
+        return answer
+    answer.add_done_callback(lambda done: rpc.respond(name, done.result()))
+    return None
+
 
 def _push(remote: GitRemote, agent_id: str, _name: str, content: bytes) -> Response:
     return remote.push(agent_id, content.decode("ascii", "replace").strip())
@@ -127,14 +206,21 @@ def task_prompt(
     git: bool,
     limits: Limits,
     repo_dir: str = REPO_DIR,
+    features: Mapping[str, bool] | None = None,
+    prompts_dir: Path | None = None,
 ) -> str:
     """What an agent is told: its task, its colleagues, messages and git. The same text for every framework.
 
-    How to use a framework's own tools is explained by the framework.
+    How to use a framework's own tools is explained by the framework. `features`: the parts of setting team and whether
+    they are on. Templates in `prompts_dir` take the place of ours of the same name.
     """
-    colleagues = [other.agent_id for other in seats_of(pair, setting) if other.agent_id != seat.agent_id]
+    names = [other.agent_id for other in seats_of(pair, setting)]
+    colleagues = [name for name in names if name != seat.agent_id]
     texts = [feature.description.read_bytes().decode("utf-8", "replace") for feature in seat.features]
-    return _template().render(
+    on = {part for part, is_on in (features or {}).items() if is_on}
+    role = None if "roles" not in on else "lead" if seat.agent_id == names[0] else "member"
+    return _render(
+        prompts_dir,
         setting=setting,
         agent_id=seat.agent_id,
         features=[text.strip("\n") for text in texts],
@@ -143,6 +229,10 @@ def task_prompt(
         git=git and bool(colleagues),
         repo_dir=repo_dir,
         limits=_limit_texts(limits),
+        parts=on,
+        role=role,
+        lead=names[0],
+        shared_dir=SHARED_DIR,
     )
 
 
@@ -158,10 +248,25 @@ def _limit_texts(limits: Limits) -> list[str]:
     return texts
 
 
-@cache
-def _template() -> Template:
-    from jinja2 import Environment, StrictUndefined
+def _render(prompts_dir: Path | None, **values: Any) -> str:
+    from jinja2 import TemplateError
 
-    environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)  # noqa: S701  # no HTML
-    source = files("cooperbench.team") / "templates" / "task.md.j2"
-    return environment.from_string(source.read_text("utf-8"))
+    try:
+        return _templates(prompts_dir).get_template("task.md.j2").render(**values)
+    except TemplateError as error:
+        if prompts_dir is None:
+            raise
+        raise UserError(f"a prompt in {prompts_dir} cannot be used: {error}") from error
+
+
+@cache
+def _templates(prompts_dir: Path | None) -> Environment:
+    from jinja2 import ChoiceLoader, Environment, FileSystemLoader, PackageLoader, StrictUndefined
+
+    loaders = [] if prompts_dir is None else [FileSystemLoader(prompts_dir)]
+    return Environment(
+        loader=ChoiceLoader([*loaders, PackageLoader("cooperbench.team")]),
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
+        autoescape=False,  # noqa: S701  # no HTML
+    )

@@ -20,7 +20,7 @@ syncs=''
 for file in sync/*; do [ ! -e "$file" ] || syncs="$syncs ${file##*/}"; done
 for file in read/*; do [ ! -e "$file" ] || echo "read ${file##*/} ="; done
 left=8
-for file in send/* push/*; do
+for file in send/* push/* tool/*; do
     [ "$left" -gt 0 ] || break
     [ -f "$file" ] && [ ! -e "responses/${file##*/}" ] || continue
     echo "${file%%/*} ${file##*/} $(head -c "$2" "$file" | base64 -w0)"

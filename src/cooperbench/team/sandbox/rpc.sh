@@ -18,7 +18,7 @@ down=$!
 up() {
     [[ $2 == *[!A-Za-z0-9]* || -z $2 ]] && return
     case $1 in
-        send | push)
+        send | push | tool)
             [[ -f $1/$2 && ! -e responses/$2 ]] || return
             echo "$1 $2"
             head -c "$largest" "$1/$2" | base64 -w0
@@ -31,7 +31,7 @@ up() {
     echo "$BASHPID" >rpc.pid
     echo ready
     # What was asked for while this was not running.
-    for file in send/* push/* sync/*; do up "${file%%/*}" "${file##*/}"; done
+    for file in send/* push/* tool/* sync/*; do up "${file%%/*}" "${file##*/}"; done
     while read -r verb name <&3; do up "$verb" "$name"; done
 } </dev/null &
 up=$!
