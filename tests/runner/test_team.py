@@ -142,7 +142,7 @@ def test_requests_wait_for_their_answers(tmp_path: Path) -> None:
     )
     seen = left.observations("agent1")
     assert seen[0] == 'agent2 answered your request 1 (review):\nIt is: "fine" $HOME\n\ncode 0\n'
-    assert "no answer from agent2 within 1 seconds" in seen[1]
+    assert "no answer within 1 seconds" in seen[1]
     assert "code 3" in seen[1]
     assert "agent2 answered your request 2 (question):\nlate" in updates(left, "agent1")
     assert "code 3" in seen[2]
@@ -189,10 +189,6 @@ def test_the_shared_folder_is_the_same_for_all_and_in_no_patch(tmp_path: Path) -
     assert "p   l   a   n  \\0 377   c   h" in left.observations("agent1")[1]
     assert "agent2 removed /workspace/shared/gone" in updates(left, "agent1")
     assert (left.patch("agent1"), left.patch("agent2")) == ("", "")
-    shared = left.json("task_log.json")["shared"]
-    assert {(one["agent"], one["file"], one["bytes"]) for one in shared} >= {
-        ("agent1", "a/plan", 6), ("agent2", "gone", None), ("agent2", "b", 7),
-    }  # fmt: skip
 
 
 def test_a_file_is_there_when_its_writer_asks_about_it(tmp_path: Path) -> None:
@@ -289,12 +285,12 @@ class Look:
         session.execute(
             f"for n in {commands}; do command -v $n; done; ls -d /workspace/shared 2>&-; git remote; true"
         )
-        session.think(" ".join(tool.mcp_name for tool in session.tools))
+        session.think(" ".join(session.tools))
 
 
 @pytest.mark.parametrize("part", [None, *TEAM_PARTS])
 def test_a_switch_removes_exactly_its_part(tmp_path: Path, part: str | None) -> None:
-    options = {TEAM_PARTS[part]: False} if part else {}
+    options: dict[str, Any] = {TEAM_PARTS[part]: False} if part else {}
     left = run_tiny(tmp_path, "tests.runner.test_team:Look", setting="team", auto_eval=False, **options)
     prompt, has, tools = [
         step["args"].get("content") or step["observation"] for step in left.trajectory()["steps"]
@@ -308,7 +304,7 @@ def test_a_switch_removes_exactly_its_part(tmp_path: Path, part: str | None) -> 
     assert ("team\n" in has) == (part != "git")
     expected = {"task_list": REQUEST_COMMANDS, "protocol": TASK_COMMANDS, "mcp": ()}
     names = expected.get(part or "", (*TASK_COMMANDS, *REQUEST_COMMANDS))
-    assert tools.split() == [name.replace("-", "_") for name in names]
+    assert tools.split() == list(names)
     assert left.result["team_features"] == {one: one != part for one in TEAM_PARTS}
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from cooperbench.models import Message, Pair, Seat, Setting
     from cooperbench.sandbox.contract import CommandResult, RichSandbox
     from cooperbench.team.inbox import Inbox
-    from cooperbench.team.tools import Tool
+    from cooperbench.team.tools import Tools
 
 DEFAULT_COMMAND_SECONDS = 600.0
 
@@ -47,7 +47,7 @@ class Session:
     inbox: Inbox | None
     stop: threading.Event
     git_shared: bool = False
-    tools: Sequence[Tool] = ()
+    tools: Tools = field(default_factory=dict)
     """The team's tools, for agents that want them as MCP tools; in the sandbox they are commands."""
     team_features: Mapping[str, bool] = field(default_factory=dict)
     prompts_dir: Path | None = None

@@ -98,8 +98,8 @@ def run(
     `sound_only` leaves out features whose tests pass without them, as `cooperbench validate` has found. `canary`:
     confirm successes by a test that must fail. `image_template`, `pull`, `mount` and `gpu` are for backends that have
     them. `group_sizes=[3]`: all groups of three features, an agent each, instead of pairs, at most `groups_per_task` of
-    a task (by default as many as it has pairs), drawn with `seed`. `prompts_dir`: templates in place of ours of the same
-    name. `git_enabled` is on in setting `team` unless told; the `team_…` switches take single parts out of `team`.
+    a task (by default as many as it has pairs), drawn with `seed`. `prompts_dir`: templates that replace ours of the
+    same name. `git_enabled` is on in setting `team` unless told; `team_…` take single parts out of `team`.
     """
     values = dict(locals())
     for name, field in _OTHER_NAMES.items():

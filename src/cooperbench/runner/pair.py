@@ -271,7 +271,7 @@ class PairRun:
             git_shared=self._team.remote is not None,
             on_spend=self._on_spend,
             on_outage=partial(self._on_outage, place.seat.agent_id),
-            tools=self._team.tools(place.seat.agent_id) if self._config.team_mcp else (),
+            tools=self._team.tools(place.seat.agent_id) if self._config.team_mcp else {},
             team_features=self._config.team_features,
             prompts_dir=self._config.prompts_dir,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import Future
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from cooperbench.team.requests import Requests
 from cooperbench.team.sandbox_rpc import Response, SandboxRpc
 from cooperbench.team.shared_folder import SHARED_DIR, SharedFolder
 from cooperbench.team.task_list import TaskList
-from cooperbench.team.tools import Tool, tools_of
+from cooperbench.team.tools import run_command, tools_of
 from cooperbench.text import plural
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from cooperbench.sandbox.contract import RichSandbox
     from cooperbench.team.git_remote import GitRemote
     from cooperbench.team.mailbox import Mailbox
+    from cooperbench.team.tools import Tools
 
 CONVERSATION_SCHEMA = "cooperbench.conversation/1"
 TASKS_SCHEMA = "cooperbench.tasks/1"
@@ -54,14 +56,12 @@ class Team:
         self.inboxes: dict[str, Inbox] = {}
         self.tasks = TaskList(agent_ids, self._step_of, self._announce) if "task_list" in self._on else None
         self.requests = Requests(agent_ids, self._step_of, self._refresh) if "protocol" in self._on else None
-        self.shared = (
-            SharedFolder(self._step_of, self._announce, self._tell) if "scratchpad" in self._on else None
-        )
+        self.shared = SharedFolder(self._announce, self._tell) if "scratchpad" in self._on else None
         together = self.tasks or self.requests or self.shared
         for agent_id in agent_ids if mailbox or remote or together else ():
             rpc = SandboxRpc(agent_id, [other for other in agent_ids if other != agent_id])
             self._rpcs[agent_id] = rpc
-            if tools := {tool.name: tool for tool in self.tools(agent_id)}:
+            if tools := self.tools(agent_id):
                 rpc.add_tools(*tools)
                 rpc.handle("tool", partial(_use_tool, rpc, tools))
             if mailbox is not None or together:
@@ -74,7 +74,7 @@ class Team:
             if remote is not None:
                 rpc.handle("push", partial(_push, remote, agent_id))
 
-    def tools(self, agent_id: str) -> tuple[Tool, ...]:
+    def tools(self, agent_id: str) -> Tools:
         return tools_of(agent_id, self.tasks, self.requests)
 
     def _step_of(self, agent_id: str) -> int:
@@ -112,7 +112,7 @@ class Team:
         if self.shared is not None:
             self.shared.attach(agent_id, sandbox)
         if self.tasks is not None:
-            self.tasks.start()
+            self.tasks.started = time.monotonic()
         if self.remote is not None:
             self.remote.attach(
                 agent_id, sandbox, repo_dir=repo_dir, base_commit=base_commit, base_git_dir=base_git_dir
@@ -169,7 +169,7 @@ class Team:
 
     def records(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """tasks.json and task_log.json."""
-        parts = {"changes": self.tasks, "requests": self.requests, "shared": self.shared}
+        parts = {"changes": self.tasks, "requests": self.requests}
         logs = {name: part.log() for name, part in parts.items() if part is not None}
         tasks = self.tasks.tasks() if self.tasks is not None else []
         return {"schema": TASKS_SCHEMA, "tasks": tasks}, {"schema": TASK_LOG_SCHEMA, **logs}
@@ -182,11 +182,11 @@ class Team:
         }
 
 
-def _use_tool(rpc: SandboxRpc, tools: Mapping[str, Tool], name: str, content: bytes) -> Response | None:
+def _use_tool(rpc: SandboxRpc, tools: Tools, name: str, content: bytes) -> Response | None:
     command, *words = content.decode("utf-8", "replace").split("\0")[:-1] or [""]
     if command not in tools:
         return Response(2, "there is no such tool")
-    answer = tools[command].run(words)
+    answer = run_command(command, tools[command], words)
     if not isinstance(answer, Future):
         return answer
     answer.add_done_callback(lambda done: rpc.respond(name, done.result()))

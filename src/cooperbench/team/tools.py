@@ -1,113 +1,84 @@
-"""The tools of a team, in one table: as commands in sandboxes, and as MCP tools for agents that want them.
+"""The tools of a team, as functions: commands in sandboxes and MCP servers call the same ones.
 
-`AgentTools` are those of one agent. An MCP server offers them in a loop:
-
-    for tool in session.tools:
-        add(tool.mcp_name, tool.help, tool.json_schema(), lambda arguments: tool.call(arguments).text)
-
-`call` blocks until there is a response; its code is 0 where it was done. A command gives its arguments as text, in a
-request of the sandbox's RPC; they are parsed here, so that the scripts in sandboxes stay small.
+Parameters, choices and help come from the signatures and docstrings. An MCP server takes the functions as they are
+(`finished` gives their response); for a command, what has a default is an option (`-n`, `--note`). Command lines are
+parsed here, so that one small script in sandboxes does for all tools.
 """
 
 from __future__ import annotations
 
 import argparse
+import inspect
 from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, get_args, get_origin, get_type_hints
 
-from cooperbench.team.requests import DEFAULT_WAIT_SECONDS, LONGEST_WAIT_SECONDS
+from cooperbench.team.requests import DEFAULT_WAIT_SECONDS
 from cooperbench.team.sandbox_rpc import Response
-from cooperbench.team.task_list import STATES
+from cooperbench.team.task_list import State  # noqa: TC001  # get_type_hints needs it
 from cooperbench.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from cooperbench.team.requests import Requests
     from cooperbench.team.task_list import TaskList
 
-_JSON_TYPES = {str: "string", int: "integer", float: "number", bool: "boolean"}
+Answer: TypeAlias = Response | Future[Response]
+"""A future where somebody else has to do something first."""
+Tools: TypeAlias = "dict[str, Callable[..., Answer]]"
 _MOST_SAID = 500
 
 
-class Parameter(NamedTuple):
-    name: str
-    help: str
-    kind: type = str
-    flags: tuple[str, ...] = ()
-    """On the command line; without, it is required, and stands in its place."""
-    choices: tuple[str, ...] = ()
+def finished(answer: Answer) -> Response:
+    return answer.result() if isinstance(answer, Future) else answer
 
 
-@dataclass(frozen=True)
-class Tool:
-    """One tool of one agent."""
+def tools_of(agent_id: str, tasks: TaskList | None, requests: Requests | None) -> Tools:
+    """Those that an agent has, by the names of the commands; a part that is off has none."""
+    return (_task_tools(agent_id, tasks) if tasks else {}) | (
+        _request_tools(agent_id, requests) if requests else {}
+    )
 
-    name: str
-    """Of the command."""
-    part: str
-    """Of setting team."""
-    help: str
-    parameters: tuple[Parameter, ...]
-    handler: Callable[..., Response | Future[Response]]
-    """Takes the parameters by name."""
 
-    @property
-    def mcp_name(self) -> str:
-        return self.name.replace("-", "_")
+def _task_tools(agent_id: str, tasks: TaskList) -> Tools:
+    def create(title: str, assign: str = "") -> Answer:
+        """Put a task on the shared list, for an agent or (without --assign) for whoever claims it."""
+        return tasks.create(agent_id, title, assign)
 
-    def json_schema(self) -> dict[str, Any]:
-        properties = {
-            one.name: {"type": _JSON_TYPES[one.kind], "description": one.help}
-            | ({"enum": list(one.choices)} if one.choices else {})
-            for one in self.parameters
-        }
-        required = [one.name for one in self.parameters if not one.flags]
-        return {
-            "type": "object",
-            "properties": properties,
-            "required": required,
-            "additionalProperties": False,
-        }
+    def claim(task_id: int) -> Answer:
+        """Take a task. Exit code 2: somebody else has it."""
+        return tasks.claim(agent_id, task_id)
 
-    def call(self, arguments: Mapping[str, Any]) -> Response:
-        """For MCP: arguments as JSON has them; waits for a response that takes its time."""
-        known = {one.name: one for one in self.parameters}
-        missing = [name for name, one in known.items() if not one.flags and name not in arguments]
-        wrong = [
-            name for name, value in arguments.items() if name not in known or not _fits(known[name], value)
-        ]
-        if missing or wrong:
-            return Response(2, f"missing or wrong: {printable(', '.join([*missing, *wrong]))[:_MOST_SAID]}")
-        answer = self.handler(**arguments)
-        return answer.result() if isinstance(answer, Future) else answer
+    def update(task_id: int, state: State, note: str = "") -> Answer:
+        """Say how a task stands; `open` gives it back."""
+        return tasks.update(agent_id, task_id, state, note)
 
-    def run(self, words: Sequence[str]) -> Response | Future[Response]:
-        """For the command, with the words of its command line."""
-        parser = _Parser(prog=self.name, description=self.help, add_help=False, allow_abbrev=False)
-        for place, one in enumerate(self.parameters):
-            rest = one.kind is str and place == len(self.parameters) - 1 and not one.flags
-            settings: dict[str, Any] = {"help": one.help}
-            if one.kind is bool:
-                settings |= {"action": "store_true", "default": False}
-            else:
-                settings |= {"type": one.kind, "choices": one.choices or None}
-            if one.flags:
-                settings |= {"dest": one.name}
-            else:
-                settings |= {"nargs": "+"} if rest else {}
-                settings |= {"metavar": None if one.choices else one.name.upper()}
-            parser.add_argument(*(one.flags or (one.name,)), **settings)
-        if words and words[0] in ("-h", "--help"):
-            return Response(0, parser.format_help())
-        try:
-            values = vars(parser.parse_args(list(words)))
-        except _BadArguments as error:
-            return Response(2, f"{printable(str(error))[:_MOST_SAID]}\n{parser.format_usage()}")
-        return self.handler(
-            **{name: " ".join(value) if isinstance(value, list) else value for name, value in values.items()}
-        )
+    def listing(mine: bool = False, open: bool = False) -> Answer:  # noqa: A002  # as the option is called
+        """Show the shared tasks: all, only yours, or only those that are not done."""
+        return tasks.listing(agent_id, mine=mine, unfinished=open)
+
+    return {
+        "coop-task-create": create,
+        "coop-task-claim": claim,
+        "coop-task-update": update,
+        "coop-task-list": listing,
+    }
+
+
+def _request_tools(agent_id: str, requests: Requests) -> Tools:
+    def ask(agent: str, kind: str, body: str, wait: float = DEFAULT_WAIT_SECONDS) -> Answer:
+        """Ask a colleague (kind: one word, e.g. review) and wait, in seconds. Exit code 3: no answer in time."""
+        return requests.ask(agent_id, agent, kind, body, wait)
+
+    def respond(request_id: int, body: str) -> Answer:
+        """Answer a request."""
+        return requests.respond(agent_id, request_id, body)
+
+    def pending() -> Answer:
+        """Show what you are asked, and what became of your own requests."""
+        return requests.pending(agent_id)
+
+    return {"coop-request": ask, "coop-respond": respond, "coop-pending": pending}
 
 
 class _BadArguments(Exception):
@@ -119,69 +90,30 @@ class _Parser(argparse.ArgumentParser):
         raise _BadArguments(message)
 
 
-def _fits(parameter: Parameter, value: object) -> bool:
-    kinds = (int, float) if parameter.kind is float else (parameter.kind,)
-    right_kind = isinstance(value, kinds) and isinstance(value, bool) == (parameter.kind is bool)
-    return right_kind and (not parameter.choices or value in parameter.choices)
-
-
-_ID = Parameter("task_id", "the task's number", int)
-
-
-def tools_of(agent_id: str, tasks: TaskList | None, requests: Requests | None) -> tuple[Tool, ...]:
-    """Those that an agent has; a part that is off has none."""
-    found: list[Tool] = []
-    if tasks is not None:
-        found += _task_tools(agent_id, tasks)
-    if requests is not None:
-        found += _request_tools(agent_id, requests)
-    return tuple(found)
-
-
-def _task_tools(agent_id: str, tasks: TaskList) -> list[Tool]:
-    def create(title: str, assign: str | None = None) -> Response:
-        return tasks.create(agent_id, title, assign)
-
-    def claim(task_id: int) -> Response:
-        return tasks.claim(agent_id, task_id)
-
-    def update(task_id: int, state: str, note: str | None = None) -> Response:
-        return tasks.update(agent_id, task_id, state, note)
-
-    def listing(mine: bool = False, open: bool = False) -> Response:  # noqa: A002  # as the flag is called
-        return tasks.listing(agent_id, mine=mine, unfinished=open)
-
-    part = "task_list"
-    assign = Parameter("assign", "the agent who is to do it", flags=("--assign",), choices=tasks.agent_ids)
-    return [
-        Tool("coop-task-create", part, "Put a task on the shared list.", (
-            assign, Parameter("title", "what is to be done, in one line")), create),
-        Tool("coop-task-claim", part, "Take a task. Exit code 2: somebody else has it.", (_ID,), claim),
-        Tool("coop-task-update", part, "Say how a task stands; open gives it back.", (
-            _ID, Parameter("state", "how it stands", choices=STATES),
-            Parameter("note", "a line about it", flags=("-n", "--note"))), update),
-        Tool("coop-task-list", part, "The shared tasks: number, state, who has it, title.", (
-            Parameter("mine", "only yours", bool, ("--mine",)),
-            Parameter("open", "only those that are not done", bool, ("--open",))), listing),
-    ]  # fmt: skip
-
-
-def _request_tools(agent_id: str, requests: Requests) -> list[Tool]:
-    def ask(agent: str, kind: str, body: str, wait: float | None = None) -> Response | Future[Response]:
-        return requests.ask(agent_id, agent, kind, body, wait)
-
-    def respond(request_id: int, body: str) -> Response:
-        return requests.respond(agent_id, request_id, body)
-
-    part = "protocol"
-    body = Parameter("body", "the text; - for what is on stdin")
-    seconds = f"seconds, at most {LONGEST_WAIT_SECONDS:g} ({DEFAULT_WAIT_SECONDS:g} unless told)"
-    wait = Parameter("wait", f"how long to wait: {seconds}", float, ("--wait",))
-    return [
-        Tool("coop-request", part, "Ask a colleague and wait for the answer. Exit code 3: none came in time.", (
-            wait, Parameter("agent", "whom"), Parameter("kind", "one word, e.g. review or question"), body), ask),
-        Tool("coop-respond", part, "Answer a request.", (
-            Parameter("request_id", "the request's number", int), body), respond),
-        Tool("coop-pending", part, "What you are asked, and what became of your requests.", (),
-             lambda: requests.pending(agent_id)),
-    ]  # fmt: skip
+def run_command(name: str, function: Callable[..., Answer], words: Sequence[str]) -> Answer:
+    """A tool with the words of a command line."""
+    parser = _Parser(prog=name, description=function.__doc__, add_help=False, allow_abbrev=False)
+    kinds, parameters = get_type_hints(function), inspect.signature(function).parameters.values()
+    places = [one.name for one in parameters if one.default is inspect.Parameter.empty]
+    for one in parameters:
+        kind, settings = kinds[one.name], dict[str, Any]()
+        if kind is bool:
+            settings = {"action": "store_true"}
+        elif get_origin(kind) is Literal:
+            settings = {"choices": get_args(kind)}
+        else:
+            settings = {"type": kind}
+            if one.name == places[-1] and kind is str:
+                settings |= {"nargs": "+"}  # a text need not be quoted
+        if one.name in places:
+            parser.add_argument(one.name, **settings)
+        else:
+            parser.add_argument(f"-{one.name[0]}", f"--{one.name}", default=one.default, **settings)
+    if words[:1] in (["-h"], ["--help"]):
+        return Response(0, parser.format_help())
+    try:
+        values = vars(parser.parse_args(words))
+    except _BadArguments as error:
+        return Response(2, f"{printable(str(error))[:_MOST_SAID]}\n{parser.format_usage()}")
+    texts = {key: " ".join(value) for key, value in values.items() if isinstance(value, list)}
+    return function(**values | texts)
