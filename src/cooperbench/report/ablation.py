@@ -1,8 +1,8 @@
 """What each part of cooperation is worth: the arms of an ablation held against each other.
 
 For each pair of features the arms with a part are compared with those that lack only this part; where an arm was
-repeated its mean counts. Differences are averaged over pairs, with intervals clustered by task. There is a test for each
-part and measure, and corrected by Holm over the parts.
+repeated its mean counts. Differences are averaged over pairs, with intervals clustered by task. There is a test for
+each part and measure, corrected by Holm over the parts.
 """
 
 from __future__ import annotations
