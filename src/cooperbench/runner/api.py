@@ -193,7 +193,7 @@ def plan_experiment(config: RunConfig) -> tuple[Plan, tuple[str, ...]]:
 
 def run_experiment(config: RunConfig, display: Display) -> dict[str, Any]:
     """One experiment, from its configuration to its summary."""
-    from cooperbench.runner.experiment import carry_out, open_backend
+    from cooperbench.runner.experiment import Arm, carry_out, open_backend
 
     pairs, notes = select(config)
     check(config, pairs)
@@ -217,6 +217,6 @@ def run_experiment(config: RunConfig, display: Display) -> dict[str, Any]:
                     display.note(note)
                 if mailboxes is not None:
                     display.note(f"Messages: {mailboxes.description}")
-                return carry_out(config, plan, backend, display, mailboxes)
+                return carry_out([Arm(config, plan, display)], backend, mailboxes)[0]
             finally:
                 display.end()
