@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -249,9 +250,28 @@ def test_what_the_lead_merged_is_recorded_apart_from_the_verdict(tmp_path: Path)
     assert evaluation["lead"]["features"]["2"]["success"]
 
 
-def test_a_lead_that_never_integrates_changes_no_verdict(tmp_path: Path) -> None:
+def test_a_lead_that_never_integrates_changes_no_verdict(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     left = work(tmp_path, [feature(1)], [feature(2)], auto_eval=True)
     assert (left.evaluation["overall_success"], left.evaluation["integrated_by_lead"]) == (True, False)
+    assert "feature 2" not in left.patch("agent1")
+    assert (left.folder / "tests/lead-f2.txt").exists()
+    capsys.readouterr()
+    assert main(["report", "r", "--log-dir", str(tmp_path / "logs")]) == 0
+    table = capsys.readouterr().out.partition("Teams")[2].splitlines()
+    assert table[1].split()[:4] == ["run", "pairs", "by", "lead"]
+    assert table[2].split()[:3] == ["r", "1", "0.0"] or "0.0" in table[2]
+
+
+def test_a_team_is_compared_with_one_agent_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    work(tmp_path, [feature(1)], ["true"], auto_eval=True, run_name="together")
+    run_tiny(tmp_path, "oracle", setting="solo", run_name="alone")
+    capsys.readouterr()
+    assert main(["compare", "alone", "together", "--log-dir", str(tmp_path / "logs"), "--json"]) == 0
+    (compared,) = json.loads(capsys.readouterr().out)["comparisons"]
+    assert (compared["first"], compared["second"]) == ("alone:solo", "together:team")
+    assert compared["coordination_deficit"]["value"] == 1.0
 
 
 OFF = {

@@ -158,9 +158,9 @@ def _judge(
         work = judged[first.agent_id]
         missing = [number for seat in others for number in seat.feature_ids]
         runs = test_all(missing, work.patch, work.tree, work.error)
-        _keep_outputs(evaluation, first.agent_id, runs)
-        lead = {"integrated_by_lead": agents[first.agent_id]["success"] and _totals(runs)["success"]}
-        lead["lead"] = _totals(runs)
+        _keep_outputs(evaluation, "lead", runs)
+        totals = _totals(runs)
+        lead = {"integrated_by_lead": agents[first.agent_id]["success"] and totals["success"], "lead": totals}
     alone = all(agent["success"] for agent in agents.values())
     overall = alone and merged["success"]
     suspicious = [

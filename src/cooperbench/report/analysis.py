@@ -18,6 +18,7 @@ from cooperbench.report.difficulty import Difficulty, analyse_difficulty
 from cooperbench.report.records import PairKey
 from cooperbench.report.rows import RateRow, rate_rows
 from cooperbench.report.statistics import Estimate, Observation, rate
+from cooperbench.report.team import TeamRow, team_rows
 from cooperbench.storage import utc_now
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ class Analysis:
     cross_play: CrossPlay
     curves: tuple[AgentCurve, ...]
     """By the number of agents, where there are nested groups of several sizes."""
+    team: tuple[TeamRow, ...]
 
     @property
     def problems(self) -> list[str]:
@@ -117,6 +119,7 @@ class Analysis:
             "repeats": [asdict(repeats) for repeats in self.repeats],
             "cross_play": asdict(self.cross_play),
             "agent_curves": [asdict(curve) for curve in self.curves],
+            "team": [asdict(row) for row in self.team],
         }
 
 
@@ -133,6 +136,7 @@ def analyse(runs: Sequence[Run], level: Level = "setting", method: Method = "clu
         repeats=tuple(find_repeats(runs, method)),
         cross_play=cross_play(runs, method),
         curves=tuple(filter(None, (agent_curve(group, setting, method) for group, setting in _alike(runs)))),
+        team=tuple(team_rows(runs, method)),
     )
 
 

@@ -17,6 +17,7 @@ from cooperbench.report.formatting import (
 )
 from cooperbench.report.loading import left_out_lines
 from cooperbench.report.states import ENDED, NOT_JUDGED, STATES, VERDICTS
+from cooperbench.report.team import team_table
 from cooperbench.text import dollars_text, duration_text, plural
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ def analysis_tables(analysis: Analysis) -> Iterator[Table]:
     yield _costs([row for row in analysis.rates if row.repo is None])
     if analysis.deficits or analysis.without_solo:
         yield _deficits(analysis)
+    if analysis.team:
+        yield team_table(analysis.team)
     yield from (_agent_curve(curve) for curve in analysis.curves)
     yield from _difficulty(analysis)
     yield from _repeats(analysis)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from cooperbench.errors import UserError
 from cooperbench.runner.api import check, select, warm_up
+from cooperbench.runner.config import TEAM_PARTS as PARTS
 from cooperbench.runner.config import options
 from cooperbench.runner.display import for_arm, header_lines
 from cooperbench.runner.experiment import Arm, carry_out, open_backend
@@ -30,15 +31,6 @@ if TYPE_CHECKING:
     from cooperbench.runner.plan import Plan
 
 SCHEMA = "cooperbench.study/1"
-PARTS = {
-    "messages": "messaging_enabled",
-    "git": "git_enabled",
-    **{
-        part: f"team_{part}"
-        for part in ("task_list", "scratchpad", "protocol", "mcp", "auto_refresh", "roles")
-    },
-}
-"""Parts of cooperation, and the fields of `RunConfig` that switch them."""
 
 
 @dataclass(frozen=True)

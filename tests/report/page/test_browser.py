@@ -16,6 +16,8 @@ from cooperbench.report.states import STATES
 from cooperbench.storage import write_json
 from tests.report.factory import TALK, Style, Talk, keys_of, layout, write_run
 from tests.report.page.conftest import COOP, PAIRS, coop_kind, judgement
+from tests.runner.helpers import run_tiny
+from tests.tiny import REPO, TASK_ID, golden, write_script
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -392,3 +394,21 @@ def test_hostile_text_stays_text(browser: Browser, tmp_path: Path, split: bool) 
         "try { document.body.innerHTML = '<b>'; return false } catch (error) { return error.name }"
     )
     assert refused == "TypeError"
+
+
+def test_a_team_shows_its_tasks_and_what_the_lead_merged(browser: Browser, tmp_path: Path) -> None:
+    team = (
+        "coop-task-create --assign agent2 '<b>change</b> app.txt'; coop-task-create other; coop-task-claim 2"
+    )
+    script = write_script(tmp_path / "script.yaml", {1: [{"run": team}], 2: [{"apply": "two.patch"}]})
+    (tmp_path / "two.patch").write_text(golden(2))
+    run_tiny(tmp_path, "scripted", setting="team", agent_config=str(script))
+    build_page([load_run(tmp_path / "logs", "r")], tmp_path / "team.html")
+    browser.open(tmp_path / "team.html")
+    assert browser.texts("#teams tbody td")[:5] == ["r", "1", "0.0 %, n = 1", "2", "0"]
+    browser.open(tmp_path / "team.html", f"#/pair/{REPO}/{TASK_ID}/f1_f2?run=r:team")
+    assert browser.texts("#team tbody tr") == [
+        "1 open agent2 <b>change</b> app.txt", "2 in_progress agent1 other"
+    ]  # fmt: skip
+    assert "integrated by the lead\nno\nswitched off\nnothing" in browser.text("#team")
+    browser.assert_silent()

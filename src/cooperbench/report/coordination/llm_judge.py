@@ -116,7 +116,7 @@ def judge_run(run: Run, model: str, tell: Callable[[str], object] = lambda _: No
     """
     from cooperbench.agents.llm import check_model, warm_up
 
-    failed = [pair for pair in run.of("coop") if pair.state == "failed"]
+    failed = [pair for pair in run.pairs if pair.setting != "solo" and pair.state == "failed"]
     records = {pair.key: record for pair in failed if (record := read_judgement(pair, model))}
     todo = [pair for pair in failed if pair.key not in records]
     kept, errors, cost = len(records), [], 0.0

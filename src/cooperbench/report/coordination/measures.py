@@ -218,8 +218,8 @@ class RunCoordination:
 def coordination_of_run(
     pairs: Sequence[PairData], look: Callable[[PairData], Coordination] = coordination
 ) -> RunCoordination:
-    """Over the coop pairs among these. `look` is for callers who have looked at each pair already."""
-    coop = [pair for pair in pairs if pair.setting == "coop"]
+    """Over those that several agents worked on. `look` is for callers who have looked at each pair already."""
+    coop = [pair for pair in pairs if pair.setting != "solo"]
     ended = [pair for pair in coop if pair.state in ENDED]
     looked = tuple((pair.key, look(pair)) for pair in ended)
     values = [(key, _values(one)) for key, one in looked]

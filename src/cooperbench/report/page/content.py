@@ -17,7 +17,7 @@ from cooperbench.report.compare import Side
 from cooperbench.report.coordination.llm_judge import CAUSES, SYMPTOMS
 from cooperbench.report.coordination.measures import PairFiles, coordination
 from cooperbench.report.loading import left_out_lines
-from cooperbench.report.records import mapping, read_bytes, read_object, seconds_between, text_or_none
+from cooperbench.report.records import listed, mapping, read_bytes, read_object, seconds_between, text_or_none
 from cooperbench.report.states import (
     ENDED,
     LOSSES,
@@ -28,6 +28,7 @@ from cooperbench.report.states import (
     suspicious_text,
     unsound_text,
 )
+from cooperbench.report.team import SUMS, integrated_by_lead
 from cooperbench.storage import utc_now
 from cooperbench.text import head_and_tail
 
@@ -44,11 +45,19 @@ MOST_CHARACTERS = 12_000
 """Of one text of a trajectory, e.g. what a command printed."""
 MOST_FILE_CHARACTERS = 60_000
 MOST_LINES_OF_A_FILE = 2_000
-_SHOWN_FILES = ("result.json", "eval.json", "conversation.json", "judge.json", "merged.patch")
+_SHOWN_FILES = (
+    "result.json",
+    "eval.json",
+    "conversation.json",
+    "task_log.json",
+    "judge.json",
+    "merged.patch",
+)
 _OF_ENTRIES = ("action", "step", "duration_seconds", "returncode", "timed_out", "thought", "observation")
 SCHEMA = "cooperbench.page/2"
 _MOST_PROBLEMS = 2_000
 _MOST_ERROR_CHARACTERS = 300
+_MOST_TASKS = 100
 OUTCOMES: dict[str, Meaning] = {
     **{str(loss): one for loss, one in LOSSES.items()},
     "running": Meaning("▸", "running", "the agents are at work"),
@@ -98,6 +107,7 @@ def make_overview(runs: Sequence[Run]) -> dict[str, Any]:
         "left_out": left_out_lines(runs),
         "difficulty": _difficulty(analysis),
         "agent_curves": [asdict(curve) for curve in analysis.curves],
+        "team": {"columns": SUMS, "rows": [asdict(row) for row in analysis.team]},
         "coordination": [],
         "repos": sorted({pair["repo"] for pair in pairs}),
         "pairs": pairs,
@@ -170,6 +180,7 @@ def pair_detail(pair: PairData) -> tuple[dict[str, Any], Coordination | None]:
         "unreadable": [work.agent_id for work in works if not work.usable and pair.result is not None],
         "merged": {name: value for name, value in merged.items() if name != "features"} or None,
         "tests": list(_tests(pair)),
+        "team": _team(pair),
         "opinion": read_object(pair.paths.judgement)[0],
         "files": list(_files(pair)),
         "coordination": asdict(found) if found else None,
@@ -232,12 +243,26 @@ def _agent(pair: PairData, agent_id: str) -> dict[str, Any]:
 def _tests(pair: PairData) -> Iterator[dict[str, Any]]:
     """One test run a line: whose patch, which feature's tests, what came out."""
     outputs = pair.test_outputs()
-    subjects = pair.agent_ids if pair.setting == "solo" else (*pair.agent_ids, "merged")
+    subjects = pair.agent_ids if pair.setting == "solo" else (*pair.agent_ids, "merged", "lead")
     for subject in subjects:
         runs = mapping(mapping(pair.evaluation, subject), "features")
         for feature in runs:
             output = cut(outputs.get(f"{subject}-f{feature}", ""))
             yield {**mapping(runs, feature), "subject": subject, "feature": feature, "output": output}
+
+
+def _team(pair: PairData) -> dict[str, Any] | None:
+    """What became of the tools of setting team; None in other settings."""
+    if not mapping(pair.result, "team_features"):
+        return None
+    tasks = listed(read_object(pair.paths.tasks)[0], "tasks", dict)[:_MOST_TASKS]
+    keys = ("id", "title", "owner", "state", "note")
+    return {
+        "features": mapping(pair.result, "team_features"),
+        "metrics": mapping(pair.result, "metrics"),
+        "integrated_by_lead": integrated_by_lead(pair),
+        "tasks": [{key: _cut_value(task.get(key)) for key in keys} for task in tasks],
+    }
 
 
 def _files(pair: PairData) -> Iterator[dict[str, Any]]:

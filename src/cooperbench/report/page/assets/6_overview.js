@@ -25,6 +25,7 @@ function renderOverview() {
     overview.agent_curves.length > 0 && section("Number of agents", null, overview.agent_curves.map(agentCurve)),
     overview.difficulty && section("Difficulty", null, difficulty()),
     section("Cost and time", null, costs()),
+    overview.team.rows.length > 0 && section("Teams", "By lead: the lead's patch alone passes the tests of all features. It is part of no verdict.", teamTable(overview.team)),
     overview.coordination.length > 0 && section("Coordination", "Computed from messages, steps and patches on disk; the definitions are in docs/coordination.md.", coordinationTable()),
     section("Pairs", null, pairSection()),
     failures > 0 && section("What could not be read", `${count(failures, "line")}; none of it is part of a rate.`,
@@ -154,6 +155,14 @@ function costs() {
 }
 
 const FIRST_MEASURES = 12;
+
+function teamTable({ columns, rows }) {
+  const number = (text) => h("td", { class: "number" }, text);
+  return h("div", { class: "scroller" }, h("table", { class: "small" },
+    h("thead", null, h("tr", null, h("th", null, "run"), ["pairs", "by lead", ...Object.values(columns)].map((text) => h("th", { class: "number" }, text)))),
+    h("tbody", null, rows.map((row) => h("tr", null, h("td", null, row.run), number(row.pairs), number(rateValue(row.integrated_by_lead)),
+      Object.keys(columns).map((name) => number(Math.round(row.sums[name]))))))));
+}
 
 function coordinationTable() {
   const names = [...new Set(overview.coordination.flatMap((run) => run.rows.map((row) => row.name)))];

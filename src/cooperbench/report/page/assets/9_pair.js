@@ -52,6 +52,7 @@ function attempt(detail, pair, series) {
   return h("div", null, h("p", { class: "quiet" }, outcomeNode(detail), ` in ${seriesName(overview.series[series])}: ${overview.outcomes[detail.outcome].sentence}`),
     notes(detail), verdict(detail), agentTable(detail),
     section("What happened", null, detail.entries.length ? [strip(detail, lanes), h("p", null, fold), lanes.element] : h("p", { class: "quiet" }, "There is no record of steps.")),
+    detail.team && section("Team", null, teamOf(detail.team)),
     detail.coordination?.agents.length > 1 && section("Coordination", null, coordinationOf(detail.coordination)),
     section("Changes", null, changes(detail)), section("Tests", null, tests(detail)),
     detail.opinion && section("Opinion of a judge", "What a model thinks about why this pair failed. An opinion with quotes, no measurement: it is part of no number of this report.", opinion(detail.opinion)),
@@ -95,6 +96,15 @@ function agentTable(detail) {
       h("td", null, [agent.model, agent.agent].filter(Boolean).join(" · ") || "–"), h("td", { title: agent.error }, (agent.status ?? "–").replaceAll("_", " ")),
       number(agent.steps), number(agent.prompt_tokens.toLocaleString("en")), number(agent.completion_tokens.toLocaleString("en")), number(money(agent.cost)),
       number(duration(agent.duration_seconds)), number(size(agent.patch_bytes)))))));
+}
+
+function teamOf({ features, metrics, integrated_by_lead: byLead, tasks }) {
+  const off = Object.keys(features).filter((part) => !features[part]);
+  const value = (one) => (one && typeof one === "object" ? Object.entries(one).map((each) => each.join(" ")).join(", ") : one ?? "–");
+  return [h("dl", { class: "facts small" }, [["integrated by the lead", byLead === null ? "–" : byLead ? "yes" : "no"], ["switched off", off.join(", ") || "nothing"],
+    ...Object.entries(metrics)].map(([name, one]) => [h("dt", null, name.replaceAll("_", " ")), h("dd", null, value(one))])),
+  tasks.length > 0 && h("table", { class: "small" }, h("thead", null, h("tr", null, ["task", "state", "owner", "title", "note"].map((text) => h("th", null, text)))),
+    h("tbody", null, tasks.map((task) => h("tr", null, [task.id, task.state, task.owner ?? "–", task.title, task.note].map((text) => h("td", null, String(text)))))))];
 }
 
 const MOST_EVIDENCE = 40;
