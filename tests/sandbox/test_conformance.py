@@ -9,6 +9,7 @@ import pytest
 from cooperbench.sandbox.conformance import SandboxConformance
 from cooperbench.sandbox.session import PlainSandbox
 from tests.sandbox.plain import PlainBackend
+from tests.team.tool_conformance import ToolConformance
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from cooperbench.sandbox.contract import RichSandbox
 
 
-class TestLocal(SandboxConformance):
+class TestLocal(ToolConformance, SandboxConformance):
     isolated = True
 
     @pytest.fixture

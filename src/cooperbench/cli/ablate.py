@@ -10,7 +10,8 @@ from cooperbench.cli.arguments import print_json, print_line, whole_above_zero
 from cooperbench.errors import UserError
 from cooperbench.report.formatting import Table, print_tables
 from cooperbench.report.summary import budget_text, rate_cells
-from cooperbench.runner.ablation import PARTS, make_study, plan_study, run_study
+from cooperbench.runner.ablation import make_study, plan_study, run_study
+from cooperbench.runner.config import TEAM_PARTS
 from cooperbench.runner.display import PlainDisplay, make_display
 from cooperbench.text import dollars_text
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("which arms")
-    off = f"parts to switch off, one at a time: {', '.join(PARTS)}"
+    off = f"parts to switch off, one at a time: {', '.join(TEAM_PARTS)}"
     group.add_argument("--off", required=True, metavar="PART,PART", help=off)
     every = "every combination of them instead"
     group.add_argument("--full-factorial", action="store_true", help=every)

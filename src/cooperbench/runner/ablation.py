@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from cooperbench.errors import UserError
 from cooperbench.runner.api import check, select, warm_up
-from cooperbench.runner.config import TEAM_PARTS as PARTS
-from cooperbench.runner.config import options
+from cooperbench.runner.config import TEAM_PARTS, options
 from cooperbench.runner.display import for_arm, header_lines
 from cooperbench.runner.experiment import Arm, carry_out, open_backend
 from cooperbench.runner.plan import make_plan
@@ -48,7 +47,7 @@ class StudyArm:
 class Study:
     paths: ExperimentPaths
     parts: tuple[str, ...]
-    """In the order of `PARTS`."""
+    """In the order of `TEAM_PARTS`."""
     arms: tuple[StudyArm, ...]
     """Of each round, the one with all parts on first."""
 
@@ -63,7 +62,7 @@ class Study:
             {
                 "schema": SCHEMA,
                 "study": self.paths.run_name,
-                "parts": {part: field for part, field in PARTS.items() if part in parts},
+                "parts": {part: field for part, field in TEAM_PARTS.items() if part in parts},
                 "arms": list(arms.values()),
             },
         )
@@ -77,7 +76,7 @@ def make_study(
         raise UserError("in setting solo nobody cooperates: ablate takes coop or team")
     known = {
         part: field
-        for part, field in PARTS.items()
+        for part, field in TEAM_PARTS.items()
         if field in options() and (config.setting != "coop" or not field.startswith("team_"))
     }
     for part in off:

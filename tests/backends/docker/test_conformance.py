@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cooperbench.sandbox.conformance import SandboxConformance
+from tests.team.tool_conformance import ToolConformance
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from cooperbench.sandbox.contract import RichSandbox
 
 
-class TestContainers(SandboxConformance):
+class TestContainers(ToolConformance, SandboxConformance):
     isolated = True
     shared = True
 

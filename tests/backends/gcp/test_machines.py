@@ -8,6 +8,7 @@ import pytest
 
 from cooperbench.backends.gcp import GCPBatchBackend
 from cooperbench.sandbox.conformance import SandboxConformance
+from tests.team.tool_conformance import ToolConformance
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from tests.backends.gcp.compute_server import ComputeServer
 
 
-class TestOverSsh(SandboxConformance):
+class TestOverSsh(ToolConformance, SandboxConformance):
     isolated = True
     shared = True
     backend: GCPBatchBackend | None = None

@@ -8,6 +8,7 @@ import pytest
 
 from cooperbench.sandbox.conformance import SandboxConformance
 from tests.backends.modal.plane import HOST_IMAGE
+from tests.team.tool_conformance import ToolConformance
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from cooperbench.sandbox.contract import RichSandbox
 
 
-class TestChannel(SandboxConformance):
+class TestChannel(ToolConformance, SandboxConformance):
     isolated = True
     shared = True
 
