@@ -161,7 +161,7 @@ class RunConfig:
         group=WHO,
         metavar="FOLDER",
         recorded=None,
-        help="templates in place of ours of the same name; `cooperbench prompts --write FOLDER` writes ours there",
+        help="templates in place of ours of the same name (see `cooperbench prompts`)",
     )
     redis_url: str = option(
         "--redis",
