@@ -111,7 +111,8 @@ class Inbox:
         if self._more_updates:
             texts.append(f"[… and {plural(self._more_updates, 'more change')}]")
         self._updates, self._more_updates = {}, 0
-        return [Message(0, FROM_TEAM, self.agent_id, "\n".join(texts), utc_now(), 0)] if texts else []
+        text = head_and_tail("\n".join(texts), MOST_SHOWN)
+        return [Message(0, FROM_TEAM, self.agent_id, text, utc_now())] if texts else []
 
     def begin_step(self, number: int) -> None:
         self.step = number

@@ -49,9 +49,8 @@ class Request:
 
     def text(self) -> str:
         how = f'answer it with coop-respond {self.id} "…"'
-        return (
-            f"Request {self.id} from {self.sender} ({self.kind}); {how}:\n{head_and_tail(self.body, 4_000)}"
-        )
+        body = head_and_tail(self.body, 4_000)
+        return f"Request {self.id} from {self.sender} ({self.kind}); {how}:\n{body}"
 
     def outcome(self) -> str:
         name = f"your request {self.id} ({self.kind})"
@@ -91,21 +90,19 @@ class Requests:
                 )
             if recipient in self._ended:
                 return Response(NO_ANSWER, f"{recipient} has finished and cannot answer")
-            if not body.strip() or len(body) > LONGEST_BODY or not 0 <= seconds <= LONGEST_WAIT_SECONDS:
-                return Response(
-                    2, f"1 to {LONGEST_BODY} characters, and 0 to {LONGEST_WAIT_SECONDS:g} seconds to wait"
-                )
+            if not body.strip() or len(body) > LONGEST_BODY:
+                return Response(2, f"a request has 1 to {LONGEST_BODY} characters")
+            if not 0 <= seconds <= LONGEST_WAIT_SECONDS:
+                return Response(2, f"a request waits 0 to {LONGEST_WAIT_SECONDS:g} seconds")
             if sum(one.sender == sender for one in self._all) >= MOST_ASKED:
                 return Response(2, f"you have asked enough: at most {MOST_ASKED} requests")
             step, kind = self._step_of(sender), printable(kind[:40])
             request = Request(len(self._all) + 1, sender, recipient, kind, body, utc_now(), step)
-            self._end_waiting(
-                lambda one: one.sender == recipient, f"no answer yet: {sender} asks you.\n{request.text()}"
-            )
+            text = f"no answer yet: {sender} asks you.\n{request.text()}"
+            self._end_waiting(lambda one: one.sender == recipient, text)
             self._all.append(request)
-        timer = threading.Timer(
-            seconds, self._end_waiting, (lambda one: one is request, f"no answer within {seconds:g} seconds")
-        )
+        text = f"no answer within {seconds:g} seconds"
+        timer = threading.Timer(seconds, self._end_waiting, (lambda one: one is request, text))
         timer.daemon = True
         timer.start()
         request.response.add_done_callback(lambda _: timer.cancel())
@@ -117,14 +114,11 @@ class Requests:
             return Response(2, f"an answer has 1 to {LONGEST_BODY} characters")
         with self._lock:
             found = [one for one in self._all if (one.id, one.recipient) == (request_id, agent_id)]
-            if not found or found[0].answer is not None:
-                return Response(
-                    2,
-                    f"request {request_id} is answered already"
-                    if found
-                    else f"there is no request {request_id} to you",
-                )
-            request = found[0]
+            if not found:
+                return Response(2, f"there is no request {request_id} to you")
+            (request,) = found
+            if request.answer is not None:
+                return Response(2, f"request {request_id} is answered already")
             request.answer, request.answered_at = body, utc_now()
             late = request.response.done()
             self._end_waiting(lambda one: one is request, f"{request.outcome()}\n", 0)
@@ -136,24 +130,21 @@ class Requests:
         with self._lock:
             asked = [one.text() for one in self._all if one.recipient == agent_id and one.answer is None]
             own = [one.outcome() for one in self._all if one.sender == agent_id]
-        return Response(
-            0, "\n\n".join([*asked[:_MOST_SHOWN], *own[-_MOST_SHOWN:]] or ["No requests."]) + "\n"
-        )
+        texts = [*asked[:_MOST_SHOWN], *own[-_MOST_SHOWN:]] or ["No requests."]
+        return Response(0, "\n\n".join(texts) + "\n")
 
     def end(self, agent_id: str) -> None:
         """An agent is done: nobody waits for its answers any more."""
         with self._lock:
             self._ended.add(agent_id)
-            self._end_waiting(
-                lambda one: one.recipient == agent_id, f"{agent_id} has finished and cannot answer"
-            )
-            self._end_waiting(lambda one: one.sender == agent_id, "you have finished")
+            text = f"{agent_id} has finished and cannot answer"
+            self._end_waiting(lambda one: agent_id in (one.sender, one.recipient), text)
 
     def log(self) -> list[dict[str, Any]]:
+        hidden = ("asked", "response")
         with self._lock:
             return [
-                {name: value for name, value in vars(one).items() if name not in ("asked", "response")}
-                for one in self._all
+                {key: value for key, value in vars(one).items() if key not in hidden} for one in self._all
             ]
 
     def metrics(self) -> dict[str, Any]:

@@ -72,7 +72,6 @@ class SandboxRpc:
             "sync": lambda _name, _content: Response(0)
         }
         self._commands: list[str] = []
-        self._tools: list[str] = []
         self.before: Mapping[str, Callable[[], None]] = {}
         """What is called before a request is handled, by verb."""
         self._sandbox: RichSandbox | None = None
@@ -90,25 +89,20 @@ class SandboxRpc:
         self._handlers[verb] = handler
 
     def add_commands(self, *commands: str) -> None:
-        """Files in team/sandbox that become commands of the agent."""
+        """Files in team/sandbox that become commands of the agent; `coop-…` are all the one `coop`."""
         self._commands += commands
-
-    def add_tools(self, *names: str) -> None:
-        """Commands that are all the script `coop`."""
-        self._tools += names
 
     def start(self, sandbox: RichSandbox, *, streams: bool) -> None:
         """Put the commands into the sandbox and serve their requests."""
         self._sandbox, self._streams = sandbox, streams
-        scripts = [*self._commands, "coop"] if self._tools else self._commands
-        for name in ("team.sh", *scripts):
+        scripts = ["coop" if name.startswith("coop-") else name for name in self._commands]
+        for name in dict.fromkeys(("team.sh", *scripts)):
             sandbox.write_file(f"{BIN_DIR}/{name}", script_text(name).encode(), 0o755)
         colleagues = "".join(f"{name}\n" for name in self.colleagues)
         sandbox.write_file(f"{TEAM_DIR}/colleagues", colleagues.encode())
         sandbox.write_file(f"{TEAM_DIR}/agent", f"{self.agent_id}\n".encode())
         how = "streams" if streams else "polled"
-        script, names = script_text("install.sh"), (*self._commands, *self._tools)
-        argv = ["bash", "-c", script, "install", TEAM_DIR, how, BIN_DIR, *names]
+        argv = ["bash", "-c", script_text("install.sh"), "install", TEAM_DIR, how, BIN_DIR, *self._commands]
         done = sandbox.run(argv, timeout_seconds=60)
         if done.returncode != 0:
             reason = done.stderr_read().strip()[:300]

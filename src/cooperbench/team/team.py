@@ -62,7 +62,7 @@ class Team:
             rpc = SandboxRpc(agent_id, [other for other in agent_ids if other != agent_id])
             self._rpcs[agent_id] = rpc
             if tools := self.tools(agent_id):
-                rpc.add_tools(*tools)
+                rpc.add_commands(*tools)
                 rpc.handle("tool", partial(_use_tool, rpc, tools))
             if mailbox is not None or together:
                 self.inboxes[agent_id] = Inbox(rpc, mailbox)
