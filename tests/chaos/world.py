@@ -127,13 +127,12 @@ class DockerEngine:
         deadline = time.monotonic() + 60
         while True:
             try:
-                self.connected().close()
+                with self.connected():
+                    return
             except Exception:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.2)
-            else:
-                return
 
     def connected(self) -> Any:
         from contextlib import closing
