@@ -99,6 +99,8 @@ def _states(row: RateRow) -> Iterator[str]:
     if row.unsound:
         count = plural(row.unsound, "unsound pair")
         yield f"{row.name}: {count}: tests of a feature pass without the feature"
+    if row.order_conflicts:
+        yield f"{row.name}: {plural(row.order_conflicts, 'conflict')} of three and more would merge in another order"
     if row.suspicious:
         yield f"{row.name}: {row.suspicious} suspicious: the tests may not have decided (evidence: eval.json, page)"
 

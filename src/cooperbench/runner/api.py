@@ -75,6 +75,9 @@ def run(
     pull: str | None = None,
     mount: Sequence[str] = (),
     gpu: str | None = None,
+    group_sizes: Sequence[int] | None = None,
+    groups_per_task: int | None = None,
+    seed: int = 0,
 ) -> None:
     """Run agents on pairs of features and (with `auto_eval`) judge what they did.
 
@@ -87,7 +90,8 @@ def run(
     `eval_network`: what test runs reach; `auto` is nothing where the golden patch passes so, else everything.
     `sound_only` leaves out features whose tests pass without them, as `cooperbench validate` has found. `canary`:
     confirm successes by a test that must fail. `image_template`, `pull`, `mount` and `gpu` are for backends that have
-    them.
+    them. `group_sizes=[3]`: all groups of three features, an agent each, instead of pairs, at most `groups_per_task` of
+    a task (by default as many as it has pairs), drawn with `seed`.
     """
     values = dict(locals())
     for name, field in _OTHER_NAMES.items():
@@ -112,6 +116,9 @@ def select(config: RunConfig) -> tuple[tuple[Pair, ...], tuple[str, ...]]:
         repo=config.repo,
         task_id=config.task_id,
         features=config.features,
+        group_sizes=config.group_sizes,
+        groups_per_task=config.groups_per_task,
+        seed=config.seed,
     )
     if not config.sound_only:
         return found.pairs, (*found.notes, *config.notes())

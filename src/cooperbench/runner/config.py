@@ -108,6 +108,10 @@ class RunConfig:
     repo: str | None = option(default=None)
     task_id: int | None = option(default=None)
     features: tuple[int, ...] | None = option(default=None)
+    group_sizes: tuple[int, ...] | None = option(default=None)
+    """Groups of so many features instead of pairs; this and the next two as in `discover`."""
+    groups_per_task: int | None = option(default=None, above_zero=int)
+    seed: int = option(default=0)
     sound_only: bool = option(default=False)
     """Without features whose tests pass without them."""
     messaging_enabled: bool = option(
@@ -359,16 +363,17 @@ def options() -> dict[str, Option]:
 
 def make_config(values: Mapping[str, Any]) -> RunConfig:
     """Of what the command line, or the caller of `cooperbench.run`, has given."""
-    features = values["features"]
-    if features is not None and (isinstance(features, str) or not all(type(one) is int for one in features)):
-        raise UserError(f"features is {features!r}; it is a list of whole numbers, e.g. [1, 2]")
+    lists = {name: values[name] for name in ("features", "group_sizes")}
+    for name, value in lists.items():
+        if value is not None and (isinstance(value, str) or not all(type(one) is int for one in value)):
+            raise UserError(f"{name} is {value!r}; it is a list of whole numbers, e.g. [1, 2]")
     return RunConfig(
         **{
             **values,
             "run_name": checked_run_name(values["run_name"]),
             "dataset_dir": resolve_dataset_dir(values["dataset_dir"]),
             "logs_dir": Path(values["logs_dir"]),
-            "features": None if features is None else tuple(features),
+            **{name: None if value is None else tuple(value) for name, value in lists.items()},
             "mount": tuple(values["mount"] or ()),
         }
     )
