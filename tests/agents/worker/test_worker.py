@@ -190,7 +190,10 @@ def test_waiting_for_a_model_is_the_agents_time_only_if_it_answers(tmp_path: Pat
         ("os.kill(os.getpid(), 9)", "exit code 137"),
         ("os.write(harness._requests.fileno(), b'Hello there\\n'); time.sleep(60)", "what is no message"),
         ("harness._send({'type': 'dance'}); time.sleep(60)", "unknown type: 'dance'"),
-        ("harness.failed('infra', 'the provider is down')", "the worker failed: the provider is down"),
+        (
+            "import sys; sys.stderr.write('a warning\\n'); harness.failed('infra', 'the provider is down')",
+            "the worker failed: the provider is down$",
+        ),
         ("harness.done('so <bad>')", "a status that is none"),
     ],
 )
