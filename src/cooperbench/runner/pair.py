@@ -8,6 +8,7 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from hashlib import sha256
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -305,6 +306,7 @@ class PairRun:
             **session.usage.accounts(),
             "sandbox_seconds": round(session.sandbox_seconds, 3),
             "patch_bytes": len(patch),
+            "patch_sha256": sha256(patch).hexdigest(),
             "files_changed": _files_changed(patch),
             "started_at": recorder.started_at,
             "ended_at": utc_now(),

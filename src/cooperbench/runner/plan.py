@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cooperbench.eval.record import is_evaluated
-from cooperbench.storage import is_finished
+from cooperbench.storage import is_finished, is_undamaged
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,7 +44,7 @@ def make_plan(config: RunConfig, pairs: Sequence[Pair]) -> Plan:
     to_run, to_evaluate = [], []
     for pair in pairs:
         paths = config.paths.pair(pair, config.setting)
-        if not is_finished(paths):
+        if not is_finished(paths) or not is_undamaged(paths):
             to_run.append(pair)
         elif config.auto_eval and not is_evaluated(
             paths, pair, config.setting, config.eval_network, config.canary
