@@ -17,9 +17,8 @@ from cooperbench.report.statistics import (
     mcnemar_exact,
     mean,
     p_value,
-    pairs_needed,
+    power,
     rate,
-    smallest_effect,
     standard_error,
     t_cdf,
     t_quantile,
@@ -148,13 +147,13 @@ def test_holm() -> None:
 
 def test_power() -> None:
     """One pair a task, so that theirs, which know no clusters, mean the same."""
-    power = library("statsmodels.stats.power")
+    theirs = library("statsmodels.stats.power")
     found = differences(60, 5, pairs=1)
     values = [one.value for one in found]
     deviation, centre = standard_error(found) * len(values) ** 0.5, sum(values) / len(values)
     for tests in (1, 5):
         alpha = 0.05 / tests
-        needed = power.normal_sample_size_one_tail(centre, 0.8, alpha / 2, std_null=deviation)
-        assert pairs_needed(found, tests) == pytest.approx(needed, abs=1.0)
-        exact = power.TTestPower().solve_power(nobs=len(values), alpha=alpha, power=0.8)
-        assert smallest_effect(found, tests) == pytest.approx(exact * deviation, rel=0.02)
+        needed = theirs.normal_sample_size_one_tail(centre, 0.8, alpha / 2, std_null=deviation)
+        assert power(found, tests).pairs_needed == pytest.approx(needed, abs=1.0)
+        exact = theirs.TTestPower().solve_power(nobs=len(values), alpha=alpha, power=0.8)
+        assert power(found, tests).smallest_effect == pytest.approx(exact * deviation, rel=0.02)

@@ -22,8 +22,7 @@ from cooperbench.report.statistics import (
     holm,
     mean,
     p_value,
-    pairs_needed,
-    smallest_effect,
+    power,
 )
 from cooperbench.text import names_for_error
 
@@ -127,6 +126,7 @@ def analyse_study(study: Study) -> Ablation:
         corrected = dict(zip(tested, holm(list(tested.values())), strict=True))
         for part, (changes, present, absent) in compared.items():
             p_holm = corrected.get(part)
+            needed = power(changes, len(study.parts))
             is_found = p_holm is not None and p_holm < FOUND
             effects[part, measure] = Effect(
                 part,
@@ -137,8 +137,8 @@ def analyse_study(study: Study) -> Ablation:
                 mean(changes, (-1.0, 1.0) if MEASURES[measure] == "share" else None),
                 tested.get(part),
                 p_holm,
-                smallest_effect(changes, len(study.parts)),
-                None if is_found else pairs_needed(changes, len(study.parts)),
+                needed.smallest_effect,
+                None if is_found else needed.pairs_needed,
             )
     names = tuple(run.name for runs in study.arms.values() for run in runs)
     return Ablation(
@@ -205,12 +205,12 @@ def ablation_tables(ablation: Ablation) -> Iterator[Table]:
         *("part", "measure", "n", "tasks", "with", "without", "difference"),
         *("p", "Holm", "would show", "pairs needed"),
     )
-    power = f"{round(100 * POWER)} %"
+    share = f"{round(100 * POWER)} %"
     notes = [
         "Difference: with the part minus without, over the pairs that both have; 95 % intervals clustered by task",
         "Holm: p corrected over the parts of this table, for each measure",
-        f"would show: the smallest effect that so many pairs show with a probability of {power}",
-        f"pairs needed: to show an effect like the one seen with {power}, where it was not shown",
+        f"would show: the smallest effect that so many pairs show with a probability of {share}",
+        f"pairs needed: to show an effect like the one seen with {share}, where it was not shown",
         *(f"{name}: {meaning}" for name, meaning in VERDICTS.items()),
         "conflict: the patches conflict in plain git; cost and time: of a pair",
     ]

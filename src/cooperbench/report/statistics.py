@@ -186,30 +186,25 @@ def holm(values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def smallest_effect(observations: Sequence[Observation], tests: int = 1) -> float | None:
-    """What these pairs would have shown as different from zero with a probability of `POWER`; None without variance.
+class Power(NamedTuple):
+    """What a probability of `POWER` to show a mean that is not zero takes; None where there is no variance."""
 
-    `tests`: how many share the error rate.
-    """
-    tasks = len(clusters_of(observations))
-    if tasks < 2 or standard_error(observations) ** 2 < _NO_VARIANCE:
-        return None
-    quantiles = t_quantile(1.0 - _ERROR / (2 * tests), tasks - 1) + t_quantile(POWER, tasks - 1)
-    return quantiles * standard_error(observations)
+    smallest_effect: float | None = None
+    """That these pairs show with it."""
+    pairs_needed: int | None = None
+    """To show a mean like the one seen, with as many pairs in a task as here; None where that is zero, too."""
 
 
-def pairs_needed(observations: Sequence[Observation], tests: int = 1) -> int | None:
-    """To show a mean like the one seen with a probability of `POWER`, with as many pairs in a task as here.
-
-    None where there is no variance, or no mean to be shown.
-    """
+def power(observations: Sequence[Observation], tests: int = 1) -> Power:
+    """`tests`: how many share the error rate."""
     clusters = clusters_of(observations)
-    if len(clusters) < 2 or standard_error(observations) ** 2 < _NO_VARIANCE or not _overall(clusters):
-        return None
-    normal = NormalDist()
-    quantiles = normal.inv_cdf(1.0 - _ERROR / (2 * tests)) + normal.inv_cdf(POWER)
-    ratio_to_mean = quantiles * standard_error(observations) / _overall(clusters)
-    return math.ceil(len(observations) * ratio_to_mean**2)
+    if len(clusters) < 2 or (error := standard_error(observations)) ** 2 < _NO_VARIANCE:
+        return Power()
+    tail, normal, degrees = 1.0 - _ERROR / (2 * tests), NormalDist(), len(clusters) - 1
+    smallest = (t_quantile(tail, degrees) + t_quantile(POWER, degrees)) * error
+    needed = (normal.inv_cdf(tail) + normal.inv_cdf(POWER)) * error
+    value = _overall(clusters)
+    return Power(smallest, math.ceil(len(observations) * (needed / value) ** 2) if value else None)
 
 
 def mcnemar_exact(one_way: int, other_way: int) -> float:

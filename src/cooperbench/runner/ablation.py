@@ -13,7 +13,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from cooperbench.errors import UserError
-from cooperbench.runner.api import check, select, warm_up
+from cooperbench.runner.api import check, price_notes, select, warm_up
 from cooperbench.runner.config import TEAM_PARTS, options
 from cooperbench.runner.display import for_arm, header_lines
 from cooperbench.runner.experiment import Arm, carry_out, open_backend
@@ -143,7 +143,7 @@ def run_study(study: Study, display: Display) -> dict[str, dict[str, Any]]:
             to_judge=(to_run if first.auto_eval else 0) + sum(len(plan.to_evaluate) for plan in plans),
         )
         stack.callback(display.end)
-        for note in notes:
+        for note in (*notes, *price_notes(first)):
             display.note(note)
         if mailboxes is not None:
             display.note(f"Messages: {mailboxes.description}")

@@ -152,7 +152,7 @@ def check(config: RunConfig, pairs: Sequence[Pair]) -> None:
             agent.check_model(one.model, one.config_path)
 
 
-def _price_notes(config: RunConfig) -> Iterator[str]:
+def price_notes(config: RunConfig) -> Iterator[str]:
     """What `--max-cost` does not count."""
     if config.max_cost is None or not any(map(uses_model, config.assignment.agents)):
         return
@@ -213,7 +213,7 @@ def run_experiment(config: RunConfig, display: Display) -> dict[str, Any]:
                 to_judge=judged_later + len(plan.to_evaluate),
             )
             try:
-                for note in (*notes, *_price_notes(config)):
+                for note in (*notes, *price_notes(config)):
                     display.note(note)
                 if mailboxes is not None:
                     display.note(f"Messages: {mailboxes.description}")
