@@ -37,7 +37,7 @@ def work(tmp_path: Path, *agents: Sequence[str | dict[str, Any]], **options: Any
 def updates(left: Left, agent_id: str) -> str:
     """What the team's tools have told an agent between its steps."""
     steps = left.trajectory(agent_id)["steps"]
-    return "\n".join(step["args"]["content"] for step in steps if step["action"] == "team_update")
+    return "\n".join(step["args"]["content"] for step in steps if step["args"].get("kind") == "team")
 
 
 def until(text: str, seconds: int = 60) -> dict[str, Any]:
