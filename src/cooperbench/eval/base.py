@@ -12,7 +12,7 @@ import shutil
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory, mkdtemp
 from typing import TYPE_CHECKING
 
 from cooperbench.errors import SandboxError, UserError
@@ -20,6 +20,7 @@ from cooperbench.git import decode_path, git
 from cooperbench.models import REPO_DIR
 from cooperbench.settings import default_cache_dir
 from cooperbench.storage import read_json, write_json
+from cooperbench.temporary import owned_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -69,8 +70,15 @@ class Base:
         listed = self.git("ls-tree", "-r", "-z", "--full-tree", self.commit)
         return {path: entry.mode for path, entry in parse_tree(listed).items()}
 
-    def git(self, *args: str) -> bytes:
-        return git(*args, git_dir=self.objects.parent, own_repository=True)
+    @cached_property
+    def index(self) -> bytes:
+        """A git index of its tree."""
+        with TemporaryDirectory(prefix=owned_prefix("index")) as folder:
+            self.git("read-tree", self.commit, index=Path(folder) / "index")
+            return (Path(folder) / "index").read_bytes()
+
+    def git(self, *args: str, index: Path | None = None) -> bytes:
+        return git(*args, git_dir=self.objects.parent, index=index, own_repository=True)
 
 
 @dataclass(frozen=True)
