@@ -15,7 +15,7 @@ from cooperbench.eval.base import cached_base, read_base
 from cooperbench.eval.canary import add_canary
 from cooperbench.eval.installs import image_with_installs
 from cooperbench.eval.test_side import feature_paths, side_of
-from cooperbench.eval.testrun import run_tests
+from cooperbench.eval.testrun import Conditions, run_tests
 from cooperbench.retry import Once
 from cooperbench.sandbox.contract import SandboxOptions, capabilities_of
 from cooperbench.temporary import owned_prefix, remove_tree
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from cooperbench.eval.base import Base
     from cooperbench.eval.canary import Canary
     from cooperbench.eval.test_side import FeaturePaths, TestSide
-    from cooperbench.eval.testrun import Conditions, TestRun
+    from cooperbench.eval.testrun import TestRun
     from cooperbench.eval.trees import TreeStore
     from cooperbench.models import Feature, Image, Task
     from cooperbench.sandbox.contract import Capabilities, NetworkPolicy, RichSandbox
@@ -108,7 +108,7 @@ class TestExecutor:
 
         Without a patch it is the base as it is.
         """
-        with self._sandbox(task, conditions.network, installed=conditions.installed, label=label) as sandbox:
+        with self._sandbox(task, conditions, label) as sandbox:
             tests = feature.tests.read_bytes() if tests is None else tests
             return run_tests(sandbox, tests, patch, self.timeout_seconds, conditions.env)
 
@@ -122,15 +122,15 @@ class TestExecutor:
             scratch = Path(tempfile.mkdtemp(prefix=owned_prefix("base")))
             weakref.finalize(self, remove_tree, scratch)
         network: NetworkPolicy = "none" if "none" in self.backend_can.networks else "public"
-        with self._sandbox(task, network) as sandbox:
+        with self._sandbox(task, Conditions(network), judged=False) as sandbox:
             return read_base(sandbox, digest, scratch)
 
     @contextmanager
     def _sandbox(
-        self, task: Task, network: NetworkPolicy | None, *, installed: bool = False, label: str = ""
+        self, task: Task, conditions: Conditions, label: str = "", *, judged: bool = True
     ) -> Iterator[RichSandbox]:
         image = self.image(task).reference
-        if installed:
+        if conditions.installed:
             image = self._installed.get(
                 task, lambda: image_with_installs(self._session, task, self.timeout_seconds)
             )
@@ -138,7 +138,7 @@ class TestExecutor:
         sandbox = self._session.open(
             image,
             timeout_seconds=self.timeout_seconds + SPARE_SECONDS,
-            options=SandboxOptions("evaluation", network or "none", labels),
+            options=SandboxOptions("evaluation", conditions.network or "none", labels, judged=judged),
         )
         try:
             yield sandbox

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import posixpath
 import re
 import select
 import shlex
@@ -30,6 +31,7 @@ from cooperbench.errors import InfraError, SandboxDead, SandboxError, SandboxTim
 from cooperbench.sandbox import channel_script
 from cooperbench.sandbox.base_sandbox import BaseSandbox
 from cooperbench.sandbox.channel import (
+    BYTES_PER_SECOND,
     CappedOutput,
     Channel,
     ChannelPool,
@@ -53,7 +55,8 @@ _CLOCKS_APART_SECONDS = 2.0
 _DYING_SECONDS = 5.0
 _EVENT_SECONDS = 0.5
 """After which an engine has written down what it was asked to do."""
-_LAST_COMMAND = "/cooperbench/last"
+_WATCH = "(while read -r line; do :; done; while kill -KILL -1; do sleep 1; done) <&3 3<&- >/dev/null 2>&1 &"
+"""Ends a judged container when the harness has gone: what is left of its input ends then."""
 _UNTRACEABLE = "setpriv --egid 1 --keep-groups"
 """Starts bash with another effective group, which bash gives back at once. To the kernel it then is a process that has
 changed its credentials: without CAP_SYS_PTRACE nobody may trace it, write to its memory or open its descriptors."""
@@ -65,17 +68,19 @@ _READ_SIZE = 1 << 18
 _LONGEST_WAIT_SECONDS = 1.0
 _NOT_NOW = (BlockingIOError, TimeoutError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 _STDERR_KEPT = 4000
+_SEND_SECONDS = 120.0
 _OVERTAKEN_SECONDS = 0.5
 _HEADER_SIZE = 8
 _STDERR = 2
 _log = logging.getLogger("cooperbench")
 
 
-def first_command(lifetime_seconds: float, *, trusted: bool) -> list[str]:
+def first_command(lifetime_seconds: float, *, judged: bool, trusted: bool) -> list[str]:
     """What a container is started with. `trusted`: its image's tools have been tried before."""
     supervisor = resources.files(__package__).joinpath("supervisor.sh").read_text("utf-8")
     seconds = str(max(1, round(lifetime_seconds)))
-    words = ["sh", "-c", supervisor, "supervisor", channel_script(), f"{SCRATCH_DIR}/1", seconds]
+    channel = "" if judged else channel_script()
+    words = ["sh", "-c", supervisor, "supervisor", channel, f"{SCRATCH_DIR}/1", seconds]
     return [*words, "trusted" if trusted else ""]
 
 
@@ -99,6 +104,7 @@ class DockerSandbox(BaseSandbox):
         lifetime_seconds: float,
         workdir: str,
         memory_bytes: int,
+        judged: bool,
         on_end: Callable[[DockerSandbox], None],
     ) -> None:
         """Takes over a container that has just been started, and `stream`, the stdin and stdout of its supervisor."""
@@ -113,11 +119,14 @@ class DockerSandbox(BaseSandbox):
         self._removed = False
         self._oom_kills = 0
         next(self._numbers)  # the supervisor's channel
-        self._first_channel = Channel(_Held(stream))
-        first = [self._first_channel]
+        self._judged = judged
+        self._files: list[tuple[str, bytes, int]] = []
+        """Of a judged one: what its only command needs."""
+        channel = Channel(_Held(stream))
+        first = [] if judged else [channel]
         self._commands = ChannelPool(lambda: first.pop() if first else self._open_channel())
         try:
-            self._first_channel.handshake()
+            channel.handshake()
         except ChannelUnavailable as error:
             raise lacks_tool(image, error.reason) from error
         except (SandboxDead, SandboxTimeout) as error:
@@ -129,6 +138,12 @@ class DockerSandbox(BaseSandbox):
         with self._alive(), self._engine.faults("opening a stream"):
             stream = ContainerStream(self._engine.exec(self.container, command, self._workdir))
         return stream_over(stream, lambda: self._end_stream(mark))
+
+    def write_file(self, path: str, data: bytes, mode: int = 0o644) -> None:
+        if self._judged:
+            self._files.append((self._path(path), data, mode))
+        else:
+            super().write_file(path, data, mode)
 
     def read_folder(self, path: str, most_bytes: int) -> bytes | None:
         """As a tar file, made by the engine: nothing in the container is needed for it. None where it is larger."""
@@ -166,11 +181,18 @@ class DockerSandbox(BaseSandbox):
         return result
 
     def _run_last(self, command: Command) -> CommandResult:
+        if not self._judged:
+            raise SandboxError("the sandbox was not made for a judged command")
         started = time.monotonic()
         deadline = started + command.timeout_seconds
         out, err = CappedOutput(command.output_limit), CappedOutput(command.output_limit)
+        script = _last_script(command, self._files)
+        request = b"".join([b"%d\n" % len(script), script, *(data for _, data, _ in self._files)])
         with self._alive():
-            self._first_channel.leave(_last_script(command), _LAST_COMMAND)
+            try:
+                self._stream.send(request, started + _SEND_SECONDS + len(request) / BYTES_PER_SECOND)
+            except OSError as error:
+                raise SandboxDead(f"it takes no input: {error}") from error
         code, timed_out = TIMEOUT_EXIT_CODE, False
         try:
             while frames := self._stream.receive_frames(deadline):
@@ -262,9 +284,15 @@ class DockerSandbox(BaseSandbox):
             return bool(list(self._engine.api.events(since=0, until=now, filters=filters, decode=True)))
 
 
-def _last_script(command: Command) -> bytes:
-    """For sh: becomes the command, which nobody inside may trace where the image and its user allow that."""
-    lines = [f"cd -- {shlex.quote(command.cwd)} || exit 126"]
+def _last_script(command: Command, files: list[tuple[str, bytes, int]]) -> bytes:
+    """For sh: writes files and becomes the command, which nobody may trace where the image and its user allow that."""
+    lines = []
+    for path, data, mode in files:
+        place, folder = shlex.quote(path), shlex.quote(posixpath.dirname(path))
+        lines.append(f"[ -d {folder} ] || mkdir -p {folder}")
+        lines.append(f"head -c {len(data)} <&3 >{place} || exit 126")
+        lines += [f"chmod {mode:o} {place}"] if mode != 0o644 else []
+    lines += [_WATCH, "exec 3<&-", f"cd -- {shlex.quote(command.cwd)} || exit 126"]
     lines += [f"export {name}={shlex.quote(value)}" for name, value in command.env.items()]
     words = shlex.join(command.argv)
     lines += [f"{_UNTRACEABLE} true 2>/dev/null && exec {_UNTRACEABLE} {words}", f"exec {words}", ""]
