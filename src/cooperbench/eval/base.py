@@ -12,7 +12,7 @@ import shutil
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from tempfile import TemporaryDirectory, mkdtemp
+from tempfile import mkdtemp
 from typing import TYPE_CHECKING
 
 from cooperbench.errors import SandboxError, UserError
@@ -20,7 +20,6 @@ from cooperbench.git import decode_path, git
 from cooperbench.models import REPO_DIR
 from cooperbench.settings import default_cache_dir
 from cooperbench.storage import read_json, write_json
-from cooperbench.temporary import owned_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -59,6 +58,8 @@ class Base:
     commit: str
     installed_modules: frozenset[str] = field(default=frozenset(), repr=False)
     """Names of the Python modules in the image's site-packages."""
+    index: list[bytes] = field(default_factory=list, repr=False, compare=False)
+    """A git index of its tree, once there was one."""
 
     @cached_property
     def tree(self) -> str:
@@ -70,15 +71,8 @@ class Base:
         listed = self.git("ls-tree", "-r", "-z", "--full-tree", self.commit)
         return {path: entry.mode for path, entry in parse_tree(listed).items()}
 
-    @cached_property
-    def index(self) -> bytes:
-        """A git index of its tree."""
-        with TemporaryDirectory(prefix=owned_prefix("index")) as folder:
-            self.git("read-tree", self.commit, index=Path(folder) / "index")
-            return (Path(folder) / "index").read_bytes()
-
-    def git(self, *args: str, index: Path | None = None) -> bytes:
-        return git(*args, git_dir=self.objects.parent, index=index, own_repository=True)
+    def git(self, *args: str) -> bytes:
+        return git(*args, git_dir=self.objects.parent, own_repository=True)
 
 
 @dataclass(frozen=True)

@@ -35,11 +35,11 @@ class Canary:
     broken: frozenset[str]
     """Names of the hidden tests that are made to fail."""
 
-    def renamed(self) -> Canary | None:
-        """The same under another name; None where the name cannot be seen in the patch."""
+    def renamed(self) -> Canary:
+        """The same under another name, except where its file is in the patch as a binary one."""
         old, name = self.name.encode(), _new_name()
         if old not in self.tests:
-            return None
+            return self
         return Canary(name, self.tests.replace(old, name.encode()), self.broken)
 
     def was_seen(self, run: TestRun) -> bool:

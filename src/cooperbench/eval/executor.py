@@ -78,12 +78,11 @@ class TestExecutor:
 
     def canary(self, task: Task, feature: Feature, store: TreeStore, *, breaks_tests: bool) -> Canary | None:
         """A canary for the feature's tests with a name of its own; None where none can be added."""
-
-        def add() -> Canary | None:
-            return add_canary(feature, store, breaks_tests=breaks_tests)
-
-        known = self._canaries.get((task, feature.feature_id, breaks_tests), add)
-        return known and (known.renamed() or add())
+        known = self._canaries.get(
+            (task, feature.feature_id, breaks_tests),
+            lambda: add_canary(feature, store, breaks_tests=breaks_tests),
+        )
+        return known and known.renamed()
 
     def ask(
         self, task: Task, feature: Feature, patch: bytes, tree: str, conditions: Conditions, label: str = ""

@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
 from cooperbench.errors import UserError
-from cooperbench.eval.base import GITLINK, TreeEntry, make_git_dir, parse_tree
+from cooperbench.eval.base import GITLINK, TreeEntry, make_git_dir
 from cooperbench.git import GitError, decode_path, encode_path, git_version, last_lines, run_git
 from cooperbench.models import MergeResult
 from cooperbench.temporary import owned_prefix
@@ -154,11 +154,6 @@ class TreeStore:
             return entry.object_id.encode() if entry else None
         return self._git("cat-file", "blob", entry.object_id)
 
-    def file(self, tree: str, path: str) -> bytes | None:
-        """A file's content in a tree; None where there is none."""
-        listed = self._git("ls-tree", "-r", "-z", "--full-tree", tree, "--", path)
-        return self.content(parse_tree(listed).get(path))
-
     def edited(self, tree: str, entries: Mapping[str, TreeEntry | bytes | None]) -> str:
         """A tree with other entries, or other content of regular files, at some paths; None removes."""
         index = self._index_of(tree)
@@ -260,10 +255,11 @@ class TreeStore:
     def _index_of(self, tree: str) -> Path:
         """An index of a tree, to be changed by its one user: a git that is killed leaves it locked."""
         index = self._folder / f"index-{next(self._numbers)}"
-        if tree == self.base.tree:
-            index.write_bytes(self.base.index)
-        else:
+        kept = self.base.index if tree == self.base.tree else []
+        if not kept:
             self._git("read-tree", tree, index=index)
+            kept.append(index.read_bytes())
+        index.write_bytes(kept[0])
         return index
 
     def _write_tree(self, index: Path) -> str:
@@ -317,12 +313,6 @@ def merge_all(store: TreeStore, applied: Sequence[Applied | None]) -> MergeResul
     rest = store.merge(trees)
     detail = "; ".join([*missing, rest.detail] if rest.detail else missing)
     return MergeResult("missing_input", rest.strategy, rest.patch, rest.conflicting_files, detail, rest.tree)
-
-
-def merge_patches(base: Base, patches: Sequence[bytes | None]) -> MergeResult:
-    """Apply each agent's patch to the base and merge the results; None: an agent without a patch."""
-    with TreeStore(base) as store:
-        return merge_all(store, [None if patch is None else store.apply(patch) for patch in patches])
 
 
 def _what_is_missing(applied: Applied | None) -> str:

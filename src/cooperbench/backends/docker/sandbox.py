@@ -317,29 +317,19 @@ class Frame(NamedTuple):
 
 
 class Frames:
-    """Takes bytes as they come and gives the frames in them, parts of frames included."""
+    """Takes bytes as they come and gives the frames in them."""
 
     def __init__(self) -> None:
-        self._header = b""
-        self._source = 0
-        self._left = 0
+        self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        rest = memoryview(data)
-        while rest:
-            if not self._left:
-                missing = _HEADER_SIZE - len(self._header)
-                self._header += rest[:missing]
-                rest = rest[missing:]
-                if len(self._header) == _HEADER_SIZE:
-                    self._source = self._header[0]
-                    self._left = int.from_bytes(self._header[4:], "big")
-                    self._header = b""
-                continue
-            part = rest[: self._left]
-            rest = rest[len(part) :]
-            self._left -= len(part)
-            yield Frame(self._source, bytes(part))
+        self._buffer += data
+        while len(self._buffer) >= _HEADER_SIZE:
+            end = _HEADER_SIZE + int.from_bytes(self._buffer[4:_HEADER_SIZE], "big")
+            if len(self._buffer) < end:
+                return
+            yield Frame(self._buffer[0], bytes(self._buffer[_HEADER_SIZE:end]))
+            del self._buffer[:end]
 
 
 class ContainerStream:
