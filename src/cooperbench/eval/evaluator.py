@@ -287,17 +287,9 @@ def _merged_record(merge: MergeResult, runs: Mapping[int, TestRun]) -> dict[str,
 def _solo_merged(work: JudgedPatch, agent: Mapping[str, Any]) -> dict[str, Any]:
     """One agent's patch is its own merge: the same answers under the documented name."""
     usable = work.status == "applied"
-    shared = (
-        "tests_passed",
-        "tests_failed",
-        "tests_skipped",
-        "success",
-        "error",
-        "exit_code",
-        "duration_seconds",
-    )
+    of_patch = ("apply_status", "dropped_files", "patch_sha256")
     return {
-        **{key: agent[key] for key in (*shared, "features")},
+        **{key: value for key, value in agent.items() if key not in of_patch},
         "merge_conflict": False,
         "merge_status": "clean" if usable else "missing_input",
         "strategy": "plain" if usable else "none",
