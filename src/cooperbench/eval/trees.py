@@ -13,7 +13,6 @@ import hashlib
 import os
 import re
 import zlib
-from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -28,7 +27,6 @@ from cooperbench.temporary import owned_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from types import TracebackType
 
     from cooperbench.eval.base import Base
     from cooperbench.git import GitOutput
@@ -97,22 +95,17 @@ class TreeStore:
         self._commits: dict[str, str] = {base.tree: base.commit}
         self._changes: dict[tuple[str, str], dict[str, Change]] = {}
         self._numbers = count()
-        self._clean_up = ExitStack()
 
     def __enter__(self) -> Self:
-        with ExitStack() as stack:
-            place = TemporaryDirectory(prefix=owned_prefix("merge"), dir=_store_parent())
-            self._folder = Path(stack.enter_context(place))
-            self._git_dir = make_git_dir(self._folder / "store")
-            alternates = self._git_dir / "objects" / "info" / "alternates"
-            alternates.write_bytes(os.fsencode(self.base.objects) + b"\n")
-            self._clean_up = stack.pop_all()
+        self._place = TemporaryDirectory(prefix=owned_prefix("merge"), dir=_store_parent())
+        self._folder = Path(self._place.name)
+        self._git_dir = make_git_dir(self._folder / "store")
+        alternates = self._git_dir / "objects" / "info" / "alternates"
+        alternates.write_bytes(os.fsencode(self.base.objects) + b"\n")
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._clean_up.close()
+    def __exit__(self, *error: object) -> None:
+        self._place.cleanup()
 
     def apply(self, patch: bytes, onto: str | None = None) -> Applied:
         """Apply a patch to the base, or to another tree: the whole of it, byte for byte, or nothing."""

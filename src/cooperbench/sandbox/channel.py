@@ -47,7 +47,7 @@ _SMALLEST_CHUNK = 65536
 _LONGEST_LINE = 1000
 _LONGEST_TIMEOUT_SECONDS = 30 * 24 * 3600.0
 _READ_SECONDS = 120.0
-BYTES_PER_SECOND = 1_000_000
+_BYTES_PER_SECOND = 1_000_000
 """The slowest that we expect bulk data to move."""
 
 _UNSAFE = re.compile(rb"[^ -&(-\[\]-~]")
@@ -143,7 +143,7 @@ class Channel:
             *_env_words(command.env),
             *map(as_bytes, command.argv),
         ]
-        limit_seconds = timeout_seconds + BACKSTOP_SECONDS + len(payload) / BYTES_PER_SECOND
+        limit_seconds = timeout_seconds + BACKSTOP_SECONDS + len(payload) / _BYTES_PER_SECOND
         deadline = time.monotonic() + limit_seconds
         match = self._ask("the sandbox could not run a command", _RESULT, b"run", words, payload, deadline)
         _, code, timed_out, micros, out_kind, out_size, out_cut, err_kind, err_size, err_cut = match.groups()
@@ -165,7 +165,7 @@ class Channel:
     def write_file(self, path: str, data: bytes, mode: int = 0o644) -> None:
         """Write a file whole or not at all, making its folders."""
         content, payload = _content_words(data)
-        deadline = time.monotonic() + 2 * BACKSTOP_SECONDS + len(data) / BYTES_PER_SECOND
+        deadline = time.monotonic() + 2 * BACKSTOP_SECONDS + len(data) / _BYTES_PER_SECOND
         words = [as_bytes(self.next_mark()), b"%o" % mode, *content, as_bytes(path)]
         self._ask(f"cannot write {path} in the sandbox", _DONE, b"write", words, payload, deadline)
         self._broken = ""

@@ -23,7 +23,8 @@ import threading
 import time
 from dataclasses import replace
 from importlib import resources
-from typing import TYPE_CHECKING, Any, NamedTuple
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from cooperbench.backends.docker.containers import SCRATCH_DIR
 from cooperbench.backends.docker.engine import NEEDED_TOOLS, EngineGone, NotThere
@@ -31,7 +32,6 @@ from cooperbench.errors import InfraError, SandboxDead, SandboxError, SandboxTim
 from cooperbench.sandbox import channel_script
 from cooperbench.sandbox.base_sandbox import BaseSandbox
 from cooperbench.sandbox.channel import (
-    BYTES_PER_SECOND,
     CappedOutput,
     Channel,
     ChannelPool,
@@ -43,10 +43,11 @@ from cooperbench.sandbox.contract import TIMEOUT_EXIT_CODE, CommandResult
 from cooperbench.sandbox.transport import stream_over
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from cooperbench.backends.docker.engine import Engine
     from cooperbench.sandbox.contract import Stream
+    from cooperbench.sandbox.transport import Transport
 
 _LIFETIME_OVER = 86
 _STREAM_ENDED = 87
@@ -68,7 +69,6 @@ _READ_SIZE = 1 << 18
 _LONGEST_WAIT_SECONDS = 1.0
 _NOT_NOW = (BlockingIOError, TimeoutError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 _STDERR_KEPT = 4000
-_SEND_SECONDS = 120.0
 _OVERTAKEN_SECONDS = 0.5
 _HEADER_SIZE = 8
 _STDERR = 2
@@ -119,10 +119,11 @@ class DockerSandbox(BaseSandbox):
         self._removed = False
         self._oom_kills = 0
         next(self._numbers)  # the supervisor's channel
-        self._judged = judged
-        self._files: list[tuple[str, bytes, int]] = []
+        self._files: list[tuple[str, bytes, int]] | None = [] if judged else None
         """Of a judged one: what its only command needs."""
-        channel = Channel(_Held(stream))
+        # A channel that breaks must not close the supervisor's stream, as that ends the container.
+        held = SimpleNamespace(send=stream.send, receive=stream.receive, close=lambda: None)
+        channel = Channel(cast("Transport", held))
         first = [] if judged else [channel]
         self._commands = ChannelPool(lambda: first.pop() if first else self._open_channel())
         try:
@@ -140,10 +141,10 @@ class DockerSandbox(BaseSandbox):
         return stream_over(stream, lambda: self._end_stream(mark))
 
     def write_file(self, path: str, data: bytes, mode: int = 0o644) -> None:
-        if self._judged:
-            self._files.append((self._path(path), data, mode))
-        else:
+        if self._files is None:
             super().write_file(path, data, mode)
+        else:
+            self._files.append((self._path(path), data, mode))
 
     def read_folder(self, path: str, most_bytes: int) -> bytes | None:
         """As a tar file, made by the engine: nothing in the container is needed for it. None where it is larger."""
@@ -181,20 +182,18 @@ class DockerSandbox(BaseSandbox):
         return result
 
     def _run_last(self, command: Command) -> CommandResult:
-        if not self._judged:
+        if self._files is None:
             raise SandboxError("the sandbox was not made for a judged command")
         started = time.monotonic()
         deadline = started + command.timeout_seconds
         out, err = CappedOutput(command.output_limit), CappedOutput(command.output_limit)
         script = _last_script(command, self._files)
         request = b"".join([b"%d\n" % len(script), script, *(data for _, data, _ in self._files)])
-        with self._alive():
-            try:
-                self._stream.send(request, started + _SEND_SECONDS + len(request) / BYTES_PER_SECOND)
-            except OSError as error:
-                raise SandboxDead(f"it takes no input: {error}") from error
         code, timed_out = TIMEOUT_EXIT_CODE, False
         try:
+            # If it takes no input any more, the engine knows why.
+            with contextlib.suppress(ConnectionError):
+                self._stream.send(request, deadline)
             while frames := self._stream.receive_frames(deadline):
                 for frame in frames:
                     (err if frame.source == _STDERR else out).add(frame.data)
@@ -299,37 +298,10 @@ def _last_script(command: Command, files: list[tuple[str, bytes, int]]) -> bytes
     return as_bytes("\n".join(lines))
 
 
-class _Held:
-    """The supervisor's stream as a `Transport`: a channel that breaks must not close it, as that ends the container."""
-
-    def __init__(self, stream: ContainerStream) -> None:
-        self.send = stream.send
-        self.receive = stream.receive
-
-    def close(self) -> None:
-        """The sandbox does."""
-
-
 class Frame(NamedTuple):
     source: int
     """1 for stdout, 2 for stderr."""
     data: bytes
-
-
-class Frames:
-    """Takes bytes as they come and gives the frames in them."""
-
-    def __init__(self) -> None:
-        self._buffer = bytearray()
-
-    def feed(self, data: bytes) -> Iterator[Frame]:
-        self._buffer += data
-        while len(self._buffer) >= _HEADER_SIZE:
-            end = _HEADER_SIZE + int.from_bytes(self._buffer[4:_HEADER_SIZE], "big")
-            if len(self._buffer) < end:
-                return
-            yield Frame(self._buffer[0], bytes(self._buffer[_HEADER_SIZE:end]))
-            del self._buffer[:end]
 
 
 class ContainerStream:
@@ -339,11 +311,10 @@ class ContainerStream:
         """`handle` is what docker-py calls the socket: a SocketIO, an SSLSocket or a channel of ssh."""
         self._handle = handle
         self._socket: Any = getattr(handle, "_sock", handle)
-        self._frames = Frames()
         # One thread may send while another receives, so that neither can set a time limit on the socket.
         self._socket.settimeout(0)
         self._busy = threading.Lock()
-        self._early = _already_read(handle)
+        self._buffer = bytearray(_already_read(handle))
         self._receiving = threading.Lock()
         self._closed = False
         self.stderr = b""
@@ -380,17 +351,25 @@ class ContainerStream:
     def receive_frames(self, deadline: float) -> list[Frame]:
         """At least one; none means that the other end is gone."""
         with self._receiving:
-            while True:
-                data = self._receive_raw(deadline)
-                if not data:
+            while not (frames := self._whole_frames()):
+                if not (data := self._receive_raw(deadline)):
                     return []
-                if frames := list(self._frames.feed(data)):
-                    return frames
+                self._buffer += data
+            return frames
+
+    def _whole_frames(self) -> list[Frame]:
+        """What has come of them, out of the buffer."""
+        frames, start = [], 0
+        while len(self._buffer) >= (begin := start + _HEADER_SIZE):
+            end = begin + int.from_bytes(self._buffer[start + 4 : begin], "big")
+            if len(self._buffer) < end:
+                break
+            frames.append(Frame(self._buffer[start], bytes(self._buffer[begin:end])))
+            start = end
+        del self._buffer[:start]
+        return frames
 
     def _receive_raw(self, deadline: float) -> bytes:
-        if self._early:
-            data, self._early = self._early, b""
-            return data
         while not self._closed:
             try:
                 with self._busy:
