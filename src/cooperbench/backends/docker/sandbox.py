@@ -32,6 +32,8 @@ from cooperbench.errors import InfraError, SandboxDead, SandboxError, SandboxTim
 from cooperbench.sandbox import channel_script
 from cooperbench.sandbox.base_sandbox import BaseSandbox
 from cooperbench.sandbox.channel import (
+    READY,
+    UNAVAILABLE,
     CappedOutput,
     Channel,
     ChannelPool,
@@ -41,6 +43,7 @@ from cooperbench.sandbox.channel import (
 )
 from cooperbench.sandbox.contract import TIMEOUT_EXIT_CODE, CommandResult
 from cooperbench.sandbox.transport import stream_over
+from cooperbench.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -126,6 +129,8 @@ class DockerSandbox(BaseSandbox):
         channel = Channel(cast("Transport", held))
         first = [] if judged else [channel]
         self._commands = ChannelPool(lambda: first.pop() if first else self._open_channel())
+        if judged:
+            return
         try:
             channel.handshake()
         except ChannelUnavailable as error:
@@ -184,22 +189,33 @@ class DockerSandbox(BaseSandbox):
     def _run_last(self, command: Command) -> CommandResult:
         if self._files is None:
             raise SandboxError("the sandbox was not made for a judged command")
-        started = time.monotonic()
-        deadline = started + command.timeout_seconds
+        deadline = time.monotonic() + command.timeout_seconds
         out, err = CappedOutput(command.output_limit), CappedOutput(command.output_limit)
         script = _last_script(command, self._files)
         request = b"".join([b"%d\n" % len(script), script, *(data for _, data, _ in self._files)])
-        code, timed_out = TIMEOUT_EXIT_CODE, False
+        code, timed_out, started = TIMEOUT_EXIT_CODE, False, 0.0
         try:
-            # If it takes no input any more, the engine knows why.
-            with contextlib.suppress(ConnectionError):
-                self._stream.send(request, deadline)
+            self._stream.send(request, deadline)
             while frames := self._stream.receive_frames(deadline):
-                for frame in frames:
-                    (err if frame.source == _STDERR else out).add(frame.data)
+                for source, data in frames:
+                    if source == _STDERR:
+                        err.add(data)
+                    elif started:
+                        out.add(data)
+                    elif data.startswith(READY):
+                        started = time.monotonic()
+                        out.add(data[len(READY) + 1 :])
+                    else:
+                        reason = data.removeprefix(UNAVAILABLE).decode("utf-8", "replace")
+                        raise lacks_tool(self.image, reason.strip())
             code = self._exit_code(deadline)
         except TimeoutError:
             timed_out = True
+        except ConnectionError as error:
+            err.add(str(error).encode())
+        if not started:
+            why = printable(err.taken().decode("utf-8", "replace").strip())[-300:]
+            raise SandboxError(f"the sandbox did not take its command: {why or 'no answer'}")
         seconds = time.monotonic() - started
         return CommandResult(code, out.taken(), err.taken(), out.cut, err.cut, timed_out, seconds)
 
@@ -291,7 +307,7 @@ def _last_script(command: Command, files: list[tuple[str, bytes, int]]) -> bytes
         lines.append(f"[ -d {folder} ] || mkdir -p {folder}")
         lines.append(f"head -c {len(data)} <&3 >{place} || exit 126")
         lines += [f"chmod {mode:o} {place}"] if mode != 0o644 else []
-    lines += [_WATCH, "exec 3<&-", f"cd -- {shlex.quote(command.cwd)} || exit 126"]
+    lines += [_WATCH, "exec 3<&-", f"echo {READY.decode()}", f"cd -- {shlex.quote(command.cwd)} || exit 126"]
     lines += [f"export {name}={shlex.quote(value)}" for name, value in command.env.items()]
     words = shlex.join(command.argv)
     lines += [f"{_UNTRACEABLE} true 2>/dev/null && exec {_UNTRACEABLE} {words}", f"exec {words}", ""]

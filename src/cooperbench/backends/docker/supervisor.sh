@@ -2,7 +2,7 @@
 # time is over or when nobody holds the other end of its stdin any more. Needs sh and sleep.
 # Usage: sh -c SUPERVISOR supervisor CHANNEL_SCRIPT SCRATCH_DIR LIFETIME_SECONDS [trusted|'']
 # Without a channel's script it waits for the container's only command: the length of a script in bytes, on a line of its
-# own, and the script, which finds the files that it writes behind it, at descriptor 3, and never returns.
+# own, and the script, which finds the files that it writes behind it, at descriptor 3, and says when it has them.
 # Exit codes else: 86 the lifetime is over, 87 the harness has gone.
 #
 # The channel runs in the foreground: what sh starts in the background ignores SIGINT, and so would all commands.
@@ -37,7 +37,6 @@ if ! command -v bash >/dev/null 2>&1; then
 elif [ "$1" ]; then
   bash -c "$1" channel "$2" "$4" <&3 3<&-
 else
-  echo "cooperbench-channel 1 ready"
   read -r size <&3 && eval "$(head -c "$size" <&3)"
 fi
 # Where the channel was killed or could not serve, others take its place; what ends us is that its stdin ends. The
