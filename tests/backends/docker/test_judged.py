@@ -111,3 +111,10 @@ def test_what_a_judged_command_started_ends_with_the_harness(sandbox: DockerSand
     thread.join()
     assert result.returncode == 3
     assert time.monotonic() - started < 30
+
+
+def test_a_judged_command_whose_files_cannot_be_written_is_not_run(sandbox: DockerSandbox) -> None:
+    sandbox.write_file("/dev/full", b"x" * 100_000)
+    with pytest.raises(SandboxError, match=r"did not take its command: .*No space left") as caught:
+        sandbox.run_last(["echo", "run"], timeout_seconds=60)
+    assert not isinstance(caught.value, SandboxDestroyed)

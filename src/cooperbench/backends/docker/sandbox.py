@@ -24,7 +24,7 @@ import time
 from dataclasses import replace
 from importlib import resources
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from cooperbench.backends.docker.containers import SCRATCH_DIR
 from cooperbench.backends.docker.engine import NEEDED_TOOLS, EngineGone, NotThere
@@ -33,7 +33,6 @@ from cooperbench.sandbox import channel_script
 from cooperbench.sandbox.base_sandbox import BaseSandbox
 from cooperbench.sandbox.channel import (
     READY,
-    UNAVAILABLE,
     CappedOutput,
     Channel,
     ChannelPool,
@@ -198,16 +197,9 @@ class DockerSandbox(BaseSandbox):
             self._stream.send(request, deadline)
             while frames := self._stream.receive_frames(deadline):
                 for source, data in frames:
-                    if source == _STDERR:
-                        err.add(data)
-                    elif started:
-                        out.add(data)
-                    elif data.startswith(READY):
-                        started = time.monotonic()
-                        out.add(data[len(READY) + 1 :])
-                    else:
-                        reason = data.removeprefix(UNAVAILABLE).decode("utf-8", "replace")
-                        raise lacks_tool(self.image, reason.strip())
+                    if source != _STDERR and not started and data.startswith(READY):
+                        started, data = time.monotonic(), data[len(READY) + 1 :]
+                    (err if source == _STDERR or not started else out).add(data)
             code = self._exit_code(deadline)
         except TimeoutError:
             timed_out = True
@@ -314,12 +306,6 @@ def _last_script(command: Command, files: list[tuple[str, bytes, int]]) -> bytes
     return as_bytes("\n".join(lines))
 
 
-class Frame(NamedTuple):
-    source: int
-    """1 for stdout, 2 for stderr."""
-    data: bytes
-
-
 class ContainerStream:
     """A `Transport`; stderr is kept aside."""
 
@@ -357,15 +343,15 @@ class ContainerStream:
                 break
             if not frames:
                 break
-            out = b"".join(frame.data for frame in frames if frame.source != _STDERR)
-            err = b"".join(frame.data for frame in frames if frame.source == _STDERR)
+            out = b"".join(data for source, data in frames if source != _STDERR)
+            err = b"".join(data for source, data in frames if source == _STDERR)
             self.stderr = (self.stderr + err)[-_STDERR_KEPT:]
             if out:
                 return out
         return b""
 
-    def receive_frames(self, deadline: float) -> list[Frame]:
-        """At least one; none means that the other end is gone."""
+    def receive_frames(self, deadline: float) -> list[tuple[int, bytes]]:
+        """At least one, each with its source; none means that the other end is gone."""
         with self._receiving:
             while not (frames := self._whole_frames()):
                 if not (data := self._receive_raw(deadline)):
@@ -373,14 +359,14 @@ class ContainerStream:
                 self._buffer += data
             return frames
 
-    def _whole_frames(self) -> list[Frame]:
+    def _whole_frames(self) -> list[tuple[int, bytes]]:
         """What has come of them, out of the buffer."""
         frames, start = [], 0
         while len(self._buffer) >= (begin := start + _HEADER_SIZE):
             end = begin + int.from_bytes(self._buffer[start + 4 : begin], "big")
             if len(self._buffer) < end:
                 break
-            frames.append(Frame(self._buffer[start], bytes(self._buffer[begin:end])))
+            frames.append((self._buffer[start], bytes(self._buffer[begin:end])))
             start = end
         del self._buffer[:start]
         return frames
