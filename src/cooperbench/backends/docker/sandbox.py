@@ -203,7 +203,8 @@ class DockerSandbox(BaseSandbox):
             code = self._exit_code(deadline)
         except TimeoutError:
             timed_out = True
-        except ConnectionError as error:
+        except OSError as error:
+            started = 0.0
             err.add(str(error).encode())
         if not started:
             why = printable(err.taken().decode("utf-8", "replace").strip())[-300:]
