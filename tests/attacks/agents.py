@@ -85,3 +85,9 @@ class MovesTheHarness(_Attacker):
     def run(self, session: Session) -> None:
         super().run(session)
         session.execute("true")
+
+
+class ClosesTheHarness(_Attacker):
+    """The folder in which the patch is to be made."""
+
+    command = "chmod 555 /cooperbench"

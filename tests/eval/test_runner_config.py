@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import tomllib
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cooperbench.eval.runner_config import config_differs, is_test_config, may_hold_test_config
+from cooperbench.eval.runner_config import (
+    config_differs,
+    is_test_config,
+    may_hold_test_config,
+    without_test_config,
+)
 
 
 @pytest.mark.parametrize(
@@ -132,3 +140,45 @@ def test_no_content_breaks_the_comparison(content: bytes, path: str) -> None:
 )
 def test_hostile_content_takes_no_time(path: str, content: bytes) -> None:
     config_differs(path, None, content)
+
+
+RESTORED = [
+    (
+        "web/package.json",
+        '{"name": "x", "scripts": {"test": "jest", "build": "b"}, "jest": {"a": 1}}',
+        '{"name": "x", "scripts": {"test": "true", "build": "c"}, "dependencies": {"y": "1"}}',
+        '{"name": "x", "scripts": {"test": "jest", "build": "c"}, "dependencies": {"y": "1"}, "jest": {"a": 1}}',
+    ),
+    (
+        "pyproject.toml",
+        "[project]\nname = 'x'\n[tool.pytest.ini_options]\naddopts = '-q'\n",
+        "[project]\nname = 'x'\ndependencies = ['y']\n[tool.pytest.ini_options]\naddopts = '-k no'\n[tool.z]\na = 1\n",
+        "[project]\nname = 'x'\ndependencies = ['y']\n[tool.z]\na = 1\n[tool.pytest.ini_options]\naddopts = '-q'\n",
+    ),
+    ("Cargo.toml", "[package]\nname = 'x'\n", "[package]\nname = 'x'\n[[test]]\nname = 'a'\nharness = false\n[dependencies]\ny = '1'\n", "[package]\nname = 'x'\n[dependencies]\ny = '1'\n"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "before", "after", "restored"), RESTORED)
+def test_the_rest_of_a_change_is_kept(path: str, before: str, after: str, restored: str) -> None:
+    assert config_differs(path, before.encode(), after.encode())
+    found = without_test_config(path, before.encode(), after.encode())
+    assert found is not None
+    read = json.loads if path.endswith("json") else tomllib.loads
+    assert read(found.decode()) == read(restored)
+
+
+@pytest.mark.parametrize(
+    ("path", "after"),
+    [
+        ("pyproject.toml", '[project]\nname = "x"\n["tool"."p\\u0079test".ini_options]\naddopts = "-k no"\n'),
+        ("pyproject.toml", '[tool]\npytest = { ini_options = { addopts = "-k no" } }\n'),
+        ("pyproject.toml", "[tool.pytest.ini_options]\naddopts = '-k no'\n"),
+        ("package.json", "[1]"),
+        ("package.json", '{"scripts": [1]}'),
+        ("setup.py", "entry_points={'pytest11': ['x = x']}\n"),
+        ("Cargo.toml", "no toml"),
+    ],
+)
+def test_a_change_that_cannot_be_divided_is_left_out(path: str, after: str) -> None:
+    assert without_test_config(path, b"", after.encode()) is None

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
-from cooperbench.eval.canary import Canary, add_canary
+from cooperbench.eval.canary import Canary, agrees, make_canary, with_canary
 from cooperbench.eval.evidence import suspicious_lines
 from cooperbench.eval.reference import Reference
 from cooperbench.eval.testrun import TestRun, judge
 from cooperbench.eval.trees import TreeStore
 from cooperbench.models import Feature
 from cooperbench.sandbox.contract import CommandResult
-from tests.eval.realgit import base_with, text
+from tests.eval.realgit import RealRepo, base_with, text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,20 +62,120 @@ def test_without_names_the_numbers_decide() -> None:
     assert ran(summary="4 passed, 1 skipped in 0.01s").held_against(nameless).success
 
 
-def canary_in(folder: Path, path: str, content: str) -> Canary | None:
-    """Added to hidden tests of one new file."""
+ADDED = "added 1"
+"""A secret of a canary that is added, others change tests."""
+
+
+def canary_in(folder: Path, path: str, content: str, secret: str = "1") -> Canary | None:
+    """In hidden tests of one new file."""
     feature = Feature(1, folder / "feature1")
     feature.tests.parent.mkdir(exist_ok=True)
     feature.tests.write_bytes(new_file(path, content))
     feature.patch.write_bytes(b"")
     with TreeStore(base_with(folder, {"README": text("x\n")})) as store:
-        return add_canary(feature, store)
+        return make_canary(feature, store, secret)
 
 
 def new_file(path: str, content: str) -> bytes:
     lines = "".join(f"+{line}\n" for line in content.splitlines())
     head = f"diff --git a/{path} b/{path}\nnew file mode 100644\n--- /dev/null\n+++ b/{path}\n"
     return f"{head}@@ -0,0 +1,{content.count(chr(10))} @@\n{lines}".encode()
+
+
+def changed_lines(folder: Path, path: str, content: str, secret: str = "1") -> list[tuple[str, str]]:
+    """What a canary changes, line by line."""
+    canary = canary_in(folder, path, content, secret)
+    assert canary is not None
+    before, after = (one.decode().splitlines() for one in (new_file(path, content), canary.tests))
+    assert len(before) == len(after), "the form of the patch stays"
+    return [(old[1:].strip(), new[1:].strip()) for old, new in zip(before, after, strict=True) if old != new]
+
+
+CHANGED = {
+    "t/test_a.py": [
+        (
+            "def test_a(self):\n    self.assertEqual(f('in'), 'out', 'msg')",
+            r"self.assertEqual\(f\('in'\), '(?!out)\w+', 'msg'\)",
+        ),
+        (
+            "async def test_a():\n    assert await f(1) == [Money(20, x), 3]",
+            r"assert await f\(1\) == \[Money\((?!20, x\), 3)..?, x\), .\]",
+        ),
+        ("def test_a():\n    assert 'hello' in f()\n    f(5)", r"assert '(?!hello)\w+' in f\(\)"),
+        (
+            "def test_a():\n    with pytest.raises(E, match='no way'):\n        f(5)",
+            r"with pytest.raises\(E, match='(?!no way)\w+ \w+'\):",
+        ),
+        ("def test_a():\n    assert f('x') # 5\n", r"assert not f\('x'\) # 5"),
+        ("def test_a(self):\n    check('x', 7, on=True)", r"check\('x', [^7], on=True\)"),
+    ],
+    "a.test.ts": [
+        (
+            "it('a', () => {\n  expect(f(1)).toEqual({ a: [2] });\n  expect(f(1)).not.toBe(3);\n});",
+            r"expect\(f\(1\)\).toEqual\({ a: \[[^2]\] }\);",
+        ),
+        (
+            "test('a', () => assert.strictEqual(f(1), true));",
+            r"test\('a', \(\) => assert.strictEqual\(f\(1\), false\)\);",
+        ),
+    ],
+    "a_test.go": [
+        ('func TestA(t *testing.T) {\n\tif F(1) != 20 {\n\t\tt.Fatal("20")\n\t}\n}', r"if F\(1\) != [^2]0 {"),
+        (
+            'func TestA(t *testing.T) {\n\tassert.Equal(t, "a", F("b"))\n}',
+            r'assert.Equal\(t, "[^a]", F\("b"\)\)',
+        ),
+        ("func TestA(t *testing.T) {\n\tx, err := F()\n\tif err != nil {\n\t}\n}", "if err == nil {"),
+    ],
+    "tests/a.rs": [
+        ('#[test]\nfn a() {\n    assert_eq!(f("x"), Some(7));\n}', r'assert_eq!\(f\("x"\), Some\([^7]\)\);'),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "pattern"), [(path, *case) for path, cases in CHANGED.items() for case in cases]
+)
+def test_a_canary_expects_something_else(tmp_path: Path, path: str, content: str, pattern: str) -> None:
+    for secret in "123":
+        ((old, new),) = changed_lines(tmp_path, path, f"{content}\n", secret)
+        assert re.fullmatch(pattern, new), new
+        assert not re.fullmatch(pattern, old)
+
+
+def test_some_tests_stay_as_they_are_and_which_ones_nobody_can_guess(tmp_path: Path) -> None:
+    many = "".join(f"def test_{number}():\n    assert f({number}) == {number}\n" for number in range(8))
+    changed = [changed_lines(tmp_path, "test_a.py", many, secret) for secret in "1123"]
+    assert {len(lines) for lines in changed} == {6}
+    assert changed[0] == changed[1]
+    assert len({tuple(old for old, _ in lines) for lines in changed}) > 1
+
+
+def test_only_tests_that_the_patch_adds_are_changed(tmp_path: Path) -> None:
+    """Of the others an agent knows what they expect."""
+    base = "def test_a():\n    assert f(1) == 1\n"
+    feature = Feature(1, tmp_path / "feature1")
+    feature.tests.parent.mkdir()
+    feature.patch.write_bytes(b"")
+    real = RealRepo(tmp_path / "real")
+    first = real.commit({"test_a.py": text(base)})
+    second = real.commit({"test_a.py": text(f"{base}def test_b():\n    assert f(2) == 2\n")}, first)
+    feature.tests.write_bytes(real.diff(first, second))
+    with TreeStore(base_with(tmp_path, {"test_a.py": text(base)})) as store:
+        canary = make_canary(feature, store, "1")
+        assert canary is not None
+        tree = store.apply(canary.tests).tree
+        assert tree
+        (change,) = store.changes(tree).values()
+        content = store.content(change.after) or b""
+    assert content.startswith(base.encode())
+    assert b"assert f(2) == 2" not in content
+    assert change.after
+    index = re.search(rb"^index \w+\.\.(\w+)", canary.tests, re.MULTILINE)
+    assert index
+    assert change.after.object_id.startswith(index[1].decode()), (
+        "a stale id would tell that something was changed"
+    )
 
 
 @pytest.mark.parametrize(
@@ -86,65 +187,70 @@ def new_file(path: str, content: str) -> bytes:
         ("tests/a.rs", "#[test]\nfn a() {}\n"),
     ],
 )
-def test_a_canary_is_added_in_the_language_of_the_tests(tmp_path: Path, path: str, content: str) -> None:
-    first, second = (canary_in(tmp_path, path, content) for _ in range(2))
-    assert first is not None
-    assert second is not None
-    assert first.name != second.name
-    assert first.name.encode() in first.tests
-    assert all(b"+" + line.encode() in first.tests for line in content.splitlines())
+def test_where_nothing_can_be_changed_a_test_is_added(tmp_path: Path, path: str, content: str) -> None:
+    assert canary_in(tmp_path, path, content) is None
+    added = canary_in(tmp_path, path, content, ADDED)
+    assert added is not None
+    assert all(b"+" + line.encode() in added.tests for line in content.splitlines())
+    assert added.tests.count(b"\n+") > content.count("\n") + 1
 
 
 def test_the_canary_of_a_python_program_comes_before_its_end(tmp_path: Path) -> None:
     main = "import unittest\nclass A(unittest.TestCase):\n    pass\nif __name__ == '__main__':\n    unittest.main()\n"
-    canary = canary_in(tmp_path, "test_a.py", main)
+    canary = canary_in(tmp_path, "test_a.py", main, ADDED)
     assert canary is not None
-    assert canary.tests.index(canary.name.encode()) < canary.tests.index(b"__main__")
+    assert canary.tests.index(b"TestCase):\n+    def") < canary.tests.index(b"__main__")
 
 
 @pytest.mark.parametrize("path", ["tests/data.json", "tests/helper.py", "tests/a.rb"])
 def test_nothing_is_added_to_what_holds_no_tests(tmp_path: Path, path: str) -> None:
     assert canary_in(tmp_path, path, "x = 1\n") is None
+    assert canary_in(tmp_path, path, "x = 1\n", ADDED) is None
 
 
-BROKEN = {
-    "test_a.py": "import unittest\n\n\nclass A(unittest.TestCase):\n    def test_a(self):\n        self.b(\n"
-    "            1)\n\n    def helper(self):\n        pass\n\n\nasync def test_b():\n\tpass\n\n\ndef test_c(): pass\n",
-    "a.test.js": "test('test_a', async () => {\n  if (x) {\n    y();\n  }\n});\nit(\"test_b\", function (t) {\n});\n"
-    "test('test_c', () => x());\n",
-}
+def failing(*lines: str, summary: str) -> TestRun:
+    return judge(CommandResult(1, "\n".join([*lines, summary, ""]).encode()), 1.0, 60)
 
 
-@pytest.mark.parametrize("path", BROKEN)
-def test_a_canary_lets_the_hidden_tests_fail_at_their_end(tmp_path: Path, path: str) -> None:
-    canary = canary_in(tmp_path, path, BROKEN[path])
-    assert canary is not None
-    assert canary.broken == {"test_a", "test_b"}
-    lines = [line[1:].strip() for line in canary.tests.decode().splitlines() if line.startswith("+")]
-    places = [number for number, line in enumerate(lines) if "0 == 1" in line]
-    assert [lines[place - 1] for place in places] == (
-        ["1)", "pass"] if path.endswith(".py") else ["}", 'it("test_b", function (t) {']
+def test_a_canary_is_kept_only_if_it_fails_with_the_golden_patch() -> None:
+    canary = Canary(b"", frozenset({"b"}))
+    assert with_canary(REFERENCE, "1", canary, GREEN) is None
+    broken = failing("ERROR t.py", summary="1 error in 0.01s")
+    assert with_canary(REFERENCE, "1", canary, broken) is None, "the file does not even load"
+    one = failing("FAILED t.py::b - x", "PASSED t.py::a", summary="1 failed, 1 passed in 0.01s")
+    kept = with_canary(REFERENCE, "1", canary, one)
+    assert kept is not None
+    assert (kept.canary, kept.canary_failed, kept.canary_not_required) == ("1", ("t.py::b",), ())
+
+
+def test_with_a_canary_the_same_tests_have_to_fail_and_to_pass() -> None:
+    canary = Canary(b"", frozenset({"b"}))
+    one = failing("FAILED t.py::b - x", "PASSED t.py::a", summary="1 failed, 1 passed in 0.01s")
+    kept = with_canary(REFERENCE, "1", canary, one)
+    assert kept is not None
+    assert agrees(one, kept)
+    both = failing("FAILED t.py::b - x", "FAILED t.py::a - x", summary="2 failed in 0.01s")
+    assert not agrees(both, kept), "whoever suspects a canary and lets all fail is found"
+    assert not agrees(
+        failing("FAILED t.py::a", "PASSED t.py::b", summary="1 failed, 1 passed in 0.01s"), kept
     )
-    both = ran("FAILED t.py::A::test_a[1] - x", "FAILED t.py::test_b - x", summary="2 failed in 0.01s")
-    assert canary.all_failed(both)
-    assert canary.failed_tests(both) == {"t.py::A::test_a[1]", "t.py::test_b"}
-    one = ran("FAILED t.py::A::test_a - x", "PASSED t.py::test_b", summary="1 failed, 1 passed in 0.01s")
-    assert not canary.all_failed(one)
+    assert not agrees(GREEN, kept)
+    assert not agrees(replace(one, success=True), kept)
+    assert not agrees(replace(one, timed_out=True), kept)
+    assert agrees(both, replace(kept, flaky_tests=("t.py::a",)))
 
 
-def test_tests_that_cannot_be_parsed_have_a_canary_all_the_same(tmp_path: Path) -> None:
-    canary = canary_in(tmp_path, "test_a.py", "def test_a():\n    print 1\n")
-    assert canary is not None
-    assert not canary.broken
-
-
-def test_a_canary_is_seen_only_where_it_decided(tmp_path: Path) -> None:
-    canary = canary_in(tmp_path, "t.py", "def test_a():\n    pass\n")
-    assert canary is not None
-    assert canary.was_seen(replace(GREEN, exit_code=1, output=f"FAILED t.py::Test{canary.name}"))
-    assert not canary.was_seen(replace(GREEN, output=f"FAILED t.py::Test{canary.name}"))
-    assert not canary.was_seen(replace(GREEN, exit_code=1, output="boom"))
-    assert not canary.was_seen(replace(GREEN, exit_code=124, timed_out=True, output=canary.name))
+def test_of_a_changed_test_that_passes_all_the_same_nothing_is_required() -> None:
+    three = replace(REFERENCE, passed_tests=("t.py::a", "t.py::b", "t.py::c"), tests_passed=3)
+    golden = failing(
+        "FAILED t.py::b", "PASSED t.py::a", "PASSED t.py::c", summary="1 failed, 2 passed in 0.01s"
+    )
+    kept = with_canary(three, "1", Canary(b"", frozenset({"b", "c"})), golden)
+    assert kept is not None
+    other = failing(
+        "FAILED t.py::b", "PASSED t.py::a", "FAILED t.py::c", summary="2 failed, 1 passed in 0.01s"
+    )
+    assert agrees(other, kept)
 
 
 def test_lines_that_reach_for_the_test_process_are_named() -> None:

@@ -65,6 +65,7 @@ def test_it_does_not_come_from_an_agent(path: str, reason: str) -> None:
         "pkg/contest.py",
         "src/lib/attr.py",
         "src/newlib/__init__.py",
+        "src/newlib/types.py",
         "newtool.py",
         "json.py",
         "attr.js",
@@ -196,3 +197,55 @@ def test_names_that_git_reads_differently_hide_nothing(tmp_path: Path) -> None:
     unprefixed = b"--- tests/test_x.py\n+++ tests/test_x.py\n@@ -1 +1 @@\n-hidden\n+mine\n"
     for patch in (quoted, unprefixed):
         assert Judged(tmp_path, {}, patch=patch).work.status == "empty"
+
+
+LIBRARY: Files = {
+    "pkg/__init__.py": text(""),
+    "pkg/core.py": text("from pkg.test_utils import a\nfrom . import (test, best)\n"),
+    "pkg/test_utils.py": text("a = 1\n"),
+    "pkg/test_lonely.py": text("a = 1\n"),
+    "pkg/test/__init__.py": text(""),
+    "pkg/test/client.py": text("a = 1\n"),
+    "pkg/tests/helper.py": text("a = 1\n"),
+    "pkg/tests/test_a.py": text("from pkg.tests import helper\n"),
+    "bench/x.py": text("import pkg.tests.helper\nimport tests.helper\n"),
+    "tests/helper.py": text("a = 1\n"),
+    "cmd/main.go": text('import (\n\t"example.invalid/m/internal/test"\n)\n'),
+    "internal/test/server.go": text("package test\n"),
+    "web/src/index.ts": text("import { x } from './test/fake';\n"),
+    "web/src/test/fake.ts": text("export const x = 1;\n"),
+    "web/test/fake.ts": text("export const x = 1;\n"),
+}
+
+
+def kept_of(folder: Path, after: Files, golden: frozenset[str] = frozenset()) -> set[str]:
+    """Which changes of `LIBRARY` are judged."""
+    base = base_with(folder, LIBRARY)
+    real = RealRepo(base.objects.parent.parent)
+    patch = real.diff(base.commit, real.commit(LIBRARY | after, base.commit))
+    with TreeStore(base) as store:
+        side = TestSide(frozenset({"pkg/tests/test_new.py"}), golden, tuple(LIBRARY))
+        work = judged_patch(patch, side, store)
+        return set(store.changes(work.tree))
+
+
+def test_what_the_library_imports_is_no_test_whatever_its_name(tmp_path: Path) -> None:
+    used = ("pkg/test_utils.py", "pkg/test/client.py", "internal/test/server.go", "web/src/test/fake.ts")
+    unused = ("pkg/test_lonely.py", "pkg/tests/helper.py", "tests/helper.py", "web/test/fake.ts")
+    assert kept_of(tmp_path, {path: text("a = 2\n") for path in (*used, *unused)}) == set(used)
+
+
+def test_a_new_module_that_the_agents_own_code_imports_is_kept(tmp_path: Path) -> None:
+    new = {
+        "pkg/core.py": text("from pkg.test_runner import run\nfrom pkg import test_lonely\n"),
+        "pkg/test_runner.py": text("def run(): ...\n"),
+        "pkg/test_runner_itself.py": text("def test_run(): ...\n"),
+        "pkg/test_lonely.py": text("changed\n"),
+    }
+    assert kept_of(tmp_path, new) == {"pkg/core.py", "pkg/test_runner.py"}
+
+
+def test_a_folder_that_a_golden_patch_works_in_is_the_features(tmp_path: Path) -> None:
+    changes = {path: text("b\n") for path in ("web/test/other.ts", "pkg/tests/other.py")}
+    golden = frozenset({"web/test/fake.ts", "pkg/tests/helper.py"})
+    assert kept_of(tmp_path, changes, golden) == {"web/test/other.ts"}

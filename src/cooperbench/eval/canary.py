@@ -1,247 +1,176 @@
-"""A test that must fail, put beside the hidden ones: if the run is green all the same, the tests do not decide.
+"""Hidden tests of which some must fail: if they do not fail just as with the golden patch, the tests do not decide.
 
-It has a name that nobody can guess, and is written in the language and for the framework of the file that it is added
-to, with the assertions that the file uses. In Python and JavaScript the hidden tests themselves are made to fail, too,
-each at its end: code under test that lets a test end early as a success, by an error that it raises and catches
-around the test, never gets there.
+Most of the tests that a feature adds expect something else (see `mutation`): code that is right fails them, and passes
+the rest. Code that makes every test pass, by whatever means, is found, and so is code that reads the expected values
+from the tests, values that are equal to everything, and tests that end early. The tests cannot be told from the real
+ones, and code that suspects them and lets all fail is found by those that must still pass.
+
+Where nothing can be changed, a test that fails is added instead.
 """
 
 from __future__ import annotations
 
-import ast
 import re
 import secrets
-from dataclasses import dataclass
-from string import ascii_lowercase
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
 
 from cooperbench.eval.counts import read_outcomes
+from cooperbench.eval.mutation import Chooser, mutated
+from cooperbench.git import encode_path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
+    from cooperbench.eval.reference import Reference
     from cooperbench.eval.testrun import TestRun
     from cooperbench.eval.trees import TreeStore
     from cooperbench.models import Feature
 
-_NAME_LETTERS = 16
+_ADDED = "added "
+_INDEX = re.compile(
+    rb"^(index [0-9a-f]+\.\.)([0-9a-f]+)(?=(?: [0-7]+)?\r?\n--- [^\n]*\n\+\+\+ b/([^\n\t]+))", re.MULTILINE
+)
 
 
-@dataclass(frozen=True)
-class Canary:
-    name: str
+def new_canaries() -> Iterator[str]:
+    """Secrets to try with the golden patch, in this order."""
+    yield secrets.token_hex(16)
+    yield secrets.token_hex(16)
+    yield _ADDED + secrets.token_hex(16)
+
+
+class Canary(NamedTuple):
     tests: bytes
-    """The patch of the hidden tests with the canary in it."""
-    broken: frozenset[str]
-    """Names of the hidden tests that are made to fail."""
-
-    def renamed(self) -> Canary:
-        """The same under another name, except where its file is in the patch as a binary one."""
-        old, name = self.name.encode(), _new_name()
-        if old not in self.tests:
-            return self
-        return Canary(name, self.tests.replace(old, name.encode()), self.broken)
-
-    def was_seen(self, run: TestRun) -> bool:
-        """Did it fail, and was that the runner's verdict, too?"""
-        return run.exit_code != 0 and not run.timed_out and self.name in run.output
-
-    def failed_tests(self, run: TestRun) -> set[str]:
-        """Ids of the hidden tests that failed, without its own."""
-        outcomes = read_outcomes(run.output)
-        return {test for test, outcome in outcomes.items() if outcome == "failed" and self.name not in test}
-
-    def all_failed(self, run: TestRun) -> bool:
-        """Did every test fail that was made to? What is named otherwise than in its file is not found."""
-        failed = {test.partition("[")[0] for test in self.failed_tests(run)}
-        return all(any(test.endswith(name) for test in failed) for name in self.broken)
+    """The feature's tests patch with canaries in it."""
+    changed: frozenset[str] = frozenset()
+    """Names of tests that were changed."""
 
 
-def add_canary(feature: Feature, store: TreeStore, *, breaks_tests: bool = True) -> Canary | None:
-    """With `breaks_tests` the feature's own tests are made to fail, too.
-
-    None where no file of them is of a kind that a test can be added to.
-    """
-    name = _new_name()
+def make_canary(feature: Feature, store: TreeStore, secret: str) -> Canary | None:
+    """The canaries that this secret stands for; None where there are none."""
     tests, onto = feature.tests.read_bytes(), store.base.tree
+    chooser = Chooser(secret)
+    names: frozenset[str] = frozenset()
+    if not secret.startswith(_ADDED):
+        found = mutated(tests, chooser)
+        if found is None:
+            return None
+        tests, names = found
     applied = store.apply(tests)
     if applied.tree is None and (golden := store.apply(feature.patch.read_bytes()).tree):
         applied, onto = store.apply(tests, golden), golden
     if applied.tree is None:
         return None
+    changes = store.changes(applied.tree, onto)
+    if names:
+        # Code under test could look whether the ids of the changed files are right.
+        ids = {encode_path(path): one.after.object_id.encode() for path, one in changes.items() if one.after}
+        tests = _INDEX.sub(lambda line: line[1] + ids.get(line[3], line[2])[: len(line[2])], tests)
+        return Canary(tests, names)
     files = {}
-    broken: set[str] = set()
-    for path, change in store.changes(applied.tree, onto).items():
+    for path, change in changes.items():
         writer = next((write for ending, write in _WRITERS.items() if re.search(ending, path)), None)
-        content = store.content(change.after) if writer else None
-        if writer is None or not content:
-            continue
-        text = content.decode("utf-8", "surrogateescape")
-        breaker = next((one for ending, one in _BREAKERS.items() if re.search(ending, path)), None)
-        text, names = breaker(text) if breaker and breaks_tests else (text, set())
-        changed = writer(text, name)
-        if changed is not None:
-            files[path] = changed.encode("utf-8", "surrogateescape")
-            broken |= names
-    if not files:
-        return None
-    return Canary(name, store.patch_of(store.edited(applied.tree, files), onto), frozenset(broken))
+        content = (store.content(change.after) or b"").decode("utf-8", "surrogateescape") if writer else ""
+        added = writer(content, chooser) if writer else None
+        if added is not None:
+            files[path] = added.encode("utf-8", "surrogateescape")
+    return Canary(store.patch_of(store.edited(applied.tree, files), onto)) if files else None
 
 
-def _new_name() -> str:
-    """That nobody can guess."""
-    return "".join(secrets.choice(ascii_lowercase) for _ in range(_NAME_LETTERS)).capitalize()
+def with_canary(reference: Reference, secret: str, canary: Canary, run: TestRun) -> Reference | None:
+    """What the golden patch did with these canaries.
 
-
-_PYTHON_CHECKS = {
-    "assertEqual": "0, 1",
-    "assertNotEqual": "1, 1",
-    "assertTrue": "False",
-    "assertFalse": "True",
-    "assertIs": "0, 1",
-    "assertIsNot": "None, None",
-    "assertIsNone": "1",
-    "assertIsNotNone": "None",
-    "assertIn": "1, ()",
-    "assertNotIn": "1, (1,)",
-    "assertIsInstance": "1, str",
-    "assertGreater": "0, 1",
-    "assertLess": "1, 0",
-    "assertAlmostEqual": "0, 1",
-    "assertCountEqual": "[], [1]",
-    "assertListEqual": "[], [1]",
-    "assertDictEqual": "{}, {1: 1}",
-    "assertRaises": "ValueError, int",
-}
-"""Calls that fail, of assertions that a test may use."""
-
-
-def _python(content: str, name: str) -> str | None:
-    """A class that both unittest and pytest find, before what runs the file as a program.
-
-    Each kind of assertion in the file has to fail first: where one does not, the canary passes.
+    None where they are of no use: no test failed that passes otherwise, and none that was added. Of tests that were
+    changed and pass all the same nothing can be said.
     """
+    outcomes = read_outcomes(run.output)
+    ended = {test for test, outcome in outcomes.items() if outcome != "skipped"}
+    failed = {test for test in ended if outcomes[test] == "failed"}
+    unclear = {test for test in ended - failed if any(name in test for name in canary.changed)}
+    if secret.startswith(_ADDED) or not reference.passed_tests:
+        is_fit = run.counts.failed and run.counts.passed + run.counts.failed >= reference.tests_passed
+    else:
+        is_fit = not failed.isdisjoint(reference.passed_tests)
+    if run.success or run.timed_out or not is_fit:
+        return None
+    return replace(
+        reference,
+        canary=secret,
+        canary_failed=tuple(sorted(failed)),
+        canary_not_required=tuple(sorted({*reference.passed_tests} - (ended - unclear))),
+        canary_passed_count=run.counts.passed - len(unclear),
+    )
+
+
+def agrees(run: TestRun, reference: Reference) -> bool:
+    """Do the same tests fail as with the golden patch, and those pass that pass there?"""
+    if run.success or run.timed_out:
+        return False
+    flaky = set(reference.flaky_tests)
+    outcomes = read_outcomes(run.output)
+    failed, passed = (
+        {test for test, outcome in outcomes.items() if outcome == kind} - flaky
+        for kind in ("failed", "passed")
+    )
+    required = {*reference.passed_tests} - {*reference.canary_failed, *reference.canary_not_required} - flaky
+    return (
+        failed - {*reference.canary_not_required} == set(reference.canary_failed) - flaky
+        and required <= passed
+        and run.counts.passed + len(flaky) >= reference.canary_passed_count
+    )
+
+
+def _words(content: str, chooser: Chooser) -> tuple[str, str]:
+    """Two that occur in the file, to make a name of that looks like the others."""
+    words = sorted(set(re.findall("[a-z]{4,9}", content))) or ["other"]
+    return chooser.one("first", words), chooser.one("second", words)
+
+
+def _python(content: str, chooser: Chooser) -> str | None:
+    """A class that both unittest and pytest find, before what runs the file as a program."""
     if not re.search(r"^\s*(?:async )?def test|^class ", content, re.MULTILINE):
         return None
-    used = set(re.findall(r"\.(assert\w+)\(", content))
-    checks = "".join(
-        f"            lambda: self.{check}({given}),\n"
-        for check, given in _PYTHON_CHECKS.items()
-        if check in used
-    )
+    first, second = _words(content, chooser)
     canary = (
-        f"\nimport unittest as _{name}\n\n\nclass Test{name}(_{name}.TestCase):\n"
-        f"    def test_{name}(self):\n"
-        f"        for check in (\n{checks}        ):\n"
-        "            try:\n                check()\n            except AssertionError:\n                continue\n"
-        "            return\n"
-        f"        assert {name!r} == 1\n\n\n"
+        f"\nimport unittest\n\n\nclass Test{first.title()}{second.title()}(unittest.TestCase):\n"
+        f"    def test_{first}_{second}(self):\n"
+        f"        self.assertEqual({f'{first} {second}'!r}, {second!r})\n\n\n"
     )
     main = re.search(r"^if __name__ ", content, re.MULTILINE)
     place = main.start() if main else len(content)
     return f"{content[:place]}\n{canary}{content[place:]}"
 
 
-_JAVASCRIPT_CHECKS = {
-    r"\bexpect\(": "expect(0).toBe(1)",
-    r"\.toEqual\(": "expect(0).toEqual(1)",
-    r"\.toStrictEqual\(": "expect(0).toStrictEqual(1)",
-    r"\.toThrow": "expect(() => {}).toThrow()",
-    r"\bassert\(": "assert(false)",
-    r"\bassert\.ok\(": "assert.ok(false)",
-    r"\bassert\.equal\(": "assert.equal(0, 1)",
-    r"\bassert\.strictEqual\(": "assert.strictEqual(0, 1)",
-    r"\bassert\.deepEqual\(": "assert.deepEqual([0], [1])",
-    r"\bassert\.deepStrictEqual\(": "assert.deepStrictEqual([0], [1])",
-    r"\bassert\.throws\(": "assert.throws(() => {})",
-}
-"""The same, by what uses them."""
-
-
-def _javascript(content: str, name: str) -> str | None:
+def _javascript(content: str, chooser: Chooser) -> str | None:
     called = re.search(r"^\s*(?:[A-Za-z_$][\w$]*\.)?(it|test)\b *[.(]", content, re.MULTILINE)
-    if called is None:
-        return None
-    used = (f"() => {call}" for pattern, call in _JAVASCRIPT_CHECKS.items() if re.search(pattern, content))
+    first, second = _words(content, chooser)
     return (
-        f'{content}\n;{called[1]}("{name}", () => {{\n'
-        f"  for (const check of [{', '.join(used)}]) {{\n"
-        "    let failed = false;\n    try { check(); } catch { failed = true; }\n"
-        "    if (!failed) return;\n  }\n"
-        f'  throw new Error("{name}");\n}});\n'
+        called
+        and f"{content}\n{called[1]}('{first} {second}', () => {{\n  throw new Error('{second}');\n}});\n"
     )
 
 
-def _go(content: str, name: str) -> str | None:
+def _go(content: str, chooser: Chooser) -> str | None:
     testing = re.search(r"^func Test\w*\(\w+ \*(\w+)\.T\)", content, re.MULTILINE)
-    if testing is None:
-        return None
-    return f'{content}\nfunc Test{name}(t *{testing[1]}.T) {{ t.Fatal("{name}") }}\n'
+    first, second = _words(content, chooser)
+    name = f"Test{first.title()}{second.title()}"
+    return testing and f'{content}\nfunc {name}(t *{testing[1]}.T) {{\n\tt.Fatal("{second}")\n}}\n'
 
 
-def _rust(content: str, name: str) -> str | None:
+def _rust(content: str, chooser: Chooser) -> str | None:
     if "#[test]" not in content and "::test" not in content:
         return None
+    first, second = _words(content, chooser)
     return (
-        f"{content}\n#[cfg(test)]\n#[allow(non_snake_case)]\nmod module_{name} {{\n"
-        f'    #[test]\n    fn {name}() {{\n        panic!("{name}");\n    }}\n}}\n'
+        f"{content}\n#[cfg(test)]\nmod {first}_{second} {{\n"
+        f'    #[test]\n    fn {second}_{first}() {{\n        panic!("{second}");\n    }}\n}}\n'
     )
 
 
-_WRITERS: dict[str, Callable[[str, str], str | None]] = {
+_WRITERS: dict[str, Callable[[str, Chooser], str | None]] = {
     r"\.py$": _python,
     r"\.[cm]?[jt]sx?$": _javascript,
     r"_test\.go$": _go,
     r"\.rs$": _rust,
-}
-
-
-def _break_python(content: str) -> tuple[str, set[str]]:
-    """With an assertion that fails at the end of every test; and the names of these."""
-    try:
-        module = ast.parse(content)
-    except (SyntaxError, ValueError, RecursionError):
-        return content, set()
-    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
-    outer = [
-        *module.body,
-        *(one for part in module.body if isinstance(part, ast.ClassDef) for one in part.body),
-    ]
-    tests = [one for one in outer if isinstance(one, functions) and one.name.startswith("test")]
-    lines = content.split("\n")
-    names = set()
-    for test in sorted(tests, key=lambda one: one.lineno, reverse=True):
-        first, last = test.body[0], test.body[-1]
-        indent = lines[first.lineno - 1][: first.col_offset]
-        if indent.strip() or last.end_lineno is None:
-            continue  # all on one line
-        lines.insert(last.end_lineno, f"{indent}assert 0 == 1")
-        names.add(test.name)
-    return "\n".join(lines), names
-
-
-_JAVASCRIPT_TEST = re.compile(
-    r"(?P<indent>[ \t]*)(?:[A-Za-z_$][\w$]*\.)?(?:it|test)\((?P<quote>['\"`])(?P<name>.+?)(?P=quote),"
-    r".*(?:=>|\bfunction\b.*\)) *\{\s*"
-)
-
-
-def _break_javascript(content: str) -> tuple[str, set[str]]:
-    """The same where a test's function ends with a brace below its beginning, as it is commonly written."""
-    lines: list[str] = []
-    names: set[str] = set()
-    inside = None
-    for line in content.split("\n"):
-        if inside is not None and line.startswith(f"{inside['indent']}}}"):
-            lines.append(f"{inside['indent']}  if (0 !== Number(true)) throw new Error('0 == 1');")
-            names.add(inside["name"])
-            inside = None
-        inside = _JAVASCRIPT_TEST.fullmatch(line) or inside
-        lines.append(line)
-    return "\n".join(lines), names
-
-
-_BREAKERS: dict[str, Callable[[str], tuple[str, set[str]]]] = {
-    r"\.py$": _break_python,
-    r"\.[cm]?[jt]sx?$": _break_javascript,
 }

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cooperbench._version import __version__
 from cooperbench.errors import Interrupted
+from cooperbench.eval.canary import agrees
 from cooperbench.eval.counts import broken_place
 from cooperbench.eval.evidence import suspicious_lines
 from cooperbench.eval.record import SCHEMA, evaluation_key, read_evaluation, read_patches
@@ -215,24 +216,17 @@ def confirm(
     executor: TestExecutor,
     references: References,
 ) -> str:
-    """The tests once more with one that must fail: `confirmed`, `suspicious`, or why it cannot be told."""
-    conditions = references.get(task, feature).conditions
-    # A runner that stops at the first failure does not come to the canary when other tests are made to fail.
-    for breaks_tests in (True, False):
-        canary = executor.canary(task, feature, store, breaks_tests=breaks_tests)
-        if canary is None:
-            return "no test can be added to these tests"
-        run = executor.run(task, feature, patch, conditions, task.label, canary.tests)
-        if not canary.was_seen(run) and run.exit_code != 0:
-            # Neither green nor seen: something else went wrong.
-            run = executor.run(task, feature, patch, conditions, task.label, canary.tests)
-        seen = canary.was_seen(run)
-        if seen and canary.all_failed(run):
+    """The tests once more with some that must fail: `confirmed`, `suspicious`, or why it cannot be told."""
+    reference = references.with_canary(task, feature)
+    canary = executor.canary(task, feature, store, reference.canary) if reference.canary else None
+    if canary is None:
+        return "none that can be put into these tests fails with the golden patch"
+    for again in (False, True):
+        reference = references.with_canary(task, feature, again=again)
+        run = executor.run(task, feature, patch, reference.conditions, task.label, canary.tests)
+        if agrees(run, reference):
             return "confirmed"
-        expected = references.canary_failures(task, feature, breaks_tests=breaks_tests)
-        if expected is not None:
-            return "confirmed" if seen and expected <= canary.failed_tests(run) else "suspicious"
-    return "a test that is added is not run with the golden patch either"
+    return "suspicious"
 
 
 def _reference_record(reference: Reference) -> dict[str, Any]:

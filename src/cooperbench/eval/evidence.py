@@ -42,15 +42,27 @@ def suspicious_lines(patch: bytes) -> list[SuspiciousLine]:
 
 
 def _found_in(patch: bytes) -> Iterator[SuspiciousLine]:
-    for path, number, text in _added_lines(patch):
-        pattern = next((one for ending, one in _PATTERNS.items() if ending.search(path)), None)
+    for line in new_lines(patch):
+        pattern = next((one for ending, one in _PATTERNS.items() if ending.search(line.path)), None)
+        text = line.content.decode("utf-8", "replace") if line.added and pattern else ""
         if pattern and pattern.search(text):
-            yield SuspiciousLine(path, number, text.strip()[:_LONGEST_LINE])
+            yield SuspiciousLine(line.path, line.number, text.strip()[:_LONGEST_LINE])
 
 
-def _added_lines(patch: bytes) -> Iterator[tuple[str, int, str]]:
-    """Path, line number and text of each line that a patch of ours adds. Inside a hunk no line is a header."""
-    path, number, old_left, new_left = "", 0, 0, 0
+class NewLine(NamedTuple):
+    """A line of what a patch makes of a file, as far as the patch shows it."""
+
+    path: str
+    number: int
+    offset: int
+    """Of its content in the patch."""
+    added: bool
+    content: bytes
+
+
+def new_lines(patch: bytes) -> Iterator[NewLine]:
+    """Inside a hunk no line is a header."""
+    path, number, old_left, new_left, offset = "", 0, 0, 0, 0
     for line in patch.split(b"\n"):
         kind = line[:1]
         if old_left <= 0 and new_left <= 0:
@@ -59,8 +71,9 @@ def _added_lines(patch: bytes) -> Iterator[tuple[str, int, str]]:
             elif hunk := _HUNK.match(line):
                 old_left, number, new_left = (1 if count is None else int(count) for count in hunk.groups())
         elif kind != b"\\":
-            if kind == b"+":
-                yield path, number, line[1:].decode("utf-8", "replace")
+            if kind != b"-":
+                yield NewLine(path, number, offset + 1, kind == b"+", line[1:])
             old_left -= kind != b"+"
             new_left -= kind != b"-"
             number += kind != b"-"
+        offset += len(line) + 1

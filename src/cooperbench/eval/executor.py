@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cooperbench.eval.base import cached_base, read_base
-from cooperbench.eval.canary import add_canary
+from cooperbench.eval.canary import make_canary
 from cooperbench.eval.installs import image_with_installs
 from cooperbench.eval.test_side import feature_paths, side_of
 from cooperbench.eval.testrun import Conditions, run_tests
@@ -51,7 +51,7 @@ class TestExecutor:
         self._labels = {"run": run_name} if run_name else {}
         self._bases: Once[Task, Base] = Once()
         self._paths: Once[tuple[Task, int], FeaturePaths] = Once()
-        self._canaries: Once[tuple[Task, int, bool], Canary | None] = Once()
+        self._canaries: Once[tuple[Task, int, str], Canary | None] = Once()
         self._installed: Once[Task, str] = Once()
         self._answers: Once[tuple[object, ...], TestRun] = Once()
         # A removal takes a while in some backends, and no test has to wait for it. What is left ends with the session.
@@ -76,13 +76,10 @@ class TestExecutor:
         ]
         return side_of(paths, store)
 
-    def canary(self, task: Task, feature: Feature, store: TreeStore, *, breaks_tests: bool) -> Canary | None:
-        """A canary for the feature's tests with a name of its own; None where none can be added."""
-        known = self._canaries.get(
-            (task, feature.feature_id, breaks_tests),
-            lambda: add_canary(feature, store, breaks_tests=breaks_tests),
-        )
-        return known and known.renamed()
+    def canary(self, task: Task, feature: Feature, store: TreeStore, secret: str) -> Canary | None:
+        """Those in the feature's tests that a secret stands for; None where there are none."""
+        question = (task, feature.feature_id, secret)
+        return self._canaries.get(question, lambda: make_canary(feature, store, secret))
 
     def ask(
         self, task: Task, feature: Feature, patch: bytes, tree: str, conditions: Conditions, label: str = ""

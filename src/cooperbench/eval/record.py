@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from cooperbench.storage import PairPaths
 
 SCHEMA = "cooperbench.eval/1"
-JUDGE = 4
+JUDGE = 5
 """Raised when the rules of judging change: then nothing judged before stands."""
 
 

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 from cooperbench._version import __version__
 from cooperbench.errors import CooperBenchError, UserError
+from cooperbench.eval.canary import new_canaries, with_canary
 from cooperbench.eval.counts import read_outcomes
 from cooperbench.eval.test_side import judged_patch
-from cooperbench.eval.testrun import Conditions, not_run
+from cooperbench.eval.testrun import Conditions, conditions_to_try, not_run
 from cooperbench.eval.trees import TreeStore
 from cooperbench.retry import Once, with_retries
-from cooperbench.sandbox.contract import SandboxOptions, check_network
 from cooperbench.settings import default_cache_dir
 from cooperbench.storage import read_json, utc_now, write_json
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from cooperbench.eval.executor import TestExecutor
     from cooperbench.eval.testrun import TestRun
     from cooperbench.models import EvalNetwork, Feature, Pair, Task
-    from cooperbench.sandbox.contract import Capabilities, NetworkPolicy
+    from cooperbench.sandbox.contract import NetworkPolicy
 
 SCHEMA = "cooperbench.reference/2"
 EXPORT_SCHEMA = "cooperbench.references/2"
@@ -67,6 +67,13 @@ class Reference:
     """The tests pass without the feature: it is unsound. None where that was not tried."""
     runs: int = 1
     failed_runs: int = 0
+    canary: str | None = None
+    """The secret of its canaries; empty where there can be none, None where that was not tried."""
+    canary_failed: tuple[str, ...] = ()
+    """What fails with them."""
+    canary_not_required: tuple[str, ...] = ()
+    """What neither has to fail nor to pass: some runners stop at the first failure, some tests pass when changed."""
+    canary_passed_count: int = 0
     version: str = __version__
     time: str = ""
 
@@ -170,27 +177,6 @@ def file_name(question: str, image_digest: str, conditions: Conditions) -> str:
     return f"{question[:32]}-{hashlib.sha256(policy.encode()).hexdigest()[:16]}.json"
 
 
-def conditions_to_try(can: Capabilities, asked: EvalNetwork) -> tuple[Conditions, ...]:
-    """From the strictest to what was asked for at most; UserError where the backend cannot give that."""
-    if not can.options:
-        if asked != "auto":
-            raise UserError(
-                f"this backend cannot be asked for a network of evaluation ({asked}): it takes no options;"
-                " use --eval-network auto"
-            )
-        return (Conditions(None),)
-    if asked == "none" or asked == "public":
-        check_network(can, SandboxOptions(network=asked))
-        return (Conditions(asked, installed=asked == "public" and can.snapshots),)
-    steps = [Conditions("none"), Conditions("public", installed=can.snapshots)]
-    if can.snapshots:
-        steps.insert(1, Conditions("none", installed=True))
-    found = tuple(one for one in steps if one.network in can.networks)
-    if not found:
-        check_network(can, SandboxOptions())
-    return found
-
-
 class References:
     """Those of one experiment: from the cache, or run now, each once."""
 
@@ -207,7 +193,7 @@ class References:
         self._note = note
         self._steps = conditions_to_try(executor.backend_can, asked)
         self._found: Once[tuple[Task, int], Reference] = Once()
-        self._canaries: Once[tuple[Task, int, bool], set[str] | None] = Once()
+        self._canaries: Once[tuple[Task, int, bool], Reference] = Once()
         self._confirmed: Once[tuple[Task, int], Reference] = Once()
         self._lock = threading.Lock()
         self._needs_more: set[Task] = set()
@@ -286,23 +272,46 @@ class References:
 
         return self._confirmed.get((task, feature.feature_id), run_again)
 
-    def canary_failures(self, task: Task, feature: Feature, *, breaks_tests: bool) -> set[str] | None:
-        """Which hidden tests a canary lets fail beside the golden patch.
+    def with_canary(self, task: Task, feature: Feature, *, again: bool = False) -> Reference:
+        """The reference with canaries that were tried with the golden patch.
 
-        None where it is not seen there: some runners choose their tests by name.
+        `again` tries them once more: what does not end alike each time is not required.
         """
 
-        def run_canary() -> set[str] | None:
-            with TreeStore(self._executor.base(task)) as store:
-                canary = self._executor.canary(task, feature, store, breaks_tests=breaks_tests)
-            if canary is None:
-                return None
-            _, patch, _ = self._golden(task, feature)
-            reference = self.get(task, feature)
-            run = self._run(task, feature, patch, reference.conditions, canary.tests)
-            return canary.failed_tests(run) - set(reference.flaky_tests) if canary.was_seen(run) else None
+        def run_again() -> Reference:
+            known = self.with_canary(task, feature)
+            tried = self._try_canary(task, feature, known, known.canary or "")
+            if tried is None:
+                return known
+            differing = {*known.canary_failed} ^ {*tried.canary_failed}
+            return replace(
+                known,
+                flaky_tests=tuple(sorted({*known.flaky_tests, *differing})),
+                canary_not_required=(*known.canary_not_required, *tried.canary_not_required),
+                canary_passed_count=min(known.canary_passed_count, tried.canary_passed_count),
+            )
 
-        return self._canaries.get((task, feature.feature_id, breaks_tests), run_canary)
+        def run() -> Reference:
+            reference = self.get(task, feature)
+            if reference.canary is not None:
+                return reference
+            tried = (self._try_canary(task, feature, reference, secret) for secret in new_canaries())
+            found = next((one for one in tried if one), replace(reference, canary=""))
+            self._save(found)
+            return found
+
+        return self._canaries.get((task, feature.feature_id, again), run_again if again else run)
+
+    def _try_canary(
+        self, task: Task, feature: Feature, reference: Reference, secret: str
+    ) -> Reference | None:
+        with TreeStore(self._executor.base(task)) as store:
+            canary = self._executor.canary(task, feature, store, secret)
+        if canary is None:
+            return None
+        _, patch, _ = self._golden(task, feature)
+        run = self._run(task, feature, patch, reference.conditions, canary.tests)
+        return with_canary(reference, secret, canary, run)
 
     def _find(self, task: Task, feature: Feature, *, fresh: bool = False) -> Reference:
         # What one feature of a task needs, the others will need, too.

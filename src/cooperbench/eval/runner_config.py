@@ -38,6 +38,9 @@ _PATHS = re.compile(
     re.DOTALL,
 )
 _LONGEST_TOML_LINE = 5000
+_PACKAGE_RUNNERS = ("jest", "vitest", "mocha", "ava", "tap", "karma")
+_TEST_SCRIPT = re.compile("(?:pre|post)?test")
+_TEST_SECTION = re.compile(rb"\[+[^\]\n]*(?:pytest|tox\b|\btest)")
 _UNREADABLE = (ValueError, RecursionError)
 
 
@@ -67,6 +70,37 @@ def config_differs(path: str, before: bytes | None, after: bytes | None) -> bool
     except _UNREADABLE:
         part_before = nothing
     return part_before != part_after
+
+
+def without_test_config(path: str, before: bytes | None, after: bytes | None) -> bytes | None:
+    """A change of a file without that of its test-runner part; None where the two cannot be told apart."""
+    if not after:
+        return None
+    try:
+        if path.rpartition("/")[2] == "package.json":
+            restored = _package_json_with(json.loads(before or b"{}"), json.loads(after))
+        else:
+            kept = [part for part in _sections(after) if not _TEST_SECTION.match(part)]
+            ours = [part for part in _sections(before or b"") if _TEST_SECTION.match(part)]
+            if not b"".join(kept).strip():
+                return None
+            restored = b"\n".join([*kept, *ours])
+    except (*_UNREADABLE, AttributeError, TypeError):
+        return None
+    return None if config_differs(path, before, restored) else restored
+
+
+def _package_json_with(before: dict[str, Any], after: dict[str, Any]) -> bytes:
+    """The latter with the test-runner part of the former."""
+    scripts = {key: value for key, value in after.get("scripts", {}).items() if not _TEST_SCRIPT.match(key)}
+    scripts |= {key: value for key, value in before.get("scripts", {}).items() if _TEST_SCRIPT.match(key)}
+    document = {key: value for key, value in after.items() if key not in _PACKAGE_RUNNERS}
+    document |= {key: value for key, value in before.items() if key in _PACKAGE_RUNNERS}
+    return json.dumps(document | ({"scripts": scripts} if scripts else {}), indent=2).encode() + b"\n"
+
+
+def _sections(content: bytes) -> list[bytes]:
+    return re.split(rb"^(?=\[)", content, flags=re.MULTILINE)
 
 
 def _reader_of(path: str) -> Callable[[bytes], object] | None:
@@ -115,8 +149,8 @@ def _package_json_part(content: bytes) -> object:
         raise ValueError("not an object")
     scripts = _table(document, "scripts")
     return [
-        {key: document.get(key) for key in ("jest", "vitest", "mocha", "ava", "tap", "karma")},
-        {key: value for key, value in scripts.items() if re.match("(?:pre|post)?test", key)},
+        {key: document.get(key) for key in _PACKAGE_RUNNERS},
+        {key: value for key, value in scripts.items() if _TEST_SCRIPT.match(key)},
     ]
 
 

@@ -10,16 +10,17 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cooperbench.errors import SandboxDestroyed
+from cooperbench.errors import SandboxDestroyed, UserError
 from cooperbench.eval.counts import first_error, read_counts, read_outcomes
 from cooperbench.models import TestCounts
-from cooperbench.sandbox.contract import CommandResult
+from cooperbench.sandbox.contract import CommandResult, SandboxOptions, check_network
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from cooperbench.eval.reference import Reference
-    from cooperbench.sandbox.contract import NetworkPolicy, RichSandbox
+    from cooperbench.models import EvalNetwork
+    from cooperbench.sandbox.contract import Capabilities, NetworkPolicy, RichSandbox
 
 RUNNER = "/usr/local/bin/runner.sh"
 PATCHES_DIR = "/patches"
@@ -70,6 +71,27 @@ class Conditions(NamedTuple):
         if not self.installed:
             return {}
         return OFFLINE if self.network == "none" else INSTALLED
+
+
+def conditions_to_try(can: Capabilities, asked: EvalNetwork) -> tuple[Conditions, ...]:
+    """From the strictest to what was asked for at most; UserError where the backend cannot give that."""
+    if not can.options:
+        if asked != "auto":
+            raise UserError(
+                f"this backend cannot be asked for a network of evaluation ({asked}): it takes no options;"
+                " use --eval-network auto"
+            )
+        return (Conditions(None),)
+    if asked == "none" or asked == "public":
+        check_network(can, SandboxOptions(network=asked))
+        return (Conditions(asked, installed=asked == "public" and can.snapshots),)
+    steps = [Conditions("none"), Conditions("public", installed=can.snapshots)]
+    if can.snapshots:
+        steps.insert(1, Conditions("none", installed=True))
+    found = tuple(one for one in steps if one.network in can.networks)
+    if not found:
+        check_network(can, SandboxOptions())
+    return found
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,8 @@ OLDEST_GIT = (2, 39)
 _MEMORY = Path("/dev/shm")  # noqa: S108  # only as the parent of private folders
 _PLENTY_BYTES = 512 * 1024**2
 _NO_OBJECT = "0" * 40
+_LONGEST_LINE = 500
+_CODE = re.compile(r"\.(?:pyi?|go|[cm]?[jt]sx?)$")
 _PREFIXED = re.compile(rb'^(?:diff --git|---|\+\+\+) "?[abciow]/', re.MULTILINE)
 """Paths with the prefixes of git; patches without them are rare."""
 
@@ -146,6 +148,15 @@ class TreeStore:
         if entry is None or entry.mode == GITLINK:
             return entry.object_id.encode() if entry else None
         return self._git("cat-file", "blob", entry.object_id)
+
+    def imports_of(self, name: str, tree: str) -> Iterator[tuple[str, str]]:
+        """Path and text of lines of code that may import something of that name."""
+        pattern = rf"(import|from|require|\").*\b{re.escape(name)}\b"
+        for line in self._run("grep", "-I", "-z", "-E", "-e", pattern, tree).stdout.split(b"\n"):
+            name_of_tree_and_path, _, text = line.partition(b"\0")
+            path = decode_path(name_of_tree_and_path.partition(b":")[2])
+            if _CODE.search(path):
+                yield path, text.decode("utf-8", "replace")[:_LONGEST_LINE]
 
     def edited(self, tree: str, entries: Mapping[str, TreeEntry | bytes | None]) -> str:
         """A tree with other entries, or other content of regular files, at some paths; None removes."""

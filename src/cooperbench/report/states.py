@@ -122,6 +122,6 @@ def unsound_text(features: Sequence[int]) -> str:
 def suspicious_text(record: Mapping[str, Any]) -> str:
     """One entry of `suspicious` in eval.json."""
     if record.get("reason") == "canary":
-        return f"the tests of feature {record.get('feature')} pass with a test among them that must fail"
+        return f"the tests of feature {record.get('feature')} do not fail where they must"
     place = f"{record.get('path')}:{record.get('line')}"
     return f"{record.get('agent')} reaches for the test process at {place}: {record.get('text')}"

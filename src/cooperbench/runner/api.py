@@ -96,7 +96,7 @@ def run(
     hitting one is an outcome. `max_cost` in dollars is for the whole experiment: past it no new pair is started.
     `eval_network`: what test runs reach; `auto` is nothing where the golden patch passes so, else everything.
     `sound_only` leaves out features whose tests pass without them, as `cooperbench validate` has found. `canary`:
-    confirm successes by a test that must fail. `image_template`, `pull`, `mount` and `gpu` are for backends that have
+    confirm successes by tests that must fail. `image_template`, `pull`, `mount` and `gpu` are for backends that have
     them. `group_sizes=[3]`: all groups of three features, an agent each, instead of pairs, at most `groups_per_task` of
     a task (by default as many as it has pairs), drawn with `seed`. `prompts_dir`: templates that replace ours of the
     same name. `git_enabled` is on in setting `team` unless told; `team_…` take single parts out of `team`.

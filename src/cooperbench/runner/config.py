@@ -254,7 +254,7 @@ class RunConfig:
         "--no-canary",
         default=True,
         group=WHAT,
-        help="do not confirm successes by a test that must fail: saves a test run for each feature",
+        help="do not confirm successes by tests that must fail: saves a test run for each feature",
     )
     auto_eval: bool = option(
         "--no-auto-eval", default=True, group=WHAT, help="do not judge; `cooperbench eval` does it later"

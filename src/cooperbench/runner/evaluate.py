@@ -48,7 +48,7 @@ def evaluate(
 
     Verdicts are in each pair's eval.json; a summary is printed. `eval_network`: what test runs reach, by default what
     the run was started with. `sound_only`: without features whose tests pass without them, as `validate` has found.
-    `canary`: confirm successes by a test that must fail. The last four are for backends that have them.
+    `canary`: confirm successes by tests that must fail. The last four are for backends that have them.
     """
     from cooperbench.report.summary import summary_text
     from cooperbench.runner.display import make_display

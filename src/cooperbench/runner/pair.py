@@ -62,6 +62,10 @@ MOST_ARCHIVE_BYTES = 200 * 1024**2
 _UNPACK = """
 set -e
 find "$2" -mindepth 1 -maxdepth 1 -not -name .git -exec rm -rf {} +
+if [ -d "$1" ]; then
+    tar --create --directory="$1" --exclude=./.git . | tar --extract --directory="$2" --no-same-owner
+    exit "${PIPESTATUS[0]}"
+fi
 tar --extract --file="$1" --directory="${2%/*}" --exclude="${2##*/}/.git" --no-same-owner
 """
 SCRUB_SECONDS = 900
@@ -322,14 +326,22 @@ class PairRun:
         """By the tools in the agent's sandbox, or where it has broken these, by those of another one."""
         try:
             return take_patch(place.sandbox, place.start)
-        except AgentFailure:
+        except AgentFailure as error:
+            failure = error
             read_folder = getattr(place.sandbox, "read_folder", None)
+            show_folder = getattr(place.sandbox, "show_folder", None)
             archive = read_folder(REPO_DIR, MOST_ARCHIVE_BYTES) if read_folder else None
-            if archive is None:
+            if archive is None and show_folder is None:
                 raise
         with self._spare_sandbox(2 * SCRUB_SECONDS) as other:
             start = prepare_repository(other, already_scrubbed=self._image.agent_reference is not None)
-            other.write_file(ARCHIVE_FILE, archive)
+            if archive is not None:
+                other.write_file(ARCHIVE_FILE, archive)
+            elif show_folder is not None:
+                try:
+                    show_folder(REPO_DIR, other, ARCHIVE_FILE)
+                except InfraError:
+                    raise failure from None
             done = other.run(
                 ["bash", "-c", _UNPACK, "unpack", ARCHIVE_FILE, REPO_DIR], timeout_seconds=SNAPSHOT_SECONDS
             )

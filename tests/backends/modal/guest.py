@@ -226,6 +226,19 @@ class Guest:
             stream.close()
         return data
 
+    def folder(self, path: str) -> bytes:
+        assert self.local is not None
+        stream = self.local.open_stream(["tar", "-c", "-C", path, "."])
+        with stream.stdin, stream.stdout:
+            data = stream.stdout.read()
+            stream.close()
+        return data
+
+    def add_folder(self, path: str, data: bytes) -> None:
+        assert self.local is not None
+        done = self.local.run(["bash", "-c", 'mkdir -p "$1" && tar -xp -C "$1"', "-", path], stdin=data)
+        assert done.returncode == 0, done
+
     def fill(self, data: bytes) -> None:
         """What `files` gave, in place of what is there."""
         assert self.local is not None

@@ -71,6 +71,7 @@ class Plane:
             BARE_IMAGE: api_pb2.Image(dockerfile_commands=["FROM bare"]),
         }
         self.snapshots: dict[str, bytes] = {}
+        self.folders: dict[str, bytes] = {}
         """Files of sandboxes, by the id of the image that they became."""
         self.mounts: dict[str, list[api_pb2.MountFile]] = {}
         self.tasks: list[Task] = []

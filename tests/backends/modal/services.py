@@ -269,6 +269,21 @@ async def snapshot(plane: Plane, request: Any) -> router_pb2.TaskSnapshotFilesys
     return router_pb2.TaskSnapshotFilesystemResponse(image_id=image_id)
 
 
+@_answers(ROUTER, "TaskSnapshotDirectory")
+async def snapshot_directory(plane: Plane, request: Any) -> router_pb2.TaskSnapshotDirectoryResponse:
+    guest = plane.by_task(request.task_id)
+    image_id = f"im-folder{len(plane.folders)}"
+    plane.folders[image_id] = await asyncio.to_thread(guest.folder, request.path.decode())
+    return router_pb2.TaskSnapshotDirectoryResponse(image_id=image_id)
+
+
+@_answers(ROUTER, "TaskMountDirectory")
+async def mount_directory(plane: Plane, request: Any) -> Any:
+    guest, data = plane.by_task(request.task_id), plane.folders[request.image_id]
+    await asyncio.to_thread(guest.add_folder, request.path.decode(), data)
+    return _empty()
+
+
 def _exec_of(plane: Plane, task: str, exec_id: str) -> Exec:
     found = plane.by_task(task).execs.get(exec_id)
     if found is None:

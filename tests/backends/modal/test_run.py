@@ -16,7 +16,7 @@ import yaml
 from cooperbench import run
 from tests.backends.docker.tasks import write_buildable
 from tests.backends.docker.test_run import verdicts
-from tests.runner.helpers import Left
+from tests.runner.helpers import Left, run_tiny
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -97,3 +97,12 @@ def test_a_run_that_is_told_to_stop_leaves_nothing_running(plane: Plane, tmp_pat
     assert process.returncode == 130, errors
     assert plane.running() == []
     assert not list((tmp_path / "logs").rglob("result.json"))
+
+
+def test_work_is_taken_by_other_tools_where_an_agent_broke_its_own(plane: Plane, tmp_path: Path) -> None:
+    write_buildable(tmp_path / "data")
+    plane.add_dataset(tmp_path / "data")
+    left = run_tiny(tmp_path, "tests.attacks.agents:ClosesTheHarness,oracle", backend="modal")
+    assert left.result["agents"]["agent1"]["status"] == "submitted"
+    assert "+line 6 honest\n" in left.patch()
+    assert plane.running() == []

@@ -245,7 +245,7 @@ def test_suspicious_pairs_are_counted_and_their_evidence_is_shown(browser: Brows
     browser.open(tmp_path / "r.html", address_of(key.repo, key.task_id, "f1_f2", "run=r:coop"))
     shown = browser.text(".notes")
     assert "suspicious: agent1 reaches for the test process at src/app.py:3: os._exit(0)" in shown
-    assert "suspicious: the tests of feature 2 pass with a test among them that must fail" in shown
+    assert "suspicious: the tests of feature 2 do not fail where they must" in shown
     assert browser.contrast_failures() == []
     browser.assert_silent()
 

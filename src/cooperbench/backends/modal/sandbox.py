@@ -65,6 +65,7 @@ _SCRATCH_DIR = "/cooperbench/channels"
 _START_SECONDS = 600.0
 """Images that have to be fetched to a machine first take a while."""
 _COPY_SECONDS = 600.0
+_SHOWN_SECONDS = 3600
 _SNAPSHOT_SECONDS = 900
 _DYING_SECONDS = 5.0
 _DRAIN_SECONDS = 5.0
@@ -157,6 +158,18 @@ class ModalSandbox(BaseSandbox):
             _SNAPSHOT_SECONDS + 30.0,
         )
         return image.object_id
+
+    def show_folder(self, path: str, other: ModalSandbox, target: str) -> None:
+        """In another sandbox, by Modal alone: nothing inside this one is needed for it."""
+
+        async def show() -> None:
+            image = await self.remote.snapshot_directory.aio(
+                path, timeout=_SNAPSHOT_SECONDS, ttl=_SHOWN_SECONDS
+            )
+            await other.remote.mount_image.aio(target, image)
+
+        with self._alive():
+            self._connection.call("copying a folder", show, _SNAPSHOT_SECONDS + 30.0)
 
     def end(self, reason: str, *, already: bool = False) -> None:
         """End everything in it, unless that was done `already`. Calling it again does nothing."""

@@ -1,0 +1,291 @@
+"""Expected values in tests, and tests with some of them changed, so that whatever is right has to fail them.
+
+Works on the text of a patch that adds tests, in any language whose assertions look like those of the common
+frameworks. Of a test the last assertion is changed: by one letter, digit or truth value of what it compares with, else
+into its opposite; where there is none, what is given to a function that may hold one. The form of the patch stays, so
+that nobody can tell it from the real one who does not know the right values.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from bisect import bisect_right
+from dataclasses import dataclass
+from string import ascii_lowercase, digits
+from typing import TYPE_CHECKING, NamedTuple
+
+from cooperbench.eval.evidence import new_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+_TEST_BEGINS = re.compile(
+    r"^[ \t]*(?:(?:async )?def test|(?:[\w$]+\.)?(?:it|test)\b *[.(]|@pytest\.mark\.param|func Test|#\[(?:\w+::)*test)",
+    re.MULTILINE,
+)
+_NAME = re.compile(r"\b(?:def|fn|func) (\w+)|[\"'`]([^\"'`\n]+)[\"'`]")
+_HASH_COMMENTS = re.compile(r"\.(?:pyi?|rb|sh|ya?ml|ex|exs|jl|r)$", re.IGNORECASE)
+_LONG_QUOTES = re.compile(r"\.(?:py|[cm]?[jt]sx?|rb|php)$")
+"""Where '…' is a string and not one character."""
+_STRINGS = (
+    r'"""(?:\\.|[^\\])*?"""', r"'''(?:\\.|[^\\])*?'''", r'"(?:\\.|[^"\\\n])*"', r"`(?:\\.|[^`\\])*`"
+)  # fmt: skip
+_REST = (
+    r"(?P<number>(?<![\w.])[0-9][\w.]*)|(?P<name>[A-Za-z_$][\w$]*)|(?P<open>[(\[{])|(?P<close>[)\]}])"
+    r"|(?P<operator>[=!]==?|:=|&&|\|\||[-=:,.!\n])|(?P<other>[^\s])"
+)
+_EQUALITY = re.compile(
+    r"assert_?(?:[a-z]+_?)?(?:equals?|eq|is|is_?instance|in|regex|matches)|assert(?:Is|In|Regex|CountEqual|\w*Equals?)"
+    r"|(?:deep|strict|deepStrict|loose)?[eE]quals?|eql|eq|Equal(?:Values|Error)?|JSONEq|Len|Contains|ElementsMatch"
+    r"|to(?:Be|Equal|StrictEqual|Contain|ContainEqual|HaveLength|MatchObject|MatchInlineSnapshot|HaveProperty|Throw|Match)"
+    r"|toHaveBeen(?:Last)?CalledWith|toHaveBeenCalledTimes"
+)
+_CALL = re.compile(r"(?:await )?((?:self|this|cls)\.)?([A-Za-z_]\w*)!?\(")
+_CHECK = re.compile("check|assert|expect|verify|ensure", re.IGNORECASE)
+"""Functions that are likely to hold assertions, wherever they are defined."""
+_EXPECTED = re.compile(r"(?:want|expect)\w*|exp|match", re.IGNORECASE)
+_VALUE_CALLS = re.compile(
+    r"[A-Z]\w*|from|to_string|to_owned|into|vec|set|frozenset|tuple|list|dict|byte|approx|date|datetime"
+)
+"""Calls that only make a value of their arguments."""
+_TRUTH = {"true": "false", "false": "true", "True": "False", "False": "True"}
+_OPPOSITES = dict[str, str]()
+for _one, _other in (
+    *(("assertTrue", "assertFalse"), ("assertIn", "assertNotIn"), ("assertIsNone", "assertIsNotNone")),
+    *(("assertEqual", "assertNotEqual"), ("assertIs", "assertIsNot"), ("assert_eq", "assert_ne")),
+    *(
+        ("toBeTruthy", "toBeFalsy"),
+        ("toBeDefined", "toBeUndefined"),
+        ("is_some", "is_none"),
+        ("is_ok", "is_err"),
+    ),
+    *(("NoError", "Error"), ("True", "False"), ("Nil", "NotNil"), ("Equal", "NotEqual")),
+    *(("equal", "notEqual"), ("strictEqual", "notStrictEqual"), ("deepEqual", "notDeepEqual")),
+    *(("deepStrictEqual", "notDeepStrictEqual"), ("throws", "doesNotThrow")),
+):
+    _OPPOSITES |= {_one: _other, _other: _one}
+_FIXED = re.compile(r"\\(?:x..|u\{\w+\}|u....|.)|%[\w.]+|\$?\{[^}\n]*\}", re.DOTALL)
+"""Escapes and places for values: not to be touched."""
+_WORD = re.compile("[A-Za-z]{2,}")
+
+
+class Edit(NamedTuple):
+    """In the text of a patch."""
+
+    start: int
+    end: int
+    text: str
+
+
+class _Token(NamedTuple):
+    kind: str
+    text: str
+    start: int
+
+
+@dataclass(frozen=True)
+class Chooser:
+    """Chooses by a secret: the same each time, on every machine."""
+
+    secret: str
+
+    def one(self, label: object, choices: Sequence[str]) -> str:
+        return choices[self.number(label) % len(choices)]
+
+    def number(self, label: object) -> int:
+        return int.from_bytes(hashlib.sha256(f"{self.secret} {label}".encode()).digest()[:8])
+
+
+def mutated(patch: bytes, chooser: Chooser) -> tuple[bytes, frozenset[str]] | None:
+    """With other expected values in three of four tests, at least in one, and the names of these.
+
+    None where nothing is found.
+    """
+    text = patch.decode("latin-1")  # so that a character is a byte
+    tests = [test for piece in _pieces(patch) for test in piece.tests(chooser)]
+    tests.sort(key=lambda test: chooser.number(test[0].start))
+    tests = tests[len(tests) // 4 or len(tests) > 1 :]
+    for edit, _ in sorted(tests, reverse=True):
+        text = text[: edit.start] + edit.text + text[edit.end :]
+    return (text.encode("latin-1"), frozenset(name for _, name in tests)) if tests else None
+
+
+def _pieces(patch: bytes) -> Iterator[_Piece]:
+    """Each hunk's new side."""
+    lines: list[tuple[int, bool, bytes]] = []
+    path, last = "", -1
+    for line in new_lines(patch):
+        if lines and (line.path != path or line.number != last + 1):
+            yield _Piece(path, lines)
+            lines = []
+        path, last = line.path, line.number
+        lines.append((line.offset, line.added, line.content))
+    if lines:
+        yield _Piece(path, lines)
+
+
+class _Piece:
+    def __init__(self, path: str, lines: Iterable[tuple[int, bool, bytes]]) -> None:
+        self._path = path
+        self._places: list[int | None] = []
+        """Where each character is in the patch; None for those that it does not add."""
+        parts = []
+        for offset, added, content in lines:
+            text = content.decode("latin-1") + "\n"
+            self._places += range(offset, offset + len(text)) if added else [None] * len(text)
+            parts.append(text)
+        self._text = "".join(parts)
+
+    def tests(self, chooser: Chooser) -> Iterator[tuple[Edit, str]]:
+        """The change of each test in it that can be changed, and the test's name."""
+        begins = [match.start() for match in _TEST_BEGINS.finditer(self._text)]
+        if not begins:
+            return
+        tokens = list(self._tokens())
+        strings = (token.text for token in tokens if token.kind == "string")
+        self._words = sorted({word for text in strings for word in _WORD.findall(_FIXED.sub(" ", text))})
+        found: dict[int, Edit] = {}
+        for find in (self._given, self._opposites, self._values):  # the latter are preferred
+            for edit in find(tokens, chooser):
+                place = self._places[edit.start]
+                test = bisect_right(begins, edit.start)
+                if test and place is not None and None not in self._places[edit.start : edit.end]:
+                    found[test] = Edit(place, place + edit.end - edit.start, edit.text)
+        for test, edit in found.items():
+            name = _NAME.search(self._text, begins[test - 1])
+            yield edit, (name[1] or name[2]).encode("latin-1").decode("utf-8", "replace") if name else ""
+
+    def _tokens(self) -> Iterator[_Token]:
+        comment = r"\#[^\n]*" if _HASH_COMMENTS.search(self._path) else r"//[^\n]*|/\*.*?\*/"
+        quoted = r"'(?:\\.|[^'\\\n])*'" if _LONG_QUOTES.search(self._path) else r"'(?:\\[^'\n]+|[^'\\\n])'"
+        strings = "|".join((*_STRINGS, quoted))
+        pattern = re.compile(f"(?P<comment>{comment})|(?P<string>{strings})|{_REST}", re.DOTALL | re.ASCII)
+        for match in pattern.finditer(self._text):
+            if match.lastgroup and match.lastgroup != "comment":
+                yield _Token(match.lastgroup, match[0], match.start())
+
+    def _given(self, tokens: Sequence[_Token], chooser: Chooser) -> Iterator[Edit]:
+        """What is given last to a function of the tests, or stands last in a row of a table."""
+        for number, token in enumerate(tokens):
+            call = _CALL.match(self._text, token.start) if _begins_line(tokens, number) else None
+            opening = number
+            if call and (call[1] or _CHECK.match(call[2]) or self._defines(call[2])):
+                opening += next(place for place, one in enumerate(tokens[number:]) if one.kind == "open")
+            elif token.kind != "open" or not _begins_line(tokens, number):
+                continue
+            arguments = [
+                one for one in _arguments(tokens, opening) if [part.text for part in one[1:2]] != ["="]
+            ]
+            if call is None and len(arguments) < 2:
+                continue
+            edits = (self._changed(one, chooser) for one in reversed(arguments))
+            if edit := next((edit for edit in edits if edit), None):
+                yield edit
+
+    def _defines(self, name: str) -> bool:
+        return bool(re.search(rf"\b(?:def|function|func|fn|const|let) {re.escape(name)}\b", self._text))
+
+    def _opposites(self, tokens: Sequence[_Token], chooser: Chooser) -> Iterator[Edit]:  # noqa: ARG002
+        for number, token in enumerate(tokens):
+            after = tokens[number + 1].text if number + 1 < len(tokens) else ""
+            end = token.start + len(token.text)
+            if token.text in _OPPOSITES and after in ("(", "!"):
+                yield Edit(token.start, end, _OPPOSITES[token.text])
+            elif token.text == "assert" and _begins_line(tokens, number) and self._text[end : end + 1] == " ":
+                negated = self._text.startswith("not ", end + 1)
+                yield Edit(token.start, end + 1 + 4 * negated, "assert " if negated else "assert not ")
+            elif token.text in ("==", "!=") and after == "nil":
+                yield Edit(token.start, end, "!=" if token.text == "==" else "==")
+
+    def _values(self, tokens: Sequence[_Token], chooser: Chooser) -> Iterator[Edit]:
+        statement = ""
+        for number, token in enumerate(tokens):
+            before = [one.text for one in tokens[max(0, number - 3) : number]]
+            after = tokens[number + 1].text if number + 1 < len(tokens) else ""
+            if token.kind == "name" and _begins_line(tokens, number):
+                statement = token.text
+            values: list[Sequence[_Token]] = []
+            if token.kind == "name" and _EQUALITY.fullmatch(token.text) and after in ("(", "!"):
+                if before[-2:] != ["not", "."]:
+                    arguments = list(_arguments(tokens, number + 1 + (after == "!")))
+                    has_t = bool(arguments) and [one.text for one in arguments[0]] == ["t"]
+                    values = arguments[has_t : 2 + has_t]
+            elif token.kind == "name" and _EXPECTED.fullmatch(token.text) and after in ("=", ":=", ":"):
+                values = [_operand(tokens, number + 2)]
+            elif (token.text in ("==", "===") and statement.startswith("assert")) or (
+                token.text in ("!=", "!==") and statement == "if"
+            ):
+                values = [_operand(tokens, number + 1)]
+            elif token.text == "in" and before[-2:-1] == ["assert"]:
+                values = [tokens[number - 1 : number]]
+            for value in reversed(values):
+                if edit := self._changed(value, chooser):
+                    yield edit
+                    break
+
+    def _changed(self, value: Sequence[_Token], chooser: Chooser) -> Edit | None:
+        """One literal of a value that is written down as such."""
+        literals = []
+        is_go = self._path.endswith(".go")  # there functions are called like classes
+        for one, following in zip(value, [*value[1:], None], strict=False):
+            is_called = one.kind == "name" and following is not None and following.text == "("
+            is_value = _VALUE_CALLS.fullmatch(one.text) and not (is_go and one.text[0].isupper())
+            if one.kind == "other" or (is_called and not is_value):
+                return None
+            if one.kind in ("string", "number") or one.text in _TRUTH:
+                literals.append(one)
+        edits = [edit for one in literals if (edit := _other_literal(one, self._words, chooser))]
+        return edits[chooser.number(edits[0].start) % len(edits)] if edits else None
+
+
+def _begins_line(tokens: Sequence[_Token], number: int) -> bool:
+    return number == 0 or tokens[number - 1].text == "\n"
+
+
+def _arguments(tokens: Sequence[_Token], opening: int) -> Iterator[Sequence[_Token]]:
+    """Those of a call."""
+    begin = opening + 1
+    depth = 0
+    for number in range(opening, len(tokens)):
+        token = tokens[number]
+        depth += (token.kind == "open") - (token.kind == "close")
+        if depth == 0 or (depth == 1 and token.text == ","):
+            yield tokens[begin:number]
+            begin = number + 1
+        if depth == 0:
+            return
+
+
+def _operand(tokens: Sequence[_Token], begin: int) -> Sequence[_Token]:
+    """What stands right of an operator, up to the end of the expression."""
+    depth = 0
+    for number in range(begin, len(tokens)):
+        token = tokens[number]
+        ends = token.text in ("\n", ",", ":", "&&", "||", "and", "or", "if", "{") or token.kind == "close"
+        if depth == 0 and ends and (token.text != "{" or number > begin):
+            return tokens[begin:number]
+        depth += (token.kind == "open") - (token.kind == "close")
+    return tokens[begin:]
+
+
+def _other_literal(token: _Token, words: Sequence[str], chooser: Chooser) -> Edit | None:
+    """Another word of the file, which no spelling gives away, else another letter or digit."""
+    if token.text in _TRUTH:
+        return Edit(token.start, token.start + len(token.text), _TRUTH[token.text])
+    if token.kind == "number":
+        places = [match.span() for match in re.finditer("[1-9]", token.text)][:1] or [(0, 1)]
+    else:
+        plain = _FIXED.sub(lambda match: " " * len(match[0]), token.text)
+        places = [match.span() for match in re.finditer(f"{_WORD.pattern}|[A-Za-z0-9]", plain)]
+    if not places:
+        end = token.start + len(token.text) - 1
+        is_short = token.text[:3] not in ('"""', "'''")
+        return Edit(end, end, chooser.one(end, ascii_lowercase)) if is_short else None
+    start, end = places[chooser.number(token.start) % len(places)]
+    old = token.text[start:end]
+    others = [word for word in words if word.lower() != old.lower()] if end - start > 1 else []
+    alphabet = digits[1:] if old[0].isdigit() else ascii_lowercase
+    letter = chooser.one((token.start, old), alphabet.replace(old[0].lower(), ""))
+    new = chooser.one((token.start, old), others) if others else letter + old[1:]
+    return Edit(token.start + start, token.start + end, new)

@@ -1,0 +1,126 @@
+"""A small Python task, and what is said of patches of it: attacks, and honest work that looks odd."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cooperbench.backends.registry import get_backend
+from cooperbench.dataset.discovery import load_tasks
+from cooperbench.eval.evaluator import confirm
+from cooperbench.eval.executor import TestExecutor
+from cooperbench.eval.reference import References
+from cooperbench.eval.test_side import judged_patch
+from cooperbench.eval.trees import TreeStore
+from cooperbench.sandbox.session import SandboxSession
+from tests.dataset.factory import write_dataset
+from tests.tiny import RUNNER, text_patch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from cooperbench.models import Task
+
+SOURCE = "rectangle/core.py"
+BASE = {
+    "rectangle/__init__.py": "from rectangle.core import area, frame\n",
+    SOURCE: "from rectangle.test_support import checked\n\n\ndef area(width, height):\n"
+    "    raise NotImplementedError\n\n\ndef frame(text):\n    return f'[{checked(text)}]'\n",
+    "rectangle/test_support.py": "def checked(value):\n    return value\n",
+    "tests/__init__.py": "",
+    "tests/test_frame.py": "import unittest\nfrom rectangle import frame\n\n\nclass Frame(unittest.TestCase):\n"
+    "    def test_frame(self):\n        self.assertEqual(frame('a'), '[a]')\n",
+}
+GOLDEN = {
+    SOURCE: BASE[SOURCE].replace("raise NotImplementedError", "return checked(width) * checked(height)")
+}
+HIDDEN = """import unittest
+from rectangle import area
+
+
+class Area(unittest.TestCase):
+    def test_small(self):
+        self.assertEqual(area(2, 3), 6)
+
+    def test_empty(self):
+        self.assertEqual(area(0, 3), 0)
+
+    def test_large(self):
+        size = area(120, 10)
+        self.assertEqual(size, 1200)
+
+    def test_text(self):
+        self.assertEqual(f"{area(4, 4)} units", "16 units")
+
+    def test_is_a_number(self):
+        self.assertIsInstance(area(1, 1), int)
+"""
+_TESTS = "PYTHONDONTWRITEBYTECODE=1 python3 -m unittest discover -v -s tests -t ."
+
+
+def _setup() -> str:
+    lines = ["#!/bin/bash", "set -e", "dest=${1:-/workspace/repo}", 'mkdir -p "$dest"', 'cd "$dest"']
+    for path, text in BASE.items():
+        lines += [f"mkdir -p {path.rpartition('/')[0]}", f"cat >{path} <<'END'", f"{text}END"]
+    lines += ["export GIT_AUTHOR_DATE=2026-01-01T00:00:00Z GIT_COMMITTER_DATE=2026-01-01T00:00:00Z"]
+    lines += ["git init -q -b main .", "git add -A"]
+    return "\n".join([*lines, "git -c user.name=t -c user.email=t@t.invalid commit -qm past", ""])
+
+
+def write_rectangle(root: Path) -> Task:
+    golden = text_patch(
+        SOURCE, BASE[SOURCE].splitlines(keepends=True), GOLDEN[SOURCE].splitlines(keepends=True)
+    )
+    write_dataset(
+        root,
+        {"rectangle_task": {1: [1, 2]}},
+        feature_content=lambda *_: {
+            "feature.md": "# Area\n",
+            "feature.patch": golden,
+            "tests.patch": text_patch("tests/test_area.py", None, HIDDEN.splitlines(keepends=True)),
+        },
+        task_content=lambda *_: {
+            "Dockerfile": "FROM scratch\n",
+            "setup.sh": _setup(),
+            "runner.sh": RUNNER.partition("ran=0")[0] + _TESTS + "\n",
+            "run_tests.sh": "exit 0\n",
+            "combined.patch": golden,
+        },
+    )
+    (task,) = load_tasks(root)
+    return task
+
+
+@dataclass(frozen=True)
+class Judge:
+    task: Task
+    executor: TestExecutor
+    references: References
+
+    def verdict(self, files: Mapping[str, str]) -> str:
+        """Of a patch that gives some files other content: `failed`, `suspicious` or `confirmed`."""
+        task, feature = self.task, self.task.features[0]
+        reference = self.references.get(task, feature)
+        assert reference.success, reference.error
+        with TreeStore(self.executor.base(task)) as store:
+            tree = store.edited(store.base.tree, {path: text.encode() for path, text in files.items()})
+            side = self.executor.test_side(task, (feature,), store)
+            work = judged_patch(store.patch_of(tree), side, store)
+            if not work.patch:
+                return "failed"
+            run = self.executor.run(task, feature, work.patch, reference.conditions).held_against(reference)
+            if not run.success:
+                return "failed"
+            return confirm(task, feature, work.patch, store, self.executor, self.references)
+
+
+@contextmanager
+def judge_in(folder: Path) -> Iterator[Judge]:
+    """On the local backend."""
+    task = write_rectangle(folder)
+    with SandboxSession(get_backend("local")) as session:
+        executor = TestExecutor(session, 60)
+        session.prepare([task], lambda *_: None)
+        yield Judge(task, executor, References(executor, "auto"))
