@@ -12,6 +12,7 @@ the end of the new history. An instruction of the program itself (to summarise) 
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import time
@@ -23,7 +24,7 @@ from cooperbench.agents.worker.client import message_text
 from cooperbench.gateway.history import SUBAGENT, Call, History, reply_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from cooperbench.agents.session import Session
     from cooperbench.gateway.history import Json, Result
@@ -47,10 +48,10 @@ class _Added:
 
 @dataclass
 class _Step:
+    """A call whose result has not come."""
+
     number: int
     call: Call
-    action: str
-    args: Json
     began: float
 
 
@@ -59,11 +60,26 @@ class _Conversation:
     label: str
     """Empty for the main one."""
     thread: str
-    keys: list[str]
+    keys: list[str] = field(default_factory=list)
+    """Of the last request."""
+    signature: tuple[str, frozenset[str]] | None = None
     added: list[_Added] = field(default_factory=list)
     steps: list[_Step] = field(default_factory=list)
-    """Calls whose results have not come."""
-    signature: tuple[str, frozenset[str]] = ("", frozenset())
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One request and its answer."""
+
+    _conversations: Conversations
+    _conversation: _Conversation | None
+    _dialect: str
+    body: Json
+    """What the provider is asked."""
+
+    def answered(self, answer: Mapping[str, Any], usage: Usage) -> None:
+        """Put on record what the program got: the whole answer in its dialect, also where it was streamed."""
+        self._conversations._answered(self._conversation, self._dialect, answer, usage)
 
 
 class Conversations:
@@ -73,139 +89,107 @@ class Conversations:
         self._session = session
         self._main: _Conversation | None = None
         self._all: list[_Conversation] = []
-        self._by_id: dict[tuple[str, str], _Conversation] = {}
-        """By thread, and id of a call or of an earlier response."""
+        self._by_call: dict[tuple[str, str], _Conversation] = {}
+        """By thread, and the id of a call."""
 
     def request(self, dialect: str, body: Mapping[str, Any]) -> Exchange:
         """What came of earlier calls goes on record. ValueError for a body that is none of its dialect."""
         history = History(dialect, body)
         conversation = self._conversation(history)
         if conversation is None:
-            return Exchange(self, None, history, dict(body))
-        results = list(history.results())
-        for result in results:
-            self._by_id.setdefault((history.thread, result.call_id), conversation)
-        self._record_steps(conversation, results, [one for place in history.tail for one in place.results])
-        continued = bool(body.get("previous_response_id"))
-        if not continued:
-            conversation.keys = history.keys
-        if conversation is self._main:
-            self._add_messages(conversation, history, continued=continued)
-        return Exchange(self, conversation, history, self._with_messages(conversation, history))
+            return Exchange(self, None, dialect, dict(body))
+        for result in history.results():
+            self._by_call.setdefault((history.thread, result.call_id), conversation)
+        self._record_results(conversation, history)
+        conversation.keys = history.keys
+        if conversation is self._main and history.tools and not _is_instruction(history):
+            self._add_messages(conversation, history)
+        texts: dict[str, list[str]] = {}
+        for one in conversation.added:
+            texts.setdefault(one.after, []).append(one.text)
+        return Exchange(self, conversation, dialect, history.with_texts(texts))
 
     def finish(self) -> None:
         """The agent is over: calls whose results were never seen go on record too."""
         for conversation in self._all:
             for step in conversation.steps:
-                self._record(step, conversation, "", {})
+                self._record(conversation, step, None)
             conversation.steps = []
 
     def _conversation(self, history: History) -> _Conversation | None:
         """None for a side request."""
-        thread, keys = history.thread, history.keys
-        ids = [
-            str(history.body.get("previous_response_id") or ""),
-            *(one.call_id for one in history.results()),
-        ]
-        for known in reversed([one for one in ids if one]):
-            if (thread, known) in self._by_id:
-                return self._by_id[thread, known]
+        thread, keys, main = history.thread, history.keys, self._main
+        for result in reversed(list(history.results())):
+            if (thread, result.call_id) in self._by_call:
+                return self._by_call[thread, result.call_id]
         same = [one for one in self._all if one.thread == thread and one.keys == keys[: len(one.keys)]]
         if same:
             return max(same, key=lambda one: len(one.keys))
         if not history.tools:
             return None
-        main = self._main
+        said = "\n\n".join(place.text for place in history.tail if place.text)
         if main is not None and (thread, history.signature) == (main.thread, main.signature):
-            self._session.tell(_said(history), "compacted")
+            self._session.tell(said, "compacted")
             return main
-        first = main is None and thread != SUBAGENT
-        label = "" if first else f"subagent {len(self._all) + (main is None)}"
-        found = _Conversation(label, thread, [])
-        self._all.append(found)
-        if first:
-            self._main = found
+        if main is None and thread != SUBAGENT:
+            found = self._main = _Conversation("", thread)
             self._session.tell(history.system, "system")
-        self._session.tell(_said(history), "task" if first else label)
+            self._session.tell(said, "task")
+        else:
+            found = _Conversation(f"subagent {len(self._all)}", thread)
+            self._session.tell(said, found.label)
+        self._all.append(found)
         return found
 
-    def _add_messages(self, main: _Conversation, history: History, *, continued: bool) -> None:
-        if not history.tools or not history.places or _is_instruction(history):
-            return
+    def _add_messages(self, main: _Conversation, history: History) -> None:
         main.signature = history.signature
-        last = history.places[-1].key
-        if not continued:
-            for one in [one for one in main.added if one.after not in main.keys]:
-                main.added.remove(one)
-                if not one.again:
-                    main.added.append(_Added(one.text + AGAIN, last, again=True))
-        texts = [message_text(one.sender, one.text) for one in self._session.incoming()]
-        main.added += [_Added(text, last) for text in texts]
+        last = main.keys[-1]
+        for one in [one for one in main.added if one.after not in main.keys]:
+            main.added.remove(one)
+            if not one.again:
+                main.added.append(_Added(one.text + AGAIN, last, again=True))
+        for message in self._session.incoming():
+            main.added.append(_Added(message_text(message.sender, message.text), last))
 
-    def _with_messages(self, conversation: _Conversation, history: History) -> Json:
-        texts: dict[str, list[str]] = {}
-        for one in conversation.added:
-            texts.setdefault(one.after, []).append(one.text)
-        return history.with_texts(texts)
-
-    def _record_steps(self, conversation: _Conversation, results: list[Result], newest: list[Result]) -> None:
-        by_id = {result.call_id: result for result in results if result.call_id}
-        unknown = [one for one in newest if one.call_id not in {step.call.id for step in conversation.steps}]
+    def _record_results(self, conversation: _Conversation, history: History) -> None:
+        by_id = {result.call_id: result for result in history.results() if result.call_id}
+        newest = [result for place in history.tail for result in place.results]
         for step in list(conversation.steps):
-            result = by_id.get(step.call.id)
-            if result is None:
-                # Some programs name the calls themselves that the model has given no id.
-                result = next((one for one in unknown if one.name == step.call.name), None)
-                if result is None:
-                    continue
-                unknown.remove(result)
-            conversation.steps.remove(step)
-            seconds = time.monotonic() - step.began
-            self._record(step, conversation, result.text, _outcome(step, result, seconds))
+            # Some programs name a call themselves that the model has given no id.
+            nameless = [one for one in newest if not step.call.id and one.name == step.call.name]
+            result = by_id.get(step.call.id) or next(iter(nameless), None)
+            if result is not None:
+                newest = [one for one in newest if one is not result]
+                conversation.steps.remove(step)
+                self._record(conversation, step, result)
 
-    def _record(self, step: _Step, conversation: _Conversation, text: str, more: Mapping[str, Any]) -> None:
-        about = {"tool": step.call.name, "call_id": step.call.id, **_label(conversation), **more}
-        self._session.end_own_step(step.number, step.action, step.args, text, **about)
+    def _record(self, conversation: _Conversation, step: _Step, result: Result | None) -> None:
+        action, args = _action(step.call)
+        about: Json = {"tool": step.call.name, "call_id": step.call.id, **_label(conversation)}
+        text = result.text if result else ""
+        if result:
+            about["duration_seconds"] = round(time.monotonic() - step.began, 4)
+        if action == "run" and (code := _EXIT_CODE.search(text[:_EXIT_CODE_WITHIN])):
+            about["returncode"] = int(code[1])
+        self._session.end_own_step(step.number, action, args, text, **about)
 
     def _answered(
-        self,
-        conversation: _Conversation | None,
-        history: History,
-        events: Iterable[Mapping[str, Any]],
-        usage: Usage,
+        self, conversation: _Conversation | None, dialect: str, answer: Mapping[str, Any], usage: Usage
     ) -> None:
-        reply = reply_of(history.dialect, events)
-        calls = [{"id": call.id, "name": call.name, "arguments": call.arguments} for call in reply.calls]
+        reply = reply_of(dialect, answer)
+        calls = [
+            {"id": call.id, "name": call.name, "arguments": json.dumps(call.args)} for call in reply.calls
+        ]
         more = {"finish_reason": reply.finish_reason, "tool_calls": calls, "reasoning": reply.reasoning}
         about = {name: value for name, value in more.items() if value}
         self._session.reply(reply.text, usage, **about, **_label(conversation))
         if conversation is None:
             return
         for call in reply.calls:
-            step = _Step(self._session.begin_own_step(), call, *_action(call), time.monotonic())
+            step = _Step(self._session.begin_own_step(), call, time.monotonic())
             conversation.steps.append(step)
-        for known in (reply.response_id, *(call.id for call in reply.calls)):
-            if known:
-                self._by_id[history.thread, known] = conversation
-
-
-@dataclass(frozen=True)
-class Exchange:
-    """One request and its answer."""
-
-    _conversations: Conversations
-    _conversation: _Conversation | None
-    _history: History
-    body: Json
-    """What the provider is asked."""
-
-    def answered(self, events: Iterable[Mapping[str, Any]], usage: Usage) -> None:
-        """Put on record what the program got: the one JSON object of a whole answer, or all events of a stream."""
-        self._conversations._answered(self._conversation, self._history, events, usage)  # noqa: SLF001
-
-
-def _said(history: History) -> str:
-    return "\n\n".join(place.text for place in history.tail if place.text)
+            if call.id:
+                self._by_call[conversation.thread, call.id] = conversation
 
 
 def _label(conversation: _Conversation | None) -> dict[str, str]:
@@ -216,11 +200,9 @@ def _label(conversation: _Conversation | None) -> dict[str, str]:
 def _is_instruction(history: History) -> bool:
     """The program's own words after tools' results; reminders that it adds to these are in tags."""
     tail = history.tail
-    if not tail:
-        return True
-    has_results = [number for number, place in enumerate(tail) if place.results]
-    after = tail[has_results[-1] + 1 :] if has_results else []
-    return any(not place.text.lstrip().startswith("<") for place in after)
+    results = [number for number, place in enumerate(tail) if place.results]
+    after = tail[results[-1] + 1 :] if results else []
+    return not tail or any(not place.text.lstrip().startswith("<") for place in after)
 
 
 def _action(call: Call) -> tuple[str, Json]:
@@ -234,12 +216,3 @@ def _action(call: Call) -> tuple[str, Json]:
     if call.name.endswith("send_message"):
         return "send_message", {"to": str(args.get("to")), "content": str(args.get("text"))}
     return call.name, args
-
-
-def _outcome(step: _Step, result: Result, seconds: float) -> Json:
-    found: Json = {"duration_seconds": round(seconds, 4)}
-    if step.action == "run":
-        code = _EXIT_CODE.search(result.text[:_EXIT_CODE_WITHIN])
-        if code:
-            found["returncode"] = int(code[1])
-    return found

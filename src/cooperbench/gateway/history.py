@@ -1,4 +1,4 @@
-"""What is in a request and in an answer, for each dialect: the history, tools' results, calls; where a text can be added.
+"""What is in a request and in an answer, in each dialect: the history, tools' results, calls; how a text is added.
 
 A history is looked at as a list of places. A place has a key that stays the same when a program sends its history
 again: what programs change from request to request (`_VOLATILE`) is left out of it, and a tool's result is known by the
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 Json = dict[str, Any]
 _HISTORY = {"chat": "messages", "responses": "input", "anthropic": "messages", "gemini": "contents"}
@@ -41,31 +41,23 @@ class Result(NamedTuple):
 
 class Place(NamedTuple):
     key: str
-    index: int
-    """Of the item."""
+    item: int
+    """Its number in the history."""
     block: int
-    """Of the block within it; 0 in dialects without."""
+    """Its number within the item; 0 in dialects without."""
     own: bool
     """The model's own words or calls."""
     results: tuple[Result, ...]
     text: str
 
 
-@dataclass
-class Call:
+class Call(NamedTuple):
     """A tool that the model wants to be called."""
 
-    id: str = ""
-    name: str = ""
-    arguments: str = ""
-
-    @property
-    def args(self) -> Json:
-        try:
-            args = json.loads(self.arguments or "{}")
-        except ValueError:
-            args = None
-        return args if isinstance(args, dict) else {"arguments": self.arguments}
+    id: str
+    """Empty where the model has given none."""
+    name: str
+    args: Json
 
 
 @dataclass
@@ -76,7 +68,19 @@ class Reply:
     reasoning: str = ""
     finish_reason: str = ""
     calls: list[Call] = field(default_factory=list)
-    response_id: str = ""
+
+    def say(self, reasoning: Any, text: Any) -> None:
+        self.reasoning += reasoning or ""
+        self.text += text or ""
+
+    def call(self, call_id: Any, name: Any, given: Any) -> None:
+        """`given` is an object, or JSON text that need not be valid: models write it."""
+        try:
+            args = json.loads(given) if isinstance(given, str) else given
+        except ValueError:
+            args = None
+        args = args if isinstance(args, dict) else {"arguments": given} if given else {}
+        self.calls.append(Call(str(call_id or ""), str(name or ""), args))
 
 
 class History:
@@ -155,7 +159,7 @@ class History:
                     }
                 items.append(item)
             else:
-                items += [item, *(_USER_ITEMS[self.dialect](text) for text in added.get((index, 0), []))]
+                items += [item, *(_user_item(self.dialect, text) for text in added.get((index, 0), []))]
         return {**self.body, _HISTORY[self.dialect]: items}
 
     def _places(self) -> list[Place]:
@@ -176,15 +180,14 @@ class History:
 
 
 _SYSTEM = ("system", "instructions", "systemInstruction", "system_instruction")
-_USER_ITEMS = {
-    "chat": lambda text: {"role": "user", "content": text},
-    "responses": lambda text: {
-        "type": "message",
-        "role": "user",
-        "content": [{"type": "input_text", "text": text}],
-    },
-    "gemini": lambda text: {"role": "user", "parts": [{"text": text}]},
-}
+
+
+def _user_item(dialect: str, text: str) -> Json:
+    if dialect == "gemini":
+        return {"role": "user", "parts": [{"text": text}]}
+    if dialect == "responses":
+        return {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}
+    return {"role": "user", "content": text}
 
 
 def _block(text: str) -> Json:
@@ -245,81 +248,40 @@ def _stable(value: Any) -> Any:
     return [_stable(one) for one in value] if isinstance(value, list) else value
 
 
-def reply_of(dialect: str, events: Iterable[Mapping[str, Any]]) -> Reply:
-    """Of a whole answer, or of the events of a stream, in the dialect in which the program gets it."""
-    reply, slots = Reply(), dict[Any, Call]()
-    for event in events:
-        _TAKE_IN[dialect](reply, slots, event)
-    reply.calls = [call for call in slots.values() if call.name]
-    return reply
-
-
-def _from_chat(reply: Reply, slots: dict[Any, Call], event: Mapping[str, Any]) -> None:
-    for choice in _objects(event.get("choices"))[:1]:
-        part = _object(choice.get("delta")) or _object(choice.get("message"))
-        reply.text += part.get("content") or ""
-        reply.reasoning += part.get("reasoning_content") or ""
-        reply.finish_reason = choice.get("finish_reason") or reply.finish_reason
-        for place, one in enumerate(_objects(part.get("tool_calls"))):
-            call, function = slots.setdefault(one.get("index", place), Call()), _object(one.get("function"))
-            call.id = one.get("id") or call.id
-            call.name += function.get("name") or ""
-            call.arguments += function.get("arguments") or ""
-
-
-def _from_responses(reply: Reply, slots: dict[Any, Call], event: Mapping[str, Any]) -> None:
-    whole = _object(event.get("response")) or event
-    reply.response_id = str(whole.get("id") or reply.response_id) if "output" in whole else reply.response_id
-    reply.finish_reason = str(whole.get("status") or reply.finish_reason)
-    done = [_object(event.get("item"))] if event.get("type") == "response.output_item.done" else []
-    for item in _objects(whole.get("output")) or done:
-        slot = item.get("id") or item.get("call_id")
-        if str(item.get("type")).endswith("_call"):
-            arguments = item.get("arguments", item.get("input", item.get("action")))
-            arguments = arguments if isinstance(arguments, str) else json.dumps(arguments)
-            name = item.get("name") or str(item["type"]).removesuffix("_call")
-            slots[slot] = Call(str(item.get("call_id") or slot), name, arguments)
-        elif item.get("type") == "message" and slot not in slots:
-            slots[slot] = Call()
-            reply.text += _text_of(item)
-        elif item.get("type") == "reasoning" and slot not in slots:
-            slots[slot] = Call()
-            reply.reasoning += _text_of(item.get("summary"))
-
-
-def _from_anthropic(reply: Reply, slots: dict[Any, Call], event: Mapping[str, Any]) -> None:
-    whole = _object(event.get("message")) or event
-    delta = _object(event.get("delta"))
-    reply.finish_reason = str(delta.get("stop_reason") or whole.get("stop_reason") or reply.finish_reason)
-    started = _object(event.get("content_block"))
-    for place, block in enumerate([started] if started else _objects(whole.get("content"))):
-        reply.text += block.get("text") or ""
-        reply.reasoning += block.get("thinking") or ""
-        if block.get("type") == "tool_use":
-            arguments = json.dumps(block["input"]) if block.get("input") else ""
-            slots[event.get("index", place)] = Call(str(block.get("id")), str(block.get("name")), arguments)
-    reply.text += delta.get("text") or ""
-    reply.reasoning += delta.get("thinking") or ""
-    if delta.get("partial_json") and event.get("index") in slots:
-        slots[event["index"]].arguments += delta["partial_json"]
-
-
-def _from_gemini(reply: Reply, slots: dict[Any, Call], event: Mapping[str, Any]) -> None:
-    for candidate in _objects(event.get("candidates"))[:1]:
-        reply.finish_reason = str(candidate.get("finishReason") or reply.finish_reason)
-        for part in _objects(_object(candidate.get("content")).get("parts")):
-            if part.get("thought"):
-                reply.reasoning += part.get("text") or ""
+def reply_of(dialect: str, answer: Mapping[str, Any]) -> Reply:
+    """Of a whole answer in the dialect in which the program gets it."""
+    reply = Reply()
+    if dialect == "chat":
+        choice = next(iter(_objects(answer.get("choices"))), {})
+        message = _object(choice.get("message"))
+        reply.finish_reason = str(choice.get("finish_reason") or "")
+        reply.say(message.get("reasoning_content"), message.get("content"))
+        for call in _objects(message.get("tool_calls")):
+            function = _object(call.get("function"))
+            reply.call(call.get("id"), function.get("name"), function.get("arguments"))
+    elif dialect == "responses":
+        reply.finish_reason = str(answer.get("status") or "")
+        for item in _objects(answer.get("output")):
+            kind = str(item.get("type"))
+            if kind.endswith("_call"):
+                given = next((item[key] for key in ("arguments", "input", "action") if key in item), None)
+                reply.call(item.get("call_id"), item.get("name") or kind.removesuffix("_call"), given)
             else:
-                reply.text += part.get("text") or ""
+                reply.say(
+                    _text_of(item.get("summary")), _text_of(item.get("content")) if kind == "message" else ""
+                )
+    elif dialect == "anthropic":
+        reply.finish_reason = str(answer.get("stop_reason") or "")
+        for block in _objects(answer.get("content")):
+            reply.say(block.get("thinking"), block.get("text"))
+            if block.get("type") == "tool_use":
+                reply.call(block.get("id"), block.get("name"), block.get("input"))
+    else:
+        candidate = next(iter(_objects(answer.get("candidates"))), {})
+        reply.finish_reason = str(candidate.get("finishReason") or "")
+        for part in _objects(_object(candidate.get("content")).get("parts")):
+            text = part.get("text")
+            reply.say(*((text, "") if part.get("thought") else ("", text)))
             if call := _object(part.get("functionCall")):
-                args = json.dumps(call.get("args") or {})
-                slots[len(slots)] = Call(str(call.get("id") or ""), str(call.get("name") or ""), args)
-
-
-_TAKE_IN = {
-    "chat": _from_chat,
-    "responses": _from_responses,
-    "anthropic": _from_anthropic,
-    "gemini": _from_gemini,
-}
+                reply.call(call.get("id"), call.get("name"), call.get("args"))
+    return reply

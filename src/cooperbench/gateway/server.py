@@ -31,12 +31,7 @@ class Gateway:
         raise NotImplementedError
 
     def open(
-        self,
-        session: Session,
-        model: str,
-        model_kwargs: Mapping[str, Any] | None = None,
-        *,
-        record: bool = False,
+        self, session: Session, model: str, model_kwargs: Mapping[str, Any] | None = None, *, record: bool = False
     ) -> Access:
         """A token for one agent. `model_kwargs`: what the agent config adds to every call (api_base, api_key …)."""
         raise NotImplementedError
@@ -45,10 +40,10 @@ class Gateway:
 class Access:
     """What one agent has of the gateway: valid while it works, 401 afterwards.
 
-    with Gateway.shared().open(session, model) as access:
-        start the program with access.token
-        wait for the program and for access.ended, then end the program
-        if error := access.outcome(): raise error
+        with Gateway.shared().open(session, model) as access:
+            start the program with access.token
+            wait for the program and for access.ended, then end the program
+            if error := access.outcome(): raise error
     """
 
     token: str
