@@ -142,6 +142,17 @@ class Session:
         argv = ["send_message", to or "--all"]
         return self._step("send_message", args, argv, 60, text.encode("utf-8", "replace"))
 
+    def begin_own_step(self) -> int:
+        """A step that the agent's program takes by itself in the sandbox: its number. `end_own_step` records it."""
+        self._model_answered()
+        self._count_step()
+        return self.steps
+
+    def end_own_step(
+        self, number: int, action: str, args: dict[str, Any], observation: str, **more: object
+    ) -> None:
+        self.recorder.entry(action, args, observation, step=number, **more)
+
     def incoming(self) -> list[Message]:
         """Messages that came since the last call, in order. Show them to the agent before its next step."""
         if self.inbox is None:
@@ -242,8 +253,11 @@ class Session:
         self.model_answered()
         # What the last call asked for is paid: it is done, although the call may have reached the limit.
         self._check(self._cost_before_call)
-        self.steps += 1
+        self._count_step()
         self._in_progress = (action, args)
+
+    def _count_step(self) -> None:
+        self.steps += 1
         if self.inbox is not None:
             self.inbox.step = self.steps
 
