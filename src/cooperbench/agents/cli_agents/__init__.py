@@ -3,7 +3,8 @@
 Each runs in the agent's sandbox, from programs that are seen there read-only (`environments`). Its model client talks
 to the gateway, through a port on the sandbox's loopback (`forward`) and with a token of its own: limits, accounts,
 messages and the record are the gateway's. Here is how each of them is started (the four classes); `program` is one that
-runs. What they keep lies in `AGENT_DIR`, not in the repository.
+runs. What they keep lies in `AGENT_DIR`, not in the repository. Their tools for the web are switched off: some are the
+provider's, and would work without a network.
 """
 
 from __future__ import annotations
@@ -153,6 +154,7 @@ class ClaudeCodeAgent(CliAgent):
     def launch(self, place: Place) -> Launch:
         words = ["-p", "--output-format", "stream-json", "--verbose", "--dangerously-skip-permissions"]
         words += ["--model", place.model, "--mcp-config", f"{AGENT_DIR}/mcp.json", "--strict-mcp-config"]
+        words += ["--disallowedTools", "WebFetch,WebSearch"]
         server = {"type": "http", "url": f"{place.url}/mcp", "headers": _bearer(place)}
         env = {
             "ANTHROPIC_BASE_URL": place.url,
@@ -181,6 +183,11 @@ class CodexAgent(CliAgent):
             "model_provider": "cooperbench",
             "check_for_update_on_startup": False,
             "analytics.enabled": False,
+            "features.apps": False,
+            "features.plugins": False,
+            "web_search": "disabled",
+            # These would set PATH anew.
+            "allow_login_shell": False,
             "model_providers.cooperbench.name": "CooperBench",
             "model_providers.cooperbench.base_url": f"{place.url}/v1",
             "model_providers.cooperbench.env_key": _TOKEN_VARIABLE,
@@ -210,6 +217,7 @@ class GeminiCliAgent(CliAgent):
             "security": {"auth": {"selectedType": "gemini-api-key"}},
             "general": {"enableAutoUpdate": False, "enableAutoUpdateNotification": False},
             "privacy": {"usageStatisticsEnabled": False},
+            "tools": {"exclude": ["google_web_search", "web_fetch"]},
             "mcpServers": {_MCP_SERVER: server} if place.messaging else {},
         }
         env = {
@@ -238,7 +246,7 @@ class OpenCodeAgent(CliAgent):
         settings = {
             "autoupdate": False,
             "share": "disabled",
-            "permission": "allow",
+            "permission": {"*": "allow", "webfetch": "deny", "websearch": "deny"},
             "provider": {"cooperbench": provider},
             "model": f"cooperbench/{place.model}",
             "small_model": f"cooperbench/{place.model}",
