@@ -87,7 +87,9 @@ class Program:
             messages += [{"role": "tool", "tool_call_id": one[0], "content": one[2]} for one in turn.results]
             if turn.text:
                 messages.append({"role": "user", "content": turn.text})
-        functions = [{"type": "function", "function": {"name": name, "parameters": {}}} for name in self.tools]
+        functions = [
+            {"type": "function", "function": {"name": name, "parameters": {}}} for name in self.tools
+        ]
         return {"model": "m", "messages": messages, **({"tools": functions} if functions else {})}
 
     def _responses(self) -> Json:
@@ -109,7 +111,7 @@ class Program:
         return {"model": "m", "input": items, "tools": tools, "client_metadata": metadata}
 
     def _anthropic(self) -> Json:
-        messages = []
+        messages: list[Json] = []
         for turn in self.turns:
             blocks: list[Json] = [
                 {"type": "tool_result", "tool_use_id": one[0], "content": one[2], "is_error": False}
@@ -125,7 +127,7 @@ class Program:
         return {"model": "m", "system": system, "messages": messages, "tools": tools, "max_tokens": 9}
 
     def _gemini(self) -> Json:
-        contents = []
+        contents: list[Json] = []
         for turn in self.turns:
             parts: list[Json] = [
                 {"functionResponse": {"id": one[0], "name": one[1], "response": {"output": one[2]}}}
