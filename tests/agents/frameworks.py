@@ -71,7 +71,8 @@ def provide(name: str) -> None:
     with locked(CACHE / f"{name}.lock"), pytest.MonkeyPatch.context() as patch:
         patch.setenv(DATA_VARIABLE, str(DATA))
         framework = get_framework(name)
-        if find_environment(framework) is not None:
+        found = find_environment(framework)
+        if found is not None and framework.version in ("", found.version):
             return
         source = SWE_AGENT_SOURCE if framework.source_folders else None
         try:

@@ -168,7 +168,7 @@ class Session:
         """Until there is something for `incoming`, or the time is up."""
         if self.inbox is None:
             return False
-        self._model_answered()
+        self.model_answered()
         self._check(self.usage.cost)
         with self._sandbox_in_use():
             return self.inbox.wait(self._capped(timeout_seconds))
@@ -179,7 +179,7 @@ class Session:
 
     def reply(self, text: str, usage: Usage, **more: object) -> None:
         """Account for a model call and keep what the model said; `more` is what the framework has besides, as JSON."""
-        self._model_answered()
+        self.model_answered()
         self._cost_before_call = self.usage.cost
         self.usage += usage
         self.on_spend(usage)
@@ -220,14 +220,15 @@ class Session:
                 f"model {self.model!r} has not answered by {patience_seconds():g} s after the {limit}"
             )
 
-    def check_limits(self) -> None:
+    def check_limits(self, *, concurrent: bool = False) -> None:
         """Before each attempt to ask a model: AgentFailure at a limit, Interrupted when the run is being stopped.
 
         The model has answered when a reply or a step comes. If this is called again before that, the attempt has
-        failed: its time, and the pause after it, are not the agent's.
+        failed: its time, and the pause after it, are not the agent's. With `concurrent` it has not: the agent asks
+        several things at once.
         """
         now = time.monotonic()
-        if self._asked_at is not None:
+        if self._asked_at is not None and not concurrent:
             self._outage_seconds += now - self._asked_at
             self._failing_since = self._failing_since or now
             if now - self._failing_since >= patience_seconds():
@@ -236,7 +237,8 @@ class Session:
         self._check(self.usage.cost)
         self._asked_at = now
 
-    def _model_answered(self) -> None:
+    def model_answered(self) -> None:
+        """Be it that it refused: what is waited for from now on is not the provider."""
         self._asked_at = self._failing_since = None
 
     def _check(self, cost: float) -> None:
@@ -248,7 +250,7 @@ class Session:
             raise AgentFailure("cost_limit", f"cost limit of ${limits.cost:g} reached")
 
     def _begin_step(self, action: str, args: dict[str, Any]) -> None:
-        self._model_answered()
+        self.model_answered()
         # What the last call asked for is paid: it is done, although the call may have reached the limit.
         self._check(self._cost_before_call)
         self._count_step()

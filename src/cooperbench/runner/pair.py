@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from cooperbench._version import __version__
 from cooperbench.agents.base import REPO_DIR, patience_seconds
 from cooperbench.agents.recorder import Recorder
-from cooperbench.agents.registry import get_agent, version_of
+from cooperbench.agents.registry import get_agent, programs_of, version_of
 from cooperbench.agents.session import Session
 from cooperbench.errors import (
     AgentFailure,
@@ -220,7 +220,13 @@ class PairRun:
         sandbox = self._session.open(
             self._image.agent_reference or self._image.reference,
             timeout_seconds=UNLIMITED_LIFETIME_SECONDS if seconds is None else int(seconds) + spare,
-            options=SandboxOptions("agent", self._config.network, labels, reaches),
+            options=SandboxOptions(
+                "agent",
+                self._config.network,
+                labels,
+                reaches,
+                programs=programs_of(get_agent(self._assigned[seat].agent)),
+            ),
         )
         sandboxes.append(sandbox)
         start = prepare_repository(sandbox, already_scrubbed=self._image.agent_reference is not None)
