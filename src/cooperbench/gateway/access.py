@@ -18,7 +18,7 @@ from cooperbench.gateway import dialects
 from cooperbench.gateway.conversations import Conversations
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
     from types import TracebackType
 
     from cooperbench.agents.session import Session
@@ -176,7 +176,7 @@ class Access:
             await self._in_thread(self.session.check_limits, concurrent=concurrent)
             started = time.monotonic()
             try:
-                reply, last = await self._attempt(dialect, exchange.body, headers, response)
+                reply, last = await self._attempt(dialect, exchange, headers, response)
             except Exception as error:
                 cause = _cause(error)
                 if response.has_events:
@@ -196,19 +196,25 @@ class Access:
                 return reply, last, time.monotonic() - started
 
     async def _attempt(
-        self, dialect: str, body: Body, headers: Mapping[str, str], response: Response
+        self, dialect: str, exchange: Exchange, headers: Mapping[str, str], response: Response
     ) -> tuple[Body, list[Body]]:
+        recorded = await self._in_thread(self.session.exchanges.find, dialect, exchange.sent)
         if not response.streamed:
-            return await self.upstream.answer(dialect, body, headers), []
-        events: list[Body] = []
-        last: list[Body] = []
-        async for event in self.upstream.stream(dialect, body, headers):
-            events.append(event)
-            if event.get("type") in _LAST_EVENTS:
-                last.append(event)
-            else:
-                await response.event(event)
-        return self.upstream.whole(dialect, events), last
+            reply = recorded[0] if recorded else await self.upstream.answer(dialect, exchange.body, headers)
+            events = [reply]
+        else:
+            events, last = [], list[Body]()
+            stream = _each(recorded) if recorded else self.upstream.stream(dialect, exchange.body, headers)
+            async for event in stream:
+                events.append(event)
+                if event.get("type") in _LAST_EVENTS:
+                    last.append(event)
+                else:
+                    await response.event(event)
+            reply = self.upstream.whole(dialect, events)
+        received = self.session.received
+        await self._in_thread(self.session.exchanges.keep, dialect, exchange.sent, events, received)
+        return reply, last if response.streamed else []
 
     async def _ping(self, response: Response) -> None:
         while True:
@@ -223,6 +229,11 @@ class Access:
                 return work(*args, **kwargs)
 
         return await asyncio.to_thread(locked)
+
+
+async def _each(events: Sequence[Body]) -> AsyncIterator[Body]:
+    for event in events:
+        yield event
 
 
 def _cause(error: BaseException) -> Exception:

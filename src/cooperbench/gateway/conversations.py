@@ -78,8 +78,15 @@ class Exchange:
     _conversations: Conversations
     _conversation: _Conversation | None
     _dialect: str
+    sent: Mapping[str, Any]
+    """What the program asks."""
     body: Json
     """What the provider is asked."""
+
+    @property
+    def side(self) -> bool:
+        """Not of the agent's own conversation: how it fares says nothing about the agent."""
+        return self._conversation is None or bool(self._conversation.label)
 
     def answered(self, answer: Mapping[str, Any], usage: Usage) -> None:
         """Put on record what the program got: the whole answer in its dialect, also where it was streamed."""
@@ -101,7 +108,7 @@ class Conversations:
         history = History(dialect, body)
         conversation = self._conversation(history)
         if conversation is None:
-            return Exchange(self, None, dialect, dict(body))
+            return Exchange(self, None, dialect, body, dict(body))
         for result in history.results():
             self._by_call.setdefault((history.thread, result.call_id), conversation)
         self._record_results(conversation, history)
@@ -111,7 +118,7 @@ class Conversations:
         texts: dict[str, list[str]] = {}
         for one in conversation.added:
             texts.setdefault(one.after, []).append(one.text)
-        return Exchange(self, conversation, dialect, history.with_texts(texts))
+        return Exchange(self, conversation, dialect, body, history.with_texts(texts))
 
     def finish(self) -> None:
         """The agent is over: calls whose results were never seen go on record too."""

@@ -70,6 +70,8 @@ def run(
     pull: str | None = None,
     mount: Sequence[str] = (),
     gpu: str | None = None,
+    record: bool = False,
+    replay_from: str | None = None,
 ) -> None:
     """Run agents on pairs of features and (with `auto_eval`) judge what they did.
 
@@ -81,8 +83,9 @@ def run(
     hitting one is an outcome. `max_cost` in dollars is for the whole experiment: past it no new pair is started.
     `eval_network`: what test runs reach; `auto` is nothing where the golden patch passes so, else everything.
     `sound_only` leaves out features whose tests pass without them, as `cooperbench validate` has found. `canary`:
-    confirm successes by a test that must fail. `image_template`, `pull`, `mount` and `gpu` are for backends that have
-    them.
+    confirm successes by a test that must fail. `record` keeps what models are asked and answer; `replay_from` names
+    the run whose recorded answers the agent `replay_model` gets. `image_template`, `pull`, `mount` and `gpu` are for
+    backends that have them.
     """
     values = dict(locals())
     for name, field in _OTHER_NAMES.items():

@@ -100,6 +100,13 @@ class RunConfig:
         metavar="PATH",
         help="handed to the agent: its own configuration; a.yaml,b.yaml for one each (a.yaml, for the first only)",
     )
+    replay_from: str | None = option(
+        "--from",
+        default=None,
+        group=WHO,
+        metavar="RUN",
+        help="for -a replay_model: the run, made with --record, whose agents work again on the answers of then",
+    )
     subset: str | None = option(default=None)
     repo: str | None = option(default=None)
     task_id: int | None = option(default=None)
@@ -222,6 +229,9 @@ class RunConfig:
     )
     auto_eval: bool = option(
         "--no-auto-eval", default=True, group=WHAT, help="do not judge; `cooperbench eval` does it later"
+    )
+    record: bool = option(
+        "--record", default=False, group=WHAT, help="keep what models are asked and answer (see replay_model)"
     )
     force: bool = option(
         "--force", default=False, group=WHAT, help="run finished pairs again; earlier attempts are kept"
@@ -352,6 +362,12 @@ def options() -> dict[str, Option]:
 def make_config(values: Mapping[str, Any]) -> RunConfig:
     """Of what the command line, or the caller of `cooperbench.run`, has given."""
     features = values["features"]
+    if values["agent"] == "replay_model" and values["replay_from"]:
+        values = _as_recorded(values)
+    elif values["replay_from"]:
+        raise UserError(
+            "--from names the run that `-a replay_model` repeats; other agents have no use for it"
+        )
     return RunConfig(
         **{
             **values,
@@ -362,6 +378,16 @@ def make_config(values: Mapping[str, Any]) -> RunConfig:
             "mount": tuple(values["mount"] or ()),
         }
     )
+
+
+def _as_recorded(values: Mapping[str, Any]) -> dict[str, Any]:
+    """With what agents are told about limits, messages and git as in the run that is repeated."""
+    paths = ExperimentPaths(Path(values["logs_dir"]), values["replay_from"])
+    stored = read_json(paths.config)
+    if stored is None:
+        raise UserError(f"there is no run {values['replay_from']!r} in {values['logs_dir']}")
+    names = ("messaging_enabled", "git_enabled", "step_limit", "cost_limit", "time_limit_seconds")
+    return {**values, **{name: stored[name] for name in names}, "agent_config": paths.root}
 
 
 def dataset_revision(dataset_dir: Path) -> str | None:
