@@ -49,9 +49,7 @@ class Access:
         if error := access.outcome(): raise error
     """
 
-    def __init__(
-        self, gateway: Gateway, token: str, session: Session, upstream: Upstream, *, record: bool
-    ) -> None:
+    def __init__(self, gateway: Gateway, token: str, session: Session, upstream: Upstream) -> None:
         self.token = token
         self.ended = threading.Event()
         """Set when the agent has to end: a limit (the time limit too), a stopped run, a fault that stays."""
@@ -174,9 +172,10 @@ class Access:
         concurrent = self._waiting > 1
         while True:
             await self._in_thread(self.session.check_limits, concurrent=concurrent)
+            recorded = await self._in_thread(self.session.exchanges.find, dialect, exchange.sent)
             started = time.monotonic()
             try:
-                reply, last = await self._attempt(dialect, exchange, headers, response)
+                reply, last = await self._attempt(dialect, exchange, headers, response, recorded)
             except Exception as error:
                 cause = _cause(error)
                 if response.has_events:
@@ -196,14 +195,16 @@ class Access:
                 return reply, last, time.monotonic() - started
 
     async def _attempt(
-        self, dialect: str, exchange: Exchange, headers: Mapping[str, str], response: Response
+        self,
+        dialect: str,
+        exchange: Exchange,
+        headers: Mapping[str, str],
+        response: Response,
+        recorded: list[Body] | None,
     ) -> tuple[Body, list[Body]]:
-        recorded = await self._in_thread(self.session.exchanges.find, dialect, exchange.sent)
-        if not response.streamed:
-            reply = recorded[0] if recorded else await self.upstream.answer(dialect, exchange.body, headers)
-            events = [reply]
-        else:
-            events, last = [], list[Body]()
+        events: list[Body] = []
+        last: list[Body] = []
+        if response.streamed:
             stream = _each(recorded) if recorded else self.upstream.stream(dialect, exchange.body, headers)
             async for event in stream:
                 events.append(event)
@@ -212,9 +213,12 @@ class Access:
                 else:
                     await response.event(event)
             reply = self.upstream.whole(dialect, events)
-        received = self.session.received
-        await self._in_thread(self.session.exchanges.keep, dialect, exchange.sent, events, received)
-        return reply, last if response.streamed else []
+        else:
+            reply = recorded[0] if recorded else await self.upstream.answer(dialect, exchange.body, headers)
+            events = [reply]
+        exchanges, received = self.session.exchanges, self.session.received
+        await self._in_thread(exchanges.keep, dialect, exchange.sent, events, received)
+        return reply, last
 
     async def _ping(self, response: Response) -> None:
         while True:
