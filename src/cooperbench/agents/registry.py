@@ -28,7 +28,6 @@ _BUILT_IN = {
     "openhands": "cooperbench.agents.worker:OpenHandsAgent",
     "oracle": "cooperbench.agents.base:OracleAgent",
     "replay": "cooperbench.agents.scripted:ReplayAgent",
-    "replay_model": "cooperbench.agents.scripted:ReplayModelAgent",
     "scripted": "cooperbench.agents.scripted:ScriptedAgent",
     "swe_agent": "cooperbench.agents.worker:SweAgent",
 }

@@ -1,8 +1,7 @@
 """Agents that play steps from disk. No model, no judgement, but real commands and messages.
 
 `scripted` follows a YAML of steps per feature, described in docs/scripted.md: it shows and tests what cooperation does
-to outcomes without an API key. `replay` plays an earlier run again; `replay_model` has its agents work again, on the
-answers that their models gave then.
+to outcomes without an API key. `replay` plays an earlier run again.
 """
 
 from __future__ import annotations
@@ -10,22 +9,19 @@ from __future__ import annotations
 import base64
 import re
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cooperbench.agents.base import CheckedAgent, read_yaml
+from cooperbench.agents.base import read_yaml
 from cooperbench.agents.recorder import read_trajectory
-from cooperbench.agents.registry import get_agent
 from cooperbench.agents.session import REPLAYED_MESSAGE_SECONDS
 from cooperbench.errors import AgentFailure, UserError
-from cooperbench.gateway.recording import Replay, read_recording
 from cooperbench.models import seats_of
 from cooperbench.storage import ExperimentPaths
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
-    from cooperbench.agents.base import Agent
     from cooperbench.agents.session import Session
     from cooperbench.models import Pair, Seat, Setting
 
@@ -177,44 +173,6 @@ class ReplayAgent:
                 if not session.wait_for_message(REPLAYED_MESSAGE_SECONDS):
                     raise AgentFailure("gave_up", f"message {expected} of the earlier run did not come")
                 received += len(session.incoming())
-
-
-class ReplayModelAgent:
-    """The agents of the run in the folder `--from` once more, with its recorded answers in place of their models."""
-
-    uses_model = False
-
-    def check(self, config_path: Path | None, pairs: Sequence[Pair], setting: Setting) -> None:
-        if config_path is None:
-            raise UserError("agent 'replay_model' needs the run that it repeats: --from NAME")
-        for pair in pairs:
-            for seat in seats_of(pair, setting):
-                agent, _, config, _ = _recorded_agent(config_path, pair, setting, seat.agent_id)
-                if isinstance(agent, CheckedAgent):
-                    agent.check(config, [pair], setting)
-
-    def run(self, session: Session) -> None:
-        assert session.config_path is not None
-        agent, session.model, session.config_path, session.exchanges = _recorded_agent(
-            session.config_path, session.pair, session.setting, session.seat.agent_id
-        )
-        agent.run(session)
-
-
-def _recorded_agent(
-    run_folder: Path, pair: Pair, setting: Setting, agent_id: str
-) -> tuple[Agent, str | None, Path | None, Replay]:
-    """With its model, its config, and what the model answered."""
-    paths = ExperimentPaths(run_folder.parent, run_folder.name).pair(pair, setting).agent(agent_id)
-    recorded = read_recording(paths.exchanges)
-    if recorded is None or not recorded.exchanges:
-        raise UserError(
-            f"no model's answers to {agent_id} are recorded for {pair.label} in {run_folder.name!r}: run it with "
-            "--record, with an agent that asks its model through the harness"
-        )
-    about = recorded.about
-    config = Path(about["config"]) if about["config"] else None
-    return get_agent(about["agent"])(), about["model"], config, Replay(recorded)
 
 
 def _repeat(action: str, args: Step, session: Session) -> None:

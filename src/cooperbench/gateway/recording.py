@@ -1,9 +1,9 @@
 """What models were asked and what they answered: kept with `--record`, given again by the agent `replay_model`.
 
 The file has one JSON line for each exchange, without secrets, compressed and flushed line by line: what a killed run
-has written can be read. Its first line says who asked. A replayed request takes the recorded answer to the same
-request, in whatever order conversations ask. `comparable` says what may differ between two runs of the same agent;
-whatever else differs ends the agent, since the answers that were recorded no longer fit.
+has written can be read. A replayed request takes the recorded answer to the same request, in whatever order
+conversations ask. `comparable` says what may differ between two runs of the same agent; whatever else differs ends the
+agent, since the answers that were recorded no longer fit.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import gzip
 import json
 import re
 import threading
+import zlib
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from cooperbench.errors import AgentFailure
 from cooperbench.secrets import redact
@@ -62,47 +63,44 @@ class Exchanges:
 
 
 class Recording(Exchanges):
-    def __init__(self, path: Path, about: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path) -> None:
         self._lock = threading.Lock()
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = gzip.open(path, "wb", compresslevel=6)  # noqa: SIM115  # closed by `close`
-        self._write(about)
 
     def keep(
         self, kind: str, request: Mapping[str, Any], answer: Sequence[Mapping[str, Any]], received: int
     ) -> None:
-        self._write({"kind": kind, "request": request, "answer": answer, "received": received})
-
-    def close(self) -> None:
-        with self._lock:
-            self._file.close()
-
-    def _write(self, record: Mapping[str, Any]) -> None:
+        record = {"kind": kind, "request": request, "answer": answer, "received": received}
         line = redact(json.dumps(record, default=str)) + "\n"
         with self._lock:
             if not self._file.closed:
                 self._file.write(line.encode())
                 self._file.flush()
 
-
-class Recorded(NamedTuple):
-    """A recording as it was read."""
-
-    about: Json
-    exchanges: list[Json]
+    def close(self) -> None:
+        with self._lock:
+            self._file.close()
 
 
-def read_recording(path: Path) -> Recorded | None:
-    """As far as it is whole; None where there is none."""
-    lines: list[Json] = []
-    with suppress(OSError, EOFError, ValueError), gzip.open(path, "rt", encoding="utf-8") as file:
-        lines.extend(json.loads(line) for line in file)
-    return Recorded(lines[0], lines[1:]) if lines else None
+def read_exchanges(path: Path) -> list[Json]:
+    """As far as the file is whole."""
+    found: list[Json] = []
+    with suppress(OSError, EOFError, ValueError, zlib.error), gzip.open(path, "rt", encoding="utf-8") as file:
+        found.extend(json.loads(line) for line in file)
+    return found
+
+
+def open_exchanges(kept: Path | None, replayed: Path | None) -> Exchanges:
+    """Of an agent that is recorded into one file, or replayed from another."""
+    if replayed is not None:
+        return Replay(replayed)
+    return Exchanges() if kept is None else Recording(kept)
 
 
 class Replay(Exchanges):
-    def __init__(self, recorded: Recorded) -> None:
-        self._left = [(one, comparable(one["request"])) for one in recorded.exchanges]
+    def __init__(self, path: Path) -> None:
+        self._left = [(one, comparable(one["request"])) for one in read_exchanges(path)]
         self._count = 0
 
     def find(self, kind: str, request: Mapping[str, Any]) -> list[Json]:

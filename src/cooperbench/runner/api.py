@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from cooperbench.agents.base import CheckedAgent, ModelCheckedAgent, patience_seconds
 from cooperbench.agents.registry import get_agent
 from cooperbench.dataset.discovery import discover
+from cooperbench.errors import UserError
+from cooperbench.models import seats_of
 from cooperbench.runner.config import DEFAULT_TIME_LIMIT_SECONDS, RunConfig, make_config
 from cooperbench.runner.display import header_lines
 from cooperbench.runner.plan import make_plan, something_to_run
@@ -124,12 +126,20 @@ def check(config: RunConfig, pairs: Sequence[Pair]) -> None:
     """Whatever can be known to be wrong before anything is made."""
     patience_seconds()
     config.check_against_disk()
+    for pair in pairs if config.replay_from else ():
+        for seat in seats_of(pair, config.setting):
+            recording = config.recording(pair, seat.agent_id)
+            if recording is None or not recording.is_file():
+                raise UserError(
+                    f"nothing to replay for {pair.label}: {recording} is missing; run with --record"
+                )
     one_of_each_size = {len(pair.feature_ids): pair for pair in reversed(pairs)}.values()
     for one in dict.fromkeys(one for pair in one_of_each_size for one in config.assigned(pair)):
         agent = get_agent(one.agent)()
         if isinstance(agent, CheckedAgent):
             agent.check(one.config_path, pairs, config.setting)
-        if one.model and isinstance(agent, ModelCheckedAgent) and something_to_run(config, pairs):
+        asks = one.model and not config.replay_from and something_to_run(config, pairs)
+        if one.model and asks and isinstance(agent, ModelCheckedAgent):
             agent.check_model(one.model, one.config_path)
 
 

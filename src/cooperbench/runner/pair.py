@@ -28,7 +28,7 @@ from cooperbench.errors import (
     UserError,
 )
 from cooperbench.eval.trees import MOST_PATCH_BYTES
-from cooperbench.gateway.recording import Exchanges, Recording
+from cooperbench.gateway.recording import open_exchanges
 from cooperbench.git import GitError
 from cooperbench.models import seats_of, summed_accounts
 from cooperbench.sandbox import scrub_script
@@ -258,8 +258,8 @@ class PairRun:
         recorder = Recorder(
             files, place.seat, agent=assigned.agent, model=assigned.model, agent_version=version
         )
-        about = {"agent": assigned.agent, "model": assigned.model, "config": str(assigned.config_path or "")}
-        exchanges = Recording(files.exchanges, about) if self._config.record else Exchanges()
+        recording = self._config.recording(self._pair, place.seat.agent_id)
+        exchanges = open_exchanges(files.exchanges if self._config.record else None, recording)
         session = Session(
             pair=self._pair,
             seat=place.seat,
