@@ -142,6 +142,17 @@ class Session:
         argv = ["send_message", to or "--all"]
         return self._step("send_message", args, argv, 60, text.encode("utf-8", "replace"))
 
+    def begin_own_step(self) -> int:
+        """A step that the agent's program takes by itself in the sandbox: its number. `end_own_step` records it."""
+        self._model_answered()
+        self._count_step()
+        return self.steps
+
+    def end_own_step(
+        self, number: int, action: str, args: dict[str, Any], observation: str, **more: object
+    ) -> None:
+        self.recorder.entry(action, args, observation, step=number, **more)
+
     def incoming(self) -> list[Message]:
         """Messages that came since the last call, in order. Show them to the agent before its next step."""
         if self.inbox is None:
@@ -157,7 +168,7 @@ class Session:
         """Until there is something for `incoming`, or the time is up."""
         if self.inbox is None:
             return False
-        self._model_answered()
+        self.model_answered()
         self._check(self.usage.cost)
         with self._sandbox_in_use():
             return self.inbox.wait(self._capped(timeout_seconds))
@@ -168,7 +179,7 @@ class Session:
 
     def reply(self, text: str, usage: Usage, **more: object) -> None:
         """Account for a model call and keep what the model said; `more` is what the framework has besides, as JSON."""
-        self._model_answered()
+        self.model_answered()
         self._cost_before_call = self.usage.cost
         self.usage += usage
         self.on_spend(usage)
@@ -209,14 +220,15 @@ class Session:
                 f"model {self.model!r} has not answered by {patience_seconds():g} s after the {limit}"
             )
 
-    def check_limits(self) -> None:
+    def check_limits(self, *, concurrent: bool = False) -> None:
         """Before each attempt to ask a model: AgentFailure at a limit, Interrupted when the run is being stopped.
 
         The model has answered when a reply or a step comes. If this is called again before that, the attempt has
-        failed: its time, and the pause after it, are not the agent's.
+        failed: its time, and the pause after it, are not the agent's. With `concurrent` it has not: the agent asks
+        several things at once.
         """
         now = time.monotonic()
-        if self._asked_at is not None:
+        if self._asked_at is not None and not concurrent:
             self._outage_seconds += now - self._asked_at
             self._failing_since = self._failing_since or now
             if now - self._failing_since >= patience_seconds():
@@ -225,7 +237,8 @@ class Session:
         self._check(self.usage.cost)
         self._asked_at = now
 
-    def _model_answered(self) -> None:
+    def model_answered(self) -> None:
+        """Be it that it refused: what is waited for from now on is not the provider."""
         self._asked_at = self._failing_since = None
 
     def _check(self, cost: float) -> None:
@@ -237,11 +250,14 @@ class Session:
             raise AgentFailure("cost_limit", f"cost limit of ${limits.cost:g} reached")
 
     def _begin_step(self, action: str, args: dict[str, Any]) -> None:
-        self._model_answered()
+        self.model_answered()
         # What the last call asked for is paid: it is done, although the call may have reached the limit.
         self._check(self._cost_before_call)
-        self.steps += 1
+        self._count_step()
         self._in_progress = (action, args)
+
+    def _count_step(self) -> None:
+        self.steps += 1
         if self.inbox is not None:
             self.inbox.step = self.steps
 

@@ -122,21 +122,23 @@ class Inbox:
             self._failure = error
             self._changed.notify_all()
 
-    def _send(self, _name: str, content: bytes) -> Response:
-        first, _, rest = content.partition(b"\n")
-        recipient = first.decode("utf-8", "replace")
+    def send(self, recipient: str, text: str) -> Response:
+        """On behalf of the agent, to a colleague or to `EVERYBODY`."""
         recipients = self.colleagues if recipient == EVERYBODY else (recipient,)
-        sent, sent_bytes = self._sent + len(recipients), self._sent_bytes + len(rest) * len(recipients)
+        size = len(text.encode("utf-8", "replace"))
         if not set(recipients) <= set(self.colleagues):
             return Response(2, f"no colleague {recipient!r}")
-        if len(rest) > MAX_MESSAGE_BYTES:
+        if not text.strip():
+            return Response(2, "the text is empty")
+        if size > MAX_MESSAGE_BYTES:
             return Response(2, f"the text is too long: at most {MAX_MESSAGE_BYTES} bytes")
-        if sent > MOST_SENT or sent_bytes > MAX_SENT_BYTES:
-            return Response(
-                2, f"you have sent enough: at most {MOST_SENT} messages and {MAX_SENT_BYTES} bytes"
-            )
-        self._sent, self._sent_bytes = sent, sent_bytes
-        text = rest.decode("utf-8", "replace").removesuffix("\n")
+        with self._changed:
+            sent, sent_bytes = self._sent + len(recipients), self._sent_bytes + size * len(recipients)
+            if sent > MOST_SENT or sent_bytes > MAX_SENT_BYTES:
+                return Response(
+                    2, f"you have sent enough: at most {MOST_SENT} messages and {MAX_SENT_BYTES} bytes"
+                )
+            self._sent, self._sent_bytes = sent, sent_bytes
         try:
             posted = [self._mailbox.post(self.agent_id, name, text, self.step) for name in recipients]
         except InfraError as error:
@@ -145,6 +147,12 @@ class Inbox:
         for one in posted:
             self.on_sent(one.message)
         return _response(posted)
+
+    def _send(self, _name: str, content: bytes) -> Response:
+        recipient, _, text = content.partition(b"\n")
+        return self.send(
+            recipient.decode("utf-8", "replace"), text.decode("utf-8", "replace").removesuffix("\n")
+        )
 
     def _shown_by_command(self, name: str, _content: bytes) -> None:
         if not name.isdigit():
