@@ -87,7 +87,9 @@ class Program:
             messages += [{"role": "tool", "tool_call_id": one[0], "content": one[2]} for one in turn.results]
             if turn.text:
                 messages.append({"role": "user", "content": turn.text})
-        functions = [{"type": "function", "function": {"name": name, "parameters": {}}} for name in self.tools]
+        functions = [
+            {"type": "function", "function": {"name": name, "parameters": {}}} for name in self.tools
+        ]
         return {"model": "m", "messages": messages, **({"tools": functions} if functions else {})}
 
     def _responses(self) -> Json:

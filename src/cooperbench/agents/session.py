@@ -144,7 +144,7 @@ class Session:
 
     def begin_own_step(self) -> int:
         """A step that the agent's program takes by itself in the sandbox: its number. `end_own_step` records it."""
-        self._model_answered()
+        self.model_answered()
         self._count_step()
         return self.steps
 

@@ -77,6 +77,11 @@ class Exchange:
     body: Json
     """What the provider is asked."""
 
+    @property
+    def side(self) -> bool:
+        """Not of the agent's own conversation: how it fares says nothing about the agent."""
+        return self._conversation is None or bool(self._conversation.label)
+
     def answered(self, answer: Mapping[str, Any], usage: Usage) -> None:
         """Put on record what the program got: the whole answer in its dialect, also where it was streamed."""
         self._conversations._answered(self._conversation, self._dialect, answer, usage)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp
 
-    from cooperbench.gateway.server import Access
+    from cooperbench.gateway.access import Access
 
 DEFAULT_WAIT_SECONDS = 30.0
 LONGEST_WAIT_SECONDS = 300.0

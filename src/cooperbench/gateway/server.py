@@ -25,13 +25,11 @@ from cooperbench.gateway.dialects import ANTHROPIC, CHAT, GEMINI, RESPONSES
 from cooperbench.gateway.upstream import Upstream
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
+
+    from starlette.types import Receive, Scope, Send
 
     from cooperbench.agents.session import Session
-
-    Scope = dict[str, Any]
-    Receive = Callable[[], Awaitable[dict[str, Any]]]
-    Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 _PATHS = {
     re.compile(r"(/v1)?/chat/completions"): CHAT,
@@ -103,6 +101,8 @@ class Gateway:
     async def _main(self) -> None:
         import httpx
 
+        from cooperbench.gateway.mcp_server import mcp_endpoint
+
         self._loop = asyncio.get_running_loop()
         self._loop.set_default_executor(ThreadPoolExecutor(_THREADS, "gateway"))
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=100)
@@ -118,13 +118,12 @@ class Gateway:
             timeout_keep_alive=_IDLE_CONNECTION_SECONDS,
         )
         self._server = self._uvicorn.Server(config)
+        self._mcp = mcp_endpoint(self._accesses.get)
         watch = asyncio.create_task(self._watch())
         self._ready.set()
-        try:
+        async with self._http, self._mcp.run():
             await self._server.serve(sockets=[self._socket])
-        finally:
-            watch.cancel()
-            await self._http.aclose()
+        watch.cancel()
 
     async def _watch(self) -> None:
         """Whose time is up, and whose run is being stopped."""
@@ -151,7 +150,7 @@ class Gateway:
         if access is None:
             return await response.fail(Refused(401, "this token is not, or no longer, valid"))
         if path == MCP_PATH:
-            return await self._mcp(access, scope, receive, send)
+            return await self._mcp.app(scope, receive, send)
         if scope["method"] == "GET" and path == "/v1/models":
             listed = {"id": access.upstream.model, "object": "model", "created": 0, "owned_by": "cooperbench"}
             return await response.json(200, {"object": "list", "data": [listed]})
@@ -166,9 +165,6 @@ class Gateway:
             return await access.serve(dialect, body, headers, response)
         except Refused as refusal:
             return await response.fail(refusal)
-
-    async def _mcp(self, access: Access, scope: Scope, receive: Receive, send: Send) -> None:
-        raise NotImplementedError
 
 
 class Response:

@@ -85,8 +85,10 @@ class CliAgent:
     @classmethod
     def warm_up(cls) -> None:
         from cooperbench.agents import llm
+        from cooperbench.gateway.server import Gateway
 
         llm.warm_up()
+        Gateway.shared()
 
     def check(self, config_path: Path | None, pairs: Sequence[Pair], setting: Setting) -> None:  # noqa: ARG002
         for pattern in (self.executable, _NODE):
