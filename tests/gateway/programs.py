@@ -111,7 +111,7 @@ class Program:
         return {"model": "m", "input": items, "tools": tools, "client_metadata": metadata}
 
     def _anthropic(self) -> Json:
-        messages = []
+        messages: list[Json] = []
         for turn in self.turns:
             blocks: list[Json] = [
                 {"type": "tool_result", "tool_use_id": one[0], "content": one[2], "is_error": False}
@@ -127,7 +127,7 @@ class Program:
         return {"model": "m", "system": system, "messages": messages, "tools": tools, "max_tokens": 9}
 
     def _gemini(self) -> Json:
-        contents = []
+        contents: list[Json] = []
         for turn in self.turns:
             parts: list[Json] = [
                 {"functionResponse": {"id": one[0], "name": one[1], "response": {"output": one[2]}}}

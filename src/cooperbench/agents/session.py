@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from cooperbench.agents.base import REPO_DIR, Limits, patience_seconds
 from cooperbench.errors import AgentFailure, InfraError, Interrupted, SandboxDestroyed
+from cooperbench.gateway.recording import Exchanges
 from cooperbench.models import Usage
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from cooperbench.team.inbox import Inbox
 
 DEFAULT_COMMAND_SECONDS = 600.0
+REPLAYED_MESSAGE_SECONDS = 60.0
+"""How long to wait for a message that came in the run that is repeated."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -46,8 +49,12 @@ class Session:
     stop: threading.Event
     git_shared: bool = False
     on_spend: Callable[[Usage], None] = lambda _: None
+    exchanges: Exchanges = field(default_factory=Exchanges)
+    """Whoever asks a model tells it."""
     usage: Usage = field(default_factory=Usage, init=False)
     steps: int = field(default=0, init=False)
+    received: int = field(default=0, init=False)
+    """Messages that were shown to the agent."""
     sandbox_seconds: float = field(default=0.0, init=False)
     """Time that the agent's commands took."""
 
@@ -158,7 +165,11 @@ class Session:
         if self.inbox is None:
             return []
         with self._sandbox_in_use():
-            messages = self.inbox.incoming()
+            due = self.exchanges.due(self.received)
+            if due:
+                self.inbox.wait(self._capped(REPLAYED_MESSAGE_SECONDS), due)
+            messages = self.inbox.incoming(due)
+        self.received += len(messages)
         for message in messages:
             args = {"from": message.sender, "content": message.text, "sequence": message.sequence}
             self.recorder.entry("receive_message", args, "")

@@ -18,7 +18,7 @@ from cooperbench.gateway import dialects
 from cooperbench.gateway.conversations import Conversations
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
     from types import TracebackType
 
     from cooperbench.agents.session import Session
@@ -49,9 +49,7 @@ class Access:
         if error := access.outcome(): raise error
     """
 
-    def __init__(
-        self, gateway: Gateway, token: str, session: Session, upstream: Upstream, *, record: bool
-    ) -> None:
+    def __init__(self, gateway: Gateway, token: str, session: Session, upstream: Upstream) -> None:
         self.token = token
         self.ended = threading.Event()
         """Set when the agent has to end: a limit (the time limit too), a stopped run, a fault that stays."""
@@ -174,9 +172,10 @@ class Access:
         concurrent = self._waiting > 1
         while True:
             await self._in_thread(self.session.check_limits, concurrent=concurrent)
+            recorded = await self._in_thread(self.session.exchanges.find, dialect, exchange.sent)
             started = time.monotonic()
             try:
-                reply, last = await self._attempt(dialect, exchange.body, headers, response)
+                reply, last = await self._attempt(dialect, exchange, headers, response, recorded)
             except Exception as error:
                 cause = _cause(error)
                 if response.has_events:
@@ -196,19 +195,30 @@ class Access:
                 return reply, last, time.monotonic() - started
 
     async def _attempt(
-        self, dialect: str, body: Body, headers: Mapping[str, str], response: Response
+        self,
+        dialect: str,
+        exchange: Exchange,
+        headers: Mapping[str, str],
+        response: Response,
+        recorded: list[Body] | None,
     ) -> tuple[Body, list[Body]]:
-        if not response.streamed:
-            return await self.upstream.answer(dialect, body, headers), []
         events: list[Body] = []
         last: list[Body] = []
-        async for event in self.upstream.stream(dialect, body, headers):
-            events.append(event)
-            if event.get("type") in _LAST_EVENTS:
-                last.append(event)
-            else:
-                await response.event(event)
-        return self.upstream.whole(dialect, events), last
+        if response.streamed:
+            stream = _each(recorded) if recorded else self.upstream.stream(dialect, exchange.body, headers)
+            async for event in stream:
+                events.append(event)
+                if event.get("type") in _LAST_EVENTS:
+                    last.append(event)
+                else:
+                    await response.event(event)
+            reply = self.upstream.whole(dialect, events)
+        else:
+            reply = recorded[0] if recorded else await self.upstream.answer(dialect, exchange.body, headers)
+            events = [reply]
+        exchanges, received = self.session.exchanges, self.session.received
+        await self._in_thread(exchanges.keep, dialect, exchange.sent, events, received)
+        return reply, last
 
     async def _ping(self, response: Response) -> None:
         while True:
@@ -223,6 +233,11 @@ class Access:
                 return work(*args, **kwargs)
 
         return await asyncio.to_thread(locked)
+
+
+async def _each(events: Sequence[Body]) -> AsyncIterator[Body]:
+    for event in events:
+        yield event
 
 
 def _cause(error: BaseException) -> Exception:

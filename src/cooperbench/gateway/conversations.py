@@ -54,6 +54,10 @@ class _Step:
     call: Call
     began: float
 
+    @property
+    def call_id(self) -> str:
+        return self.call.id or f"call_{self.number}"
+
 
 @dataclass
 class _Conversation:
@@ -74,6 +78,8 @@ class Exchange:
     _conversations: Conversations
     _conversation: _Conversation | None
     _dialect: str
+    sent: Mapping[str, Any]
+    """What the program asks."""
     body: Json
     """What the provider is asked."""
 
@@ -102,7 +108,7 @@ class Conversations:
         history = History(dialect, body)
         conversation = self._conversation(history)
         if conversation is None:
-            return Exchange(self, None, dialect, dict(body))
+            return Exchange(self, None, dialect, body, dict(body))
         for result in history.results():
             self._by_call.setdefault((history.thread, result.call_id), conversation)
         self._record_results(conversation, history)
@@ -112,7 +118,7 @@ class Conversations:
         texts: dict[str, list[str]] = {}
         for one in conversation.added:
             texts.setdefault(one.after, []).append(one.text)
-        return Exchange(self, conversation, dialect, history.with_texts(texts))
+        return Exchange(self, conversation, dialect, body, history.with_texts(texts))
 
     def finish(self) -> None:
         """The agent is over: calls whose results were never seen go on record too."""
@@ -170,7 +176,7 @@ class Conversations:
 
     def _record(self, conversation: _Conversation, step: _Step, result: Result | None) -> None:
         action, args = _action(step.call)
-        about: Json = {"tool": step.call.name, "call_id": step.call.id, **_label(conversation)}
+        about: Json = {"tool": step.call.name, "call_id": step.call_id, **_label(conversation)}
         text = result.text if result else ""
         if result:
             about["duration_seconds"] = round(time.monotonic() - step.began, 4)
@@ -181,20 +187,23 @@ class Conversations:
     def _answered(
         self, conversation: _Conversation | None, dialect: str, answer: Mapping[str, Any], usage: Usage
     ) -> None:
-        reply = reply_of(dialect, answer)
-        calls = [
-            {"id": call.id, "name": call.name, "arguments": json.dumps(call.args)} for call in reply.calls
-        ]
-        more = {"finish_reason": reply.finish_reason, "tool_calls": calls, "reasoning": reply.reasoning}
+        reply, now = reply_of(dialect, answer), time.monotonic()
+        steps = [_Step(self._session.begin_own_step(), call, now) for call in reply.calls if conversation]
+        more = {
+            "finish_reason": reply.finish_reason,
+            "tool_calls": [
+                {"id": step.call_id, "name": step.call.name, "arguments": json.dumps(step.call.args)}
+                for step in steps
+            ],
+            "reasoning": reply.reasoning,
+        }
         about = {name: value for name, value in more.items() if value}
         self._session.reply(reply.text, usage, **about, **_label(conversation))
-        if conversation is None:
-            return
-        for call in reply.calls:
-            step = _Step(self._session.begin_own_step(), call, time.monotonic())
-            conversation.steps.append(step)
-            if call.id:
-                self._by_call[conversation.thread, call.id] = conversation
+        if conversation is not None:
+            conversation.steps += steps
+            self._by_call |= {
+                (conversation.thread, step.call.id): conversation for step in steps if step.call.id
+            }
 
 
 def _label(conversation: _Conversation | None) -> dict[str, str]:
@@ -206,8 +215,8 @@ def _is_instruction(history: History) -> bool:
     """The program's own words after tools' results; reminders that it adds to these are in tags."""
     tail = history.tail
     results = [number for number, place in enumerate(tail) if place.results]
-    after = tail[results[-1] + 1 :] if results else []
-    return not tail or any(not place.text.lstrip().startswith("<") for place in after)
+    texts = [place.text.lstrip() for place in tail[results[-1] :]] if results else []
+    return not tail or any(text and not text.startswith("<") for text in texts)
 
 
 def _action(call: Call) -> tuple[str, Json]:

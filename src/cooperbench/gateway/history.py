@@ -49,6 +49,7 @@ class Place(NamedTuple):
     """The model's own words or calls."""
     results: tuple[Result, ...]
     text: str
+    """What is said to the model; without results and instructions of the system."""
 
 
 class Call(NamedTuple):
@@ -70,8 +71,8 @@ class Reply:
     calls: list[Call] = field(default_factory=list)
 
     def say(self, reasoning: Any, text: Any) -> None:
-        self.reasoning += reasoning or ""
-        self.text += text or ""
+        self.reasoning += _text_of(reasoning)
+        self.text += _text_of(text)
 
     def call(self, call_id: Any, name: Any, given: Any) -> None:
         """`given` is an object, or JSON text that need not be valid: models write it."""
@@ -115,7 +116,7 @@ class History:
     def system(self) -> str:
         """The instructions that stand before the history, or at its beginning."""
         given = next((self.body[key] for key in _SYSTEM if self.body.get(key)), None)
-        first = next((item for item in self._items if item.get("role") in _SYSTEM_ROLES), {})
+        first = next((item for item in self._items if str(item.get("role")) in _SYSTEM_ROLES), {})
         return _text_of(given if given is not None else first)
 
     @property
@@ -164,18 +165,18 @@ class History:
 
     def _places(self) -> list[Place]:
         found, seen = [], Counter[str]()
-        for index, item in enumerate(self._items):
-            own = item.get("role") in _OWN_ROLES or str(item.get("type", "")).endswith("_call")
-            own |= item.get("type") == "reasoning"
-            for number, block in enumerate(
-                _blocks(item.get("content")) if self.dialect == "anthropic" else [item]
-            ):
+        for number, item in enumerate(self._items):
+            role, kind = str(item.get("role")), str(item.get("type"))
+            own = role in _OWN_ROLES or kind.endswith("_call") or kind == "reasoning"
+            blocks = _blocks(item.get("content")) if self.dialect == "anthropic" else [item]
+            for place, block in enumerate(blocks):
                 results = tuple(_results(block))
                 ids = [result.call_id for result in results]
-                key = f"results {ids}" if ids and all(ids) else _fingerprint([item.get("role"), block])
+                key = f"results {ids}" if ids and all(ids) else _fingerprint([role, block])
                 seen[key] += 1
-                text = "" if results or item.get("role") in _SYSTEM_ROLES else _text_of(block)
-                found.append(Place(f"{key} {seen[key]}", index, number, own, results, text))
+                hidden = role in _SYSTEM_ROLES or (results and self.dialect != "gemini")
+                text = "" if hidden else _text_of(block)
+                found.append(Place(f"{key} {seen[key]}", number, place, own, results, text))
         return found
 
 

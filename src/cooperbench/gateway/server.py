@@ -78,18 +78,11 @@ class Gateway:
         self._thread.start()
         self._ready.wait()
 
-    def open(
-        self,
-        session: Session,
-        model: str,
-        model_kwargs: Mapping[str, Any] | None = None,
-        *,
-        record: bool = False,
-    ) -> Access:
+    def open(self, session: Session, model: str, model_kwargs: Mapping[str, Any] | None = None) -> Access:
         """A token for one agent. `model_kwargs`: what the agent config adds to every call (api_base, api_key …)."""
         llm.remember_secrets(model_kwargs or {})
         token = f"cb-{secrets.token_urlsafe(32)}"
-        access = Access(self, token, session, Upstream(model, model_kwargs or {}, self._http), record=record)
+        access = Access(self, token, session, Upstream(model, model_kwargs or {}, self._http))
         self._accesses[token] = access
         return access
 

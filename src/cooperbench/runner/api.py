@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from cooperbench.agents.base import CheckedAgent, ModelCheckedAgent, patience_seconds
 from cooperbench.agents.registry import get_agent
 from cooperbench.dataset.discovery import discover
+from cooperbench.errors import UserError
+from cooperbench.models import seats_of
 from cooperbench.runner.config import DEFAULT_TIME_LIMIT_SECONDS, RunConfig, make_config
 from cooperbench.runner.display import header_lines
 from cooperbench.runner.plan import make_plan, something_to_run
@@ -70,6 +72,8 @@ def run(
     pull: str | None = None,
     mount: Sequence[str] = (),
     gpu: str | None = None,
+    record: bool = False,
+    replay_from: str | None = None,
 ) -> None:
     """Run agents on pairs of features and (with `auto_eval`) judge what they did.
 
@@ -81,8 +85,9 @@ def run(
     hitting one is an outcome. `max_cost` in dollars is for the whole experiment: past it no new pair is started.
     `eval_network`: what test runs reach; `auto` is nothing where the golden patch passes so, else everything.
     `sound_only` leaves out features whose tests pass without them, as `cooperbench validate` has found. `canary`:
-    confirm successes by a test that must fail. `image_template`, `pull`, `mount` and `gpu` are for backends that have
-    them.
+    confirm successes by a test that must fail. `record` keeps what models are asked and answer; `replay_from` names
+    the run whose recorded answers the agent `replay_model` gets. `image_template`, `pull`, `mount` and `gpu` are for
+    backends that have them.
     """
     values = dict(locals())
     for name, field in _OTHER_NAMES.items():
@@ -121,12 +126,20 @@ def check(config: RunConfig, pairs: Sequence[Pair]) -> None:
     """Whatever can be known to be wrong before anything is made."""
     patience_seconds()
     config.check_against_disk()
+    for pair in pairs if config.replay_from else ():
+        for seat in seats_of(pair, config.setting):
+            recording = config.recording(pair, seat.agent_id)
+            if recording is None or not recording.is_file():
+                raise UserError(
+                    f"nothing to replay for {pair.label}: {recording} is missing; run with --record"
+                )
     one_of_each_size = {len(pair.feature_ids): pair for pair in reversed(pairs)}.values()
     for one in dict.fromkeys(one for pair in one_of_each_size for one in config.assigned(pair)):
         agent = get_agent(one.agent)()
         if isinstance(agent, CheckedAgent):
             agent.check(one.config_path, pairs, config.setting)
-        if one.model and isinstance(agent, ModelCheckedAgent) and something_to_run(config, pairs):
+        asks = one.model and not config.replay_from and something_to_run(config, pairs)
+        if one.model and asks and isinstance(agent, ModelCheckedAgent):
             agent.check_model(one.model, one.config_path)
 
 

@@ -28,6 +28,7 @@ from cooperbench.errors import (
     UserError,
 )
 from cooperbench.eval.trees import MOST_PATCH_BYTES
+from cooperbench.gateway.recording import open_exchanges
 from cooperbench.git import GitError
 from cooperbench.models import seats_of, summed_accounts
 from cooperbench.sandbox import scrub_script
@@ -257,6 +258,8 @@ class PairRun:
         recorder = Recorder(
             files, place.seat, agent=assigned.agent, model=assigned.model, agent_version=version
         )
+        recording = self._config.recording(self._pair, place.seat.agent_id)
+        exchanges = open_exchanges(files.exchanges if self._config.record else None, recording)
         session = Session(
             pair=self._pair,
             seat=place.seat,
@@ -270,6 +273,7 @@ class PairRun:
             stop=self._session.stop,
             git_shared=self._team.remote is not None,
             on_spend=self._on_spend,
+            exchanges=exchanges,
         )
         try:
             try:
@@ -292,6 +296,8 @@ class PairRun:
             recorder.note(f"broken off: {type(problem).__name__}: {problem}")
             recorder.abandon()
             raise
+        finally:
+            exchanges.close()
         self._session.end(place.sandbox)
         files.write_patch(patch)
         recorder.finish(status, session.usage, session.sandbox_seconds, error)

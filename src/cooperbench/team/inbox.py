@@ -77,14 +77,14 @@ class Inbox:
         """Begin to take in messages."""
         self._mailbox.subscribe(self.agent_id, Reader(self._take_in, self._colleague_finished))
 
-    def incoming(self) -> list[Message]:
+    def incoming(self, most: int | None = None) -> list[Message]:
         """What has come and was not shown yet, in order and cut to size; from now on it counts as shown."""
         with self._changed:
             if self._failure is not None:
                 raise self._failure
             shown: list[Message] = []
             room = MOST_SHOWN
-            for sequence in sorted(self._pending):
+            for sequence in sorted(self._pending)[:most]:
                 message = _cut_to_size(self._pending[sequence])
                 room -= len(message.text) + _FRAME
                 if shown and room < 0:
@@ -92,16 +92,18 @@ class Inbox:
                 shown.append(message)
                 del self._pending[sequence]
                 self._deliveries[sequence] = Delivery(utc_now(), self.step, "context")
-            if self._pending and shown:
+            if self._pending and shown and most is None:
                 shown[-1] = replace(shown[-1], text=shown[-1].text + _more_waiting(len(self._pending)))
         for message in shown:
             self._rpc.put("read", _file_name(message), b"")
         return shown
 
-    def wait(self, timeout_seconds: float) -> bool:
+    def wait(self, timeout_seconds: float, count: int = 1) -> bool:
         """Until there is something to show; False when the time is up or the inbox was closed."""
         with self._changed:
-            self._changed.wait_for(lambda: self._pending or self._closed or self._failure, timeout_seconds)
+            self._changed.wait_for(
+                lambda: len(self._pending) >= count or self._closed or self._failure, timeout_seconds
+            )
             if self._failure is not None and not self._pending:
                 raise self._failure
             return bool(self._pending)

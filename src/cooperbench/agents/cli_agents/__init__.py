@@ -10,6 +10,7 @@ provider's, and would work without a network.
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from cooperbench.agents.base import read_yaml
@@ -98,11 +99,11 @@ class CliAgent:
         from cooperbench.agents import llm
 
         llm.check_model(model, _model_kwargs(config_path))
-        known = llm.load_litellm().model_cost.get(model) or {}
-        if known.get("supports_function_calling") is False or known.get("mode", "chat") not in (
-            "chat",
-            "responses",
-        ):
+        known: dict[str, Any] = {}
+        with suppress(Exception):  # one that is in no list, at a server of the user's
+            known = dict(llm.load_litellm().get_model_info(model))
+        mode = known.get("mode") or "chat"
+        if known.get("supports_function_calling") is False or mode not in ("chat", "responses"):
             raise UserError(
                 f"model {model!r} cannot call tools, says LiteLLM; {self.framework} needs one that can"
             )
