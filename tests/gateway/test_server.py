@@ -134,7 +134,12 @@ def test_time_and_a_stopped_run_end_an_agent_that_asks_nothing(agents: Agents) -
 def test_what_may_go_away_is_tried_again_and_is_not_the_agents_time(
     dialect: str, stream: bool, agents: Agents, server: ModelServer
 ) -> None:
-    failures: list[Reply] = [error(429, retry_after="0.2"), error(500), Broken(), say("Hello.", break_after=0)]
+    failures: list[Reply] = [
+        error(429, retry_after="0.2"),
+        error(500),
+        Broken(),
+        say("Hello.", break_after=0),
+    ]
     server.script("", [*failures[: 4 if stream else 3], call("ls", "Hello.")])
     with agents.open(MODELS[dialect]) as at:
         began = time.monotonic()
