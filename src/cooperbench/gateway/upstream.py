@@ -144,7 +144,7 @@ class Upstream:
             provider = self._litellm.LlmProviders(self._provider)
             configs = import_module("litellm.utils").ProviderConfigManager
             config = configs.get_provider_google_genai_generate_content_config(self._name, provider)
-            auth, url = await config.get_auth_token_and_url(base, self._name, settings, stream)
+            auth, url = await config.get_auth_token_and_url(base, self._name, {**settings}, stream)
         elif dialect == ANTHROPIC:
             config = self._litellm.AnthropicMessagesConfig()
             auth, _ = config.validate_anthropic_messages_environment(kept, self._name, [], {}, {}, key, base)
