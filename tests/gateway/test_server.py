@@ -151,6 +151,16 @@ def test_what_may_go_away_is_tried_again_and_is_not_the_agents_time(
 
 
 @each_dialect
+def test_pings_keep_a_stream_open(
+    dialect: str, agents: Agents, server: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cooperbench.gateway.access._PING_SECONDS", 0.05)
+    server.script("", [error(503, retry_after="0.5"), say("Hello.", hold=0.5)])
+    with agents.open(MODELS[dialect]) as at:
+        assert CLIENTS[dialect](at, "hi", stream=True).text == "Hello."
+
+
+@each_dialect
 def test_a_stream_that_breaks_ends_in_an_error_of_the_dialect(
     dialect: str, agents: Agents, server: ModelServer
 ) -> None:
