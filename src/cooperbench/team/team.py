@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import Future
-from functools import cache, partial
+from functools import cache, partial, wraps
 from typing import TYPE_CHECKING, Any
 
 from cooperbench.errors import UserError
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from cooperbench.sandbox.contract import RichSandbox
     from cooperbench.team.git_remote import GitRemote
     from cooperbench.team.mailbox import Mailbox
-    from cooperbench.team.tools import Tools
+    from cooperbench.team.tools import Answer, Tools
 
 CONVERSATION_SCHEMA = "cooperbench.conversation/1"
 TASKS_SCHEMA = "cooperbench.tasks/1"
@@ -69,13 +69,16 @@ class Team:
                 if self.shared is not None:
                     self.inboxes[agent_id].before_incoming = partial(self.shared.sync, agent_id)
                     # Whoever hears of a file from its writer finds it there.
-                    rpc.before = dict.fromkeys(("send", "tool"), partial(self.shared.sync, agent_id))
+                    rpc.before = {"send": partial(self.shared.sync, agent_id)}
                 self.inboxes[agent_id].on_sent = on_message
             if remote is not None:
                 rpc.handle("push", partial(_push, remote, agent_id))
 
     def tools(self, agent_id: str) -> Tools:
-        return tools_of(agent_id, self.tasks, self.requests)
+        tools = tools_of(agent_id, self.tasks, self.requests)
+        if self.shared is None:
+            return tools
+        return {name: _after(partial(self.shared.sync, agent_id), tool) for name, tool in tools.items()}
 
     def _step_of(self, agent_id: str) -> int:
         return self.inboxes[agent_id].step
@@ -180,6 +183,15 @@ class Team:
             **(self.tasks.metrics(files_changed) if self.tasks is not None else {}),
             **(self.requests.metrics() if self.requests is not None else {}),
         }
+
+
+def _after(before: Callable[[], None], function: Callable[..., Answer]) -> Callable[..., Answer]:
+    @wraps(function)
+    def call(**arguments: Any) -> Answer:
+        before()
+        return function(**arguments)
+
+    return call
 
 
 def _use_tool(rpc: SandboxRpc, tools: Tools, name: str, content: bytes) -> Response | None:
