@@ -261,7 +261,7 @@ def test_a_lead_that_never_integrates_changes_no_verdict(
     assert main(["report", "r", "--log-dir", str(tmp_path / "logs")]) == 0
     table = capsys.readouterr().out.partition("Teams")[2].split()
     assert table[:4] == ["run", "pairs", "by", "lead"]
-    assert table[table.index("files") + 1 :][:3] == ["r", "1", "0.0"]
+    assert table[table.index("files") + 1 :][:3] == ["r", "1", "0"]
 
 
 def test_a_team_is_compared_with_one_agent_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -95,8 +95,8 @@ def test_names_that_leave_the_folder_reach_nobody(shared: Shared) -> None:
     )
     shared.run(
         "agent1",
-        f"mkdir -p ../repo a; echo evil | tee ../evil >../repo/evil; echo ok >ok; mkdir /tmp/bin; "
-        f"printf '#!/bin/sh\\nprintf \"{lines}\\\\n\"' >/tmp/find; chmod +x /tmp/find; cp /tmp/find $(command -v find)",
+        f"mkdir -p ../repo a; echo evil | tee ../evil >../repo/evil; echo ok >ok; mkdir -p /cooperbench/bin; "
+        f"printf '#!/bin/sh\\nprintf \"{lines}\\\\n\"' >/cooperbench/bin/find; chmod +x /cooperbench/bin/find",
     )
     shared.folder.sync("agent1")
     assert "Not shared from /workspace/shared: ../evil, a/../../repo/evil: a name has" in "".join(shared.told)

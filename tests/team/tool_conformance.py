@@ -45,11 +45,9 @@ class ToolConformance:
             asked = pool.submit(
                 run, "agent1", "echo plan >/workspace/shared/plan; coop-request agent2 review plan?"
             )
-            assert team.inboxes["agent2"].wait(60)
-            assert "Request 1 from agent1 (review)" in "".join(
-                one.text for one in team.inboxes["agent2"].incoming()
-            )
-            assert run("agent2", "cat /workspace/shared/plan; coop-respond 1 fine").startswith("plan\n")
+            wait = "until coop-pending | grep -q 'Request 1 from agent1 (review)'; do sleep 0.1; done"
+            answer = "cat /workspace/shared/plan; coop-respond 1 fine"
+            assert run("agent2", f"{wait}; {answer}") == "plan\nagent1 has your answer.\n"
             assert asked.result() == "agent2 answered your request 1 (review):\nfine\n"
             assert run("agent1", "coop-request --wait 0.5 agent2 question nobody; echo $?").endswith("3\n")
             # A name in the sandbox is worth nothing: the sender is whose sandbox it is.

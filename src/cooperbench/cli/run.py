@@ -122,11 +122,8 @@ def automatic_name(args: argparse.Namespace) -> str:
         parts.append("nomsg")
     if args.git_enabled is False:
         parts.append("nogit")
-    parts += [
-        f"no{name.removeprefix('team_')}"
-        for name, one in options().items()
-        if one.team_only and not getattr(args, name)
-    ]
+    off = [name for name in options() if name.startswith("team_") and not getattr(args, name)]
+    parts += [name.replace("team_", "no") for name in off]
     parts += [part for part in (args.subset, args.repo) if part]
     if args.task_id is not None:
         parts.append(f"task{args.task_id}")

@@ -66,7 +66,8 @@ def submission_of(run: Run) -> Document:
         "schema": SCHEMA,
         "run": run.name,
         "dataset": {"name": run.dataset[0], "revision": run.dataset[1]},
-        "configuration": {name: run.config.get(name) for name in _CONFIGURATION},
+        "configuration": {name: run.config.get(name) for name in _CONFIGURATION}
+        | {name: value for name, value in run.config.items() if name.startswith("team_")},
         # Which pairs the calls were about, each once: the same command again changes nothing.
         "asked_for": [one for place, one in enumerate(asked) if one not in asked[:place]],
         "versions": sorted({version for pair in pairs for version in pair["versions"].values() if version}),

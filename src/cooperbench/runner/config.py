@@ -54,8 +54,6 @@ class Option:
     """The keyword of a backend that it is, if the backend has it."""
     recorded: Literal["identity", "invocation"] | None = "invocation"
     """In config.json: as what must stay the same within an experiment, with every call, or not at all."""
-    team_only: bool = False
-    """It means something in setting team only: elsewhere it is not recorded."""
 
 
 def option(*flags: str, default: Any = MISSING, **settings: Any) -> Any:
@@ -69,17 +67,12 @@ _TYPE_NAMES = {str: "a name", int: "a whole number"}
 
 def _team_part(flag: str, text: str) -> Any:
     """A part of setting team, which the flag takes away."""
-    help_text = f"setting team: {text}"
-    return option(flag, default=True, group=WHO, recorded="identity", team_only=True, help=help_text)
+    return option(flag, default=True, group=WHO, recorded="identity", help=f"setting team: {text}")
 
 
-TEAM_PARTS = {
-    "messages": "messaging_enabled",
-    "git": "git_enabled",
-    **{
-        part: f"team_{part}"
-        for part in ("task_list", "scratchpad", "protocol", "mcp", "auto_refresh", "roles")
-    },
+_ONLY_IN_TEAM = ("task_list", "scratchpad", "protocol", "mcp", "auto_refresh", "roles")
+TEAM_PARTS = {"messages": "messaging_enabled", "git": "git_enabled"} | {
+    part: f"team_{part}" for part in _ONLY_IN_TEAM
 }
 """What setting team is made of, and the fields of `RunConfig` that switch it: each can be off alone."""
 
@@ -360,9 +353,9 @@ class RunConfig:
             notes.append(
                 "git collaboration (--git) is for coop; in solo there is nobody to share with, it is ignored"
             )
-        off = [one.flags[0] for name, one in options().items() if one.team_only and not getattr(self, name)]
+        off = [part for part in _ONLY_IN_TEAM if not getattr(self, TEAM_PARTS[part])]
         if off and self.setting != "team":
-            notes.append(f"{', '.join(off)}: for setting team; in {self.setting} it is ignored")
+            notes.append(f"{', '.join(off)}: parts of setting team; to switch them off is ignored here")
         return tuple(notes)
 
     def identity(self) -> dict[str, Any]:
@@ -385,7 +378,7 @@ class RunConfig:
         values = {
             name: getattr(self, name)
             for name, option in options().items()
-            if option.recorded == where and (self.setting == "team" or not option.team_only)
+            if option.recorded == where and (self.setting == "team" or not name.startswith("team_"))
         }
         return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
 
@@ -486,10 +479,8 @@ def _digests(configs: tuple[Path | None, ...]) -> str | None:
 
 
 def _prompts_digest(folder: Path | None) -> str | None:
-    if folder is None:
-        return None
-    texts = [path.name.encode() + path.read_bytes() for path in sorted(folder.glob("*.j2"))]
-    return hashlib.sha256(b"\0".join(texts)).hexdigest()
+    texts = [path.name.encode() + path.read_bytes() for path in sorted(folder.glob("*.j2"))] if folder else []
+    return hashlib.sha256(b"\0".join(texts)).hexdigest() if folder else None
 
 
 def _digest(config: Path) -> str:

@@ -408,8 +408,8 @@ def test_a_team_shows_its_tasks_and_what_the_lead_merged(browser: Browser, tmp_p
     browser.open(tmp_path / "team.html")
     assert browser.texts("#teams tbody td")[:5] == ["r", "1", "0 % (no interval) n = 1", "2", "0"]
     browser.open(tmp_path / "team.html", f"#/pair/{REPO}/{TASK_ID}/f1_f2?run=r:team")
-    assert browser.texts("#team tbody tr") == [
-        "1 open agent2 <b>change</b> app.txt", "2 in_progress agent1 other"
+    assert browser.texts("#team tbody td") == [
+        "1", "open", "agent2", "<b>change</b> app.txt", "", "2", "in_progress", "agent1", "other", ""
     ]  # fmt: skip
     assert "integrated by the lead\nno\nswitched off\nnothing" in browser.text("#team")
     browser.assert_silent()
