@@ -37,7 +37,7 @@ def work(tmp_path: Path, *agents: Sequence[str | dict[str, Any]], **options: Any
 def updates(left: Left, agent_id: str) -> str:
     """What the team's tools have told an agent between its steps."""
     steps = left.trajectory(agent_id)["steps"]
-    return "\n".join(step["args"]["content"] for step in steps if step["action"] == "team_update")
+    return "\n".join(step["args"]["content"] for step in steps if step["args"].get("kind") == "team")
 
 
 def until(text: str, seconds: int = 60) -> dict[str, Any]:
@@ -350,3 +350,16 @@ def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "name two or more" in lines[0]
     assert "no folder with templates" in lines[1]
     assert "'nonsense' is undefined" in lines[2]
+
+
+def test_prompts_are_shown_and_can_be_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "member.md.j2").write_text("Do as {{ lead }} says.\n")
+    call = ["prompts", "--setting", "team", "--dataset-dir", "demo", "--backend", "local", "-a", "oracle"]
+    assert main([*call, "--prompts", str(tmp_path)]) == 0
+    shown = capsys.readouterr()
+    lead, member = shown.out.split("===== agent2")
+    assert "## You lead the team" in lead
+    assert "Do as agent1 says." in member
+    assert "## You are a member" not in member
+    assert "## Tasks" in member
+    assert "/templates;" in shown.err

@@ -14,7 +14,7 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from cooperbench.errors import SandboxDead, SandboxRefused
+from cooperbench.errors import SandboxError, SandboxRefused
 from cooperbench.team.task_list import shown
 
 if TYPE_CHECKING:
@@ -78,12 +78,12 @@ class SharedFolder:
 
     def detach(self, agent_id: str) -> None:
         """The agent is done; what it wrote last still goes to the others, if its sandbox is still there."""
-        with suppress(SandboxDead):
+        with suppress(SandboxError):
             self.sync(agent_id)
         self._sandboxes.pop(agent_id, None)
 
     def sync(self, agent_id: str) -> None:
-        """SandboxDead passes through; what else an agent does to its folder or its tools is not our failure."""
+        """What an agent does to its folder and its tools is no failure of ours; errors of its sandbox pass through."""
         sandbox, lock = self._sandboxes.get(agent_id, (None, threading.Lock()))
         with lock, suppress(SandboxRefused):
             if sandbox is not None and self._take(agent_id, sandbox):

@@ -1,7 +1,7 @@
 // What happened, in time: a strip with one lane an agent, and below it every entry, folded, with messages as arrows.
 
 const KINDS = { run: "ran", write_file: "wrote", apply_patch: "patched", think: "thought", reply: "said", tell: "was told",
-  send_message: "message", receive_message: "received", team_update: "was told" };
+  send_message: "message", receive_message: "received" };
 const TALL = { write_file: 16, apply_patch: 16, run: 10 };
 
 // What an entry is about: its text, and the first line of it.
