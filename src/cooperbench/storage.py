@@ -118,6 +118,8 @@ class AgentPaths:
         self.trajectory = folder / agent_id / "trajectory.json"
         self.journal = folder / agent_id / "steps.jsonl"
         """Steps as they happen, a JSON line each; trajectory.json takes its place at the end."""
+        self.exchanges = folder / agent_id / "exchanges.jsonl.gz"
+        """What models were asked and answered, with `--record`."""
         self.patch_link = folder / agent_id / "patch.diff"
 
     def write_patch(self, patch: bytes) -> None:

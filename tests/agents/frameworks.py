@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,10 +13,10 @@ import yaml
 from cooperbench.agents.environments import DATA_VARIABLE, find_environment, get_framework, install
 from cooperbench.errors import UserError
 from tests.backends.docker.engines import cache_folder, locked
-from tests.modelserver import Answer, ToolCall, call
+from tests.modelserver import Answer, ToolCall, say
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 CACHE = cache_folder()
@@ -35,9 +35,13 @@ class Tongue:
     terminal: str
     editor: str
     last_words: tuple[Answer, ...]
+    argument: str = "command"
+    more: Mapping[str, str] = field(default_factory=dict)
+    """Other arguments that its terminal wants."""
 
     def run(self, command: str) -> Answer:
-        return call(command, tool=self.terminal)
+        arguments = {self.argument: command, **self.more}
+        return Answer("", (ToolCall(self.terminal, arguments),))
 
     def tell(self, colleague: str, message: str) -> Answer:
         return self.run(shlex.join(["send_message", colleague, message]))
@@ -53,11 +57,18 @@ TONGUES = {
     ),
     # The first one only shows what is about to be handed in.
     "swe_agent": Tongue("bash", "str_replace_editor", (_SUBMIT, _SUBMIT)),
+    "claude_code": Tongue("Bash", "Edit", (say("Done."),)),
+    "codex": Tongue("exec_command", "", (say("Done."),), "cmd"),
+    "gemini_cli": Tongue("run_shell_command", "replace", (say("Done."),)),
+    "opencode": Tongue("bash", "edit", (say("Done."),), more={"description": "a step"}),
 }
+CLIS = ("claude_code", "codex", "gemini_cli", "opencode")
 
 
 def settings(name: str, url: str) -> dict[str, Any]:
     """An agent config for a model server at this address, which is asked once only."""
+    if name in CLIS:
+        return {"model": {"model_kwargs": {"api_base": url, "api_key": KEY}}}
     if name == "openhands":
         return {"llm": {"base_url": url, "api_key": KEY, "num_retries": 0}}
     retry = {"retries": 1, "min_wait": 0.01, "max_wait": 0.02}
@@ -71,7 +82,8 @@ def provide(name: str) -> None:
     with locked(CACHE / f"{name}.lock"), pytest.MonkeyPatch.context() as patch:
         patch.setenv(DATA_VARIABLE, str(DATA))
         framework = get_framework(name)
-        if find_environment(framework) is not None:
+        found = find_environment(framework)
+        if found is not None and framework.version in ("", found.version):
             return
         source = SWE_AGENT_SOURCE if framework.source_folders else None
         try:

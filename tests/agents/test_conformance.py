@@ -78,6 +78,31 @@ class TestOpenHands(AgentConformance):
         yield from framework("openhands", tmp_path)
 
 
+@pytest.mark.timeout(FIRST_TIME_SECONDS)
+class CliConformance(AgentConformance):
+    name: str
+
+    @pytest.fixture
+    def agent(self, tmp_path: Path) -> Iterator[AgentUnderTest]:
+        yield from framework(self.name, tmp_path)
+
+
+class TestClaudeCode(CliConformance):
+    name = "claude_code"
+
+
+class TestCodex(CliConformance):
+    name = "codex"
+
+
+class TestGeminiCli(CliConformance):
+    name = "gemini_cli"
+
+
+class TestOpenCode(CliConformance):
+    name = "opencode"
+
+
 @pytest.mark.xdist_group("frameworks")
 @pytest.mark.timeout(FIRST_TIME_SECONDS)
 class TestSweAgent(AgentConformance):

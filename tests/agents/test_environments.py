@@ -141,6 +141,35 @@ def test_a_python_that_suits_is_found_and_another_refused(tmp_path: Path) -> Non
             find_python(other, path)
 
 
+def test_a_command_line_agent_is_installed_from_npm() -> None:
+    small = Framework("small", npm="is-number@{version}", version="7.0.0")
+    install(small, source=None, python=None, say=lambda line: None)
+    made = get_environment(small)
+    assert (made.version, made.description["python"]) == ("7.0.0", None)
+    modules = made.programs / "node_modules"
+    assert (modules / "is-number" / "index.js").is_file()
+    (node,) = modules.glob("node-linux-*/bin/node")
+    assert subprocess.run([node, "--version"], capture_output=True, check=True).stdout.startswith(b"v22.")
+    newer = replace(small, version="7.0.1")
+    said = r"small 7\.0\.0 is installed, and this CooperBench runs 7\.0\.1: cooperbench agents install small"
+    with pytest.raises(UserError, match=said):
+        get_environment(newer)
+
+
+def test_npm_that_is_not_there_or_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    broken = Framework("small", npm="is-number@{version}", version="0.0.0-none")
+    with pytest.raises(UserError, match="the installation failed") as caught:
+        install(broken, source=None, python=None, say=lambda line: None)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(UserError, match="--python is not for it"):
+        install(broken, source=None, python=tmp_path / "python", say=print)
+    (tmp_path / "rm").symlink_to("/bin/rm")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match=r"is installed with npm, which is not here: https://nodejs\.org"):
+        install(broken, source=None, python=None, say=print)
+    assert find_environment(broken) is None
+
+
 def test_the_command_lists_and_refuses_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["agents", "list", "--json"]) == 0
     rows = {row["agent"]: row for row in json.loads(capsys.readouterr().out)}
@@ -150,6 +179,6 @@ def test_the_command_lists_and_refuses_in_one_line(capsys: pytest.CaptureFixture
     assert rows["openhands"]["install"] == "cooperbench agents install openhands"
 
     assert main(["agents", "install", "nope"]) == 2
-    assert "no framework 'nope'; there are: openhands, swe_agent" in capsys.readouterr().err
+    assert "no framework 'nope'; there are: openhands, swe_agent, claude_code" in capsys.readouterr().err
     assert main(["agents", "remove", "openhands"]) == 0
     assert "was not installed" in capsys.readouterr().out

@@ -11,8 +11,8 @@ user message; of several the longest counts, and `""` fits everything. It is a f
 replies. A list is gone through once per *conversation*, that is, per marker and opening of the conversation, one reply
 a request, failed requests included. Past its end the server answers 400, which no client tries again.
 
-Spoken are OpenAI chat completions (`/v1/chat/completions`) and Anthropic messages (`/v1/messages`), not streamed. A
-further protocol is a module like `openai_chat` and a line in `server.PROTOCOLS`.
+Spoken are OpenAI chat completions and responses, Anthropic messages and Gemini's generateContent, each streamed where
+the request asks for it. A further protocol is a module like `openai_chat` and a line in `server.PROTOCOLS`.
 """
 
 from __future__ import annotations

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
+from tests.modelserver.replies import pieces, sse
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from tests.modelserver.replies import Answer, Failure
 
-PATHS = ("/v1/messages",)
+PATHS = re.compile(r"(/anthropic)?/v1/messages")
 
 
 def messages_of(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -49,3 +52,29 @@ def answer(reply: Answer, model: str, serial: int) -> dict[str, Any]:
 
 def failure(reply: Failure) -> dict[str, Any]:
     return {"type": "error", "error": {"type": reply.kind, "message": reply.message}}
+
+
+def events(whole: Mapping[str, Any]) -> Iterator[bytes]:
+    """The same, streamed."""
+
+    def event(kind: str, **more: Any) -> bytes:
+        return sse({"type": kind, **more}, kind)
+
+    usage = whole["usage"]
+    opening = {**whole, "content": [], "stop_reason": None, "usage": usage | {"output_tokens": 1}}
+    yield event("message_start", message=opening)
+    for index, block in enumerate(whole["content"]):
+        is_text = block["type"] == "text"
+        empty: dict[str, Any] = {"text": ""} if is_text else {"input": {}}
+        yield event("content_block_start", index=index, content_block=block | empty)
+        for piece in pieces(block["text"] if is_text else json.dumps(block["input"])):
+            delta = (
+                {"type": "text_delta", "text": piece}
+                if is_text
+                else {"type": "input_json_delta", "partial_json": piece}
+            )
+            yield event("content_block_delta", index=index, delta=delta)
+        yield event("content_block_stop", index=index)
+    ending = {name: whole[name] for name in ("stop_reason", "stop_sequence")}
+    yield event("message_delta", delta=ending, usage={"output_tokens": usage["output_tokens"]})
+    yield event("message_stop")

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
+from tests.modelserver.replies import pieces, sse
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from tests.modelserver.replies import Answer, Failure
 
-PATHS = ("/v1/chat/completions", "/chat/completions")
+PATHS = re.compile(r"(/v1)?/chat/completions")
 
 
 def messages_of(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -57,3 +60,25 @@ def answer(reply: Answer, model: str, serial: int) -> dict[str, Any]:
 
 def failure(reply: Failure) -> dict[str, Any]:
     return {"error": {"message": reply.message, "type": reply.kind, "param": None, "code": reply.code}}
+
+
+def events(whole: Mapping[str, Any]) -> Iterator[bytes]:
+    """The same, streamed."""
+    choice = whole["choices"][0]
+    message = choice["message"]
+    common = {name: whole[name] for name in ("id", "created", "model")} | {"object": "chat.completion.chunk"}
+
+    def chunk(delta: Mapping[str, Any], finish: str | None = None) -> bytes:
+        return sse(common | {"choices": [{"index": 0, "delta": delta, "finish_reason": finish}]})
+
+    yield chunk({"role": "assistant", "content": ""})
+    for piece in pieces(message["content"] or ""):
+        yield chunk({"content": piece})
+    for place, tool in enumerate(message.get("tool_calls", [])):
+        function = {"name": tool["function"]["name"], "arguments": ""}
+        yield chunk({"tool_calls": [tool | {"index": place, "function": function}]})
+        for piece in pieces(tool["function"]["arguments"]):
+            yield chunk({"tool_calls": [{"index": place, "function": {"arguments": piece}}]})
+    yield chunk({}, choice["finish_reason"])
+    yield sse(common | {"choices": [], "usage": whole["usage"]})
+    yield b"data: [DONE]\n\n"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 Hold = threading.Event | float | None
 """When the reply goes out: at once, after so many seconds, or when somebody sets the event."""
@@ -43,6 +44,10 @@ class Answer:
     finish_reason: str | None = None
     """Of the protocol; None is its usual one."""
     hold: Hold = None
+    break_after: int | None = None
+    """Where it is streamed: the connection ends after so many events."""
+    pause_seconds: float = 0.0
+    """Where it is streamed: between one event and the next."""
 
 
 @dataclass(frozen=True)
@@ -103,3 +108,14 @@ CONTEXT_OVERFLOW = Failure(
     "invalid_request_error",
     "context_length_exceeded",
 )
+
+
+def pieces(text: str) -> Iterator[str]:
+    """As a model streams it."""
+    for place in range(0, len(text), 12):
+        yield text[place : place + 12]
+
+
+def sse(data: Mapping[str, Any], event: str = "") -> bytes:
+    """One server-sent event."""
+    return ((f"event: {event}\n" if event else "") + f"data: {json.dumps(data)}\n\n").encode()

@@ -10,25 +10,28 @@ from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, Protocol, Self, cast
 
-from tests.modelserver import anthropic_messages, openai_chat
+from tests.modelserver import anthropic_messages, gemini, openai_chat, openai_responses
 from tests.modelserver.replies import Answer, Broken, Failure, Hold, Reply
 from tests.modelserver.requests import Request
 
 if TYPE_CHECKING:
+    import re
+    from collections.abc import Iterator
     from types import TracebackType
 
 
 class Protocolled(Protocol):
     """What a module of a protocol has."""
 
-    PATHS: tuple[str, ...]
+    PATHS: re.Pattern[str]
 
     def messages_of(self, body: Mapping[str, Any]) -> list[Mapping[str, Any]]: ...
     def answer(self, reply: Answer, model: str, serial: int) -> dict[str, Any]: ...
+    def events(self, whole: Mapping[str, Any]) -> Iterator[bytes]: ...
     def failure(self, reply: Failure) -> dict[str, Any]: ...
 
 
-PROTOCOLS = cast("tuple[Protocolled, ...]", (openai_chat, anthropic_messages))
+PROTOCOLS = cast("tuple[Protocolled, ...]", (openai_chat, anthropic_messages, openai_responses, gemini))
 Script = Callable[[Request], Reply] | Sequence[Reply]
 
 
@@ -47,12 +50,12 @@ class ModelServer:
 
     @property
     def anthropic_url(self) -> str:
-        """For clients that add `/v1/messages`."""
+        """For clients that add `/v1/messages`, or `/v1beta/models/…`."""
         return f"http://127.0.0.1:{self._http.server_address[1]}"
 
     @property
     def openai_url(self) -> str:
-        """For clients that add `/chat/completions`."""
+        """For clients that add `/chat/completions`, or `/responses`."""
         return f"{self.anthropic_url}/v1"
 
     def script(self, marker: str, script: Script) -> None:
@@ -154,11 +157,15 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         data = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         path = self.path.partition("?")[0]
-        protocol = next((known for known in PROTOCOLS if path in known.PATHS), None)
+        protocol = next((known for known in PROTOCOLS if known.PATHS.fullmatch(path)), None)
         if protocol is None:
             return self._send(404, {"error": {"message": f"nobody speaks {path} here"}}, {})
         headers = {name.lower(): value for name, value in self.headers.items()}
-        key = headers.get("x-api-key") or headers.get("authorization", "").removeprefix("Bearer ")
+        key = (
+            headers.get("x-api-key")
+            or headers.get("x-goog-api-key")
+            or headers.get("authorization", "").removeprefix("Bearer ")
+        )
         body = json.loads(data)
         owner = self.server.owner
         asked = Request(path, headers, key, body, tuple(protocol.messages_of(body)))
@@ -166,7 +173,10 @@ class _Handler(BaseHTTPRequestHandler):
         owner.pause(reply.hold)
         match reply:
             case Answer():
-                return self._send(200, protocol.answer(reply, request.model, len(owner.requests)), {})
+                whole = protocol.answer(reply, request.model, len(owner.requests))
+                if body.get("stream") or ":streamGenerateContent" in path:
+                    return self._stream(protocol.events(whole), reply)
+                return self._send(200, whole, {})
             case Failure():
                 return self._send(reply.status, protocol.failure(reply), reply.headers)
             case Broken(body=None):
@@ -174,6 +184,20 @@ class _Handler(BaseHTTPRequestHandler):
             case Broken(body=bytes() as raw):
                 return self._send_bytes(200, raw, {})
         return None
+
+    def _stream(self, events: Iterator[bytes], reply: Answer) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        for number, event in enumerate(events):
+            if number == reply.break_after:
+                self.close_connection = True
+                return
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(event), event))
+            self.wfile.flush()
+            self.server.owner.closing.wait(reply.pause_seconds)
+        self.wfile.write(b"0\r\n\r\n")
 
     def _send(self, status: int, content: Mapping[str, Any], headers: Mapping[str, str]) -> None:
         self._send_bytes(status, json.dumps(content).encode(), headers)

@@ -1,13 +1,15 @@
-"""The frameworks that have a virtual environment of their own: which ones, and how an environment is made and found.
+"""The frameworks that have an environment of their own: which ones, and how an environment is made and found.
 
-Their dependencies conflict with each other and with ours. `<data>/agents/NAME/` has the virtual environment (`venv`),
-for a framework without releases its source (`source`), and `environment.json`, which says what is in it. A new one is
-made beside its place and moved there once it is complete. How a framework is run is told in `worker`.
+Their dependencies conflict with each other and with ours. `<data>/agents/NAME/` has a virtual environment (`venv`) or,
+for a command-line agent, packages of npm (`programs`); for a framework without releases its source (`source`); and
+`environment.json`, which says what is in it. A new one is made beside its place and moved there once it is complete.
+How a framework is run is told in `worker`, how a command-line agent is in `cli_agents`.
 """
 
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -27,6 +29,9 @@ SCHEMA = "cooperbench.environment/1"
 _DESCRIPTION = "environment.json"
 _INSTALL_SECONDS = 3600
 _VERSION_OF = "import importlib.metadata, sys; print(importlib.metadata.version(sys.argv[1]))"
+_NODE = "node-linux-{arch}@22.23.3"
+"""Beside every command-line agent, so that it needs nothing of the image."""
+_ARCHITECTURES = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64", "arm64": "arm64"}
 _PYTHON_VERSION = "import sys, venv, ensurepip, ssl; print('%d.%d' % sys.version_info[:2])"
 LITELLM = "litellm>=1.75.5,!=1.82.7,!=1.82.8,!=1.106.*"
 """1.106 fails on every call with tools unless `mcp` is installed."""
@@ -37,13 +42,17 @@ class Framework:
     """One framework, as `cooperbench agents` installs it."""
 
     name: str
-    distribution: str
+    distribution: str = ""
     """Whose version is shown."""
-    pythons: tuple[str, ...]
+    pythons: tuple[str, ...] = ()
     """The versions of Python that it runs on, the best one first."""
-    requirements: tuple[str, ...]
+    requirements: tuple[str, ...] = ()
     source_folders: tuple[str, ...] = ()
     """For one without a release: the user names its source, which must have these besides the package."""
+    npm: str = ""
+    """Of a command-line agent: the package, with its program for Linux, whatever the host is."""
+    version: str = ""
+    """Of that package: adapters know the options of this one."""
 
     @property
     def install_command(self) -> str:
@@ -67,6 +76,10 @@ FRAMEWORKS = {
             requirements=(LITELLM,),
             source_folders=("config", "tools"),
         ),
+        Framework("claude_code", npm="@anthropic-ai/claude-code-linux-{arch}@{version}", version="2.1.197"),
+        Framework("codex", npm="@openai/codex@{version}-linux-{arch}", version="0.166.0"),
+        Framework("gemini_cli", npm="@google/gemini-cli@{version}", version="0.61.0"),
+        Framework("opencode", npm="opencode-linux-{arch}@{version}", version="1.18.33"),
     )
 }
 
@@ -95,6 +108,11 @@ class Environment:
         return self.folder / "source"
 
     @property
+    def programs(self) -> Path:
+        """For a command-line agent: what sandboxes see as `PROGRAMS_DIR`."""
+        return self.folder / "programs"
+
+    @property
     def version(self) -> str:
         return str(self.description["version"])
 
@@ -118,6 +136,11 @@ def get_environment(framework: Framework) -> Environment:
     found = find_environment(framework)
     if found is None:
         raise UserError(f"agent {framework.name!r} is not installed: {framework.install_command}")
+    if framework.version not in ("", found.version):
+        raise UserError(
+            f"{framework.name} {found.version} is installed, and this CooperBench runs {framework.version}: "
+            f"{framework.install_command}"
+        )
     return found
 
 
@@ -131,7 +154,9 @@ def install(
         )
     if source is not None and not framework.source_folders:
         raise UserError(f"{framework.name} is installed from its releases; --from is not for it")
-    interpreter = find_python(framework, python)
+    if framework.npm and python is not None:
+        raise UserError(f"{framework.name} is no Python program; --python is not for it")
+    interpreter = None if framework.npm else find_python(framework, python)
     place = environments_dir() / framework.name
     folder = place.with_name(f".{framework.name}-{os.urandom(4).hex()}")
     folder.mkdir(parents=True)
@@ -139,11 +164,14 @@ def install(
         if source is not None:
             say(f"taking the source from {source}")
             _take_source(framework, source, folder / "source")
-        _make_venv(framework, folder, interpreter, say)
+        if interpreter is None:
+            _install_packages(framework, folder / "programs", say)
+        else:
+            _make_venv(framework, folder, interpreter, say)
         description = {
             "schema": SCHEMA,
             "version": _installed_version(folder, framework),
-            "python": str(interpreter),
+            "python": interpreter and str(interpreter),
             "source": source,
             "size_bytes": sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir()),
             "installed_at": utc_now(),
@@ -167,7 +195,7 @@ def remove(framework: Framework) -> bool:
 
 
 def works(environment: Environment) -> bool:
-    """Does its Python run, and know the framework? An interpreter that was updated away takes it along."""
+    """Is it whole? An interpreter that was updated away takes a virtual environment along."""
     try:
         _installed_version(environment.folder, environment.framework)
     except UserError:
@@ -211,6 +239,23 @@ def _make_venv(framework: Framework, folder: Path, python: Path, say: Callable[[
     _output([*pip, *framework.requirements, *source], "the installation failed")
 
 
+def _install_packages(framework: Framework, folder: Path, say: Callable[[str], None]) -> None:
+    """Without their scripts, which would look for a program of the host's kind."""
+    if shutil.which("npm") is None:
+        raise UserError(
+            f"{framework.name} is installed with npm, which is not here: https://nodejs.org has it"
+        )
+    arch = _ARCHITECTURES.get(platform.machine().lower())
+    if arch is None:
+        raise UserError(f"{framework.name} has no program for processors of the kind {platform.machine()}")
+    packages = [text.format(arch=arch, version=framework.version) for text in (framework.npm, _NODE)]
+    say(f"installing {', '.join(packages)} (some hundred MB)")
+    folder.mkdir()
+    options = ["--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error"]
+    options += ["--os=linux", f"--cpu={arch}", "--libc=glibc", f"--prefix={folder}"]
+    _output(["npm", "install", *options, *packages], "the installation failed")
+
+
 def _take_source(framework: Framework, source: str, target: Path) -> None:
     origin = Path(source).expanduser()
     if "://" in source or source.startswith("git@"):
@@ -226,6 +271,10 @@ def _take_source(framework: Framework, source: str, target: Path) -> None:
 
 
 def _installed_version(folder: Path, framework: Framework) -> str:
+    if framework.npm:
+        if not (folder / "programs" / "node_modules").is_dir():
+            raise UserError("its programs are gone")
+        return framework.version
     python = str(folder / "venv" / "bin" / "python")
     return _output([python, "-c", _VERSION_OF, framework.distribution], "it cannot be used").strip()
 

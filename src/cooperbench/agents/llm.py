@@ -1,8 +1,8 @@
 """How language models are asked, through LiteLLM, by whatever runs inside the harness. Nothing here knows a framework.
 
 The import of LiteLLM takes seconds, so nothing of it is imported before `load_litellm()`, which may be called early in
-a thread (`warm_up`). `check_model` says beforehand what cannot work, `Caller` asks and tries again, `usage_of` counts
-tokens and money; what a failure means is said in `worker/model_faults`.
+a thread (`warm_up`). `check_model` says beforehand what cannot work, `Caller` asks and tries again (`Attempts`),
+`usage_of` counts tokens and money; what a failure means is said in `worker/model_faults`.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ _WAKE_SECONDS = 0.2
 _IMPORT_SETTINGS = {
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # prices from the package, not from the network
     "LITELLM_MODE": "PRODUCTION",  # else it loads the .env of whatever folder is above the package
+    "MAX_IMAGE_URL_DOWNLOAD_SIZE_MB": "0",  # nothing is fetched here for an agent
 }
 _CREDENTIAL_KWARGS = (
     "api_key", "api_base", "base_url", "azure_ad_token", "vertex_credentials", "aws_access_key_id", "aws_profile_name",
@@ -164,6 +165,37 @@ def remember_secrets(kwargs: Mapping[str, Any]) -> None:
 
 
 @dataclass
+class Attempts:
+    """At one model call: whether to try again, and when."""
+
+    model: str
+    first_call: bool
+    """Whether this agent has had no answer yet: then a refused request is the user's to mend."""
+    patience: float = field(default_factory=patience_seconds)
+    count: int = 0
+    _first_failure: float | None = None
+
+    def failed(self, error: Exception, note: Callable[[str], None]) -> float:
+        """Seconds to wait before the next attempt; what makes no sense to try again is raised as an error of ours."""
+        self.count += 1
+        text = model_faults.detail(error, _cleaned)
+        verdict = model_faults.judge_model_error(error, self.model, first_call=self.first_call, text=text)
+        if verdict.type == "done":
+            raise AgentFailure(verdict.kind, verdict.message) from error
+        if verdict.kind == "user":
+            raise UserError(verdict.message) from error
+        now = time.monotonic()
+        self._first_failure = self._first_failure or now
+        pause = _pause_seconds(error, self.count)
+        if now + pause > self._first_failure + self.patience:
+            raise InfraError(
+                f"model {self.model!r} did not answer in {self.count} attempts: {text}"
+            ) from error
+        note(f"model call failed, again in {pause:.1f} s: {text}")
+        return pause
+
+
+@dataclass
 class Caller:
     """Asks one model on behalf of one agent: tries again while that makes sense, stops when the agent has to end.
 
@@ -183,40 +215,19 @@ class Caller:
 
     def ask(self, call: Callable[[], Any]) -> Any:
         """`call()`, until it answers. What it raises in the end is an error of ours."""
-        first_failure: float | None = None
-        attempt = 0
+        attempts = Attempts(self.model, self.answered == 0, self.patience)
         while True:
             self.check()
-            attempt += 1
             try:
                 answer = self._call_in_thread(call)
             except Exception as error:
                 # What ends the agent may look like a failure of the call.
                 self.check()
-                text = model_faults.detail(error, _cleaned)
-                self._raise_if_final(error, text)
-                now = time.monotonic()
-                first_failure = first_failure or now
-                pause = _pause_seconds(error, attempt)
-                if now + pause > first_failure + self.patience:
-                    raise InfraError(
-                        f"model {self.model!r} did not answer in {attempt} attempts: {text}"
-                    ) from error
-                self.note(f"model call failed, again in {pause:.1f} s: {text}")
-                self._wait(pause)
+                self._wait(attempts.failed(error, self.note))
                 self.again()
             else:
                 self.answered += 1
                 return answer
-
-    def _raise_if_final(self, error: Exception, text: str) -> None:
-        """Nothing where asking again may help."""
-        first_call = self.answered == 0
-        verdict = model_faults.judge_model_error(error, self.model, first_call=first_call, text=text)
-        if verdict.type == "done":
-            raise AgentFailure(verdict.kind, verdict.message) from error
-        if verdict.kind == "user":
-            raise UserError(verdict.message) from error
 
     def _call_in_thread(self, call: Callable[[], Any]) -> Any:
         answer: Future[Any] = Future()

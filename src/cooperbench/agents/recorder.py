@@ -211,7 +211,8 @@ def _log_text(entry: Mapping[str, Any]) -> str:
 
 def _details(action: str, args: Mapping[str, Any], entry: Mapping[str, Any]) -> str:
     if action == "run":
-        ended = "timed out" if entry.get("timed_out") else f"exit {entry.get('returncode')}"
+        code = entry.get("returncode", "unknown")
+        ended = "timed out" if entry.get("timed_out") else f"exit {code}"
         return f"({ended}, {entry.get('duration_seconds', 0):.2f}s)"
     if action == "reply":
         tokens = f"{entry['tokens']['prompt_tokens']} + {entry['tokens']['completion_tokens']} tokens"

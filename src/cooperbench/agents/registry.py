@@ -18,16 +18,27 @@ ENTRY_POINT_GROUP = "cooperbench.agents"
 MODULES_VARIABLE = "COOPERBENCH_EXTERNAL_AGENTS"
 
 _BUILT_IN = {
+    "claude_code": "cooperbench.agents.cli_agents:ClaudeCodeAgent",
+    "codex": "cooperbench.agents.cli_agents:CodexAgent",
+    "gemini_cli": "cooperbench.agents.cli_agents:GeminiCliAgent",
     "mini_swe_agent": "cooperbench.agents.mini_swe:MiniSweAgent",
     "mini_swe_agent_v2": "cooperbench.agents.mini_swe:MiniSweAgentV2",
     "nop": "cooperbench.agents.base:NopAgent",
+    "opencode": "cooperbench.agents.cli_agents:OpenCodeAgent",
     "openhands": "cooperbench.agents.worker:OpenHandsAgent",
     "oracle": "cooperbench.agents.base:OracleAgent",
     "replay": "cooperbench.agents.scripted:ReplayAgent",
     "scripted": "cooperbench.agents.scripted:ScriptedAgent",
     "swe_agent": "cooperbench.agents.worker:SweAgent",
 }
-_SHORT_NAMES = {"mini_swe_agent": "msa", "mini_swe_agent_v2": "msa2", "swe_agent": "swe", "openhands": "oh"}
+_SHORT_NAMES = {
+    "claude_code": "cc",
+    "gemini_cli": "gemini",
+    "mini_swe_agent": "msa",
+    "mini_swe_agent_v2": "msa2",
+    "openhands": "oh",
+    "swe_agent": "swe",
+}
 _registered: dict[str, Callable[[], Agent]] = {}
 
 
@@ -72,6 +83,12 @@ def version_of(factory: Callable[[], Agent]) -> str | None:
     """Of the framework behind an agent; its class says it, or knows how to find out."""
     version = getattr(factory, "version", None)
     return version() if callable(version) else version
+
+
+def programs_of(factory: Callable[[], Agent]) -> Path | None:
+    """A folder with programs that an agent runs in its sandbox."""
+    programs: Callable[[], Path] | None = getattr(factory, "programs", None)
+    return programs() if programs else None
 
 
 def uses_model(name: str) -> bool:

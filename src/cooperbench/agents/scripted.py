@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from cooperbench.agents.base import read_yaml
 from cooperbench.agents.recorder import read_trajectory
+from cooperbench.agents.session import REPLAYED_MESSAGE_SECONDS
 from cooperbench.errors import AgentFailure, UserError
 from cooperbench.models import seats_of
 from cooperbench.storage import ExperimentPaths
@@ -38,8 +39,6 @@ _KINDS: dict[str, tuple[tuple[type, ...], set[str], str]] = {
 }
 """Of steps: the types that one may have, the keys that it needs where it is a mapping, and both in words."""
 _DEFAULT_WAIT_SECONDS = 10.0
-_REPLAYED_MESSAGE_SECONDS = 60.0
-"""How long to wait for a message that came in the earlier run."""
 
 
 class ScriptedAgent:
@@ -172,7 +171,7 @@ class ReplayAgent:
                 continue
             expected += 1
             while received < expected:
-                if not session.wait_for_message(_REPLAYED_MESSAGE_SECONDS):
+                if not session.wait_for_message(REPLAYED_MESSAGE_SECONDS):
                     raise AgentFailure("gave_up", f"message {expected} of the earlier run did not come")
                 received += sum(message.sequence > 0 for message in session.incoming())
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from cooperbench.agents.base import REPO_DIR, Limits, patience_seconds
 from cooperbench.errors import AgentFailure, InfraError, Interrupted, SandboxDestroyed
+from cooperbench.gateway.recording import Exchanges
 from cooperbench.models import Usage
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from cooperbench.team.tools import Tools
 
 DEFAULT_COMMAND_SECONDS = 600.0
+REPLAYED_MESSAGE_SECONDS = 60.0
+"""How long to wait for a message that came in the run that is repeated."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -54,8 +57,12 @@ class Session:
     on_spend: Callable[[Usage], None] = lambda _: None
     on_outage: Callable[[str], None] = lambda _: None
     """Told why the model does not answer, and with an empty text that it does again."""
+    exchanges: Exchanges = field(default_factory=Exchanges)
+    """Whoever asks a model tells it."""
     usage: Usage = field(default_factory=Usage, init=False)
     steps: int = field(default=0, init=False)
+    received: int = field(default=0, init=False)
+    """Messages that were shown to the agent."""
     sandbox_seconds: float = field(default=0.0, init=False)
     """Time that the agent's commands took."""
 
@@ -153,12 +160,27 @@ class Session:
         argv = ["send_message", to or "--all"]
         return self._step("send_message", args, argv, 60, text.encode("utf-8", "replace"))
 
+    def begin_own_step(self) -> int:
+        """A step that the agent's program takes by itself in the sandbox: its number. `end_own_step` records it."""
+        self.model_answered()
+        self._count_step()
+        return self.steps
+
+    def end_own_step(
+        self, number: int, action: str, args: dict[str, Any], observation: str, **more: object
+    ) -> None:
+        self.recorder.entry(action, args, observation, step=number, **more)
+
     def incoming(self) -> list[Message]:
         """Messages that came since the last call, in order. Show them to the agent before its next step."""
         if self.inbox is None:
             return []
         with self._sandbox_in_use():
-            messages = self.inbox.incoming()
+            due = self.exchanges.due(self.received)
+            if due:
+                self.inbox.wait(self._capped(REPLAYED_MESSAGE_SECONDS), due)
+            messages = self.inbox.incoming(due)
+        self.received += len(messages)
         for message in messages:
             if not message.sequence:
                 self.tell(message.text, message.sender)  # the team's tools: no message that somebody sent
@@ -171,7 +193,7 @@ class Session:
         """Until there is something for `incoming`, or the time is up."""
         if self.inbox is None:
             return False
-        self._model_answered()
+        self.model_answered()
         self._check(self.usage.cost)
         with self._sandbox_in_use():
             return self.inbox.wait(self._capped(timeout_seconds))
@@ -182,7 +204,7 @@ class Session:
 
     def reply(self, text: str, usage: Usage, **more: object) -> None:
         """Account for a model call and keep what the model said; `more` is what the framework has besides, as JSON."""
-        self._model_answered()
+        self.model_answered()
         self._cost_before_call = self.usage.cost
         self.usage += usage
         self.on_spend(usage)
@@ -223,14 +245,15 @@ class Session:
                 f"model {self.model!r} has not answered by {patience_seconds():g} s after the {limit}"
             )
 
-    def check_limits(self) -> None:
+    def check_limits(self, *, concurrent: bool = False) -> None:
         """Before each attempt to ask a model: AgentFailure at a limit, Interrupted when the run is being stopped.
 
         The model has answered when a reply or a step comes. If this is called again before that, the attempt has
-        failed: its time, and the pause after it, are not the agent's.
+        failed: its time, and the pause after it, are not the agent's. With `concurrent` it has not: the agent asks
+        several things at once.
         """
         now = time.monotonic()
-        if self._asked_at is not None:
+        if self._asked_at is not None and not concurrent:
             self._outage_seconds += now - self._asked_at
             self._failing_since = self._failing_since or now
             self.on_outage(f"{self.model} fails")
@@ -240,7 +263,8 @@ class Session:
         self._check(self.usage.cost)
         self._asked_at = now
 
-    def _model_answered(self) -> None:
+    def model_answered(self) -> None:
+        """Be it that it refused: what is waited for from now on is not the provider."""
         if self._failing_since is not None:
             self.on_outage("")
         self._asked_at = self._failing_since = None
@@ -254,11 +278,14 @@ class Session:
             raise AgentFailure("cost_limit", f"cost limit of ${limits.cost:g} reached")
 
     def _begin_step(self, action: str, args: dict[str, Any]) -> None:
-        self._model_answered()
+        self.model_answered()
         # What the last call asked for is paid: it is done, although the call may have reached the limit.
         self._check(self._cost_before_call)
-        self.steps += 1
+        self._count_step()
         self._in_progress = (action, args)
+
+    def _count_step(self) -> None:
+        self.steps += 1
         if self.inbox is not None:
             self.inbox.begin_step(self.steps)
 

@@ -63,7 +63,8 @@ def _list(*, as_json: bool) -> None:
     for row in rows:
         state = "part of cooperbench"
         if row["framework"] and row["installed"]:
-            state = f"{row['version']}, Python of {row['python']}, {(row['size_bytes'] or 0) // 1_000_000} MB"
+            python = f", Python of {row['python']}" if row["python"] else ""
+            state = f"{row['version']}{python}, {(row['size_bytes'] or 0) // 1_000_000} MB"
         elif row["framework"]:
             state = f"not installed: {row['install']}"
         print_line(f"{row['agent']:<{width}}  {state}")

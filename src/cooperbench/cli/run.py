@@ -21,7 +21,7 @@ from cooperbench.cli.arguments import (
 from cooperbench.report.summary import summary_text
 from cooperbench.runner.api import plan_experiment, run_experiment
 from cooperbench.runner.assignment import Assignment
-from cooperbench.runner.config import GROUPS, WHAT, WHERE, RunConfig, make_config, options
+from cooperbench.runner.config import GROUPS, REPLAY_MODEL, WHAT, WHERE, RunConfig, make_config, options
 from cooperbench.runner.display import PlainDisplay, make_display
 from cooperbench.settings import default_backend, default_eval_network
 from cooperbench.storage import checked_run_name
@@ -110,6 +110,8 @@ def automatic_name(args: argparse.Namespace) -> str:
 
     Of several agents or models, all: `coop-msa-gpt-4o+claude-sonnet-4-5-lite`.
     """
+    if args.agent == REPLAY_MODEL:
+        return checked_run_name(f"replay-{args.replay_from}")
     assignment = Assignment.parse(args.agent, args.model, args.agent_config)
     parts = [args.setting, "+".join(short_name(name) for name in assignment.agents)]
     if any(uses_model(name) for name in assignment.agents):

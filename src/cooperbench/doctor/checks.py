@@ -233,7 +233,7 @@ def _agent(name: str) -> Finding:
         if not works(environment):
             detail = f"{environment.folder} does not work"
             return Finding(title, Status.BROKEN, detail, framework.install_command)
-        return Finding(title, Status.OK, f"{framework.distribution} {environment.version}")
+        return Finding(title, Status.OK, f"{framework.distribution or name} {environment.version}")
     try:
         agent: Any = get_agent(name)
     except Exception as error:  # somebody else's code: it must not hide the others

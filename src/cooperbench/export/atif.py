@@ -144,12 +144,14 @@ def steps_of(entries: Iterable[Mapping[str, Any]]) -> list[Document]:
     """Numbered from 1; at least one, since the format wants one."""
     steps: list[Document] = []
     reply: Document | None = None
+    by_call: dict[str, Document] = {}
     for entry in entries:
         action, args = str(entry.get("action")), mapping(entry, "args")
         content = str(args.get("content", ""))
         if action == "reply":
             reply = _reply(entry, content)
             steps.append(reply)
+            by_call |= {str(call.get("id")): reply for call in listed(entry, "tool_calls", dict)}
         elif action in ("tell", "receive_message"):
             reply = None
             source = "system" if args.get("kind") == "system" and action == "tell" else "user"
@@ -159,9 +161,11 @@ def steps_of(entries: Iterable[Mapping[str, Any]]) -> list[Document]:
             reply = None
             steps.append(_step("agent", entry, content) | {"llm_call_count": 0})
         else:
-            if reply is None:
+            # A program may keep several conversations at once: then the call tells whose step it is.
+            asked_by = by_call.get(str(entry["call_id"])) if "call_id" in entry else reply
+            if asked_by is None:
                 steps.append(_step("agent", entry, str(entry.get("thought", ""))) | {"llm_call_count": 0})
-            _add_call(reply or steps[-1], action, entry)
+            _add_call(asked_by or steps[-1], action, entry)
     if not steps:
         steps.append({"source": "system", "message": "Nothing is on record."})
     for place, step in enumerate(steps, 1):

@@ -15,6 +15,7 @@ from cooperbench.backends.registry import find_factory, get_backend
 from cooperbench.dataset.discovery import discover
 from cooperbench.errors import UserError
 from cooperbench.eval import backends
+from cooperbench.models import seats_of
 from cooperbench.runner.config import DEFAULT_TIME_LIMIT_SECONDS, RunConfig, make_config
 from cooperbench.runner.display import header_lines
 from cooperbench.runner.plan import make_plan, something_to_run
@@ -75,6 +76,8 @@ def run(
     pull: str | None = None,
     mount: Sequence[str] = (),
     gpu: str | None = None,
+    record: bool = False,
+    replay_from: str | None = None,
     group_sizes: Sequence[int] | None = None,
     groups_per_task: int | None = None,
     seed: int = 0,
@@ -96,10 +99,12 @@ def run(
     hitting one is an outcome. `max_cost` in dollars is for the whole experiment: past it no new pair is started.
     `eval_network`: what test runs reach; `auto` is nothing where the golden patch passes so, else everything.
     `sound_only` leaves out features whose tests pass without them, as `cooperbench validate` has found. `canary`:
-    confirm successes by tests that must fail. `image_template`, `pull`, `mount` and `gpu` are for backends that have
-    them. `group_sizes=[3]`: all groups of three features, an agent each, instead of pairs, at most `groups_per_task` of
-    a task (by default as many as it has pairs), drawn with `seed`. `prompts_dir`: templates that replace ours of the
-    same name. `git_enabled` is on in setting `team` unless told; `team_…` take single parts out of `team`.
+    confirm successes by tests that must fail. `record` keeps what models are asked and answer; `replay_from` names
+    the run whose recorded answers the agent `replay_model` gets. `image_template`, `pull`, `mount` and `gpu` are for
+    backends that have them. `group_sizes=[3]`: all groups of three features, an agent each, instead of pairs, at most
+    `groups_per_task` of a task (by default as many as it has pairs), drawn with `seed`. `prompts_dir`: templates that
+    replace ours of the same name. `git_enabled` is on in setting `team` unless told; `team_…` take single parts out of
+    `team`.
     """
     values = dict(locals())
     for name, field in _OTHER_NAMES.items():
@@ -143,12 +148,20 @@ def check(config: RunConfig, pairs: Sequence[Pair]) -> None:
     if backends.get_backend is get_backend:  # users may replace it, and know other names then
         find_factory(config.backend)
     config.check_against_disk()
+    for pair in pairs if config.replay_from else ():
+        for seat in seats_of(pair, config.setting):
+            recording = config.recording(pair, seat.agent_id)
+            if recording is None or not recording.is_file():
+                raise UserError(
+                    f"nothing to replay for {pair.label}: {recording} is missing; run with --record"
+                )
     one_of_each_size = {len(pair.feature_ids): pair for pair in reversed(pairs)}.values()
     for one in dict.fromkeys(one for pair in one_of_each_size for one in config.assigned(pair)):
         agent = get_agent(one.agent)()
         if isinstance(agent, CheckedAgent):
             agent.check(one.config_path, pairs, config.setting)
-        if one.model and isinstance(agent, ModelCheckedAgent) and something_to_run(config, pairs):
+        asks = one.model and not config.replay_from and something_to_run(config, pairs)
+        if one.model and asks and isinstance(agent, ModelCheckedAgent):
             agent.check_model(one.model, one.config_path)
 
 

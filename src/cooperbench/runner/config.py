@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 SCHEMA = "cooperbench.config/1"
 DEFAULT_TIME_LIMIT_SECONDS = 3600.0
+REPLAY_MODEL = "replay_model"
+"""In the place of an agent: those of another run (`--from`), with recorded answers in the place of their models."""
 GROUPS = WHO, WHERE, WHAT = "who works, and how", "where, and how much", "what happens"
 """Titles in `cooperbench run --help`."""
 
@@ -115,6 +117,14 @@ class RunConfig:
         group=WHO,
         metavar="PATH",
         help="handed to the agent: its own configuration; a.yaml,b.yaml for one each (a.yaml, for the first only)",
+    )
+    replay_from: str | None = option(
+        "--from",
+        default=None,
+        group=WHO,
+        metavar="RUN",
+        recorded="identity",
+        help="for -a replay_model: the run, made with --record, whose agents work again on the answers of then",
     )
     subset: str | None = option(default=None)
     repo: str | None = option(default=None)
@@ -259,6 +269,9 @@ class RunConfig:
     auto_eval: bool = option(
         "--no-auto-eval", default=True, group=WHAT, help="do not judge; `cooperbench eval` does it later"
     )
+    record: bool = option(
+        "--record", default=False, group=WHAT, help="keep what models are asked and answer (see replay_model)"
+    )
     force: bool = option(
         "--force", default=False, group=WHAT, help="run finished pairs again; earlier attempts are kept"
     )
@@ -321,6 +334,17 @@ class RunConfig:
         if self.setting != "team":
             return {}
         return {part: bool(getattr(self, field)) for part, field in TEAM_PARTS.items()}
+
+    def recording(self, pair: Pair, agent_id: str) -> Path | None:
+        """Where an agent's answers come from, if from no model."""
+        if self.replay_from is None:
+            return None
+        return (
+            ExperimentPaths(self.logs_dir, self.replay_from)
+            .pair(pair, self.setting)
+            .agent(agent_id)
+            .exchanges
+        )
 
     def notes(self) -> tuple[str, ...]:
         """What was asked for and has no effect."""
@@ -411,6 +435,8 @@ def options() -> dict[str, Option]:
 
 def make_config(values: Mapping[str, Any]) -> RunConfig:
     """Of what the command line, or the caller of `cooperbench.run`, has given."""
+    if values["replay_from"] or values["agent"] == REPLAY_MODEL:
+        values = _as_recorded(values)
     lists = {name: values[name] for name in ("features", "group_sizes")}
     for name, value in lists.items():
         if value is not None and (isinstance(value, str) or not all(type(one) is int for one in value)):
@@ -426,6 +452,19 @@ def make_config(values: Mapping[str, Any]) -> RunConfig:
             "prompts_dir": Path(values["prompts_dir"]) if values.get("prompts_dir") else None,
         }
     )
+
+
+def _as_recorded(values: Mapping[str, Any]) -> dict[str, Any]:
+    """With the agents and models of the run that is repeated, and what agents are told about limits and colleagues."""
+    name, logs_dir = values["replay_from"], Path(values["logs_dir"])
+    if not name or values["agent"] != REPLAY_MODEL:
+        raise UserError(f"-a {REPLAY_MODEL} and --from RUN go together: the run whose agents work again")
+    stored = read_json(ExperimentPaths(logs_dir, name).config)
+    if stored is None or stored.get("schema") != SCHEMA:
+        raise UserError(f"there is no run {name!r} in {logs_dir}")
+    names = ("agent", "messaging_enabled", "git_enabled", "step_limit", "cost_limit", "time_limit_seconds")
+    same = {key: stored[key] for key in names} | {"model": stored["model_name"]}
+    return {**values, **same, "agent_config": stored["invocations"][-1]["agent_config"]}
 
 
 def dataset_revision(dataset_dir: Path) -> str | None:

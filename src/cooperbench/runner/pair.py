@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from cooperbench._version import __version__
 from cooperbench.agents.base import REPO_DIR, patience_seconds
 from cooperbench.agents.recorder import Recorder
-from cooperbench.agents.registry import get_agent, version_of
+from cooperbench.agents.registry import get_agent, programs_of, version_of
 from cooperbench.agents.session import Session
 from cooperbench.errors import (
     AgentFailure,
@@ -30,6 +30,7 @@ from cooperbench.errors import (
     UserError,
 )
 from cooperbench.eval.trees import MOST_PATCH_BYTES
+from cooperbench.gateway.recording import open_exchanges
 from cooperbench.git import GitError
 from cooperbench.models import seats_of, summed_accounts
 from cooperbench.sandbox import scrub_script
@@ -230,7 +231,13 @@ class PairRun:
         sandbox = self._session.open(
             self._image.agent_reference or self._image.reference,
             timeout_seconds=UNLIMITED_LIFETIME_SECONDS if seconds is None else int(seconds) + spare,
-            options=SandboxOptions("agent", self._config.network, labels, reaches),
+            options=SandboxOptions(
+                "agent",
+                self._config.network,
+                labels,
+                reaches,
+                programs=programs_of(get_agent(self._assigned[seat].agent)),
+            ),
         )
         sandboxes.append(sandbox)
         start = prepare_repository(sandbox, already_scrubbed=self._image.agent_reference is not None)
@@ -261,6 +268,8 @@ class PairRun:
         recorder = Recorder(
             files, place.seat, agent=assigned.agent, model=assigned.model, agent_version=version
         )
+        recording = self._config.recording(self._pair, place.seat.agent_id)
+        exchanges = open_exchanges(files.exchanges if self._config.record else None, recording)
         session = Session(
             pair=self._pair,
             seat=place.seat,
@@ -274,6 +283,7 @@ class PairRun:
             stop=self._session.stop,
             git_shared=self._team.remote is not None,
             on_spend=self._on_spend,
+            exchanges=exchanges,
             on_outage=partial(self._on_outage, place.seat.agent_id),
             tools=self._team.tools(place.seat.agent_id) if self._config.team_mcp else {},
             team_features=self._config.team_features,
@@ -300,6 +310,8 @@ class PairRun:
             recorder.note(f"broken off: {type(problem).__name__}: {problem}")
             recorder.abandon()
             raise
+        finally:
+            exchanges.close()
         self._session.end(place.sandbox)
         files.write_patch(patch)
         recorder.finish(status, session.usage, session.sandbox_seconds, error)

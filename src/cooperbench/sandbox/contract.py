@@ -20,6 +20,7 @@ from cooperbench.errors import UserError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from contextlib import AbstractContextManager
+    from pathlib import Path
 
     from cooperbench.models import Image, Task
 
@@ -27,6 +28,8 @@ NetworkPolicy = Literal["none", "public"]
 Purpose = Literal["agent", "evaluation", "setup", "git"]
 
 TIMEOUT_EXIT_CODE = 124
+PROGRAMS_DIR = "/cooperbench/programs"
+"""Where a sandbox sees `SandboxOptions.programs`."""
 DEFAULT_OUTPUT_LIMIT = 1_000_000
 """Bytes kept of stdout and of stderr each: the first and the last half; what lies between is cut and counted."""
 
@@ -151,6 +154,8 @@ class SandboxOptions:
     """All that is done in it is to write files and `run_last`, for which a backend may make it in another way."""
     left_out: tuple[str, ...] = ()
     """Folders whose changes are not part of a snapshot of it (for backends with the capability `snapshots`)."""
+    programs: Path | None = None
+    """A folder of this machine, seen at `PROGRAMS_DIR`, read-only (for backends with the capability `programs`)."""
 
 
 @dataclass(frozen=True)
@@ -175,6 +180,8 @@ class Capabilities:
     """It has `interrupt()`: whoever waits for a sandbox to be made waits no longer, since the run is being stopped."""
     snapshots: bool = False
     """It has `making_snapshot` and `take_snapshot`: what changed in a sandbox can become a layer of its image."""
+    programs: bool = False
+    """Its sandboxes can show a folder of this machine, though they may run elsewhere: see `SandboxOptions`."""
     measures: bool = False
     """It has `resource_use() -> ResourceUse`: what it has used so far, also after `close`."""
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Self, TypeVar, cast
 
 from cooperbench.dataset.images import image_name
-from cooperbench.errors import CooperBenchError, InfraError, Interrupted, SandboxDead, SandboxError
+from cooperbench.errors import CooperBenchError, InfraError, Interrupted, SandboxDead, SandboxError, UserError
 from cooperbench.models import Image
 from cooperbench.processes import finished
 from cooperbench.sandbox.base_sandbox import BaseSandbox
@@ -52,6 +52,10 @@ def open_sandbox(
     its author decides about the network.
     """
     can = capabilities_of(backend)
+    if options.programs is not None and not can.programs:
+        raise UserError(
+            "this backend cannot run command-line agents: it cannot show their programs in a sandbox"
+        )
     if can.options:
         check_network(can, options)
     try:

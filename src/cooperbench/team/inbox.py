@@ -118,7 +118,7 @@ class Inbox:
         self.step = number
         self.sent_in_step = []
 
-    def incoming(self) -> list[Message]:
+    def incoming(self, most: int | None = None) -> list[Message]:
         """What has come and was not shown yet, in order and cut to size; from now on it counts as shown."""
         self.before_incoming()
         with self._changed:
@@ -126,7 +126,7 @@ class Inbox:
                 raise self._failure
             shown: list[Message] = []
             room = MOST_SHOWN
-            for sequence in sorted(self._pending):
+            for sequence in sorted(self._pending)[:most]:
                 message = _cut_to_size(self._pending[sequence])
                 room -= len(message.text) + _FRAME
                 if shown and room < 0:
@@ -134,17 +134,18 @@ class Inbox:
                 shown.append(message)
                 del self._pending[sequence]
                 self._deliveries[sequence] = Delivery(utc_now(), self.step, "context")
-            if self._pending and shown:
+            if self._pending and shown and most is None:
                 shown[-1] = replace(shown[-1], text=shown[-1].text + _more_waiting(len(self._pending)))
             updates = self._take_updates()
         for message in shown:
             self._rpc.put("read", _file_name(message), b"")
         return shown + updates
 
-    def wait(self, timeout_seconds: float) -> bool:
-        """Until there is something to show; False when the time is up or the inbox was closed."""
+    def wait(self, timeout_seconds: float, count: int | None = None) -> bool:
+        """Until there is something to show (or so many messages); False when the time is up or the inbox was closed."""
         with self._changed:
-            self._changed.wait_for(lambda: self._has_news() or self._closed or self._failure, timeout_seconds)
+            came = self._has_news if count is None else lambda: len(self._pending) >= count
+            self._changed.wait_for(lambda: came() or self._closed or self._failure, timeout_seconds)
             if self._failure is not None and not self._has_news():
                 raise self._failure
             return self._has_news()
@@ -168,21 +169,23 @@ class Inbox:
             self._failure = error
             self._changed.notify_all()
 
-    def _send(self, _name: str, content: bytes) -> Response:
-        first, _, rest = content.partition(b"\n")
-        recipient = first.decode("utf-8", "replace")
+    def send(self, recipient: str, text: str) -> Response:
+        """On behalf of the agent, to a colleague or to `EVERYBODY`."""
         recipients = self.colleagues if recipient == EVERYBODY else (recipient,)
-        sent, sent_bytes = self._sent + len(recipients), self._sent_bytes + len(rest) * len(recipients)
+        size = len(text.encode("utf-8", "replace"))
         if not set(recipients) <= set(self.colleagues):
             return Response(2, f"no colleague {recipient!r}")
-        if len(rest) > MAX_MESSAGE_BYTES:
+        if not text.strip():
+            return Response(2, "the text is empty")
+        if size > MAX_MESSAGE_BYTES:
             return Response(2, f"the text is too long: at most {MAX_MESSAGE_BYTES} bytes")
-        if sent > MOST_SENT or sent_bytes > MAX_SENT_BYTES:
-            return Response(
-                2, f"you have sent enough: at most {MOST_SENT} messages and {MAX_SENT_BYTES} bytes"
-            )
-        self._sent, self._sent_bytes = sent, sent_bytes
-        text = rest.decode("utf-8", "replace").removesuffix("\n")
+        with self._changed:
+            sent, sent_bytes = self._sent + len(recipients), self._sent_bytes + size * len(recipients)
+            if sent > MOST_SENT or sent_bytes > MAX_SENT_BYTES:
+                return Response(
+                    2, f"you have sent enough: at most {MOST_SENT} messages and {MAX_SENT_BYTES} bytes"
+                )
+            self._sent, self._sent_bytes = sent, sent_bytes
         try:
             assert self._mailbox is not None
             posted = [self._mailbox.post(self.agent_id, name, text, self.step) for name in recipients]
@@ -193,6 +196,12 @@ class Inbox:
         for one in posted:
             self.on_sent(one.message)
         return _response(posted)
+
+    def _send(self, _name: str, content: bytes) -> Response:
+        recipient, _, text = content.partition(b"\n")
+        return self.send(
+            recipient.decode("utf-8", "replace"), text.decode("utf-8", "replace").removesuffix("\n")
+        )
 
     def _shown_by_command(self, name: str, _content: bytes) -> None:
         if not name.isdigit():

@@ -15,6 +15,7 @@ OTHERS_WARNINGS = (
     # LiteLLM hands pydantic objects of other classes than it has declared; nothing is lost by it.
     "ignore:Pydantic serializer warnings:UserWarning",
     "ignore:Item .* on TypedDict class:UserWarning",
+    "ignore:Accessing the 'model_:DeprecationWarning",
     # It keeps its connections for the next call, until they are collected.
     "ignore:unclosed:ResourceWarning",
 )

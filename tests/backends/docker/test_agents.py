@@ -65,7 +65,7 @@ def framework_script(
 
 
 @pytest.mark.timeout(FIRST_TIME_SECONDS)
-@pytest.mark.parametrize("name", ["openhands", "swe_agent"])
+@pytest.mark.parametrize("name", ["openhands", "swe_agent", "claude_code", "codex"])
 def test_frameworks_work_in_containers(
     name: str,
     docker: DockerBackend,  # makes the image

@@ -13,6 +13,7 @@ from cooperbench.backends.docker import DockerBackend
 from cooperbench.errors import InfraError, SandboxDead, SandboxDestroyed, UserError
 from cooperbench.sandbox.contract import SandboxOptions
 from tests.backends.docker.conftest import build_image
+from tests.sandbox.programs import check_programs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -326,3 +327,7 @@ def test_closing_the_backend_ends_everything(docker: DockerBackend, base_image: 
     label = f"cooperbench.session={backend._session}"
     assert docker.engine.api.containers(all=True, filters={"label": [label]}) == []
     assert docker.engine.api.networks(filters={"label": [label]}) == []
+
+
+def test_programs_are_shown_read_only(docker: DockerBackend, base_image: str, tmp_path: Path) -> None:
+    check_programs(docker, base_image, tmp_path / "programs")

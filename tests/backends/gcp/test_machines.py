@@ -8,10 +8,12 @@ import pytest
 
 from cooperbench.backends.gcp import GCPBatchBackend
 from cooperbench.sandbox.conformance import SandboxConformance
+from tests.sandbox.programs import check_programs
 from tests.team.tool_conformance import ToolConformance
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from cooperbench.sandbox.contract import RichSandbox
     from tests.backends.gcp.compute_server import ComputeServer
@@ -46,3 +48,7 @@ class TestOverSsh(ToolConformance, SandboxConformance):
         backend = self.backend
         assert backend is not None
         return lambda: backend.create_sandbox(gcp_base, timeout=900)
+
+    def test_programs_are_copied_to_the_machine(self, gcp_base: str, tmp_path: Path) -> None:
+        assert self.backend is not None
+        check_programs(self.backend, gcp_base, tmp_path / "programs")

@@ -11,6 +11,7 @@ import pytest
 from cooperbench.backends.local import LocalBackend
 from cooperbench.backends.local.rootfs import find_host_tools, is_open_to_us, is_system_path
 from cooperbench.errors import UserError
+from tests.sandbox.programs import check_programs
 
 
 def install(prefix: Path, tool: str, marker: str) -> Path:
@@ -107,3 +108,7 @@ def test_a_cache_that_cannot_be_made_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(UserError, match=r"cannot write to the cache folder .*COOPERBENCH_CACHE_DIR"):
         LocalBackend(cache_dir=tmp_path / "file").create_sandbox("host")
+
+
+def test_programs_are_shown_read_only(local: LocalBackend, tmp_path: Path) -> None:
+    check_programs(local, "host", tmp_path / "programs")

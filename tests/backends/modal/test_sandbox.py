@@ -13,11 +13,14 @@ from modal_proto import api_pb2
 
 from cooperbench.backends.modal import ModalBackend
 from cooperbench.errors import SandboxDead, UserError
-from cooperbench.sandbox.contract import SandboxOptions
+from cooperbench.sandbox.contract import PROGRAMS_DIR, SandboxOptions
 from cooperbench.sandbox.session import open_sandbox
 from tests.backends.modal.plane import BARE_IMAGE, HOST_IMAGE
+from tests.sandbox.programs import make_programs
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from cooperbench.sandbox.contract import NetworkPolicy
     from tests.backends.modal.plane import Plane
 
@@ -197,3 +200,11 @@ def test_use_grows_while_a_sandbox_runs(plane: Plane, modal: ModalBackend) -> No
     assert modal.resource_use().seconds > first
     sandbox.terminate()
     assert modal.resource_use() == modal.resource_use()
+
+
+def test_programs_are_uploaded_and_mounted(plane: Plane, modal: ModalBackend, tmp_path: Path) -> None:
+    options = SandboxOptions("agent", programs=make_programs(tmp_path / "programs"))
+    open_sandbox(modal, HOST_IMAGE, timeout_seconds=300, options=options)
+    (guest,) = plane.running()
+    files = [file for mount in guest.definition.mount_ids for file in plane.mounts[mount]]
+    assert [(file.filename, file.mode & 0o777) for file in files] == [(f"{PROGRAMS_DIR}/bin/greet", 0o755)]

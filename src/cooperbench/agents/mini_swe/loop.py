@@ -16,7 +16,7 @@ from minisweagent.models.litellm_model import LitellmModel
 from minisweagent.models.litellm_textbased_model import LitellmTextbasedModel
 
 from cooperbench.agents.base import REPO_DIR
-from cooperbench.agents.llm import DEFAULT_CALL_SECONDS, NO_OTHER_RETRIES, Caller, usage_of
+from cooperbench.agents.llm import DEFAULT_CALL_SECONDS, NO_OTHER_RETRIES, Caller, load_litellm, usage_of
 from cooperbench.agents.mini_swe.config import UNAME
 from cooperbench.agents.worker.client import litellm_extras, message_text
 from cooperbench.errors import AgentFailure
@@ -104,8 +104,14 @@ class ToolCallModel(LitellmModel):
                 raise ValueError("the answer has no choices in it")
             return response
 
-        started = time.monotonic()
-        response = self._caller.ask(attempt)
+        started, exchanges = time.monotonic(), self._session.exchanges
+        request = {"messages": messages, **kwargs}
+        recorded = exchanges.find("mini_swe_agent", request)
+        if recorded is None:
+            response = self._caller.ask(attempt)
+            exchanges.keep("mini_swe_agent", request, [response.model_dump()], self._session.received)
+        else:
+            response = load_litellm().ModelResponse(**recorded[0])
         usage = usage_of(response, self.config.model_name, time.monotonic() - started)
         self._cost = usage.cost
         self._session.reply(response.choices[0].message.content or "", usage, **litellm_extras(response))

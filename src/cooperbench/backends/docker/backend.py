@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from cooperbench.backends.docker.containers import (
     Networks,
+    Programs,
     check_mounts,
     container_labels,
     create_container,
@@ -55,6 +56,7 @@ class DockerBackend:
         closes=True,
         checks=True,
         snapshots=True,
+        programs=True,
     )
 
     _sandbox_type: Callable[..., DockerSandbox] = DockerSandbox
@@ -70,6 +72,7 @@ class DockerBackend:
         self._images: ImageStore | None = None
         self._networks: Networks | None = None
         self._open: OpenSandboxes[DockerSandbox] = OpenSandboxes()
+        self._programs = Programs()
         self._proven: set[str] = set()
         """Images whose tools have passed the channel's self test."""
         _backends.add(self)
@@ -182,6 +185,9 @@ class DockerBackend:
                     network=network or self._networks.attachment(options),
                     labels=container_labels(self._session, options, timeout),
                     volumes=options.left_out,
+                    programs=self._programs.mount(engine, self._session, found, options.programs)
+                    if options.programs
+                    else None,
                 )
                 stream = ContainerStream(engine.attach(name))
                 engine.api.start(name)

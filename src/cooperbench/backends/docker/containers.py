@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import re
 import secrets
+import subprocess
 import tarfile
 import threading
 import time
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cooperbench.errors import InfraError, UserError
+from cooperbench.sandbox.contract import PROGRAMS_DIR
 from cooperbench.sandbox.ownership import is_dead, read_owner, this_owner
 
 if TYPE_CHECKING:
@@ -73,11 +75,12 @@ def create_container(
     network: Attachment,
     labels: Mapping[str, str],
     volumes: Sequence[str] = (),
+    programs: Mapping[str, Any] | None = None,
 ) -> None:
     """Made, not started. Its entrypoint is cleared, its stdin open.
 
     `volumes`: folders that lie on volumes of their own, which begin with what the image has there, are part of no image
-    that is made of the container, and go with it.
+    that is made of the container, and go with it. `programs`: what `Programs.mount` gave.
     """
     check_mounts(engine, settings)
     host_config: dict[str, Any] = {
@@ -96,7 +99,8 @@ def create_container(
             {"Type": "bind", "Source": mount.source, "Target": mount.target, "ReadOnly": not mount.writable}
             for mount in settings.mounts
         ]
-        + [{"Type": "volume", "Target": path} for path in volumes],
+        + [{"Type": "volume", "Target": path} for path in volumes]
+        + ([programs] if programs else []),
         **_limits(engine, settings),
     }
     config: dict[str, Any] = {
@@ -192,6 +196,37 @@ class Networks:
         with self._engine.faults("making a network for sandboxes"):
             self._engine.api.create_network(name, "bridge", options, labels=_ownership(self._session))
         return name
+
+
+class Programs:
+    """Folders of this machine that sandboxes see. To an engine elsewhere each is copied once, into a volume."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._volumes: dict[tuple[str, Path], str] = {}
+
+    def mount(self, engine: Engine, session: str, image: EngineImage, folder: Path) -> dict[str, Any]:
+        common = {"Target": PROGRAMS_DIR, "ReadOnly": True}
+        if engine.where.startswith("unix://"):
+            return {"Type": "bind", "Source": str(folder), **common}
+        with self._lock:
+            volume = self._volumes.get((session, folder))
+            if volume is None:
+                volume = self._volumes[session, folder] = _copy_to_volume(engine, session, image, folder)
+        return {"Type": "volume", "Source": volume, **common}
+
+
+def _copy_to_volume(engine: Engine, session: str, image: EngineImage, folder: Path) -> str:
+    """Through a container that is never started; both go with the session."""
+    name = f"cooperbench-{session}-{secrets.token_hex(4)}"
+    mounts = [{"Type": "volume", "Source": name, "Target": PROGRAMS_DIR}]
+    config = {"Image": image.image_id, "Labels": _ownership(session), "HostConfig": {"Mounts": mounts}}
+    engine.api.create_volume(name, labels=_ownership(session))
+    engine.api.create_container_from_config({**config, "Cmd": ["true"]}, name)
+    with subprocess.Popen(["tar", "-C", folder, "-c", "."], stdout=subprocess.PIPE) as tar:
+        engine.api.put_archive(name, PROGRAMS_DIR, tar.stdout)
+    engine.remove_container(name)
+    return name
 
 
 def remove_leftovers(engine: Engine) -> list[str]:

@@ -50,6 +50,7 @@ class GCPBatchBackend:
         closes=True,
         checks=True,
         interrupts=True,
+        programs=True,
         measures=True,
     )
     options: ClassVar = ("image_template",)

@@ -60,6 +60,7 @@ class LocalBackend:
         prepares=True,
         checks=True,
         closes=True,
+        programs=True,
     )
 
     def __init__(

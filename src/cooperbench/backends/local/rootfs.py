@@ -29,11 +29,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import cooperbench
 from cooperbench.errors import SandboxError
 from cooperbench.sandbox import channel_script
+from cooperbench.sandbox.contract import PROGRAMS_DIR
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cooperbench.sandbox.contract import NetworkPolicy
+    from cooperbench.sandbox.contract import SandboxOptions
 
 IO_DIR = "/cooperbench/io"
 LIB_DIR = "/cooperbench/lib"
@@ -189,9 +190,9 @@ class RootFsBuilder:
             for name in ("python3", "python"):
                 (lib / "bin" / name).symlink_to(self._tools.python)
 
-    def build(self, folder: Path, content: Content, network: NetworkPolicy, *, overlays: bool) -> RootFs:
+    def build(self, folder: Path, content: Content, options: SandboxOptions, *, overlays: bool) -> RootFs:
         """For a sandbox whose own files are in `folder`."""
-        root = folder / "root"
+        root, network = folder / "root", options.network
         for name in _OWN_FOLDERS:
             (root / name).mkdir(parents=True)
         for name in ("tmp", "var/tmp"):
@@ -215,6 +216,8 @@ class RootFsBuilder:
         for private in self._hidden_folders():
             words += _hidden(private)
         words += [*read_only(self._folder / "lib", LIB_DIR), *read_only(folder / "io", IO_DIR)]
+        if options.programs is not None:
+            words += read_only(options.programs, PROGRAMS_DIR)
         if content.base_git is not None:
             words += read_only(content.base_git, "/cooperbench/base.git")
         if content.runner is not None:

@@ -21,7 +21,7 @@ from cooperbench.backends.local.rootfs import IO_DIR, LIB_DIR, SCRATCH_DIR, SHEL
 from cooperbench.errors import InfraError, SandboxDead, SandboxError
 from cooperbench.sandbox.base_sandbox import BaseSandbox
 from cooperbench.sandbox.channel import CappedOutput, Channel, ChannelPool, Command, as_bytes, quote
-from cooperbench.sandbox.contract import TIMEOUT_EXIT_CODE, CommandResult
+from cooperbench.sandbox.contract import TIMEOUT_EXIT_CODE, CommandResult, SandboxOptions
 from cooperbench.sandbox.transport import CommandStream, PipeTransport
 from cooperbench.temporary import remove_tree
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from cooperbench.backends.local.bubblewrap import Bubblewrap, SandboxProcess
     from cooperbench.backends.local.rootfs import Content, RootFsBuilder
-    from cooperbench.sandbox.contract import SandboxOptions, Stream
+    from cooperbench.sandbox.contract import Stream
 
 NOT_STARTED = "the sandbox did not start: "
 _OPEN_SECONDS = 60.0
@@ -81,8 +81,9 @@ class LocalSandbox(BaseSandbox):
         self._control_lock = threading.Lock()
         self._control: PipeTransport | None = None
         try:
-            network = options.network if options else "none"
-            self._rootfs = builder.build(folder, content, network, overlays=bubblewrap.overlays)
+            self._rootfs = builder.build(
+                folder, content, options or SandboxOptions(), overlays=bubblewrap.overlays
+            )
             stdin, into = os.pipe()
             out_of, stdout = os.pipe()
             self._control = PipeTransport(into, out_of)

@@ -24,13 +24,20 @@ from cooperbench.backends.modal.sandbox import FIRST_COMMAND, ModalSandbox
 from cooperbench.backends.modal.settings import ModalSettings, Share, read_settings
 from cooperbench.errors import CooperBenchError, InfraError, UserError
 from cooperbench.sandbox.channel import ChannelUnavailable
-from cooperbench.sandbox.contract import Capabilities, ResourceUse, SandboxOptions, check_network
+from cooperbench.sandbox.contract import (
+    PROGRAMS_DIR,
+    Capabilities,
+    ResourceUse,
+    SandboxOptions,
+    check_network,
+)
 from cooperbench.sandbox.git_server import DEFAULT_IMAGE, GitServer, SharedServer
 from cooperbench.sandbox.ownership import Owner, is_dead, locked, read_owner, this_owner
 from cooperbench.storage import write_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
 
     import modal
 
@@ -68,6 +75,7 @@ class ModalBackend:
         checks=True,
         interrupts=True,
         snapshots=True,
+        programs=True,
         measures=True,
     )
 
@@ -105,7 +113,8 @@ class ModalBackend:
         options = options or SandboxOptions()
         check_network(self.capabilities, options)
         labels = {**options.labels, "purpose": options.purpose}
-        sandbox = self._start(image, workdir, timeout, self.settings, self._network_for(options), labels)
+        network = self._network_for(options)
+        sandbox = self._start(image, workdir, timeout, self.settings, network, labels, options.programs)
         if options.left_out:
             sandbox.leave_out(options.left_out)
         return sandbox
@@ -190,12 +199,16 @@ class ModalBackend:
         settings: ModalSettings,
         network: Mapping[str, Any],
         labels: Mapping[str, str],
+        programs: Path | None = None,
     ) -> ModalSandbox:
         import modal
 
         images = self._connected()
         connection = images.connection
         content = images.get(image, public=image == DEFAULT_IMAGE)
+        if programs is not None:
+            # Uploaded once: Modal keeps files by their content.
+            content = content.add_local_dir(programs, PROGRAMS_DIR)
         lifetime_seconds = min(max(1, lifetime_seconds), _LONGEST_LIFETIME_SECONDS)
         name = f"cooperbench-{connection.session}-{secrets.token_hex(4)}"
 

@@ -1,0 +1,232 @@
+"""The conversations of one agent, told from what its program sends; colleagues' messages in them; the record of steps.
+
+A program sends its whole history with each request. The first one that has tools begins its main conversation; one
+that repeats a known call or a known beginning goes on with that conversation. A new history with the instructions and
+the tools of the main conversation is the main one after a compaction; with others it is a sub-agent's; without tools
+it is a side request (a title, a summary).
+
+What colleagues send is added to the main conversation only: after the last item of the request before which it came,
+and at that place in every later request. When a compaction has removed the place, the message is given once more, at
+the end of the new history. An instruction of the program itself (to summarise) gets no new messages.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from cooperbench.agents.session import DEFAULT_COMMAND_SECONDS
+from cooperbench.agents.worker.client import message_text
+from cooperbench.gateway.history import SUBAGENT, Call, History, reply_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cooperbench.agents.session import Session
+    from cooperbench.gateway.history import Json, Result
+    from cooperbench.models import Usage
+
+AGAIN = "\n\n[You were shown this before; it is repeated because the conversation was shortened.]"
+_SHELL_TOOLS = {"Bash", "bash", "exec_command", "local_shell", "run_shell_command", "shell", "shell_command"}
+_EXIT_CODE = re.compile(r"^(?:Process exited with code|Exit code|Exit Code:) (-?\d+)$", re.MULTILINE)
+_EXIT_CODE_WITHIN = 300
+
+
+@dataclass
+class _Added:
+    """A colleague's message in the main conversation."""
+
+    text: str
+    after: str
+    """The key of the place that it follows."""
+    again: bool = False
+
+
+@dataclass
+class _Step:
+    """A call whose result has not come."""
+
+    number: int
+    call: Call
+    began: float
+
+    @property
+    def call_id(self) -> str:
+        return self.call.id or f"call_{self.number}"
+
+
+@dataclass
+class _Conversation:
+    label: str
+    """Empty for the main one."""
+    thread: str
+    keys: list[str] = field(default_factory=list)
+    """Of the last request."""
+    signature: tuple[str, frozenset[str]] | None = None
+    added: list[_Added] = field(default_factory=list)
+    steps: list[_Step] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One request and its answer."""
+
+    _conversations: Conversations
+    _conversation: _Conversation | None
+    _dialect: str
+    sent: Mapping[str, Any]
+    """What the program asks."""
+    body: Json
+    """What the provider is asked."""
+
+    @property
+    def side(self) -> bool:
+        """Not of the agent's own conversation: how it fares says nothing about the agent."""
+        return self._conversation is None or bool(self._conversation.label)
+
+    def answered(self, answer: Mapping[str, Any], usage: Usage) -> None:
+        """Put on record what the program got: the whole answer in its dialect, also where it was streamed."""
+        self._conversations._answered(self._conversation, self._dialect, answer, usage)
+
+
+class Conversations:
+    """Calls are one at a time: the gateway holds the lock of the agent's access."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._main: _Conversation | None = None
+        self._all: list[_Conversation] = []
+        self._by_call: dict[tuple[str, str], _Conversation] = {}
+        """By thread, and the id of a call."""
+
+    def request(self, dialect: str, body: Mapping[str, Any]) -> Exchange:
+        """What came of earlier calls goes on record. ValueError for a body that is none of its dialect."""
+        history = History(dialect, body)
+        conversation = self._conversation(history)
+        if conversation is None:
+            return Exchange(self, None, dialect, body, dict(body))
+        for result in history.results():
+            self._by_call.setdefault((history.thread, result.call_id), conversation)
+        self._record_results(conversation, history)
+        conversation.keys = history.keys
+        if conversation is self._main and history.tools and not _is_instruction(history):
+            self._add_messages(conversation, history)
+        texts: dict[str, list[str]] = {}
+        for one in conversation.added:
+            texts.setdefault(one.after, []).append(one.text)
+        return Exchange(self, conversation, dialect, body, history.with_texts(texts))
+
+    def finish(self) -> None:
+        """The agent is over: calls whose results were never seen go on record too."""
+        for conversation in self._all:
+            for step in conversation.steps:
+                self._record(conversation, step, None)
+            conversation.steps = []
+
+    def _conversation(self, history: History) -> _Conversation | None:
+        """None for a side request."""
+        thread, keys, main = history.thread, history.keys, self._main
+        for result in reversed(list(history.results())):
+            if (thread, result.call_id) in self._by_call:
+                return self._by_call[thread, result.call_id]
+        same = [one for one in self._all if one.thread == thread and one.keys == keys[: len(one.keys)]]
+        if same:
+            return max(same, key=lambda one: len(one.keys))
+        if not history.tools:
+            return None
+        said = "\n\n".join(place.text for place in history.tail if place.text)
+        if main is not None and (thread, history.signature) == (main.thread, main.signature):
+            self._session.tell(said, "compacted")
+            return main
+        if main is None and thread != SUBAGENT:
+            found = self._main = _Conversation("", thread)
+            self._session.tell(history.system, "system")
+            self._session.tell(said, "task")
+        else:
+            found = _Conversation(f"subagent {len(self._all)}", thread)
+            self._session.tell(said, found.label)
+        self._all.append(found)
+        return found
+
+    def _add_messages(self, main: _Conversation, history: History) -> None:
+        main.signature = history.signature
+        last = main.keys[-1]
+        for one in [one for one in main.added if one.after not in main.keys]:
+            main.added.remove(one)
+            if not one.again:
+                main.added.append(_Added(one.text + AGAIN, last, again=True))
+        for message in self._session.incoming():
+            main.added.append(_Added(message_text(message.sender, message.text), last))
+
+    def _record_results(self, conversation: _Conversation, history: History) -> None:
+        by_id = {result.call_id: result for result in history.results() if result.call_id}
+        newest = [result for place in history.tail for result in place.results]
+        for step in list(conversation.steps):
+            # Some programs name a call themselves that the model has given no id.
+            nameless = [one for one in newest if not step.call.id and one.name == step.call.name]
+            result = by_id.get(step.call.id) or next(iter(nameless), None)
+            if result is not None:
+                newest = [one for one in newest if one is not result]
+                conversation.steps.remove(step)
+                self._record(conversation, step, result)
+
+    def _record(self, conversation: _Conversation, step: _Step, result: Result | None) -> None:
+        action, args = _action(step.call)
+        about: Json = {"tool": step.call.name, "call_id": step.call_id, **_label(conversation)}
+        text = result.text if result else ""
+        if result:
+            about["duration_seconds"] = round(time.monotonic() - step.began, 4)
+        if action == "run" and (code := _EXIT_CODE.search(text[:_EXIT_CODE_WITHIN])):
+            about["returncode"] = int(code[1])
+        self._session.end_own_step(step.number, action, args, text, **about)
+
+    def _answered(
+        self, conversation: _Conversation | None, dialect: str, answer: Mapping[str, Any], usage: Usage
+    ) -> None:
+        reply, now = reply_of(dialect, answer), time.monotonic()
+        steps = [_Step(self._session.begin_own_step(), call, now) for call in reply.calls if conversation]
+        more = {
+            "finish_reason": reply.finish_reason,
+            "tool_calls": [
+                {"id": step.call_id, "name": step.call.name, "arguments": json.dumps(step.call.args)}
+                for step in steps
+            ],
+            "reasoning": reply.reasoning,
+        }
+        about = {name: value for name, value in more.items() if value}
+        self._session.reply(reply.text, usage, **about, **_label(conversation))
+        if conversation is not None:
+            conversation.steps += steps
+            self._by_call |= {
+                (conversation.thread, step.call.id): conversation for step in steps if step.call.id
+            }
+
+
+def _label(conversation: _Conversation | None) -> dict[str, str]:
+    label = "side" if conversation is None else conversation.label
+    return {"conversation": label} if label else {}
+
+
+def _is_instruction(history: History) -> bool:
+    """The program's own words after tools' results; reminders that it adds to these are in tags."""
+    tail = history.tail
+    results = [number for number, place in enumerate(tail) if place.results]
+    texts = [place.text.lstrip() for place in tail[results[-1] :]] if results else []
+    return not tail or any(text and not text.startswith("<") for text in texts)
+
+
+def _action(call: Call) -> tuple[str, Json]:
+    """As other agents' steps are called: commands and messages are the same; other tools keep their names."""
+    args = call.args
+    command = args.get("command", args.get("cmd"))
+    if call.name in _SHELL_TOOLS and command:
+        if isinstance(command, list):
+            command = command[-1] if command[1:2] == ["-lc"] else shlex.join(map(str, command))
+        return "run", {"command": str(command), "timeout_seconds": DEFAULT_COMMAND_SECONDS}
+    if call.name.endswith("send_message"):
+        return "send_message", {"to": str(args.get("to")), "content": str(args.get("text"))}
+    return call.name, args

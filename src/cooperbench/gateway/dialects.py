@@ -1,0 +1,153 @@
+"""The four dialects as they look on the wire: events, errors, tools. Which provider answers is not known here.
+
+A streamed answer is a sequence of events, each the JSON object of one server-sent event. `whole` puts them together to
+what the same request would have got without streaming; an answer that has no end is a broken one.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+Body = dict[str, Any]
+CHAT, RESPONSES, ANTHROPIC, GEMINI = "chat", "responses", "anthropic", "gemini"
+_ERROR_KINDS = {400: "invalid_request_error", 401: "authentication_error", 403: "permission_error"}
+_ERROR_KINDS |= {
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+_GEMINI_KINDS = {400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND"}
+_GEMINI_KINDS |= {429: "RESOURCE_EXHAUSTED", 503: "UNAVAILABLE"}
+_CLIENT_TOOLS = ("function", "custom", "namespace", "local_shell", "apply_patch")
+_ANTHROPIC_CLIENT_TOOLS = ("custom", "bash_", "text_editor_", "memory_", "computer_")
+_OVERFLOW_CODE = "context_length_exceeded"
+
+
+class BrokenStream(Exception):
+    """The provider's stream ended before its answer did."""
+
+    def __init__(self) -> None:
+        super().__init__("the provider's stream ended early")
+
+
+def encode(dialect: str, event: Mapping[str, Any]) -> bytes:
+    """An event as it is sent."""
+    name = f"event: {event.get('type')}\n" if dialect in (RESPONSES, ANTHROPIC) else ""
+    return f"{name}data: {json.dumps(event)}\n\n".encode()
+
+
+def error_body(dialect: str, status: int, message: str, overflow: bool = False) -> Body:
+    """An error as the dialect's providers word it; `overflow`: the context is full, which programs can react to."""
+    kind = _ERROR_KINDS.get(status, "api_error")
+    if dialect == ANTHROPIC:
+        message = f"prompt is too long: {message}" if overflow else message
+        return {"type": "error", "error": {"type": kind, "message": message}}
+    if dialect == GEMINI:
+        return {
+            "error": {"code": status, "message": message, "status": _GEMINI_KINDS.get(status, "INTERNAL")}
+        }
+    code = _OVERFLOW_CODE if overflow else None
+    return {"error": {"message": message, "type": kind, "param": None, "code": code}}
+
+
+def error_event(dialect: str, status: int, message: str, overflow: bool = False) -> bytes:
+    """The same inside a stream that has begun."""
+    body = error_body(dialect, status, message, overflow)
+    if dialect == RESPONSES:
+        # Its clients read failures from the response, and try again unless the code is one that they know.
+        code = _OVERFLOW_CODE if overflow else "invalid_prompt" if status == 400 else "server_error"
+        failed = {"id": "", "object": "response", "status": "failed", "output": []}
+        body = {
+            "type": "response.failed",
+            "response": {**failed, "error": {"code": code, "message": message}},
+        }
+    return encode(dialect, body)
+
+
+def without_provider_tools(dialect: str, body: Body) -> Body:
+    """The request without tools that the provider would run: a web search is a network that the sandbox has not."""
+    tools = body.get("tools")
+    if not isinstance(tools, list):
+        return body
+    if dialect == GEMINI:
+        found = [tool.get("functionDeclarations") or tool.get("function_declarations") for tool in tools]
+        kept: list[Any] = [{"functionDeclarations": one} for one in found if one]
+    elif dialect == ANTHROPIC:
+        kept = [tool for tool in tools if str(tool.get("type", "custom")).startswith(_ANTHROPIC_CLIENT_TOOLS)]
+        body = {name: value for name, value in body.items() if name not in ("mcp_servers", "container")}
+    else:
+        kept = [tool for tool in tools if tool.get("type") in _CLIENT_TOOLS]
+    rest = {name: value for name, value in body.items() if name != "tools"}
+    return rest | ({"tools": kept} if kept else {})
+
+
+def whole(dialect: str, events: Sequence[Body]) -> Body:
+    """The streamed answer as one; BrokenStream where its end is missing. Chat is put together by LiteLLM."""
+    if dialect == RESPONSES:
+        endings = ("response.completed", "response.incomplete")
+        reply = next((event["response"] for event in reversed(events) if event.get("type") in endings), None)
+    elif dialect == ANTHROPIC:
+        reply = _anthropic_whole(events)
+    else:
+        reply = _gemini_whole(events)
+    if reply is None:
+        raise BrokenStream
+    return dict(reply)
+
+
+def _anthropic_whole(events: Sequence[Body]) -> Body | None:
+    reply: Body = {}
+    pieces: dict[int, str] = {}
+    for event in events:
+        match event.get("type"):
+            case "message_start":
+                reply = {**event["message"], "content": []}
+            case "content_block_start":
+                reply["content"].append(dict(event["content_block"]))
+            case "content_block_delta":
+                index, delta = event["index"], event["delta"]
+                block = reply["content"][index]
+                for name in ("text", "thinking", "signature"):
+                    if name in delta:
+                        block[name] = block.get(name, "") + delta[name]
+                pieces[index] = pieces.get(index, "") + delta.get("partial_json", "")
+            case "message_delta":
+                reply |= event["delta"]
+                used = {name: count for name, count in event.get("usage", {}).items() if count is not None}
+                reply["usage"] = reply.get("usage", {}) | used
+            case "message_stop":
+                for index, text in pieces.items():
+                    if text:
+                        reply["content"][index]["input"] = _parsed(text)
+                return reply
+    return None
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return {"unparsed": text}
+
+
+def _gemini_whole(events: Sequence[Body]) -> Body | None:
+    reply: Body = {}
+    parts: list[Body] = []
+    finish = None
+    for event in events:
+        reply |= event
+        for candidate in event.get("candidates", [])[:1]:
+            finish = candidate.get("finishReason") or finish
+            for part in candidate.get("content", {}).get("parts", []):
+                if parts and set(part) == set(parts[-1]) <= {"text", "thought"}:
+                    parts[-1] = part | {"text": parts[-1]["text"] + part["text"]}
+                else:
+                    parts.append(part)
+    if finish is None and "promptFeedback" not in reply:
+        return None
+    return reply | {"candidates": [{"content": {"role": "model", "parts": parts}, "finishReason": finish}]}

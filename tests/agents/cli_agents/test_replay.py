@@ -1,0 +1,78 @@
+"""The real programs once more, on the answers that were recorded, with no provider there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.agents.frameworks import (
+    FIRST_TIME_SECONDS,
+    MODEL,
+    TONGUES,
+    provide,
+    settings,
+    using_them,
+    write_config,
+)
+from tests.modelserver import ModelServer
+from tests.runner.helpers import run_tiny
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.modelserver import Request
+    from tests.modelserver.replies import Reply
+
+pytestmark = pytest.mark.timeout(FIRST_TIME_SECONDS)
+
+
+@pytest.fixture(autouse=True)
+def _data() -> Iterator[None]:
+    yield from using_them()
+
+
+def works(name: str, number: int) -> Any:
+    """An agent that looks around, tells its colleague where it is, and builds its feature when it has heard of that."""
+    tongue = TONGUES[name]
+    line = number * 10 - 4
+    inbox = "/cooperbench/team/inbox"
+    answers = [
+        tongue.run("pwd; ls; date; echo $$; git log --format=%H%n%s"),
+        tongue.tell(f"agent{3 - number}", f"I am at line {line}"),
+        tongue.run(f"while ! ls {inbox}/* >/dev/null 2>&1; do sleep 0.05; done; echo heard"),
+        tongue.run(f"sed -i 's/^line {line}$/&\\nfeature {number}/' app.txt; cat app.txt"),
+        *tongue.last_words,
+    ]
+
+    def reply(request: Request) -> Reply:
+        if not request.body.get("tools"):
+            return tongue.last_words[0]
+        step = sum(message.get("role") in ("assistant", "model") for message in request.messages)
+        return answers[min(step, len(answers) - 1)]
+
+    return reply
+
+
+@pytest.mark.parametrize("names", ["claude_code,codex", "gemini_cli,opencode"])
+def test_two_of_them_work_again_on_recorded_answers(names: str, tmp_path: Path) -> None:
+    with ModelServer() as server:
+        for number, name in enumerate(names.split(","), 1):
+            provide(name)
+            server.script(f"You are agent{number}", works(name, number))
+        config = write_config(tmp_path / "agent.yaml", settings("codex", server.openai_url))
+        then = run_tiny(tmp_path, names, agent_config=config, model_name=MODEL, record=True, auto_eval=False)
+    again = run_tiny(tmp_path, "replay_model", run_name="again", replay_from="r")
+    for agent_id, agent in then.result["agents"].items():
+        now = again.result["agents"][agent_id]
+        for name in ("error", "agent", "model", "status", "steps", "prompt_tokens"):
+            assert now[name] == agent[name], (agent_id, name)
+        assert agent["status"] == "submitted"
+        runs = [step["args"] for step in then.trajectory(agent_id)["steps"] if step["action"] == "run"]
+        assert runs == [
+            step["args"] for step in again.trajectory(agent_id)["steps"] if step["action"] == "run"
+        ]
+        heard = [step for step in again.trajectory(agent_id)["steps"] if step["action"] == "receive_message"]
+        assert len(heard) == 1
+    assert again.evaluation["overall_success"] is True

@@ -1,0 +1,343 @@
+"""Tokens, limits, faults and accounts: what the gateway owns for an agent that brings its own model client."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+
+from cooperbench.agents.base import Limits
+from cooperbench.errors import AgentFailure, InfraError, Interrupted, UserError
+from tests.gateway.clients import CLIENTS
+from tests.gateway.conftest import KEY
+from tests.modelserver import Answer, Broken, Request, Tokens, ToolCall, call, error, say
+from tests.modelserver.replies import CONTEXT_OVERFLOW, Reply
+
+if TYPE_CHECKING:
+    from tests.gateway.conftest import Agents, At
+    from tests.modelserver import ModelServer
+
+MODELS = {
+    "chat": "hosted_vllm/qwen",
+    "responses": "hosted_vllm/qwen",
+    "anthropic": "anthropic/claude-sonnet-4-5",
+    "gemini": "gemini/gemini-2.5-flash",
+}
+"""One for each dialect; the last two are asked in their own."""
+PATHS = {
+    "chat": "/v1/chat/completions",
+    "responses": "/v1/responses",
+    "anthropic": "/v1/messages",
+    "gemini": "/v1beta/models/any:streamGenerateContent",
+}
+each_dialect = pytest.mark.parametrize("dialect", CLIENTS)
+
+
+def body(dialect: str, prompt: str = "hello", **more: Any) -> dict[str, Any]:
+    if dialect == "gemini":
+        return {"contents": [{"role": "user", "parts": [{"text": prompt}]}], **more}
+    stream = {"model": "any", "stream": True, **more}
+    if dialect == "responses":
+        return {"input": prompt, **stream}
+    return {"messages": [{"role": "user", "content": prompt}], "max_tokens": 100, **stream}
+
+
+def post(at: At, dialect: str, token: str = "", **more: Any) -> httpx.Response:
+    headers = {"Authorization": f"Bearer {token or at.access.token}"}
+    return httpx.post(at.url + PATHS[dialect], json=body(dialect, **more), headers=headers, timeout=60)
+
+
+def message_of(response: httpx.Response) -> str:
+    return str(response.json()["error"]["message"])
+
+
+@each_dialect
+def test_only_the_token_of_an_agent_at_work_is_valid(
+    dialect: str, agents: Agents, server: ModelServer
+) -> None:
+    server.script("", lambda _: say("Hello."))
+    with agents.open(MODELS[dialect]) as at:
+        assert post(at, dialect, token="cb-guessed").status_code == 401
+        assert post(at, dialect).status_code == 200
+    after = post(at, dialect)
+    assert after.status_code == 401
+    assert "token" in message_of(after)
+    assert len(server.requests) == 1
+
+
+def test_each_token_is_its_agents(agents: Agents, server: ModelServer) -> None:
+    server.script("", lambda _: say("Hello.", tokens=Tokens(100, 10)))
+    with agents.open() as one, agents.open() as other:
+        post(one, "chat", token=other.access.token)
+        assert (one.session.usage.calls, other.session.usage.calls) == (0, 1)
+
+
+@each_dialect
+def test_an_agent_ends_at_its_step_limit(dialect: str, agents: Agents, server: ModelServer) -> None:
+    server.script("", lambda _: call("ls"))
+    with agents.open(MODELS[dialect], Limits(steps=2)) as at:
+        tools = {"tools": TOOLS[dialect]}
+        assert [post(at, dialect, **tools).status_code for _ in range(2)] == [200, 200]
+        assert not at.access.ended.is_set()
+        assert "step limit" in message_of(post(at, dialect, **tools))
+        assert at.access.ended.is_set()
+        outcome = at.access.outcome()
+        assert isinstance(outcome, AgentFailure)
+        assert outcome.status == "step_limit"
+        assert "has ended" in message_of(post(at, dialect, **tools))
+    assert len(server.requests) == 2
+
+
+SCHEMA = {"type": "object", "properties": {"command": {"type": "string"}}}
+TOOLS: dict[str, Any] = {
+    "chat": [{"type": "function", "function": {"name": "bash", "parameters": SCHEMA}}],
+    "responses": [{"type": "function", "name": "bash", "parameters": SCHEMA}],
+    "anthropic": [{"name": "bash", "input_schema": SCHEMA}],
+    "gemini": [{"functionDeclarations": [{"name": "bash", "parametersJsonSchema": SCHEMA}]}],
+}
+
+
+def test_an_agent_ends_at_its_cost_limit(agents: Agents, server: ModelServer) -> None:
+    server.script("", lambda _: say("Hello.", tokens=Tokens(1_000_000, 10)))
+    spent: list[float] = []
+    with agents.open("openai/gpt-4o", Limits(cost=1.0)) as at:
+        at.session.on_spend = lambda usage: spent.append(usage.cost)
+        assert [post(at, "chat").status_code for _ in range(2)] == [200, 400]
+        outcome = at.access.outcome()
+    assert isinstance(outcome, AgentFailure)
+    assert outcome.status == "cost_limit"
+    assert spent == [pytest.approx(2.5001)]
+
+
+def test_time_and_a_stopped_run_end_an_agent_that_asks_nothing(agents: Agents) -> None:
+    with agents.open(limits=Limits(seconds=0.1)) as at:
+        assert at.access.ended.wait(20)
+        outcome = at.access.outcome()
+    assert isinstance(outcome, AgentFailure)
+    assert outcome.status == "time_limit"
+    stop = threading.Event()
+    with agents.open(stop=stop) as at:
+        assert not at.access.ended.wait(0.3)
+        stop.set()
+        assert at.access.ended.wait(20)
+        assert isinstance(at.access.outcome(), Interrupted)
+
+
+@each_dialect
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+def test_what_may_go_away_is_tried_again_and_is_not_the_agents_time(
+    dialect: str, stream: bool, agents: Agents, server: ModelServer
+) -> None:
+    failures: list[Reply] = [
+        error(429, retry_after="0.2"),
+        error(500),
+        Broken(),
+        say("Hello.", break_after=0),
+    ]
+    server.script("", [*failures[: 4 if stream else 3], call("ls", "Hello.")])
+    with agents.open(MODELS[dialect]) as at:
+        began = time.monotonic()
+        assert CLIENTS[dialect](at, "hi", stream=stream).text == "Hello."
+        took = time.monotonic() - began
+        assert at.session.seconds < took + 1
+        assert at.session.usage.calls == 1
+        assert at.access.outcome() is None
+
+
+@each_dialect
+def test_pings_keep_a_stream_open(
+    dialect: str, agents: Agents, server: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cooperbench.gateway.access._PING_SECONDS", 0.05)
+    server.script("", [error(503, retry_after="0.5"), say("Hello.", hold=0.5)])
+    with agents.open(MODELS[dialect]) as at:
+        assert CLIENTS[dialect](at, "hi", stream=True).text == "Hello."
+
+
+@each_dialect
+def test_a_stream_that_breaks_ends_in_an_error_of_the_dialect(
+    dialect: str, agents: Agents, server: ModelServer
+) -> None:
+    long = "This is a long answer, of which only the first part comes through."
+    server.script("", lambda request: say(long, break_after=5 if request.number == 1 else None))
+    with agents.open(MODELS[dialect]) as at:
+        response = post(at, dialect)
+        assert response.status_code == 200
+        assert "ask again" in response.text
+        # OpenAI's library does not tell the reason.
+        with pytest.raises(Exception, match="response.completed" if dialect == "responses" else "ask again"):
+            _broken_again(server, long, at, dialect)
+        server.script("", lambda _: say(long))
+        assert CLIENTS[dialect](at, "hi", stream=True).text == long
+        assert at.session.usage.calls == 1
+        assert at.access.outcome() is None
+
+
+def _broken_again(server: ModelServer, text: str, at: At, dialect: str) -> None:
+    """With the vendor's client: it must see an error, not half an answer."""
+    server.script("", lambda _: say(text, break_after=5))
+    CLIENTS[dialect](at, "hi", stream=True)
+
+
+def test_an_outage_is_nobodys_outcome(
+    agents: Agents, server: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COOPERBENCH_MODEL_PATIENCE", "0.5")
+    server.script("", lambda _: error(503, retry_after="0.3"))
+    with agents.open() as at:
+        assert post(at, "chat").status_code == 503
+        assert at.access.ended.is_set()
+        assert isinstance(at.access.outcome(), InfraError)
+
+
+@each_dialect
+def test_a_full_context_is_told_to_the_program(dialect: str, agents: Agents, server: ModelServer) -> None:
+    server.script("", lambda request: say("Hello.") if request.number == 1 else CONTEXT_OVERFLOW)
+    with agents.open(MODELS[dialect]) as at:
+        assert post(at, dialect, tools=TOOLS[dialect]).status_code == 200
+        refused = post(at, dialect, tools=TOOLS[dialect])
+        assert refused.status_code == 400
+        if dialect in ("chat", "responses"):
+            assert refused.json()["error"]["code"] == "context_length_exceeded"
+        if dialect == "anthropic":
+            assert message_of(refused).startswith("prompt is too long")
+        assert not at.access.ended.is_set()
+        outcome = at.access.outcome()
+        assert isinstance(outcome, AgentFailure)
+        assert outcome.status == "context_overflow"
+        # It made its history shorter.
+        server.script("", lambda _: say("Go on."))
+        assert post(at, dialect, tools=TOOLS[dialect]).status_code == 200
+        assert at.access.outcome() is None
+
+
+def test_a_content_filter_is_the_outcome_if_the_program_cannot_go_on(
+    agents: Agents, server: ModelServer
+) -> None:
+    refusal = error(400, "Output blocked by content filtering policy")
+    server.script("", lambda request: say("Hello.") if request.number == 1 else refusal)
+    with agents.open("anthropic/claude-sonnet-4-5") as at:
+        post(at, "anthropic", tools=TOOLS["anthropic"])
+        assert post(at, "anthropic", tools=TOOLS["anthropic"]).status_code == 400
+        outcome = at.access.outcome()
+    assert isinstance(outcome, AgentFailure)
+    assert outcome.status == "content_policy"
+
+
+@each_dialect
+@pytest.mark.parametrize("status", [401, 404])
+def test_what_no_agent_would_do_better_with_stops_the_run(
+    dialect: str, status: int, agents: Agents, server: ModelServer
+) -> None:
+    server.script("", lambda _: error(status, f"no: {KEY}"))
+    with agents.open(MODELS[dialect]) as at:
+        refused = post(at, dialect)
+        assert refused.status_code == 400
+        assert isinstance(at.access.outcome(), UserError)
+        assert KEY not in refused.text
+        assert KEY not in str(at.access.outcome())
+    assert len(server.requests) == 1
+
+
+@each_dialect
+def test_a_request_cannot_choose_where_it_goes(dialect: str, agents: Agents, server: ModelServer) -> None:
+    """A program in a sandbox is not trusted: neither with the key nor with the network of the provider."""
+    server.script("", lambda _: say("Hello."))
+    evil: dict[str, Any] = {"api_base": "http://127.0.0.1:9", "api_key": "x", "custom_llm_provider": "openai"}
+    evil |= {"mock_response": "mine", "extra_headers": {"Authorization": "x"}, "fallbacks": ["openai/x"]}
+    search: Any = (
+        {"googleSearch": {}} if dialect == "gemini" else {"type": "web_search_20250305", "name": "web_search"}
+    )
+    for model in (MODELS[dialect], "hosted_vllm/other"):
+        with agents.open(model) as at:
+            response = post(at, dialect, tools=[*TOOLS[dialect], search], **evil)
+            assert response.status_code == 200
+            assert "mine" not in response.text
+        request = server.requests[-1]
+        assert request.api_key == KEY
+        assert "earch" not in json.dumps(request.body["tools"])
+
+
+def test_tokens_are_counted(agents: Agents, server: ModelServer) -> None:
+    with agents.open("hosted_vllm/qwen") as at:
+        from anthropic import Anthropic
+
+        with Anthropic(base_url=at.url, api_key=at.access.token) as client:
+            few, many = (
+                client.messages.count_tokens(
+                    model="any", messages=[{"role": "user", "content": "word " * count}]
+                )
+                for count in (10, 1000)
+            )
+        assert few.input_tokens < 50
+        assert 900 < many.input_tokens < 1100
+        assert at.session.usage.calls == 0
+
+
+def test_bad_requests_get_one_line(agents: Agents) -> None:
+    with agents.open() as at:
+        headers = {"x-api-key": at.access.token}
+        assert httpx.post(f"{at.url}/v1/messages", content=b"{", headers=headers).status_code == 400
+        assert httpx.post(f"{at.url}/v1/messages", json={"messages": 7}, headers=headers).status_code == 400
+        assert httpx.post(f"{at.url}/v1/embeddings", json={}, headers=headers).status_code == 404
+        assert not at.access.ended.is_set()
+
+
+def test_twenty_clients_at_once(agents: Agents, server: ModelServer) -> None:
+    together = threading.Barrier(20)
+
+    def reply(request: Request) -> Answer:
+        together.wait(60)
+        return say(f"Hello {request.last.split()[-1]}.", tokens=Tokens(100, 10))
+
+    server.script("", reply)
+    with ExitStack() as stack, ThreadPoolExecutor(20) as pool:
+        opened = [stack.enter_context(agents.open(MODELS[list(CLIENTS)[number % 4]])) for number in range(20)]
+
+        def ask(number: int) -> str:
+            return CLIENTS[list(CLIENTS)[number % 4]](opened[number], f"I am {number}", stream=True).text
+
+        assert list(pool.map(ask, range(20))) == [f"Hello {number}." for number in range(20)]
+        assert [at.session.usage.calls for at in opened] == [1] * 20
+
+
+def test_closing_breaks_off_what_is_under_way(agents: Agents, server: ModelServer) -> None:
+    arrived = threading.Event()
+
+    def never(_: Request) -> Answer:
+        arrived.set()
+        return say("late", hold=threading.Event())
+
+    server.script("", never)
+    with ThreadPoolExecutor(1) as pool:
+        with agents.open() as at:
+            waiting = pool.submit(post, at, "chat")
+            assert arrived.wait(20)
+        assert waiting.exception(20) or waiting.result().status_code >= 400
+
+
+def test_an_answer_that_nobody_waits_for_is_paid_all_the_same(agents: Agents, server: ModelServer) -> None:
+    server.script("", lambda _: say("Some words, and then more of them.", pause_seconds=0.05))
+    with agents.open() as at:
+        headers = {"Authorization": f"Bearer {at.access.token}"}
+        with httpx.stream("POST", at.url + PATHS["chat"], json=body("chat"), headers=headers) as response:
+            next(response.iter_lines())
+        end = time.monotonic() + 20
+        while at.session.usage.calls == 0 and time.monotonic() < end:
+            time.sleep(0.02)
+        assert at.session.usage.completion_tokens == 10
+
+
+def test_what_is_recorded_has_no_key(agents: Agents, server: ModelServer) -> None:
+    leak = Answer(f"The key is {KEY}.", (ToolCall("bash", {"command": f"echo {KEY}"}),))
+    server.script("", lambda _: leak)
+    with agents.open("hosted_vllm/qwen") as at:
+        post(at, "chat", tools=TOOLS["chat"])
+    assert at.record
+    assert KEY not in json.dumps(at.record)
