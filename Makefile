@@ -6,13 +6,14 @@ BIN := $(VENV)/bin
 # One more than there are processors: tests wait for sandboxes half of their time.
 JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
-.PHONY: demo test check lint types unit format bench size clean
+.PHONY: demo test check lint types unit chaos format bench size clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo   a complete experiment on this machine, with nothing to set up"
 	@echo "make test   lint, types and the tests"
 	@echo "make bench  the measurements of benchmarks/, as tables"
+	@echo "make chaos  an hour of faults against real runs; SECONDS=600 for ten minutes of it"
 	@echo "make size   lines and files by package, and of a pair's way"
 	@echo "make format put the code into shape"
 
@@ -31,6 +32,9 @@ types: $(VENV)/.dev
 
 unit: $(VENV)/.dev
 	$(BIN)/pytest -n $(JOBS) --dist loadgroup
+
+chaos: $(VENV)/.dev
+	$(BIN)/python -m tests.chaos --seconds $(or $(SECONDS),3600)
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .

@@ -4,7 +4,9 @@ A model server without latency runs in this process; whoever asks it runs in ano
 between two questions of one agent, seen by the server. Side by side: the framework's own loop with its own local
 environment, and the same framework in our sandboxes with all that the harness does (targets: at most 20 ms more
 locally, 40 ms more on Docker). Then many agents at once in one process (target: 100 below 1.5 GB): memory and steps a
-second. A busy machine makes all of it worse, so only the columns of one run can be compared.
+second. Then 20 and 200 agents with a model that takes half a second (targets: the 99th percentile of what is added to
+that at most 3 times as much, processor time a step the same). A busy machine makes all of it worse, so only the columns
+of one run can be compared.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 STEPS = 40
 ROUNDS = 3
 MANY_STEPS = 10
+LATENCY_SECONDS = 0.5
 TEXT, TOOLS = "mini_swe_agent", "mini_swe_agent_v2"
 SUBMIT = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 PAIRS_OF_A_TASK = 6
@@ -48,9 +51,9 @@ RUN cp /opt/task/runner.sh /usr/local/bin/runner.sh && bash /opt/task/setup.sh /
 class Watch:
     """Answers at once with the next command, and notes when each conversation asked."""
 
-    def __init__(self, style: str, steps: int, together: int = 1) -> None:
+    def __init__(self, style: str, steps: int, together: int = 1, latency: float = 0.0) -> None:
         self.moments: dict[str, list[float]] = {}
-        self._style, self._steps, self._together = style, steps, together
+        self._style, self._steps, self._together, self.latency = style, steps, together, latency
         self._all_here = threading.Event()
         self._lock = threading.Lock()
 
@@ -62,15 +65,15 @@ class Watch:
                 self._all_here.set()
         command = SUBMIT if len(own) > self._steps else f"echo step {len(own)}"
         # The first answers wait until everybody is there, so that all work at once.
-        hold = self._all_here if len(own) == 1 else None
+        hold = self._all_here if len(own) == 1 else self.latency or None
         if self._style == TOOLS:
             return call(command, "On I go.", hold=hold)
         return say(f"THOUGHT: On I go.\n\n```bash\n{command}\n```", hold=hold)
 
-    def step_milliseconds(self) -> float:
-        """The median, without the first step."""
+    def step_milliseconds(self, percentile: int = 50) -> float:
+        """What passes between two questions, without the first step and the model's own time."""
         gaps = [later - earlier for own in self.moments.values() for earlier, later in pairwise(own[1:])]
-        return statistics.median(gaps) * 1000
+        return (statistics.quantiles(gaps, n=100)[percentile - 1] - self.latency) * 1000
 
     def steps_a_second(self) -> float:
         times = sorted(moment for own in self.moments.values() for moment in own[1:])
@@ -118,7 +121,8 @@ def child(task: dict[str, Any]) -> None:
                 auto_eval=False, concurrency=agents, dataset_dir=folder / "data", logs_dir=folder / "logs",
                 agent_config=str(config), subset="bench",
             )  # fmt: skip
-    print(json.dumps({"peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}))
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    print(json.dumps({"peak_mb": used.ru_maxrss / 1024, "cpu_seconds": used.ru_utime + used.ru_stime}))
 
 
 def write_selection(data: Path, agents: int) -> None:
@@ -135,9 +139,11 @@ def write_selection(data: Path, agents: int) -> None:
     (data / "subsets" / "bench.json").write_text(json.dumps(subset))
 
 
-def measure(who: str, style: str, agents: int, steps: int, image: str | None = None) -> tuple[Watch, float]:
-    """What the server saw, and the megabytes that the other process had at most."""
-    watch = Watch(style, steps, agents)
+def measure(
+    who: str, style: str, agents: int, steps: int, image: str | None = None, latency: float = 0.0
+) -> tuple[Watch, dict[str, float]]:
+    """What the server saw, and what the other process has used."""
+    watch = Watch(style, steps, agents, latency)
     with ModelServer() as server, TemporaryDirectory() as folder:
         data = Path(folder) / "data"
         write_selection(data, agents)
@@ -154,7 +160,7 @@ def measure(who: str, style: str, agents: int, steps: int, image: str | None = N
         done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
         if done.returncode:
             raise SystemExit(done.stderr[-2000:])
-    return watch, float(json.loads(done.stdout.splitlines()[-1])["peak_mb"])
+    return watch, dict(json.loads(done.stdout.splitlines()[-1]))
 
 
 def steps_table(image: str | None) -> None:
@@ -181,10 +187,33 @@ def many_table(agents: int) -> None:
     print(f"\n{agents} agents at once in one process, {MANY_STEPS} steps each (tool calls)")
     print(f"{'':28}{'peak memory':>14}{'steps/s':>10}{'ms a step':>12}")
     for who in ("own", "local"):
-        watch, peak_mb = measure(who, TOOLS, agents, MANY_STEPS)
+        watch, used = measure(who, TOOLS, agents, MANY_STEPS)
         name = "mini-swe-agent by itself" if who == "own" else f"cooperbench, {who}"
-        figures = f"{peak_mb:>11.0f} MB{watch.steps_a_second():>10.0f}{watch.step_milliseconds():>12.0f}"
+        figures = (
+            f"{used['peak_mb']:>11.0f} MB{watch.steps_a_second():>10.0f}{watch.step_milliseconds():>12.0f}"
+        )
         print(f"{name:28}{figures}" + ("  below 1500 MB" if who == "local" else ""))
+
+
+def load_table() -> None:
+    print(
+        f"\nAgents whose model takes {LATENCY_SECONDS:g} s, in one process, {MANY_STEPS} steps each (tool calls)"
+    )
+    print(f"{'':32}{'memory':>10}{'CPU ms a step':>15}{'added, 50th':>13}{'99th':>10}")
+    for who in ("own", "local"):
+        worst: list[float] = []
+        idle = measure(who, TOOLS, 1, 1)[1]["cpu_seconds"]
+        for agents in (20, 200):
+            watch, used = measure(who, TOOLS, agents, MANY_STEPS, latency=LATENCY_SECONDS)
+            cpu = (used["cpu_seconds"] - idle) / (agents * MANY_STEPS) * 1000
+            worst.append(watch.step_milliseconds(99))
+            name = f"{'mini-swe-agent' if who == 'own' else 'cooperbench'}, {agents} agents"
+            times = f"{watch.step_milliseconds():>10.0f} ms{worst[-1]:>7.0f} ms"
+            print(f"{name:32}{used['peak_mb']:>7.0f} MB{cpu:>15.1f}{times}")
+        print(
+            f"{'  99th percentile, ratio':32}{worst[1] / worst[0]:>48.1f}"
+            + ("  at most 3" * (who == "local"))
+        )
 
 
 def main() -> None:
@@ -200,6 +229,7 @@ def main() -> None:
         return
     steps_table(args.docker)
     many_table(args.agents)
+    load_table()
 
 
 if __name__ == "__main__":

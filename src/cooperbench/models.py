@@ -15,6 +15,8 @@ SETTINGS: tuple[Setting, ...] = ("coop", "solo")
 EvalNetwork = Literal["auto", "none", "public"]
 EVAL_NETWORKS: tuple[EvalNetwork, ...] = ("auto", "none", "public")
 """What test runs may reach. `auto`: nothing where the golden patch passes so, else everything."""
+MOST_AGENTS = 16
+"""That a pair may have."""
 REPO_DIR = "/workspace/repo"
 """Where the repository is, in every sandbox of every task."""
 
@@ -93,7 +95,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Pair:
-    """The features that are worked on together: two as a rule, more if asked for."""
+    """The features that are worked on together: two as a rule, up to `MOST_AGENTS` if asked for (a group)."""
 
     task: Task
     feature_ids: tuple[int, ...]
@@ -101,7 +103,7 @@ class Pair:
 
     @property
     def name(self) -> str:
-        """As in paths: `f1_f2`."""
+        """As in paths: `f1_f2`, `f1_f2_f3`."""
         return "_".join(f"f{number}" for number in self.feature_ids)
 
     @property

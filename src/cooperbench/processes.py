@@ -38,7 +38,7 @@ def namespace() -> str:
 
 
 def end_like_ctrl_c() -> None:
-    """SIGTERM, and SIGHUP (the terminal is closed) unless it is ignored, as under `nohup`.
+    """SIGTERM, SIGQUIT, and SIGHUP (the terminal is closed) unless it is ignored, as under `nohup`.
 
     SIGINT also where it is ignored: a shell without job control starts everything in the background (`… &` in a script,
     some CI systems) that way, and `kill -INT` must end it all the same.
@@ -46,6 +46,7 @@ def end_like_ctrl_c() -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGQUIT, _interrupt)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         signal.signal(signal.SIGHUP, _hang_up)
 
@@ -61,7 +62,7 @@ def finished(action: Callable[[], T]) -> T:
 
 def ignore_all() -> None:
     """From now on nothing but SIGKILL ends the process before it ends by itself."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
 
 

@@ -15,6 +15,7 @@ import stat
 import traceback
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -97,7 +98,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 def checked_run_name(name: str) -> str:
     """A run's name is a folder's name: refuse what could leave logs/ or hide in it."""
-    if not _RUN_NAME.fullmatch(name):
+    if not isinstance(name, str) or not _RUN_NAME.fullmatch(name):
         raise UserError(
             f"{name!r} is no usable experiment name: up to 120 letters, digits and . _ + @ = -, "
             "beginning with a letter or digit"
@@ -250,3 +251,14 @@ def is_finished(paths: PairPaths) -> bool:
     """Has this pair a good result, one that is not run again?"""
     result = read_json(paths.result)
     return result is not None and result.get("status") == "completed"
+
+
+def is_undamaged(paths: PairPaths) -> bool:
+    """Are the patches of a finished pair as they were taken? Earlier versions recorded no digest."""
+    agents = (read_json(paths.result) or {}).get("agents")
+    for name, one in agents.items() if isinstance(agents, dict) else ():
+        digest = one.get("patch_sha256") if isinstance(one, dict) else None
+        patch = paths.agent(name).patch
+        if digest and (not patch.is_file() or sha256(patch.read_bytes()).hexdigest() != digest):
+            return False
+    return True

@@ -70,3 +70,8 @@ def duration_text(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes}m {rest:02d}s"
     return f"{minutes // 60}h {minutes % 60:02d}m"
+
+
+def dollars_text(dollars: float) -> str:
+    """`$3.20`; less than a cent as `$0.001`, since that is not nothing."""
+    return f"${dollars:.2f}" if dollars >= 0.01 or dollars <= 0 else f"${dollars:.2g}"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cooperbench.cli import prepare, tasks
-from cooperbench.cli.arguments import add_selection_arguments, feature_list, task_number
+from cooperbench.cli.arguments import add_selection_arguments, number_list, task_number
 from cooperbench.errors import UserError
 from cooperbench.eval.conflicts import ConflictReport, PairConflict, to_json
 from tests.dataset.factory import write_dataset, write_public_shape
@@ -55,20 +55,25 @@ def test_selection_arguments() -> None:
         "repo": "alpha",
         "task_id": 0,
         "features": [2, 1],
+        "group_sizes": None,
+        "groups_per_task": None,
+        "seed": 0,
         "dataset_dir": "demo",
     }
-    assert set(vars(parser.parse_args([])).values()) == {None}
+    assert set(vars(parser.parse_args([])).values()) == {None, 0}
+    groups = parser.parse_args(["--agents", "2,3", "--groups", "5", "--seed", "7"])
+    assert (groups.group_sizes, groups.groups_per_task, groups.seed) == ([2, 3], 5, 7)
 
 
 @pytest.mark.parametrize("text", ["", "1,", "a", "1;2", "1,-2", "1.5,2", "1,²", "9" * 5000])
 def test_feature_lists_that_are_none(text: str) -> None:
-    with pytest.raises(argparse.ArgumentTypeError, match=r"is not a list of feature numbers, e\.g\. 1,2"):
-        feature_list(text)
+    with pytest.raises(argparse.ArgumentTypeError, match=r"is not a list of numbers, e\.g\. 1,2"):
+        number_list(text)
 
 
 def test_feature_lists() -> None:
-    assert feature_list("1,2") == [1, 2]
-    assert feature_list(" 10 , 2,3") == [10, 2, 3]
+    assert number_list("1,2") == [1, 2]
+    assert number_list(" 10 , 2,3") == [10, 2, 3]
 
 
 @pytest.mark.parametrize("text", ["", "task", "-1", "x", "1.0", "tasktask1"])

@@ -56,6 +56,37 @@ def test_everything_in_numeric_order(dataset: Path) -> None:
     assert load_tasks(dataset)[3].feature_ids == (1, 2, 10)
 
 
+def test_groups_of_several_sizes(dataset: Path) -> None:
+    assert names(discover(dataset, repo="beta", task_id=12, group_sizes=[3, 2])) == [
+        "beta_task/task12 f1_f2",
+        "beta_task/task12 f1_f3",
+        "beta_task/task12 f2_f3",
+        "beta_task/task12 f1_f2_f3",
+    ]
+    assert names(discover(dataset, task_id=3, features=[10, 2], group_sizes=[2])) == [
+        "beta_task/task3 f2_f10"
+    ]
+    assert names(discover(dataset, subset="wide", group_sizes=[3])) == ["beta_task/task3 f1_f2_f10"]
+
+
+def test_many_groups_are_drawn_with_a_seed_and_nested_over_sizes(tmp_path: Path) -> None:
+    data = write_dataset(tmp_path, {"a_task": {1: list(range(1, 13)), 2: [1, 2, 3, 4]}})
+
+    def drawn(size: int, groups_per_task: int | None = None, seed: int = 0) -> list[tuple[int, ...]]:
+        pairs = discover(data, group_sizes=[size], groups_per_task=groups_per_task, seed=seed).pairs
+        return [pair.feature_ids for pair in pairs if pair.task.task_id == 1]
+
+    assert len(drawn(2)) == 66
+    assert len(drawn(5)) == 66  # of 792: as many as there are pairs
+    assert drawn(5) == drawn(5) != drawn(5, seed=1)
+    assert len({*drawn(5)}) == 66
+    assert len(drawn(12)) == 1
+    few = {size: drawn(size, groups_per_task=8) for size in (3, 4, 5, 6)}
+    for size in (4, 5, 6):
+        assert len(few[size]) == 8
+        assert all(any({*small} < {*large} for small in few[size - 1]) for large in few[size])
+
+
 def test_the_public_shape(tmp_path: Path) -> None:
     write_public_shape(tmp_path)
     tasks = load_tasks(tmp_path)
@@ -116,6 +147,15 @@ def test_subsets(dataset: Path) -> None:
         ({"features": [1]}, r"^features 1: name two or more, e\.g\. 1,2$"),
         ({"features": []}, r"^features \(none\): name two or more"),
         ({"features": [1, 2, 1]}, r"^features 1,2,1 name one twice"),
+        ({"features": range(1, 18)}, r"^features 1,.*,17: at most 16 are worked on together$"),
+        ({"group_sizes": [1, 3]}, r"^groups of 1 agents: from 2 to 16 work together$"),
+        ({"group_sizes": [4]}, r"^no pairs: no task asked for in .* has 4 features, the most is 3$"),
+        ({"group_sizes": [3], "features": [1, 2]}, r"^no pairs: of 2 features there is no group of 3$"),
+        (
+            {"group_sizes": [3], "subset": "small"},
+            r"^subset 'small' has no pair of 3 features there; it has: beta",
+        ),
+        ({"groups_per_task": 1, "subset": "small"}, r"^subset 'small' names its groups itself"),
         ({"subset": "smal"}, r"^no subset 'smal' in .*subsets; there is: small, wide$"),
         (
             {"subset": "wide", "repo": "beta", "features": [1, 2]},
@@ -125,7 +165,10 @@ def test_subsets(dataset: Path) -> None:
             {"subset": "small", "repo": "alpha"},
             r"^subset 'small' has no pairs of .*; it has: beta_task/task12$",
         ),
-        ({"repo": "alpha", "task_id": 20}, r"^no pairs: no task asked for in .* has two features$"),
+        (
+            {"repo": "alpha", "task_id": 20},
+            r"^no pairs: no task asked for in .* has 2 features, the most is 1$",
+        ),
     ],
 )
 def test_what_is_not_there_is_said_with_what_is(

@@ -84,7 +84,7 @@ def entry(**content: object) -> dict[str, object]:
         ),
         (entry(pairs=[[1, 1]]), r"pairs\[0\] must be a list of two different features, not \[1, 1\]"),
         (entry(pairs=[[1, "b"]]), r'pairs\[0\] must be a number, not "b"'),
-        (entry(groups=[[1]]), r"groups\[0\] must be a list of two or more different features, not \[1\]"),
+        (entry(groups=[[1]]), r"groups\[0\] must be a list of 2 to 16 different features, not \[1\]"),
         (entry(groups={"1": 2}), r"groups must be a list, not "),
     ],
 )

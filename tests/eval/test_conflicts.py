@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from cooperbench.dataset.discovery import load_tasks
+from cooperbench.dataset.discovery import discover, load_tasks
 from cooperbench.errors import InfraError, UserError
 from cooperbench.eval.conflicts import golden_conflicts, to_json
 from cooperbench.models import Pair
@@ -99,6 +99,22 @@ def test_the_report(tmp_path: Path) -> None:
     }
     again = golden_conflicts(tuple(reversed(fixture.tasks)), repos_dir=fixture.repos, workers=1)
     assert json.dumps(to_json(again)) == json.dumps(fixture.report())
+
+
+def test_groups_are_merged_in_feature_order_and_counted_by_size(tmp_path: Path) -> None:
+    fixture = Fixture(tmp_path, {"alpha_task": {2: [1, 2, 3, 10]}})
+    pairs = discover(fixture.dataset, group_sizes=[2, 3, 4]).pairs
+    report = to_json(golden_conflicts(fixture.tasks, pairs=pairs, repos_dir=fixture.repos))
+    assert report["summary"] == {
+        "pairs": 11, "conflict": 6, "clean": 5, "broken": 0,
+        "by_agents": {
+            "2": {"pairs": 6, "conflict": 2, "clean": 4},
+            "3": {"pairs": 4, "conflict": 3, "clean": 1},
+            "4": {"pairs": 1, "conflict": 1, "clean": 0},
+        },
+    }  # fmt: skip
+    assert row(2, [1, 2, 3, 10], "conflict", "src/a.py", union=True) in cast("list[object]", report["pairs"])
+    assert row(2, [1, 3, 10], "clean") in cast("list[object]", report["pairs"])
 
 
 def test_the_answers_are_those_of_git_merge(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cooperbench.errors import UserError
+from cooperbench.eval import trees
 from cooperbench.eval.base import base_of_clone
 from cooperbench.eval.trees import MOST_CHANGED_BYTES, MOST_PATCH_BYTES, TreeStore, merge_patches
 from tests.eval.realgit import BaseFile, Files, RealRepo, base_with, text
@@ -364,3 +365,41 @@ class TestBaseOfClone:
             base_of_clone(lab.real.path / ".git", "1234567")
         with pytest.raises(UserError, match="commit --all is not in"):
             base_of_clone(lab.real.path / ".git", "--all")
+
+
+EDITED = (
+    "".join(f"something else at place {number}\n" for number in range(1, 14))
+    + LINES[LINES.index("line 14\n") :]
+)
+"""More than half of the file: git no longer takes it for the same file where it is renamed, too."""
+ORDERED: tuple[dict[str, str | None], ...] = (
+    {"a.txt": None, "b.txt": LINES},
+    {"a.txt": EDITED},
+    {"a.txt": LINES.replace("line 20", "the last line")},
+)
+"""A rename, and two edits of the file: it can be told for a rename only before the large edit is merged into it."""
+
+
+def test_an_order_in_which_all_merge_is_found(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, {"a.txt": LINES})
+    patches = [lab.patch(changes) for changes in ORDERED]
+    assert merge_patches(lab.tree, patches).status == "conflict"
+    with TreeStore(lab.tree) as store:
+        made = [store.apply(patch).tree or "" for patch in patches]
+        found = store.clean_order(made)
+        assert found.order is not None
+        assert store.merge([made[at] for at in found.order]).status == "clean"
+
+
+def test_where_no_order_merges_all_are_tried_within_bounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = Lab(tmp_path, {f"{number}.txt": LINES for number in range(6)})
+    sides = [{f"{number}.txt": "new\n" + LINES} for number in range(6)] + [{"0.txt": "other\n" + LINES}]
+    with TreeStore(lab.tree) as store:
+        made = [store.apply(lab.patch(side)).tree or "" for side in sides]
+        assert store.clean_order(made[:6]) == ((0, 1, 2, 3, 4, 5), True)
+        assert store.clean_order([*made[:2], made[-1]]) == (None, True)
+        assert store.clean_order(made) == (None, True)
+        monkeypatch.setattr(trees, "MOST_ORDER_MERGES", 20)
+        assert store.clean_order(made) == (None, False)

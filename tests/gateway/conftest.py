@@ -81,8 +81,8 @@ class At:
 class Agents:
     """Makes agents; each has a folder of its own."""
 
-    def __init__(self, tmp_path: Any, sandbox: RichSandbox, server: ModelServer) -> None:
-        self._folder, self._sandbox, self._server = tmp_path, sandbox, server
+    def __init__(self, tmp_path: Any, sandbox: RichSandbox, provider: str) -> None:
+        self._folder, self._sandbox, self._provider = tmp_path, sandbox, provider
         (self._pair,) = discover(write_tiny(tmp_path / "data"), features=[1, 2]).pairs
         self._count = 0
 
@@ -119,10 +119,10 @@ class Agents:
 
     def _base(self, model: str) -> str:
         if model.startswith("anthropic/"):
-            return self._server.anthropic_url
-        return f"{self._server.anthropic_url}/v1beta" if "gemini/" in model else self._server.openai_url
+            return self._provider
+        return f"{self._provider}/v1beta" if "gemini/" in model else f"{self._provider}/v1"
 
 
 @pytest.fixture
 def agents(tmp_path: Any, sandbox: RichSandbox, server: ModelServer) -> Agents:
-    return Agents(tmp_path, sandbox, server)
+    return Agents(tmp_path, sandbox, server.anthropic_url)

@@ -185,7 +185,7 @@ def config_record(name: str, setting: Setting, style: Style) -> dict[str, Any]:
         "invocations": [
             {
                 "time": _time(0), "version": style.version, "setting": setting, "subset": None, "repo": None,
-                "task_id": None, "features": None, "agent_config": None, "concurrency": 30, "eval_concurrency": 10,
+                "task_id": None, "features": None, "group_sizes": None, "groups_per_task": None, "seed": 0, "agent_config": None, "concurrency": 30, "eval_concurrency": 10,
                 "auto_eval": True, "force": False, "max_cost": None, "sound_only": False,
                 "canary": True, "image_template": None, "pull": None, "mount": [], "gpu": None,
             }

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cooperbench.cli import main
-from cooperbench.runner.plan import spent_on_disk
+from cooperbench.report.summary import spent_on_disk
 from cooperbench.storage import ExperimentPaths
 from tests.runner.helpers import run_tiny
 from tests.runner.thinkers import COST, REFUSED, SECRET, THINKER
@@ -75,7 +75,9 @@ def test_what_no_pair_can_mend_stops_the_run_with_one_line_and_keeps_what_is_fin
     assert json.loads((folder / "f1_f2/result.json").read_text())["status"] == "completed"
     assert not (folder / "f1_f3/result.json").exists()
     assert not (folder / "f2_f3").exists()
-    summary = json.loads((tmp_path / "logs/r/summary.json").read_text())["settings"]["coop"]
+    whole = json.loads((tmp_path / "logs/r/summary.json").read_text())
+    assert whole["spent"] - whole["cost"] in (COST, 2 * COST), "what was broken off was paid for, too"
+    summary = whole["settings"]["coop"]
     assert (summary["errors"], summary["missing"], summary["cost"]) == (0, 2, 2 * COST)
     for path in (tmp_path / "logs").rglob("*"):
         assert not path.is_file() or SECRET not in path.read_text("utf-8", "replace")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import inspect
 from dataclasses import MISSING, fields, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -77,11 +77,32 @@ def test_a_foreign_config_file_is_not_overwritten(tmp_path: Path) -> None:
         ({"eval_concurrency": -1}, "eval_concurrency is -1"),
         ({"step_limit": 0}, "step_limit is 0; it is above 0"),
         ({"cost_limit": -1.0}, "cost_limit is -1.0"),
+        ({"task_id": "0"}, "task_id is '0'; it is a whole number"),
+        ({"backend": object()}, "backend is <object.*>; it is a name"),
     ],
 )
 def test_values_that_cannot_work_are_refused(tmp_path: Path, change: dict[str, object], said: str) -> None:
     with pytest.raises(UserError, match=said):
         replace(make_config(tmp_path), **change)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"run_name": None}, "None is no usable experiment name"),
+        ({"run_name": "r", "features": "1,2"}, "features is '1,2'; it is a list of whole numbers"),
+        ({"run_name": "r", "features": ["1"]}, r"features is \['1'\]"),
+        ({"run_name": "r", "agent": "mini_swe_agent", "backend": "nosuch"}, "unknown backend 'nosuch'"),
+    ],
+)
+def test_the_function_refuses_in_one_line(
+    tmp_path: Path, arguments: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also before it looks for the key of a model."""
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with pytest.raises(UserError, match=said):
+        run(**arguments, model_name="openai/gpt-4o", dataset_dir="demo", logs_dir=tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_option_is_the_same_for_the_function_and_the_command() -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from rich.console import Console
 
-from cooperbench.models import Message, Pair, Task
+from cooperbench.models import Feature, Message, Pair, Seat, Task
 from cooperbench.runner.display import LiveDisplay, PlainDisplay, message_line, verdict_text
 from tests.tiny import write_script, write_tiny
 
@@ -26,14 +26,39 @@ def test_the_lines_are_those_of_the_documentation(tmp_path: Path) -> None:
     display = PlainDisplay(stream)
     pair = Pair(Task("llama_index_task", 8394, tmp_path, (1, 2)), (1, 2))
     display.begin(["Starting experiment: my-first-experiment"], to_run=12, to_judge=12)
-    display.pair_started(pair)
+    features = [Feature(number, tmp_path) for number in (1, 2)]
+    display.pair_started(pair, [Seat(f"agent{one.feature_id}", (one,)) for one in features])
     display.message(pair, Message(1, "agent1", "agent2", "I'm adding a new method", "2026-01-01T00:00:00Z"))
     display.pair_ended(pair, {"status": "completed"})
     lines = stream.getvalue().splitlines()
     assert lines[0] == "[CooperBench] Starting experiment: my-first-experiment"
     assert lines[2] == "[Task 1/12] llama_index_task/task8394 features_1_2"
-    assert lines[3].endswith('Agent 1 → Agent 2: "I\'m adding a new method"')
-    assert re.fullmatch(r"\[Task 1/12\] ✓ Complete in [\d.]+s", lines[4])
+    assert lines[3].endswith("   Agent 1: Implementing feature 1...")
+    assert lines[4].endswith("   Agent 2: Implementing feature 2...")
+    assert lines[5].endswith('Agent 1 → Agent 2: "I\'m adding a new method"')
+    assert re.fullmatch(r"\[Task 1/12\] ✓ Complete in [\d.]+s", lines[6])
+
+
+def test_who_waits_for_a_provider_is_said_once_and_when_it_is_over(tmp_path: Path) -> None:
+    pair = Pair(Task("tiny_task", 7, tmp_path, (1, 2)), (1, 2))
+    stream = io.StringIO()
+    plain = PlainDisplay(stream)
+    for reason in ("m fails", "m fails", ""):
+        plain.outage(pair, "agent1", reason)
+    waits, back = stream.getvalue().splitlines()
+    assert waits.endswith("Agent 1 waits for its model: m fails")
+    assert back.endswith("Agent 1 has its model back")
+    console = Console(file=io.StringIO(), force_terminal=True, width=160)
+    live = LiveDisplay(console)
+    live.pair_started(pair, ())
+    live.outage(pair, "agent2", "m fails")
+    with console.capture() as shown:
+        console.print(live._render())
+    assert "Agent 2 waits for its model since 0.0s: m fails" in shown.get()
+    live.outage(pair, "agent2", "")
+    with console.capture() as shown:
+        console.print(live._render())
+    assert "waits" not in shown.get()
 
 
 def test_hostile_messages_cannot_move_the_cursor() -> None:

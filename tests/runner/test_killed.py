@@ -128,7 +128,12 @@ def test_sigkill_at_many_moments_loses_and_repeats_nothing(tmp_path: Path) -> No
 @pytest.mark.usefixtures("hangup")
 @pytest.mark.parametrize(
     "signals",
-    [(signal.SIGINT,), (signal.SIGTERM,), (signal.SIGHUP, signal.SIGHUP), (signal.SIGINT, signal.SIGINT)],
+    [
+        (signal.SIGINT,),
+        (signal.SIGTERM,),
+        (signal.SIGHUP, signal.SIGHUP),
+        (signal.SIGQUIT, signal.SIGINT, signal.SIGTERM),
+    ],
 )
 def test_an_interrupted_run_ends_everything_and_continues(
     tmp_path: Path, signals: tuple[signal.Signals, ...]

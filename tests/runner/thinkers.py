@@ -69,6 +69,7 @@ class Refused:
 
     def run(self, session: Session) -> None:
         if 3 in session.seat.feature_ids:
+            ask(session, "I try.")
             raise UserError(f"the key {SECRET} is refused")
         ask(session, "I wait.")
         if 3 in session.pair.feature_ids:

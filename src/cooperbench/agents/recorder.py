@@ -204,7 +204,7 @@ def _log_text(entry: Mapping[str, Any]) -> str:
     action, args = str(entry["action"]), entry["args"]
     step = f"[{entry['step']}] " if "step" in entry else ""
     text = printable(f"{step}{action} {_details(action, args, entry)}".rstrip()) + "\n"
-    done = entry.get("shown") or args.get("command") or args.get("content") or args.get("patch") or ""
+    done = args.get("content") or args.get("command") or args.get("patch") or ""
     text += _indented(str(done), "    $ " if action == "run" else "    ")
     return text + _indented(str(entry["observation"]), "    > ")
 

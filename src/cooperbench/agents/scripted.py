@@ -166,7 +166,7 @@ class ReplayAgent:
             session.config_path, session.pair, session.setting, session.seat.agent_id
         ):
             if step.get("action") != "receive_message":
-                _repeat(str(step.get("action")), step.get("args") or {}, session)
+                _repeat(step, session)
                 continue
             expected += 1
             while received < expected:
@@ -175,11 +175,16 @@ class ReplayAgent:
                 received += len(session.incoming())
 
 
-def _repeat(action: str, args: Step, session: Session) -> None:
-    match action:
-        case "run":
-            stdin = base64.b64decode(args.get("stdin_base64", ""))
-            session.execute(args["command"], timeout_seconds=args["timeout_seconds"], stdin=stdin)
+def _repeat(step: Step, session: Session) -> None:
+    args = step.get("args") or {}
+    match step.get("action"):
+        case "run" | "send_message" if "command" in args:
+            session.execute(
+                step.get("executed") or args["command"],
+                timeout_seconds=args["timeout_seconds"],
+                stdin=base64.b64decode(args.get("stdin_base64", "")),
+                shown=args["command"],
+            )
         case "write_file" if "content_base64" in args:
             session.write_file(args["path"], base64.b64decode(args["content_base64"]))
         case "write_file":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import posixpath
+import shlex
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -49,6 +50,8 @@ class Session:
     stop: threading.Event
     git_shared: bool = False
     on_spend: Callable[[Usage], None] = lambda _: None
+    on_outage: Callable[[str], None] = lambda _: None
+    """Told why the model does not answer, and with an empty text that it does again."""
     exchanges: Exchanges = field(default_factory=Exchanges)
     """Whoever asks a model tells it."""
     usage: Usage = field(default_factory=Usage, init=False)
@@ -106,16 +109,17 @@ class Session:
     ) -> CommandResult:
         """One step: a bash command in the repository. The time limit of the agent ends it too.
 
-        `shown` is the command as the agent gave it, where its framework wraps it into another. With `step=False` it is
-        the framework's own doing: no step of the agent, not on record.
+        `shown` is the command as the agent gave it, where its framework wraps it into another: that one is on record
+        as `executed`. With `step=False` it is the framework's own doing: no step of the agent, not on record.
         """
         if not step:
             self.check_running()
             return self._run(["bash", "-c", command], timeout_seconds, stdin)
-        args: dict[str, Any] = {"command": command, "timeout_seconds": timeout_seconds}
+        args: dict[str, Any] = {"command": shown or command, "timeout_seconds": timeout_seconds}
         if stdin:
             args["stdin_base64"] = base64.b64encode(stdin).decode()
-        more = {name: text for name, text in (("thought", thought), ("shown", shown)) if text}
+        executed = command if shown and shown != command else ""
+        more = {name: text for name, text in (("thought", thought), ("executed", executed)) if text}
         return self._step("run", args, ["bash", "-c", command], timeout_seconds, stdin, more)
 
     def read_file(self, path: str) -> bytes:
@@ -242,6 +246,7 @@ class Session:
         if self._asked_at is not None and not concurrent:
             self._outage_seconds += now - self._asked_at
             self._failing_since = self._failing_since or now
+            self.on_outage(f"{self.model} fails")
             if now - self._failing_since >= patience_seconds():
                 raise InfraError(f"model {self.model!r} has failed for {patience_seconds():g} s")
             self._asked_at = None
@@ -250,6 +255,8 @@ class Session:
 
     def model_answered(self) -> None:
         """Be it that it refused: what is waited for from now on is not the provider."""
+        if self._failing_since is not None:
+            self.on_outage("")
         self._asked_at = self._failing_since = None
 
     def _check(self, cost: float) -> None:
@@ -270,7 +277,7 @@ class Session:
     def _count_step(self) -> None:
         self.steps += 1
         if self.inbox is not None:
-            self.inbox.step = self.steps
+            self.inbox.begin_step(self.steps)
 
     def _end_step(self, observation: str, **more: object) -> None:
         assert self._in_progress is not None
@@ -289,6 +296,10 @@ class Session:
     ) -> CommandResult:
         self._begin_step(action, args)
         result = self._run(argv, timeout_seconds, stdin)
+        if action == "run" and self.inbox is not None and len(self.inbox.sent_in_step) == 1:
+            ((to, text),) = self.inbox.sent_in_step
+            if _only_sends(args["command"]):
+                self._in_progress = ("send_message", {"to": to, "content": text, **args})
         self._end_step(
             result.stdout_read() + result.stderr_read(),
             returncode=result.returncode,
@@ -323,3 +334,12 @@ class Session:
         if self._time_limit is None:
             return timeout_seconds
         return max(0.05, min(timeout_seconds, self._time_limit - self.seconds))
+
+
+def _only_sends(command: str) -> bool:
+    """Is sending a message all that a shell command does?"""
+    try:
+        words = list(shlex.shlex(command.partition("<<")[0], posix=True, punctuation_chars=True))
+    except ValueError:  # a quotation without end
+        return False
+    return words[:1] == ["send_message"] and not any(set(word) <= set("();|&") for word in words)

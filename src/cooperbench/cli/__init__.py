@@ -101,15 +101,14 @@ def _end_process(codes: list[int]) -> None:
 
 def _execute(words: list[str]) -> int:
     command = next((word for word in words if word in COMMANDS), None)
-    try:
-        args = make_parser(command).parse_args(words)
-    except SystemExit as leaving:
-        return leaving.code if isinstance(leaving.code, int) else EXIT_USAGE
     end_like_ctrl_c()
     try:
+        args = make_parser(command).parse_args(words)
         for note in load_env_file():
             sys.stderr.write(f"cooperbench: {printable(note)}\n")
         return int(import_module(f"cooperbench.cli.{args.command}").execute(args))
+    except SystemExit as leaving:
+        return leaving.code if isinstance(leaving.code, int) else EXIT_USAGE
     except UserError as error:
         return _fail(error, EXIT_USAGE)
     except CooperBenchError as error:

@@ -8,7 +8,7 @@ import math
 import sys
 from typing import TYPE_CHECKING, TypeVar
 
-from cooperbench.models import EVAL_NETWORKS
+from cooperbench.models import EVAL_NETWORKS, MOST_AGENTS
 from cooperbench.settings import BACKEND_VARIABLE, DOCUMENTED_BACKEND
 from cooperbench.text import printable
 
@@ -39,18 +39,16 @@ def number(kind: Callable[[str], N], wanted: str, is_valid: Callable[[N], bool])
 
 whole_above_zero = number(int, "a whole number above 0", lambda value: value > 0)
 above_zero = number(float, "a number above 0", lambda value: 0 < value < math.inf)
-_feature = number(int, "a feature's number", lambda value: value >= 0)
+_listed = number(int, "a number", lambda value: value >= 0)
 _task = number(int, "a task's number, e.g. 12 or task12", lambda value: value >= 0)
 
 
-def feature_list(text: str) -> list[int]:
-    """`1,2` as numbers."""
+def number_list(text: str) -> list[int]:
+    """`1,2` as numbers, of features or of agents."""
     try:
-        return [_feature(part.strip()) for part in text.split(",")]
+        return [_listed(part.strip()) for part in text.split(",")]
     except argparse.ArgumentTypeError as error:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a list of feature numbers, e.g. 1,2 ({error})"
-        ) from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers, e.g. 1,2 ({error})") from None
 
 
 def task_number(text: str) -> int:
@@ -64,14 +62,24 @@ def add_dataset_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dataset-dir", metavar="DIR", help=f"{folder} {default}")
 
 
-def add_selection_arguments(parser: argparse.ArgumentParser) -> None:
-    """Which pairs: subset, repo, task_id, features and dataset_dir of the parsed arguments."""
+def add_selection_arguments(parser: argparse.ArgumentParser, *, groups: bool = True) -> None:
+    """Which pairs: subset, repo, task_id, features and dataset_dir of the parsed arguments.
+
+    With `groups` also group_sizes, groups_per_task and seed: for commands that enumerate, not for what is on disk.
+    """
     add = parser.add_argument_group("which pairs").add_argument
     add("-s", "--subset", metavar="NAME", help="only a named subset, e.g. lite")
     add("-r", "--repo", metavar="REPO", help="only one repository, e.g. llama_index_task")
     add("-t", "--task", dest="task_id", type=task_number, metavar="ID", help="only this task")
-    together = "only these features together, two or more"
-    add("-f", "--features", type=feature_list, metavar="1,2", help=together)
+    together = f"only these features together, 2 to {MOST_AGENTS}"
+    add("-f", "--features", type=number_list, metavar="1,2", help=together)
+    if groups:
+        sizes = "groups of so many features, an agent each, instead of pairs (with -f: of these features)"
+        add("--agents", dest="group_sizes", type=number_list, metavar="2,3", help=sizes)
+        most = "at most so many groups of a size for each task (default: as many as the task has pairs)"
+        add("--groups", dest="groups_per_task", type=whole_above_zero, metavar="K", help=most)
+        seed = "draws the groups where there are more; those of one seed are nested over sizes (default: 0)"
+        add("--seed", type=int, default=0, metavar="N", help=seed)
     add_dataset_argument(parser)
 
 
@@ -85,6 +93,9 @@ def selected_pairs(args: argparse.Namespace) -> Selection:
         repo=args.repo,
         task_id=args.task_id,
         features=args.features,
+        group_sizes=args.group_sizes,
+        groups_per_task=args.groups_per_task,
+        seed=args.seed,
     )
 
 

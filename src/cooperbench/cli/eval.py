@@ -34,7 +34,7 @@ _RUN_OPTIONS = ("test_timeout_seconds", "canary", "image_template", "pull", "mou
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-n", "--name", required=True, help="the experiment's name")
-    add_selection_arguments(parser)
+    add_selection_arguments(parser, groups=False)
     parser.add_argument("--backend", help=f"where tests run (default: {BACKEND_DEFAULT})")
     parser.add_argument(
         "-c",

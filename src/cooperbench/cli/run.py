@@ -122,6 +122,8 @@ def automatic_name(args: argparse.Namespace) -> str:
         parts.append(f"task{args.task_id}")
     if args.features:
         parts.append("_".join(f"f{number}" for number in sorted(args.features)))
+    if args.group_sizes:
+        parts.append("n" + "+".join(map(str, sorted(args.group_sizes))))
     name = "-".join(parts)
     return checked_run_name(
         "".join(letter if letter.isalnum() or letter in "._+@=-" else "_" for letter in name)[:120]

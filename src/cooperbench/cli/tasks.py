@@ -75,7 +75,7 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _rows(dataset_dir: Path, args: argparse.Namespace) -> tuple[list[_Row], list[str]]:
-    if args.subset is None and args.features is None:
+    if (args.subset, args.features, args.group_sizes, args.groups_per_task) == (None,) * 4:
         # A task with a single feature has no pairs, and is listed all the same.
         scan = scan_tasks(dataset_dir, args.repo, args.task_id)
         tasks = [
@@ -178,8 +178,10 @@ def _stats_cells(name: str, stats: Stats) -> tuple[str, ...]:
 
 
 def _show_subsets(dataset_dir: Path, args: argparse.Namespace) -> int:
-    if args.repo is not None or args.task_id is not None or args.features is not None:
-        raise UserError("--subsets lists whole subsets; leave out --repo, --task and --features")
+    if {args.repo, args.task_id, args.groups_per_task} != {None} or args.features or args.group_sizes:
+        raise UserError(
+            "--subsets lists whole subsets; leave out --repo, --task, --features, --agents and --groups"
+        )
     found: list[dict[str, Any]] = []
     broken: list[str] = []
     for name in subset_names(dataset_dir) if args.subset is None else (args.subset,):

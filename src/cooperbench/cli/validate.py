@@ -11,9 +11,9 @@ from cooperbench.cli.arguments import (
     BACKEND_DEFAULT,
     add_eval_network_argument,
     add_selection_arguments,
+    selected_pairs,
     whole_above_zero,
 )
-from cooperbench.dataset.discovery import discover, resolve_dataset_dir
 from cooperbench.errors import UserError
 from cooperbench.eval.conflicts import golden_conflicts, to_json
 from cooperbench.settings import default_backend, default_eval_network
@@ -80,10 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    dataset_dir = resolve_dataset_dir(args.dataset_dir)
-    pairs = discover(
-        dataset_dir, subset=args.subset, repo=args.repo, task_id=args.task_id, features=args.features
-    ).pairs
+    pairs = selected_pairs(args).pairs
     tasks = list(dict.fromkeys(pair.task for pair in pairs))
     if args.import_file:
         _say(f"{plural(_import(args.import_file), 'reference')} imported from {args.import_file}")
@@ -182,7 +179,9 @@ def _show(args: argparse.Namespace, conflicts: ConflictReport, reports: list[Tas
         sound = sum(not report.problems for report in reports)
         lines.append(f"{sound} of {plural(len(reports), 'task')} sound")
     summary = content["summary"]
-    lines.append(
-        f"{summary['pairs']} golden pairs: {summary['conflict']} conflict, {summary['clean']} merge cleanly"
-    )
+    for size, counts in summary.get("by_agents", {"2": summary}).items():
+        noun = "pairs" if size == "2" else f"groups of {size}"
+        lines.append(
+            f"{counts['pairs']} golden {noun}: {counts['conflict']} conflict, {counts['clean']} merge cleanly"
+        )
     sys.stdout.write("".join(f"{printable(line)}\n" for line in lines))

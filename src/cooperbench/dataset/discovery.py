@@ -8,14 +8,17 @@ subsets; no task file is opened.
 from __future__ import annotations
 
 import os
+import random
 import re
 from dataclasses import dataclass
+from itertools import combinations
+from math import comb
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cooperbench.dataset.subsets import load_subset, subset_names
 from cooperbench.errors import UserError
-from cooperbench.models import Pair, Task
+from cooperbench.models import MOST_AGENTS, Pair, Task
 from cooperbench.text import names_for_error, printable
 
 if TYPE_CHECKING:
@@ -91,31 +94,55 @@ def discover(
     repo: str | None = None,
     task_id: int | None = None,
     features: Sequence[int] | None = None,
+    group_sizes: Sequence[int] | None = None,
+    groups_per_task: int | None = None,
+    seed: int = 0,
 ) -> Selection:
-    """The pairs that match every filter; UserError where there is none, or where a filter names nothing."""
+    """The pairs that match every filter; UserError where there is none, or where a filter names nothing.
+
+    `group_sizes`: groups of so many features each instead of pairs, of all features of a task or of `features`. There
+    are at most `groups_per_task` of a size, by default as many as the task has pairs: more are drawn with the seed.
+    """
     group = _feature_group(features)
+    sizes = _group_sizes(group_sizes)
+
+    def groups_of(task: Task) -> list[tuple[int, ...]]:
+        if group is not None and not set(group) <= set(task.feature_ids):
+            return []
+        if group is not None and group_sizes is None:
+            return [group]
+        chosen = group or task.feature_ids
+        return [one for size in sizes for one in _groups(task, chosen, size, groups_per_task, seed)]
+
     if subset == EVERYTHING and EVERYTHING not in subset_names(dataset_dir):
         subset = None
     every = _every_task(dataset_dir)
     scan = _narrowed(every, repo, task_id)
     if subset is not None:
-        pairs = _subset_pairs(load_subset(dataset_dir, subset), every.tasks, set(scan.tasks))
+        named = load_subset(dataset_dir, subset)
+        if groups_per_task is not None and any(entry.groups is not None for entry in named.tasks):
+            raise UserError(f"subset {subset!r} names its groups itself: leave out --groups")
+        pairs = _subset_pairs(named, every.tasks, set(scan.tasks), groups_of)
         there_is = names_for_error(pair.label for pair in pairs)
-        if group is not None:
+        if group_sizes is not None:
+            pairs = [pair for pair in pairs if len(pair.feature_ids) in sizes]
+            pairs = [pair for pair in pairs if group is None or set(group) >= set(pair.feature_ids)]
+        elif group is not None:
             pairs = [pair for pair in pairs if pair.feature_ids == group]
         if not pairs:
-            raise UserError(
-                f"subset {subset!r} has no pair of features {_ids(group or ())} there; it has: {there_is}"
-            )
-    elif group is not None:
-        pairs = [Pair(task, group) for task in scan.tasks if set(group) <= set(task.feature_ids)]
-        if not pairs:
+            wanted = f"of features {_ids(group)}" if group else f"of {_ids(sizes)} features"
+            raise UserError(f"subset {subset!r} has no pair {wanted} there; it has: {there_is}")
+    else:
+        if group is not None and not any(set(group) <= set(task.feature_ids) for task in scan.tasks):
             there_is = names_for_error(f"{task.label}: {_ids(task.feature_ids)}" for task in scan.tasks)
             raise UserError(f"no task asked for has features {_ids(group)}; there is: {there_is}")
-    else:
-        pairs = [pair for task in scan.tasks for pair in task.pairs]
+        pairs = [Pair(task, one) for task in scan.tasks for one in groups_of(task)]
     if not pairs:
-        raise UserError(f"no pairs: no task asked for in {dataset_dir} has two features")
+        most = len(group) if group else max(len(task.feature_ids) for task in scan.tasks)
+        problem = f"no task asked for in {dataset_dir} has {min(sizes)} features, the most is {most}"
+        if group:
+            problem = f"of {most} features there is no group of {min(sizes)}"
+        raise UserError(f"no pairs: {problem}")
     return Selection(tuple(pairs), scan.notes)
 
 
@@ -126,10 +153,41 @@ def _feature_group(features: Sequence[int] | None) -> tuple[int, ...] | None:
         raise UserError(f"features {_ids(features)} name one twice; name each once, e.g. 1,2")
     if len(features) < 2:
         raise UserError(f"features {_ids(features) or '(none)'}: name two or more, e.g. 1,2")
+    if len(features) > MOST_AGENTS:
+        raise UserError(f"features {_ids(features)}: at most {MOST_AGENTS} are worked on together")
     return tuple(sorted(features))
 
 
-def _subset_pairs(subset: Subset, tasks: tuple[Task, ...], chosen: set[Task]) -> list[Pair]:
+def _group_sizes(sizes: Sequence[int] | None) -> tuple[int, ...]:
+    wrong = [size for size in sizes or () if not 2 <= size <= MOST_AGENTS]
+    if wrong or sizes == ():
+        raise UserError(f"groups of {_ids(wrong) or 'no'} agents: from 2 to {MOST_AGENTS} work together")
+    return tuple(sorted(set(sizes or (2,))))
+
+
+def _groups(
+    task: Task, feature_ids: Sequence[int], size: int, most: int | None, seed: int
+) -> list[tuple[int, ...]]:
+    """All groups of a size, or `most` drawn with the seed.
+
+    A draw is an order of the features, of which a group takes the first: draws of one seed are nested over sizes.
+    """
+    most = most or comb(len(feature_ids), 2)
+    if comb(len(feature_ids), size) <= most:
+        return list(combinations(feature_ids, size))
+    source = random.Random(f"{seed} {task.label}")  # noqa: S311  # no secret: it has to be the same each time
+    drawn: set[tuple[int, ...]] = set()
+    while len(drawn) < most:
+        drawn.add(tuple(sorted(source.sample(feature_ids, len(feature_ids))[:size])))
+    return sorted(drawn)
+
+
+def _subset_pairs(
+    subset: Subset,
+    tasks: tuple[Task, ...],
+    chosen: set[Task],
+    groups_of: Callable[[Task], Sequence[tuple[int, ...]]],
+) -> list[Pair]:
     """The subset's pairs of the chosen tasks. All of the subset must be in the dataset, chosen or not."""
     every = {(task.repo, task.task_id): task for task in tasks}
     repos = {task.repo for task in tasks}
@@ -140,7 +198,7 @@ def _subset_pairs(subset: Subset, tasks: tuple[Task, ...], chosen: set[Task]) ->
         if task is None:
             missing.append(f"{entry.repo}/task{entry.task_id}")
             continue
-        groups = [pair.feature_ids for pair in task.pairs] if entry.groups is None else entry.groups
+        groups = groups_of(task) if entry.groups is None else entry.groups
         unknown = {number for group in groups for number in group} - set(task.feature_ids)
         missing += [f"{task.label}/feature{number}" for number in sorted(unknown)]
         wanted.update(Pair(task, group) for group in groups)

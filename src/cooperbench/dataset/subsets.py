@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cooperbench.errors import UserError
+from cooperbench.models import MOST_AGENTS
 from cooperbench.text import names_for_error, printable
 
 if TYPE_CHECKING:
@@ -113,8 +114,9 @@ def _items(entry: dict[str, Any], key: str, where: str = "") -> Iterator[tuple[o
 
 
 def _group(item: object, where: str, *, pair: bool) -> tuple[int, ...]:
-    wanted = f"a list of two {'' if pair else 'or more '}different features"
-    if not isinstance(item, list) or len(item) < 2 or (pair and len(item) != 2):
+    most = 2 if pair else MOST_AGENTS
+    wanted = f"a list of {'two' if pair else f'2 to {most}'} different features"
+    if not isinstance(item, list) or not 2 <= len(item) <= most:
         raise _FormError(where, wanted, item)
     ids = {_number(value, where) for value in item}
     if len(ids) != len(item):

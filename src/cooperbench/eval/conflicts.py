@@ -113,14 +113,16 @@ def base_in_clones(task: Task, repos_dir: Path) -> Base:
 
 def to_json(report: ConflictReport) -> dict[str, object]:
     """The report as it stands in gold_conflict_report.json."""
-    conflicts = sum(pair.status == "conflict" for pair in report.pairs)
+    sizes = sorted({len(pair.feature_ids) for pair in report.pairs})
+    by_agents = {
+        str(size): _counts([pair for pair in report.pairs if len(pair.feature_ids) == size]) for size in sizes
+    }
     return {
         "schema": SCHEMA,
         "summary": {
-            "pairs": len(report.pairs),
-            "conflict": conflicts,
-            "clean": len(report.pairs) - conflicts,
+            **_counts(report.pairs),
             "broken": len(report.broken),
+            **({"by_agents": by_agents} if sizes not in ([], [2]) else {}),
         },
         "pairs": [
             {
@@ -136,6 +138,11 @@ def to_json(report: ConflictReport) -> dict[str, object]:
         ],
         "broken": [asdict(broken) for broken in report.broken],
     }
+
+
+def _counts(pairs: Sequence[PairConflict]) -> dict[str, int]:
+    conflicts = sum(pair.status == "conflict" for pair in pairs)
+    return {"pairs": len(pairs), "conflict": conflicts, "clean": len(pairs) - conflicts}
 
 
 def known_conflicts(dataset_dir: Path) -> dict[tuple[str, int, tuple[int, ...]], bool]:
@@ -168,22 +175,29 @@ def _judge_task(base: Base, pairs: Sequence[Pair]) -> tuple[list[PairConflict], 
 
 
 def _merge_all(store: TreeStore, trees: Mapping[int, str], pairs: Sequence[Pair]) -> list[PairConflict]:
-    """Twos go through git together: all plain, the conflicts again as unions. Larger groups go one by one."""
-    twos = [pair for pair in pairs if len(pair.feature_ids) == 2]
-    both = {pair: (trees[pair.feature_ids[0]], trees[pair.feature_ids[1]]) for pair in twos}
-    plain = dict(zip(twos, store.merge_pairs(list(both.values())), strict=True))
-    conflicts = [pair for pair, merge in plain.items() if merge.tree is None]
-    unions = store.merge_pairs([both[pair] for pair in conflicts], union=True)
-    resolved = {pair for pair, merge in zip(conflicts, unions, strict=True) if merge.tree is not None}
+    """As `TreeStore.merge`, all groups at once: at each step one patch more, plain, the conflicts again as unions."""
+    merged: dict[Pair, str | None] = {pair: trees[pair.feature_ids[0]] for pair in pairs}
+    files: dict[Pair, set[str]] = {}
+    for step in range(1, max((len(pair.feature_ids) for pair in pairs), default=0)):
+        both = {
+            pair: (tree, trees[pair.feature_ids[step]])
+            for pair, tree in merged.items()
+            if tree is not None and len(pair.feature_ids) > step
+        }
+        different = [*dict.fromkeys(both.values())]
+        plain = dict(zip(different, store.merge_pairs(different), strict=True))
+        again = [one for one in different if plain[one].tree is None]
+        unions = dict(zip(again, store.merge_pairs(again, union=True), strict=True))
+        for pair, one in both.items():
+            if one in unions:
+                files.setdefault(pair, set()).update(plain[one].files)
+            merged[pair] = unions[one].tree if one in unions else plain[one].tree
     found = []
     for pair in pairs:
-        status: MergeStatus
-        if pair in plain:
-            ours, theirs = both[pair]
-            status = "identical" if ours == theirs else "conflict" if pair in conflicts else "clean"
-            files, union = plain[pair].files, pair in resolved
-        else:
-            merged = store.merge([trees[number] for number in pair.feature_ids])
-            status, files, union = merged.status, merged.conflicting_files, merged.strategy == "union"
-        found.append(PairConflict(pair.task.repo, pair.task.task_id, pair.feature_ids, status, files, union))
+        status: MergeStatus = "conflict" if pair in files else "clean"
+        if len({trees[number] for number in pair.feature_ids}) == 1:
+            status = "identical"
+        union = status == "conflict" and merged[pair] is not None
+        place = (pair.task.repo, pair.task.task_id, pair.feature_ids)
+        found.append(PairConflict(*place, status, tuple(sorted(files.get(pair, ()))), union))
     return found

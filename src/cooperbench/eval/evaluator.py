@@ -149,6 +149,8 @@ def _judge(
         runs = test_all(pair.feature_ids, merge.patch, merge.tree, merge.detail or "nothing to merge")
         _keep_outputs(evaluation, "merged", runs)
         merged = _merged_record(merge, runs)
+        if merge.status == "conflict" and len(judged) > 2:
+            merged |= _other_order(store, judged)
     alone = all(agent["success"] for agent in agents.values())
     overall = alone and merged["success"]
     suspicious = [
@@ -178,6 +180,14 @@ def _judge(
         "canary": confirmation if canary else "off",
         "suspicious": suspicious,
     }
+
+
+def _other_order(store: TreeStore, judged: Mapping[str, JudgedPatch]) -> dict[str, Any]:
+    """Whether the conflict is one of the order in which the patches are merged."""
+    agents = list(judged)
+    found = store.clean_order([judged[agent_id].tree for agent_id in agents])
+    order = None if found.order is None else [agents[at] for at in found.order]
+    return {"clean_order": order, "all_orders_tried": found.complete}
 
 
 def _applied(work: JudgedPatch) -> Applied | None:

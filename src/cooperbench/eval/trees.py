@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
 from cooperbench.errors import UserError
 from cooperbench.eval.base import GITLINK, TreeEntry, make_git_dir, parse_tree
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 MOST_PATCH_BYTES = 64 * 1024**2
 MOST_CHANGED_BYTES = 128 * 1024**2
 """What the files that a patch or a merge changes may have together."""
+MOST_ORDER_MERGES = 400
+"""Merges of two trees that the search for an order in which all merge may take: enough for every order of four."""
 OLDEST_GIT = (2, 39)
 """The first one with `merge-tree --write-tree --stdin`."""
 _MEMORY = Path("/dev/shm")  # noqa: S108  # only as the parent of private folders
@@ -73,6 +75,15 @@ class TreeMerge:
     """The conflicting ones, sorted; a conflict about directories may have none."""
     message: str = ""
     """Git's first word about the conflict."""
+
+
+class CleanOrder(NamedTuple):
+    """Of trees that conflict in the order that counts: one in which they all merge plainly."""
+
+    order: tuple[int, ...] | None
+    """Places in the sequence of trees; None: none was found."""
+    complete: bool
+    """Every order was tried, or ruled out, before that was said."""
 
 
 class TreeStore:
@@ -185,6 +196,28 @@ class TreeStore:
         if conflicts:
             return self._result("conflict", "union", merged, tuple(sorted(files)), conflicts[0])
         return self._result("clean", "plain", merged)
+
+    def clean_order(self, trees: Sequence[str]) -> CleanOrder:
+        """Whether another order would merge: depth first, without what has led to the same tree before."""
+        tried = 0
+        seen: set[tuple[str, frozenset[int]]] = set()
+        open_ends: list[tuple[tuple[int, ...], str]] = []
+        open_ends += [((at,), tree) for at, tree in enumerate(trees)][::-1]
+        while open_ends:
+            order, merged = open_ends.pop()
+            left = [at for at in range(len(trees)) if at not in order]
+            if not left:
+                return CleanOrder(order, complete=True)
+            if (merged, frozenset(order)) in seen:
+                continue
+            seen.add((merged, frozenset(order)))
+            tried += len(left)
+            if tried > MOST_ORDER_MERGES:
+                return CleanOrder(None, complete=False)
+            steps = self.merge_pairs([(merged, trees[at]) for at in left])
+            longer = [((*order, at), step.tree) for at, step in zip(left, steps, strict=True) if step.tree]
+            open_ends += reversed(longer)
+        return CleanOrder(None, complete=True)
 
     def merge_pairs(self, pairs: Sequence[tuple[str, str]], *, union: bool = False) -> list[TreeMerge]:
         """Merge two trees at a time, all in one process; `union` keeps both sides of textual conflicts."""

@@ -40,6 +40,8 @@ _CONFIGURATION = (
 _ALWAYS_COUNTED = tuple(state for state in STATES if state != "no_reference")
 """Earlier versions did not know `no_reference`: it is in totals only where there is one, so their files still hold."""
 _ASKED_FOR = ("setting", "subset", "repo", "task_id", "features")
+_ASKED_FOR_GROUPS = ("group_sizes", "groups_per_task", "seed")
+"""Only where groups were asked for, for the same reason."""
 _SHORT = 100
 _CHECKED_APART = ("checksum", "complete", "run", "schema", "totals")
 """Not compared with the logs; a run may have another name elsewhere."""
@@ -54,7 +56,11 @@ def submission_of(run: Run) -> Document:
     """The whole document; made anew of the same files it is the same."""
     pairs = [_pair(pair) for pair in run.pairs]
     asked = [
-        {name: call.get(name) for name in _ASKED_FOR} for call in listed(run.config, "invocations", dict)
+        {
+            name: call.get(name)
+            for name in (*_ASKED_FOR, *(_ASKED_FOR_GROUPS if call.get("group_sizes") else ()))
+        }
+        for call in listed(run.config, "invocations", dict)
     ]
     content = {
         "schema": SCHEMA,

@@ -19,7 +19,6 @@ from cooperbench.gateway.conversations import Conversations
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-    from types import TracebackType
 
     from cooperbench.agents.session import Session
     from cooperbench.gateway.conversations import Exchange
@@ -96,9 +95,7 @@ class Access:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     async def cancel(self) -> None:

@@ -31,6 +31,9 @@ _OVERFLOW_CODE = "context_length_exceeded"
 class BrokenStream(Exception):
     """The provider's stream ended before its answer did."""
 
+    def __init__(self) -> None:
+        super().__init__("the provider's stream ended early")
+
 
 def encode(dialect: str, event: Mapping[str, Any]) -> bytes:
     """An event as it is sent."""
@@ -93,7 +96,7 @@ def whole(dialect: str, events: Sequence[Body]) -> Body:
     else:
         reply = _gemini_whole(events)
     if reply is None:
-        raise BrokenStream("the provider's stream ended early")
+        raise BrokenStream
     return dict(reply)
 
 

@@ -176,9 +176,9 @@ class Response:
         await self._write(dialects.encode(self._dialect, event))
 
     async def ping(self) -> None:
-        """So that nobody on the way takes the connection for a dead one."""
+        """So that nobody takes the connection for a dead one. (Google's clients do not read comments.)"""
         if not self.has_events:
-            await self._write(b": waiting for the model\n\n")
+            await self._write(b"\n")
 
     async def end(self, events: Sequence[Mapping[str, Any]]) -> None:
         """The last events of a stream."""

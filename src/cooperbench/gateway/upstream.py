@@ -100,7 +100,7 @@ class Upstream:
         if dialect != CHAT:
             return dialects.whole(dialect, events)
         if not any(choice.get("finish_reason") for event in events for choice in event.get("choices", [])):
-            raise dialects.BrokenStream("the provider's stream ended early")
+            raise dialects.BrokenStream
         chunks = [self._litellm.ModelResponseStream(**event) for event in events]
         return dict(self._litellm.stream_chunk_builder(chunks).model_dump(exclude_none=True))
 
@@ -118,15 +118,11 @@ class Upstream:
 
     async def count_tokens(self, body: Body) -> int:
         """By the provider where it can; else an estimate."""
-        texts = [block.get("text", "") for block in _blocks(body.get("system"))]
-        arguments = {name: self._settings.get(name) for name in ("api_key", "api_base")}
-        counted = await self._litellm.acount_tokens(
-            self.model,
-            messages=body.get("messages"),
-            tools=body.get("tools"),
-            system="\n".join(texts) or None,
-            **arguments,
-        )
+        system = body.get("system")
+        given = {name: body.get(name) for name in ("messages", "tools")}
+        given |= {name: self._settings.get(name) for name in ("api_key", "api_base")}
+        text = "\n".join(block.get("text", "") for block in system) if isinstance(system, list) else system
+        counted = await self._litellm.acount_tokens(self.model, system=text, **given)
         return int(counted.total_tokens)
 
     def _is_native(self, dialect: str) -> bool:
@@ -148,7 +144,7 @@ class Upstream:
             provider = self._litellm.LlmProviders(self._provider)
             configs = import_module("litellm.utils").ProviderConfigManager
             config = configs.get_provider_google_genai_generate_content_config(self._name, provider)
-            auth, url = await config.get_auth_token_and_url(base, self._name, settings, stream)
+            auth, url = await config.get_auth_token_and_url(base, self._name, {**settings}, stream)
         elif dialect == ANTHROPIC:
             config = self._litellm.AnthropicMessagesConfig()
             auth, _ = config.validate_anthropic_messages_environment(kept, self._name, [], {}, {}, key, base)
@@ -168,18 +164,14 @@ class Upstream:
         more |= self._settings | llm.NO_OTHER_RETRIES
         use_chat = more.pop("use_chat_completions_api", True)
         if dialect == GEMINI:
-            adapter = import_module("litellm.google_genai.adapters.transformation").GoogleGenAIAdapter()
             names = ("systemInstruction", "system_instruction", "tools", "toolConfig", "tool_config")
             given = {name: body[name] for name in names if body.get(name)}
-            request = adapter.translate_generate_content_to_completion(
+            request = _gemini_adapter().translate_generate_content_to_completion(
                 self.model, body.get("contents", []), body.get("generationConfig"), **given
             )
             options = {"stream_options": {"include_usage": True}} if stream else {}
             response = await litellm.acompletion(**request | more | options)
-            if stream:
-                return response
-            reply = adapter.translate_completion_to_generate_content(response)
-            return _with_cached(reply, response)
+            return response if stream else _gemini_reply(response)
         given = {name: body[name] for name in _ARGUMENTS[dialect].split() if body.get(name) is not None}
         if dialect == CHAT:
             options = {"stream_options": {"include_usage": True}} if stream else {}
@@ -201,11 +193,9 @@ class Upstream:
             if text := chunk.choices and chunk.choices[0].delta.content:
                 content = {"role": "model", "parts": [{"text": text}]}
                 yield {"candidates": [{"index": 0, "content": content}]}
-        response = self._litellm.stream_chunk_builder(seen)
-        if response is None or not any(chunk.choices and chunk.choices[0].finish_reason for chunk in seen):
-            raise dialects.BrokenStream("the provider's stream ended early")
-        adapter = import_module("litellm.google_genai.adapters.transformation").GoogleGenAIAdapter()
-        reply = _with_cached(adapter.translate_completion_to_generate_content(response), response)
+        if not any(chunk.choices and chunk.choices[0].finish_reason for chunk in seen):
+            raise dialects.BrokenStream
+        reply = _gemini_reply(self._litellm.stream_chunk_builder(seen))
         content = reply["candidates"][0]["content"]
         content["parts"] = [part for part in content["parts"] if "text" not in part]
         yield reply
@@ -225,7 +215,7 @@ class Upstream:
     def _refused(self, status: int, text: str, headers: Mapping[str, str]) -> None:
         """Raise what LiteLLM would raise for this answer."""
         base = import_module("litellm.llms.base_llm.chat.transformation").BaseLLMException
-        error = base(status_code=status, message=_message(text), headers=headers)
+        error = base(status_code=status, message=text, headers=headers)
         raise self._litellm.exception_type(
             model=self._name, custom_llm_provider=self._provider, original_exception=error
         )
@@ -244,23 +234,13 @@ def _failure(event: Body) -> tuple[int, str] | None:
     return status, str(error.get("message") or error)
 
 
-def _message(text: str) -> str:
-    """What the provider says, out of the JSON around it."""
-    try:
-        found = json.loads(text)["error"]
-        return str(found["message"] if isinstance(found, dict) else found)
-    except (ValueError, KeyError, TypeError):
-        return text
+def _gemini_reply(response: Any) -> Body:
+    """A chat completion as Gemini would have said it, with the cached tokens that LiteLLM leaves out."""
+    reply = dict(_gemini_adapter().translate_completion_to_generate_content(response))
+    details = getattr(response.usage, "prompt_tokens_details", None)
+    cached = getattr(details, "cached_tokens", None) or 0
+    return reply | {"usageMetadata": {**reply["usageMetadata"], "cachedContentTokenCount": cached}}
 
 
-def _blocks(content: Any) -> list[Mapping[str, Any]]:
-    return [{"text": content}] if isinstance(content, str) else list(content or [])
-
-
-def _with_cached(reply: Body, response: Any) -> Body:
-    details = getattr(getattr(response, "usage", None), "prompt_tokens_details", None)
-    reply["usageMetadata"] = {
-        **reply["usageMetadata"],
-        "cachedContentTokenCount": getattr(details, "cached_tokens", None) or 0,
-    }
-    return reply
+def _gemini_adapter() -> Any:
+    return import_module("litellm.google_genai.adapters.transformation").GoogleGenAIAdapter()

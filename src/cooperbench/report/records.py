@@ -212,6 +212,11 @@ class PairData:
         return listed(mapping(self._judged, "merged"), "conflicting_files", str)
 
     @property
+    def clean_order(self) -> list[str]:
+        """Agents in an order in which their patches merge, where these conflict in the order that counts."""
+        return listed(mapping(self._judged, "merged"), "clean_order", str)
+
+    @property
     def cost(self) -> float:
         return number(self.result, "cost")
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cooperbench.errors import UserError
+from cooperbench.models import MOST_AGENTS
 from cooperbench.report.records import number
 from cooperbench.report.states import JUDGED, STATES, VERDICTS, applicable_verdicts
 from cooperbench.report.statistics import Estimate, Observation, rate
@@ -29,14 +30,22 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _OF_AN_AGENT: dict[str, type] = {
     "agent": str, "model": str, "status": str, "success": bool, "cost": float, "steps": int,
 }  # fmt: skip
-COLUMNS: dict[str, type] = {
+_BEFORE: dict[str, type] = {
     "run": str, "dataset": str, "dataset_revision": str, "setting": str, "repo": str, "task_id": int, "features": str,
     "state": str, **dict.fromkeys(VERDICTS, bool), "merge_status": str, "messages": int, "cost": float, "steps": int,
     "prompt_tokens": int, "completion_tokens": int, "duration_seconds": float,
-    **{f"agent{place}_{name}": kind for place in (1, 2) for name, kind in _OF_AN_AGENT.items()},
-    "error": str, "unsound": str, "network": str, "suspicious": int,
 }  # fmt: skip
-"""Names and types; any value may be missing. The one agent of solo stands as agent1."""
+_AFTER: dict[str, type] = {"error": str, "unsound": str, "network": str, "suspicious": int}
+
+
+def columns(agents: int = 2) -> dict[str, type]:
+    """Names and types, for so many agents, at least two; any value may be missing. Solo's one agent is agent1."""
+    places = range(1, max(2, agents) + 1)
+    return {
+        **_BEFORE,
+        **{f"agent{place}_{name}": kind for place in places for name, kind in _OF_AN_AGENT.items()},
+        **_AFTER,
+    }
 
 
 @dataclass(frozen=True)
@@ -58,6 +67,8 @@ class RateRow:
     """Judged pairs with tests that pass without the feature."""
     sound_rates: Mapping[str, Estimate]
     """The rates without those; empty where there are none."""
+    order_conflicts: int
+    """Judged pairs of three and more that conflict and would merge in another order."""
     suspicious: int
     """Judged pairs with evidence that the tests may not have decided."""
     cost: float
@@ -121,6 +132,7 @@ def _rate_row(
         rates=rates(pairs),
         unsound=len(pairs) - len(sound),
         sound_rates=rates(sound) if len(sound) < len(pairs) else {},
+        order_conflicts=sum(bool(pair.clean_order) for pair in pairs),
         suspicious=sum(bool(pair.suspicious) for pair in pairs),
         cost=sum(pair.cost for pair in pairs),
         unpriced_calls=int(
@@ -135,12 +147,13 @@ def _rate_row(
 
 def pair_rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """Every pair of every run, also those without a verdict: the column `state` tells."""
-    return [_pair_row(run, pair) for run in runs for pair in run.pairs]
+    empty = dict.fromkeys(columns(max((len(pair.agents) for run in runs for pair in run.pairs), default=2)))
+    return [empty | _pair_row(run, pair) for run in runs for pair in run.pairs]
 
 
 def _pair_row(run: Run, pair: PairData) -> dict[str, Any]:
     agents = pair.agents
-    row: dict[str, Any] = dict.fromkeys(COLUMNS) | {
+    row: dict[str, Any] = {
         "run": run.name,
         "dataset": run.dataset[0],
         "dataset_revision": run.dataset[1],
@@ -165,7 +178,7 @@ def _pair_row(run: Run, pair: PairData) -> dict[str, Any]:
             "completion_tokens": sum(agent.completion_tokens for agent in agents),
             "duration_seconds": pair.duration_seconds,
         }
-    for place, agent in enumerate(agents[:2], 1):
+    for place, agent in enumerate(agents, 1):
         row |= {f"agent{place}_{name}": getattr(agent, name) for name in _OF_AN_AGENT}
     return row
 
@@ -173,7 +186,7 @@ def _pair_row(run: Run, pair: PairData) -> dict[str, Any]:
 def csv_bytes(rows: Sequence[dict[str, Any]]) -> bytes:
     """With a heading; empty where a value is missing; text that a spreadsheet would compute gets a `'` in front."""
     text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, list(COLUMNS), lineterminator="\n")
+    writer = csv.DictWriter(text, list(rows[0] if rows else columns()), lineterminator="\n")
     writer.writeheader()
     for row in rows:
         writer.writerow({name: _csv_cell(value) for name, value in row.items()})
@@ -197,7 +210,8 @@ def parquet_bytes(rows: Sequence[dict[str, Any]]) -> bytes:
             "Parquet needs pyarrow, which is not installed; pip install 'cooperbench[report]', or write --csv"
         ) from None
     types = {str: arrow.string(), int: arrow.int64(), float: arrow.float64(), bool: arrow.bool_()}
-    schema = arrow.schema([(name, types[kind]) for name, kind in COLUMNS.items()])
+    known = columns(MOST_AGENTS)
+    schema = arrow.schema([(name, types[known[name]]) for name in (rows[0] if rows else columns())])
     clean = [{name: _utf8(value) for name, value in row.items()} for row in rows]
     target = io.BytesIO()
     parquet.write_table(arrow.Table.from_pylist(clean, schema=schema), target)

@@ -11,16 +11,18 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from cooperbench._version import __version__
+from cooperbench.agents.recorder import read_trajectory
 from cooperbench.models import SETTINGS, summed_accounts
 from cooperbench.report.formatting import NOTHING, aligned, hundredths_text
 from cooperbench.report.loading import read_pairs
 from cooperbench.report.records import flag, mapping, number, read_object
 from cooperbench.report.states import JUDGED, NOT_JUDGED, STATES, VERDICTS, applicable_verdicts, is_completed
-from cooperbench.storage import utc_now, write_json
-from cooperbench.text import duration_text, plural, printable
+from cooperbench.storage import AgentPaths, utc_now, write_json
+from cooperbench.text import dollars_text, duration_text, plural, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from cooperbench.models import Pair, Setting
     from cooperbench.report.records import PairData
@@ -63,6 +65,7 @@ def save_summary(
         "settings": by_setting,
         "errors": sum(part["errors"] for part in by_setting.values()),
         **summed_accounts(by_setting.values()),
+        "spent": spent_on_disk(paths),
         "budget": None if budget is None else dict(budget),
         "sandboxes": _sandboxes(paths, used),
     }
@@ -78,6 +81,26 @@ def _sandboxes(paths: ExperimentPaths, used: ResourceUse | None) -> dict[str, An
     now = asdict(used)
     added = ("count", "seconds", "vcpu_seconds", "gib_seconds")
     return now | {name: round(now[name] + (before or {}).get(name, 0), 3) for name in added}
+
+
+def spent_on_disk(paths: ExperimentPaths) -> float:
+    """All that the experiment has cost, attempts that were broken off or replaced included."""
+    return sum(_cost_of(folder) for folder in _attempts(paths.root))
+
+
+def _attempts(root: Path) -> Iterator[Path]:
+    for setting in SETTINGS:
+        yield from root.glob(f"{setting}/*/*/f*")
+        yield from root.glob(f"attempts/{setting}/*/*/f*/*")
+
+
+def _cost_of(folder: Path) -> float:
+    result = read_object(folder / "result.json")[0]
+    if result and is_completed(result):
+        return number(result, "cost")
+    return sum(
+        number(read_trajectory(AgentPaths(folder, log.stem)) or {}, "cost") for log in folder.glob("*.log")
+    )
 
 
 def _summarize(pairs: Sequence[PairData]) -> dict[str, Any]:
@@ -151,6 +174,9 @@ def summary_text(summary: dict[str, Any], logs: str) -> str:
     lines: list[str] = []
     for setting, part in summary["settings"].items():
         lines += [*_setting_lines(setting, part), ""]
+    others = number(summary, "spent") - number(summary, "cost")
+    if others > 1e-9:
+        lines += [f"Besides {dollars_text(others)} for attempts that were broken off or replaced", ""]
     if summary.get("budget"):
         lines += [budget_text(summary["budget"]), ""]
     if summary.get("sandboxes"):
@@ -197,7 +223,7 @@ def _account_lines(part: dict[str, Any]) -> Iterator[str]:
         in_models, in_sandboxes = (duration_text(part[f"{name}_seconds"]) for name in ("model", "sandbox"))
         inside = f" (in models {in_models}, in sandboxes {in_sandboxes})"
     steps, messages = plural(part["steps"], "step"), plural(part["messages"], "message")
-    yield f"  cost ${part['cost']:.2f}, {tokens} tokens{cached}{calls}, {steps}, {messages}"
+    yield f"  cost {dollars_text(part['cost'])}, {tokens} tokens{cached}{calls}, {steps}, {messages}"
     yield f"  pairs {duration_text(part['agent_seconds'])}{inside}, tests {duration_text(part['test_seconds'])}"
     if part["unpriced_calls"]:
         yield f"  cost without {plural(part['unpriced_calls'], 'call')} of models without a known price"
@@ -205,7 +231,7 @@ def _account_lines(part: dict[str, Any]) -> Iterator[str]:
 
 def budget_text(budget: dict[str, Any]) -> str:
     """How `--max-cost` stands, and what to do where it ended the run."""
-    text = f"Budget: ${budget['spent']:.2f} of ${budget['max_cost']:.2f} spent"
+    text = f"Budget: {dollars_text(budget['spent'])} of {dollars_text(budget['max_cost'])} spent"
     left = budget["pairs_not_started"]
     if not left:
         return text

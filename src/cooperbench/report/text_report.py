@@ -17,7 +17,7 @@ from cooperbench.report.formatting import (
 )
 from cooperbench.report.loading import left_out_lines
 from cooperbench.report.states import ENDED, NOT_JUDGED, STATES, VERDICTS
-from cooperbench.text import duration_text, plural
+from cooperbench.text import dollars_text, duration_text, plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -99,6 +99,8 @@ def _states(row: RateRow) -> Iterator[str]:
     if row.unsound:
         count = plural(row.unsound, "unsound pair")
         yield f"{row.name}: {count}: tests of a feature pass without the feature"
+    if row.order_conflicts:
+        yield f"{row.name}: {plural(row.order_conflicts, 'conflict')} of three and more would merge in another order"
     if row.suspicious:
         yield f"{row.name}: {row.suspicious} suspicious: the tests may not have decided (evidence: eval.json, page)"
 
@@ -107,7 +109,7 @@ def _costs(rows: Sequence[RateRow]) -> Table:
     cells = [
         [
             row.name,
-            f"${row.cost:.2f}",
+            dollars_text(row.cost),
             f"${row.cost / ended:.3f}" if (ended := sum(row.states[state] for state in ENDED)) else NOTHING,
             str(row.tokens),
             str(row.steps),

@@ -8,9 +8,13 @@ from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 from cooperbench.agents.base import CheckedAgent, ModelCheckedAgent, patience_seconds
-from cooperbench.agents.registry import get_agent
+from cooperbench.agents.llm import load_litellm
+from cooperbench.agents.registry import get_agent, uses_model
+from cooperbench.agents.worker.client import has_price
+from cooperbench.backends.registry import find_factory, get_backend
 from cooperbench.dataset.discovery import discover
 from cooperbench.errors import UserError
+from cooperbench.eval import backends
 from cooperbench.models import seats_of
 from cooperbench.runner.config import DEFAULT_TIME_LIMIT_SECONDS, RunConfig, make_config
 from cooperbench.runner.display import header_lines
@@ -18,10 +22,10 @@ from cooperbench.runner.plan import make_plan, something_to_run
 from cooperbench.settings import DOCUMENTED_BACKEND
 from cooperbench.storage import DEFAULT_LOGS_DIR
 from cooperbench.team.mailbox import DEFAULT_REDIS_URL, open_mailboxes
-from cooperbench.text import plural
+from cooperbench.text import plural, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from cooperbench.models import EvalNetwork, Pair, Setting
@@ -74,6 +78,9 @@ def run(
     gpu: str | None = None,
     record: bool = False,
     replay_from: str | None = None,
+    group_sizes: Sequence[int] | None = None,
+    groups_per_task: int | None = None,
+    seed: int = 0,
 ) -> None:
     """Run agents on pairs of features and (with `auto_eval`) judge what they did.
 
@@ -87,7 +94,8 @@ def run(
     `sound_only` leaves out features whose tests pass without them, as `cooperbench validate` has found. `canary`:
     confirm successes by a test that must fail. `record` keeps what models are asked and answer; `replay_from` names
     the run whose recorded answers the agent `replay_model` gets. `image_template`, `pull`, `mount` and `gpu` are for
-    backends that have them.
+    backends that have them. `group_sizes=[3]`: all groups of three features, an agent each, instead of pairs, at most
+    `groups_per_task` of a task (by default as many as it has pairs), drawn with `seed`.
     """
     values = dict(locals())
     for name, field in _OTHER_NAMES.items():
@@ -112,6 +120,9 @@ def select(config: RunConfig) -> tuple[tuple[Pair, ...], tuple[str, ...]]:
         repo=config.repo,
         task_id=config.task_id,
         features=config.features,
+        group_sizes=config.group_sizes,
+        groups_per_task=config.groups_per_task,
+        seed=config.seed,
     )
     if not config.sound_only:
         return found.pairs, (*found.notes, *config.notes())
@@ -125,6 +136,8 @@ def select(config: RunConfig) -> tuple[tuple[Pair, ...], tuple[str, ...]]:
 def check(config: RunConfig, pairs: Sequence[Pair]) -> None:
     """Whatever can be known to be wrong before anything is made."""
     patience_seconds()
+    if backends.get_backend is get_backend:  # users may replace it, and know other names then
+        find_factory(config.backend)
     config.check_against_disk()
     for pair in pairs if config.replay_from else ():
         for seat in seats_of(pair, config.setting):
@@ -141,6 +154,17 @@ def check(config: RunConfig, pairs: Sequence[Pair]) -> None:
         asks = one.model and not config.replay_from and something_to_run(config, pairs)
         if one.model and asks and isinstance(agent, ModelCheckedAgent):
             agent.check_model(one.model, one.config_path)
+
+
+def _price_notes(config: RunConfig) -> Iterator[str]:
+    """What `--max-cost` does not count."""
+    if config.max_cost is None or not any(map(uses_model, config.assignment.agents)):
+        return
+    with suppress(UserError):  # an agent of its own environment needs no LiteLLM here
+        load_litellm()
+        for model in config.assignment.models:
+            if model and not has_price(model):
+                yield f"the price of {printable(model)} is not known: --max-cost does not count its calls"
 
 
 def warm_up(config: RunConfig) -> None:
@@ -193,7 +217,7 @@ def run_experiment(config: RunConfig, display: Display) -> dict[str, Any]:
                 to_judge=judged_later + len(plan.to_evaluate),
             )
             try:
-                for note in notes:
+                for note in (*notes, *_price_notes(config)):
                     display.note(note)
                 if mailboxes is not None:
                     display.note(f"Messages: {mailboxes.description}")

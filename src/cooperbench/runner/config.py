@@ -61,6 +61,10 @@ def option(*flags: str, default: Any = MISSING, **settings: Any) -> Any:
     return field(default=default, metadata={"option": Option(flags, **settings)})
 
 
+_GIVEN_TYPES = dict.fromkeys(("agent", "model", "backend", "subset", "repo"), str) | {"task_id": int}
+_TYPE_NAMES = {str: "a name", int: "a whole number"}
+
+
 @dataclass(frozen=True)
 class RunConfig:
     """One call of `run`, checked."""
@@ -114,6 +118,10 @@ class RunConfig:
     repo: str | None = option(default=None)
     task_id: int | None = option(default=None)
     features: tuple[int, ...] | None = option(default=None)
+    group_sizes: tuple[int, ...] | None = option(default=None)
+    """Groups of so many features instead of pairs; this and the next two as in `discover`."""
+    groups_per_task: int | None = option(default=None, above_zero=int)
+    seed: int = option(default=0)
     sound_only: bool = option(default=False)
     """Without features whose tests pass without them."""
     messaging_enabled: bool = option(
@@ -243,6 +251,10 @@ class RunConfig:
     def __post_init__(self) -> None:
         if self.setting not in SETTINGS:
             raise UserError(f"setting is {self.setting!r}; it is one of {', '.join(SETTINGS)}")
+        for name, kind in _GIVEN_TYPES.items():
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
+                raise UserError(f"{name} is {value!r}; it is {_TYPE_NAMES[kind]}")
         for name, option in options().items():
             value = getattr(self, name)
             if option.above_zero is not None and value is not None and value <= 0:
@@ -375,16 +387,19 @@ def options() -> dict[str, Option]:
 
 def make_config(values: Mapping[str, Any]) -> RunConfig:
     """Of what the command line, or the caller of `cooperbench.run`, has given."""
-    features = values["features"]
     if values["replay_from"] or values["agent"] == REPLAY_MODEL:
         values = _as_recorded(values)
+    lists = {name: values[name] for name in ("features", "group_sizes")}
+    for name, value in lists.items():
+        if value is not None and (isinstance(value, str) or not all(type(one) is int for one in value)):
+            raise UserError(f"{name} is {value!r}; it is a list of whole numbers, e.g. [1, 2]")
     return RunConfig(
         **{
             **values,
             "run_name": checked_run_name(values["run_name"]),
             "dataset_dir": resolve_dataset_dir(values["dataset_dir"]),
             "logs_dir": Path(values["logs_dir"]),
-            "features": None if features is None else tuple(features),
+            **{name: None if value is None else tuple(value) for name, value in lists.items()},
             "mount": tuple(values["mount"] or ()),
         }
     )

@@ -11,14 +11,14 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
-from cooperbench.text import duration_text, plural, printable
+from cooperbench.text import dollars_text, duration_text, plural, printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rich.console import Console, RenderableType
 
-    from cooperbench.models import Message, Pair
+    from cooperbench.models import Message, Pair, Seat
     from cooperbench.runner.config import RunConfig
     from cooperbench.runner.plan import Plan
 
@@ -40,7 +40,11 @@ class Display(Protocol):
         """A reference run has ended; how many of how many have."""
         ...
 
-    def pair_started(self, pair: Pair) -> None: ...
+    def pair_started(self, pair: Pair, seats: Sequence[Seat]) -> None: ...
+
+    def outage(self, pair: Pair, agent_id: str, reason: str) -> None:
+        """An agent waits for a provider that fails; without a reason: no longer."""
+        ...
 
     def message(self, pair: Pair, message: Message) -> None: ...
 
@@ -119,6 +123,7 @@ class PlainDisplay:
         self._numbers: dict[Pair, int] = {}
         self._total = 0
         self._started: dict[Pair, float] = {}
+        self._outages: set[tuple[Pair, str]] = set()
 
     def begin(self, lines: Sequence[str], *, to_run: int, to_judge: int) -> None:
         self._total = max(to_run, to_judge)
@@ -135,10 +140,22 @@ class PlainDisplay:
     def referenced(self, label: str, done: int, total: int) -> None:
         self._print(f"[CooperBench] Reference {done}/{total}: {printable(label)}")
 
-    def pair_started(self, pair: Pair) -> None:
+    def pair_started(self, pair: Pair, seats: Sequence[Seat]) -> None:
         self._started[pair] = time.monotonic()
         features = "_".join(str(number) for number in pair.feature_ids)
         self._print(f"{self._tag(pair)} {pair.task.label} features_{features}")
+        for seat in seats:
+            what = plural(len(seat.feature_ids), "feature").partition(" ")[2]
+            numbers = ", ".join(map(str, seat.feature_ids))
+            self._print(f"{self._tag(pair)}   {agent_title(seat.agent_id)}: Implementing {what} {numbers}...")
+
+    def outage(self, pair: Pair, agent_id: str, reason: str) -> None:
+        with self._lock:
+            known = (pair, agent_id) in self._outages
+            (self._outages.add if reason else self._outages.discard)((pair, agent_id))
+        if known != bool(reason):
+            what = f"waits for its model: {printable(reason)}" if reason else "has its model back"
+            self._print(f"{self._tag(pair)}   {agent_title(agent_id)} {what}")
 
     def message(self, pair: Pair, message: Message) -> None:
         self._print(f"{self._tag(pair)}   {message_line(message)}")
@@ -193,6 +210,8 @@ class LiveDisplay:
         self._lock = threading.Lock()
         self._running: dict[Pair, float] = {}
         self._latest: dict[Pair, str] = {}
+        self._outages: dict[tuple[Pair, str], tuple[float, str]] = {}
+        """Since when, and why."""
         self._messages: deque[str] = deque(maxlen=_MOST_MESSAGES)
         self._counts = {"passed": 0, "failed": 0, "errors": 0, "no reference": 0}
         self._ran = 0
@@ -225,9 +244,17 @@ class LiveDisplay:
         with self._lock:
             self._referencing = "" if done == total else f"  Reference {done}/{total} ({printable(label)})"
 
-    def pair_started(self, pair: Pair) -> None:
+    def pair_started(self, pair: Pair, seats: Sequence[Seat]) -> None:  # noqa: ARG002  # one line a pair
         with self._lock:
             self._running[pair] = time.monotonic()
+
+    def outage(self, pair: Pair, agent_id: str, reason: str) -> None:
+        with self._lock:
+            if not reason:
+                self._outages.pop((pair, agent_id), None)
+            else:
+                since, _ = self._outages.get((pair, agent_id), (time.monotonic(), ""))
+                self._outages[pair, agent_id] = since, reason
 
     def message(self, pair: Pair, message: Message) -> None:
         line = message_line(message)
@@ -238,6 +265,7 @@ class LiveDisplay:
     def pair_ended(self, pair: Pair, result: dict[str, Any]) -> None:
         with self._lock:
             self._running.pop(pair, None)
+            self._outages = {key: outage for key, outage in self._outages.items() if key[0] != pair}
             self._ran += 1
             self._cost += float(result.get("cost") or 0.0)
             if result.get("status") != "completed":
@@ -274,6 +302,11 @@ class LiveDisplay:
                     Text(duration_text(now - started), style="dim"),
                     Text(self._latest.get(pair, ""), style="italic", overflow="ellipsis", no_wrap=True),
                 )
+            for (pair, agent_id), (since, reason) in list(self._outages.items())[:_MOST_RUNNING]:
+                waits = f"{agent_title(agent_id)} waits for its model since {duration_text(now - since)}: {reason}"
+                table.add_row(
+                    Text("!", style="red"), Text(pair.label), "", Text(printable(waits), no_wrap=True)
+                )
             hidden = len(self._running) - _MOST_RUNNING
             if hidden > 0:
                 table.add_row("", Text(f"… {hidden} more", style="dim"), "", "")
@@ -288,4 +321,6 @@ class LiveDisplay:
             f"{number} {name}" for name, number in self._counts.items() if number or name != "no reference"
         )
         ran = f"pairs {self._ran}/{self._to_run}" if self._to_run else f"evaluated {self._judged}"
-        return f"{ran}  {counts}  ${self._cost:.2f}  {duration_text(elapsed)}{left}{self._referencing}"
+        return (
+            f"{ran}  {counts}  {dollars_text(self._cost)}  {duration_text(elapsed)}{left}{self._referencing}"
+        )

@@ -12,11 +12,12 @@ from cooperbench.eval.batch import Order, remote_evaluation_of
 from cooperbench.eval.evaluator import Evaluator
 from cooperbench.eval.executor import TestExecutor
 from cooperbench.eval.reference import References
+from cooperbench.models import seats_of
 from cooperbench.processes import finished
-from cooperbench.report.summary import save_summary
+from cooperbench.report.summary import save_summary, spent_on_disk
 from cooperbench.retry import with_retries
 from cooperbench.runner.pair import RESULT_SCHEMA, PairRun
-from cooperbench.runner.plan import Budget, spent_on_disk
+from cooperbench.runner.plan import Budget
 from cooperbench.sandbox.contract import resource_use_of
 from cooperbench.sandbox.session import SandboxSession
 from cooperbench.secrets import redact
@@ -172,7 +173,7 @@ class _AgentRuns:
         self._check_stop()
         if not self._budget.lets_start(pair):
             return None
-        self._display.pair_started(pair)
+        self._display.pair_started(pair, seats_of(pair, self._config.setting))
         config = self._config
         try:
             result = with_retries(
@@ -206,9 +207,17 @@ class _AgentRuns:
             self._display.message(pair, message)
 
         make_mailbox = partial(self._mailboxes.make, pair.label) if self._mailboxes else Mailbox
-        spend = self._budget.spend
-        pair_run = PairRun(pair, self._config, image, self._session, paths, tell, make_mailbox, spend)
-        return pair_run.execute(attempt)
+        return PairRun(
+            pair,
+            self._config,
+            image,
+            self._session,
+            paths,
+            tell,
+            make_mailbox,
+            self._budget.spend,
+            partial(self._display.outage, pair),
+        ).execute(attempt)
 
     def _check_stop(self) -> None:
         if self._session.stop.is_set():

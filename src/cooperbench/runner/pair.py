@@ -7,6 +7,8 @@ import time
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from hashlib import sha256
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -143,6 +145,7 @@ class PairRun:
         on_message: Callable[[Message], None],
         make_mailbox: Callable[[Sequence[str]], Mailbox] = Mailbox,
         on_spend: Callable[[Usage], None] = lambda _: None,
+        on_outage: Callable[[str, str], None] = lambda _agent_id, _reason: None,
     ) -> None:
         self._pair = pair
         self._config = config
@@ -152,6 +155,7 @@ class PairRun:
         self._seats = seats_of(pair, config.setting)
         self._assigned = dict(zip(self._seats, config.assigned(pair), strict=True))
         self._on_spend = on_spend
+        self._on_outage = on_outage
         agent_ids = [seat.agent_id for seat in self._seats]
         together = len(agent_ids) > 1
         self._team = Team(
@@ -274,6 +278,7 @@ class PairRun:
             git_shared=self._team.remote is not None,
             on_spend=self._on_spend,
             exchanges=exchanges,
+            on_outage=partial(self._on_outage, place.seat.agent_id),
         )
         try:
             try:
@@ -313,6 +318,7 @@ class PairRun:
             **session.usage.accounts(),
             "sandbox_seconds": round(session.sandbox_seconds, 3),
             "patch_bytes": len(patch),
+            "patch_sha256": sha256(patch).hexdigest(),
             "files_changed": _files_changed(patch),
             "started_at": recorder.started_at,
             "ended_at": utc_now(),

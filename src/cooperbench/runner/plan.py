@@ -10,18 +10,14 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cooperbench.agents.recorder import read_trajectory
 from cooperbench.eval.record import is_evaluated
-from cooperbench.models import SETTINGS
-from cooperbench.storage import AgentPaths, is_finished, read_json
+from cooperbench.storage import is_finished, is_undamaged
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
+    from collections.abc import Sequence
 
     from cooperbench.models import Pair, Usage
     from cooperbench.runner.config import RunConfig
-    from cooperbench.storage import ExperimentPaths
 
 
 @dataclass(frozen=True)
@@ -48,7 +44,7 @@ def make_plan(config: RunConfig, pairs: Sequence[Pair]) -> Plan:
     to_run, to_evaluate = [], []
     for pair in pairs:
         paths = config.paths.pair(pair, config.setting)
-        if not is_finished(paths):
+        if not is_finished(paths) or not is_undamaged(paths):
             to_run.append(pair)
         elif config.auto_eval and not is_evaluated(
             paths, pair, config.setting, config.eval_network, config.canary
@@ -88,24 +84,3 @@ class Budget:
                 "spent": self._spent,
                 "pairs_not_started": len(self._not_started),
             }
-
-
-def spent_on_disk(paths: ExperimentPaths) -> float:
-    """All that the experiment has cost, attempts that were broken off or replaced included."""
-    return sum(_cost_of(folder) for folder in _attempts(paths.root))
-
-
-def _attempts(root: Path) -> Iterator[Path]:
-    for setting in SETTINGS:
-        yield from root.glob(f"{setting}/*/*/f*")
-        yield from root.glob(f"attempts/{setting}/*/*/f*/*")
-
-
-def _cost_of(folder: Path) -> float:
-    result = read_json(folder / "result.json")
-    if result is not None and result.get("status") == "completed":
-        return float(result.get("cost") or 0.0)
-    return sum(
-        float((read_trajectory(AgentPaths(folder, log.stem)) or {}).get("cost") or 0.0)
-        for log in folder.glob("*.log")
-    )

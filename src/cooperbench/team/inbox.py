@@ -66,7 +66,9 @@ class Inbox:
         self._closed = False
         self.on_sent: Callable[[Message], None] = lambda _: None
         self.step = 0
-        """How many steps the agent has taken; kept by its session."""
+        """How many steps the agent has taken."""
+        self.sent_in_step: list[tuple[str, str]] = []
+        """What was sent in the current step: to whom (or `all`), and the text."""
         rpc.add_commands("send_message", "read_messages")
         rpc.handle("send", self._send)
         rpc.handle("read", self._shown_by_command)
@@ -76,6 +78,10 @@ class Inbox:
     def start(self) -> None:
         """Begin to take in messages."""
         self._mailbox.subscribe(self.agent_id, Reader(self._take_in, self._colleague_finished))
+
+    def begin_step(self, number: int) -> None:
+        self.step = number
+        self.sent_in_step = []
 
     def incoming(self, most: int | None = None) -> list[Message]:
         """What has come and was not shown yet, in order and cut to size; from now on it counts as shown."""
@@ -146,6 +152,7 @@ class Inbox:
         except InfraError as error:
             self._fail(error)
             raise
+        self.sent_in_step.append(("all" if recipient == EVERYBODY else recipient, text))
         for one in posted:
             self.on_sent(one.message)
         return _response(posted)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ import pytest
 from cooperbench.agents.cli_agents import ClaudeCodeAgent, CodexAgent
 from cooperbench.agents.environments import find_environment, get_framework
 from cooperbench.errors import UserError
+from tests.agents.cli_agents.builders import builders, told_by
 from tests.agents.frameworks import (
     CLIS,
     DATA,
@@ -24,6 +24,7 @@ from tests.agents.frameworks import (
     using_them,
     write_config,
 )
+from tests.agents.mini_swe.conftest import OTHERS_WARNINGS
 from tests.modelserver import Answer, ModelServer, error
 from tests.runner.helpers import run_tiny
 
@@ -35,7 +36,10 @@ if TYPE_CHECKING:
     from tests.modelserver.replies import Reply
     from tests.runner.helpers import Left
 
-pytestmark = pytest.mark.timeout(FIRST_TIME_SECONDS)
+pytestmark = [
+    pytest.mark.timeout(FIRST_TIME_SECONDS),
+    *(pytest.mark.filterwarnings(warning) for warning in OTHERS_WARNINGS),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -56,37 +60,10 @@ def play(tmp_path: Path, server: ModelServer, agent: str, **options: Any) -> Lef
     return run_tiny(tmp_path, agent, agent_config=config, **({"model_name": MODEL} | options))
 
 
-def builder(name: str, number: int, told: threading.Event, answered: threading.Event) -> Any:
-    """An agent that looks around, builds its feature, writes to its colleague and waits for what that writes."""
-    tongue = TONGUES[name]
-    around = "env | cut -d= -f1; cat /proc/net/dev; ls /cooperbench/programs; git status --short"
-    answers = [
-        tongue.run(around),
-        tongue.run(f"sed -i 's/^line {number * 10 - 4}$/&\\nfeature {number}/' app.txt; cat app.txt"),
-        tongue.tell(f"agent{3 - number}", f"I am at line {number * 10 - 4}"),
-        tongue.run("git diff"),
-        *tongue.last_words,
-    ]
-
-    def reply(request: Request) -> Reply:
-        if not request.body.get("tools"):
-            return tongue.last_words[0]  # a title for the conversation
-        step = sum(message.get("role") in ("assistant", "model") for message in request.messages)
-        if f"I am at line {number * 10 - 4}" in json.dumps(request.messages):
-            told.set()
-            # Until the colleague has written, too.
-            assert answered.wait(60)
-        return answers[min(step, len(answers) - 1)]
-
-    return reply
-
-
 @pytest.mark.parametrize("names", ["claude_code,codex", "gemini_cli,opencode"])
 def test_two_of_them_build_and_talk(names: str, tmp_path: Path, server: ModelServer) -> None:
     first, second = names.split(",")
-    events = threading.Event(), threading.Event()
-    server.script("You are agent1", builder(first, 1, *events))
-    server.script("You are agent2", builder(second, 2, *reversed(events)))
+    server.script("", builders(first, second))
     left = play(tmp_path, server, names)
     assert left.evaluation["overall_success"], left.evaluation
     for name, agent in zip((first, second), left.result["agents"].values(), strict=True):
@@ -99,8 +76,9 @@ def test_two_of_them_build_and_talk(names: str, tmp_path: Path, server: ModelSer
     messages = sorted(message["message"] for message in left.json("conversation.json")["messages"])
     assert messages == ["I am at line 16", "I am at line 6"]
     for number in (1, 2):
-        seen = json.dumps([request.messages for request in server.requests_of(f"You are agent{number}")])
-        assert f"I am at line {(3 - number) * 10 - 4}" in seen, "what its colleague wrote"
+        every = [json.dumps(request.messages) for request in server.requests]
+        seen = "".join(text for text in every if f"You are agent{number}" in text)
+        assert told_by(3 - number) in seen, "what its colleague wrote"
         assert "OPENAI_API_KEY" not in seen
         assert "eth0" not in seen, "it has no network"
         assert str(DATA) not in seen, "nothing of the host"

@@ -83,7 +83,10 @@ def test_a_partners_message_is_a_user_message_before_the_next_step(
     server.script("You are agent1", [act(TOOLS, "send_message agent2 'mind line 5'"), act(TOOLS, SUBMIT)])
     server.script("You are agent2", second)
     config = write_config(tmp_path / "agent.yaml", server.openai_url, {"environment": {"timeout": 5}})
-    run_tiny(tmp_path, TOOLS, agent_config=str(config), model_name="openai/x", auto_eval=False)
+    left = run_tiny(tmp_path, TOOLS, agent_config=str(config), model_name="openai/x", auto_eval=False)
+    (sent,) = [step for step in left.trajectory("agent1")["steps"] if step["action"] == "send_message"]
+    assert (sent["args"]["to"], sent["args"]["content"]) == ("agent2", "mind line 5")
+    assert (sent["step"], sent["observation"]) == (1, "Message sent.\n")
     roles = [
         (message["role"], str(message["content"]))
         for message in server.requests_of("You are agent2")[1].messages
@@ -114,7 +117,8 @@ def test_everything_is_on_record_and_no_key_is_anywhere(
     assert "out\nerr\nout again\n" in first["observation"]
     assert "ANSWER=4 2" in first["observation"]
     assert "PAGER=cat" in first["observation"]
-    assert first["shown"].startswith("env; ")
+    assert first["args"]["command"].startswith("env; ")
+    assert first["executed"].endswith(first["args"]["command"])
     kinds = [step["args"]["kind"] for step in trajectory["steps"] if step["action"] == "tell"]
     assert kinds == ["system", "task", "format_error"]
     assert "no known price" in (left.folder / "solo.log").read_text()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -53,7 +53,7 @@ def test_agents_work_again_on_recorded_answers(tmp_path: Path, server: ModelServ
         actions = [first, patching(golden(feature)), SUBMIT]
         server.script(f"You are {agent_id}", [act(agent, action) for action in actions])
     config = write_config(tmp_path / "agent.yaml", server.openai_url)
-    models = {"model_name": "openai/x,openai/y", "agent_config": str(config)}
+    models: dict[str, Any] = {"model_name": "openai/x,openai/y", "agent_config": str(config)}
     then = run_tiny(tmp_path, f"{TOOLS},{TEXT}", record=True, step_limit=9, auto_eval=False, **models)
     server.close()
     again = run_tiny(tmp_path, "replay_model", run_name="again", replay_from="r")
@@ -90,7 +90,7 @@ def test_an_agent_that_sees_something_else_ends_where_it_does(tmp_path: Path, se
     ],
 )
 def test_what_cannot_be_replayed_is_said_before_anything_starts(
-    tmp_path: Path, options: dict[str, str], said: str
+    tmp_path: Path, options: dict[str, Any], said: str
 ) -> None:
     run_tiny(tmp_path, "nop", auto_eval=False)
     with pytest.raises(UserError, match=said):

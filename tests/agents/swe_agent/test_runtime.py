@@ -103,6 +103,6 @@ def test_swe_agent_finds_what_it_needs(tmp_path: Path) -> None:
     agent = left.result["agents"]["agent1"]
     assert (agent["status"], agent["steps"]) == ("submitted", 2), "the message, and the one action"
     runs = [step for step in left.trajectory()["steps"] if step["action"] == "run"]
-    assert [(step["thought"], step["shown"], step["observation"]) for step in runs] == [
+    assert [(step["thought"], step["args"]["command"], step["observation"]) for step in runs] == [
         ("hm", "echo step", "step\n")
     ]

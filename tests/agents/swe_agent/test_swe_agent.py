@@ -77,8 +77,8 @@ def test_two_agents_build_and_talk(tmp_path: Path, server: ModelServer) -> None:
     assert "kept in /workspace/repo/tests" in told
     assert "Message from agent2" in told
     assert "It's line $1" in told
-    shown = [step.get("shown") for step in left.trajectory()["steps"] if step["action"] == "run"]
-    assert shown[1] == 'echo "$WORD in $PWD"'
+    ran = [step["args"]["command"] for step in left.trajectory()["steps"] if step["action"] == "run"]
+    assert ran[1] == 'echo "$WORD in $PWD"'
     assert list((left.folder / "agent1" / "swe_agent").rglob("*.traj")), "SWE-agent's own record"
 
 

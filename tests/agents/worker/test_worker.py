@@ -155,6 +155,7 @@ def test_an_outage_does_not_end_as_the_agents_time_limit(
     left = solo(tmp_path, calls, time_limit=1.5)
     assert (left.result["status"], left.result["infrastructure"]) == ("error", True)
     assert said in left.result["error"]
+    assert "a warning" not in left.result["error"]
 
 
 def test_waiting_for_a_model_is_the_agents_time_only_if_it_answers(tmp_path: Path) -> None:
@@ -190,7 +191,10 @@ def test_waiting_for_a_model_is_the_agents_time_only_if_it_answers(tmp_path: Pat
         ("os.kill(os.getpid(), 9)", "exit code 137"),
         ("os.write(harness._requests.fileno(), b'Hello there\\n'); time.sleep(60)", "what is no message"),
         ("harness._send({'type': 'dance'}); time.sleep(60)", "unknown type: 'dance'"),
-        ("harness.failed('infra', 'the provider is down')", "the worker failed: the provider is down"),
+        (
+            "import sys; sys.stderr.write('a warning\\n'); harness.failed('infra', 'the provider is down')",
+            "the worker failed: the provider is down",
+        ),
         ("harness.done('so <bad>')", "a status that is none"),
     ],
 )

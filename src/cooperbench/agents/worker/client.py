@@ -239,8 +239,7 @@ def litellm_usage(response: Any, model: str) -> dict[str, Any]:
     A model that LiteLLM's price list does not have is unpriced, never free; one at zero is free.
     """
     litellm, tokens = sys.modules["litellm"], getattr(response, "usage", None)
-    prices = [litellm.model_cost.get(name, {}) for name in (model, model.partition("/")[2])]
-    unpriced = not any("input_cost_per_token" in price for price in prices)
+    unpriced = not has_price(model)
     try:
         cost = float(litellm.completion_cost(response, model=model))
     except (
@@ -257,6 +256,12 @@ def litellm_usage(response: Any, model: str) -> dict[str, Any]:
         "completion_tokens": getattr(tokens, "completion_tokens", None) or 0,
         "cached_tokens": cached or 0,
     }
+
+
+def has_price(model: str) -> bool:
+    """Is the model in LiteLLM's price list? LiteLLM has been imported."""
+    prices = [sys.modules["litellm"].model_cost.get(name, {}) for name in (model, model.partition("/")[2])]
+    return any("input_cost_per_token" in price for price in prices)
 
 
 def litellm_extras(response: Any) -> dict[str, Any]:

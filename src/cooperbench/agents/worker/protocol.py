@@ -112,10 +112,10 @@ class RequestServer:
         raise AgentFailure(status, str(message.get("message") or ""))
 
     def _fail(self, message: Mapping[str, Any]) -> NoReturn:
-        text = str(message.get("message") or "no reason given")
+        text = str(message.get("message") or f"no reason given{self._worker.stderr_tail()}")
         if message.get("kind") == "user":
             raise UserError(" ".join(text.split()))
-        raise InfraError(f"the worker failed: {text}{self._worker.stderr_tail()}")
+        raise InfraError(f"the worker failed: {text}")
 
     def _result(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         session = self._session

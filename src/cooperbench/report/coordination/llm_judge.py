@@ -30,7 +30,7 @@ from cooperbench.report.formatting import Table
 from cooperbench.report.records import listed, mapping
 from cooperbench.secrets import redact
 from cooperbench.storage import read_json, utc_now, write_json
-from cooperbench.text import head_and_tail, plural, printable
+from cooperbench.text import dollars_text, head_and_tail, plural, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -99,7 +99,7 @@ class JudgeReport:
             for kind, found in (("cause", labels), ("symptom", symptoms))
             for name, count in Counter(str(one.get(kind)) for one in found).most_common()
         ]
-        spent = f"{self.judged} judged now for ${self.cost:.2f}, {self.kept} before"
+        spent = f"{self.judged} judged now for {dollars_text(self.cost)}, {self.kept} before"
         notes = [f"{spent}; evidence: judge.json beside each pair"]
         if self.unusable:
             notes.append(f"{plural(self.unusable, 'pair')} without a usable answer")

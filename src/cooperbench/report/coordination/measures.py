@@ -40,15 +40,15 @@ _MEASURES = {
     "messages_never_shown": ("messages that were never read", "messages"),
     "names": ("names of code in a pair's messages", "pairs"),
     "names_touched_by_sender": ("named and touched by the sender", "names"),
-    "names_touched_by_other": ("named and touched by the other", "names"),
+    "names_touched_by_other": ("named and touched by another", "names"),
     "names_not_touched": ("named and touched by nobody", "names"),
-    "shared_files": ("files changed by both", "pairs of agents"),
+    "shared_files": ("files changed by two agents", "pairs of agents"),
     "pairs_sharing_files": ("pairs that change the same file", "pairs of agents"),
-    "file_share": ("files changed by both, of all they change", "pairs of agents"),
-    "shared_files_named": ("files changed by both that a message names", "shared files"),
+    "file_share": ("files changed by two agents, of all they change", "pairs of agents"),
+    "shared_files_named": ("files changed by two agents that a message names", "shared files"),
     "overlapping_changes": ("changes that overlap", "pairs of agents"),
     "adjacent_changes": ("changes that are adjacent", "pairs of agents"),
-    "shared_symbols": ("functions and classes changed by both", "pairs of agents"),
+    "shared_symbols": ("functions and classes changed by two agents", "pairs of agents"),
 }
 """Title and unit, in the order in which they are shown. docs/coordination.md defines each."""
 _COUNTS = {
@@ -279,7 +279,7 @@ def coordination_tables(run_name: str, found: RunCoordination) -> Iterator[Table
     ]
     conflicts = [f"{place}: {plural(pairs, 'pair')}" for place, pairs in found.conflicts.items()]
     for title, lines in (
-        ("Named in a message, touched only by the other", elsewhere),
+        ("Named in a message, touched only by others", elsewhere),
         ("Conflicts by file", conflicts),
         ("Could not be read", found.problems),
     ):

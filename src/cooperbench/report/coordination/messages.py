@@ -108,7 +108,7 @@ def _step(entry: Mapping[str, Any]) -> int | None:
 def _is_messaging(entry: Mapping[str, Any]) -> bool:
     if entry.get("action") != "run":
         return entry.get("action") == "send_message"
-    text = str(entry.get("shown") or mapping(entry, "args").get("command", ""))[:_MOST_SCANNED]
+    text = str(mapping(entry, "args").get("command", ""))[:_MOST_SCANNED]
     # The cheap question first: most commands have nothing to do with messages.
     return "_message" in text and _CALLS.search(text) is not None
 

@@ -48,7 +48,7 @@ function headline() {
     h("div", { class: "headline" },
       h("div", { class: "figure" }, hundredths(deficit.value, 1), h("span", { class: "unit" }, " percentage points")),
       h("div", null,
-        h("p", null, `One agent alone solves ${percent(first.first_rate.value)} of the pairs; two agents together, one feature each, solve ${percent(first.second_rate.value)}.`),
+        h("p", null, `One agent alone solves ${percent(first.first_rate.value)} of the pairs; together, an agent for each feature, they solve ${percent(first.second_rate.value)}.`),
         h("p", { class: "quiet" }, `${span}; ${count(first.n, "pair")} in ${count(deficit.clusters, "task")}`
           + `; McNemar p ${p < 0.001 ? "< 0.001" : "= " + p.toFixed(3)}`
           + (retention.value === null ? "." : `; retention ${percent(retention.value)}.`)),
@@ -101,7 +101,7 @@ function rates() {
 
 function settingsLegend() {
   const there = [...new Set(overview.series.map((series) => series.setting))];
-  const words = { coop: "coop: one agent a feature", solo: "solo: one agent for both" };
+  const words = { coop: "coop: one agent a feature", solo: "solo: one agent for all" };
   return h("ul", { class: "legend" }, there.map((setting) => h("li", null,
     s("svg", { width: 34, height: 14, "aria-hidden": "true" }, s("line", { class: `curve ${setting}`, x1: 0, x2: 34, y1: 7, y2: 7 }), shape(setting, 17, 7)), words[setting])));
 }

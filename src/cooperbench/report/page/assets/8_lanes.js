@@ -25,7 +25,7 @@ function strip(detail, lanes) {
   const names = laneNames(detail);
   return h("div", { class: "strip" }, drawn((width) => {
     const left = width < 620 ? 8 : 70;
-    const [gap, top] = [74, width < 620 ? 34 : 26];
+    const [gap, top] = [names.length > 4 ? 46 : 74, width < 620 ? 34 : 26];
     const x = (seconds) => left + (seconds / last) * (width - left - 10);
     const y = (lane) => top + lane * gap;
     const bottom = y(names.length - 1) + 22;
@@ -88,7 +88,7 @@ class Lanes {
     const heads = h("div", { class: "row lane-heads" }, detail.agents.map((agent, lane) => h("div", { class: `lane-head l${lane + 1}` }, agent.id,
       agent.feature_ids && h("span", { class: "quiet small" }, ` feature ${agent.feature_ids.join(" and ")}`))));
     const rows = laneRows(detail).map((row) => h("div", { class: "row" }, row.map((item) => h("div", { class: "cell" }, item && this.node(item)))));
-    this.element = h("div", { class: this.names.length > 1 ? "lanes" : "lanes one", vars: columns }, heads, rows, this.arrows);
+    this.element = h("div", { class: `lanes ${this.names.length < 2 ? "one" : this.names.length > 3 ? "many" : ""}`, vars: columns }, heads, rows, this.arrows);
     new ResizeObserver(() => this.drawArrows()).observe(this.element);
   }
 
@@ -115,13 +115,14 @@ class Lanes {
   drawArrows() {
     if (this.names.length < 2) return;
     const box = this.element.getBoundingClientRect();
+    const left = box.left - this.element.scrollLeft;
     const drawnArrows = this.detail.messages.flatMap((message) => {
       const card = this.nodes.get(message)?.getBoundingClientRect();
       const got = this.detail.entries.find((one) => one.action === "receive_message" && one.args.sequence === message.number && this.names[one.lane] === message.to);
       const place = got && this.nodes.get(got).getBoundingClientRect();
       if (!card || !place) return [];
       const right = place.left > card.left;
-      const [x1, x2] = right ? [card.right - box.left + 6, place.left - box.left - 4] : [card.left - box.left - 6, place.right - box.left + 4];
+      const [x1, x2] = right ? [card.right - left + 6, place.left - left - 4] : [card.left - left - 6, place.right - left + 4];
       const [y1, y2] = [card.top - box.top + Math.min(16, card.height / 2), place.top - box.top + Math.min(14, place.height / 2)];
       const turn = (x2 - x1) * 0.55;
       const back = right ? -7 : 7;

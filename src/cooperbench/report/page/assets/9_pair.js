@@ -80,7 +80,8 @@ function verdict(detail) {
     judged.map((agent) => h("li", null, h("div", { class: "what" }, `${agent.id}'s patch alone`), yesNo(agent.success, "passes", "fails"), h("div", { class: "small quiet" }, counts(agent.id)))),
     merged && detail.agents.length > 1 && [
       h("li", null, h("div", { class: "what" }, "plain git merge"), yesNo(["clean", "identical"].includes(merged.merge_status), merged.merge_status, merged.merge_status),
-        h("div", { class: "small quiet" }, merged.conflicting_files?.join(", ") || (merged.merge_status === "clean" ? "no conflicts" : merged.detail))),
+        h("div", { class: "small quiet" }, merged.conflicting_files?.join(", ") || (merged.merge_status === "clean" ? "no conflicts" : merged.detail)),
+        merged.clean_order && h("div", { class: "small quiet" }, `would merge in the order ${merged.clean_order.join(", ")}`)),
       h("li", null, h("div", { class: "what" }, merged.strategy === "union" ? "union merge" : "merged"), yesNo(merged.success, "passes all tests", "fails"), h("div", { class: "small quiet" }, counts("merged")))]);
 }
 
@@ -104,6 +105,7 @@ function coordinationRows(found) {
   const at = (message, text) => ({ message, text });
   const touched = ({ touches }) => touches.map((one) => `${one.agent_id} (${one.path}, patch line ${one.patch_line})`).join(", ") || "nobody";
   const named = (holds) => found.mentions.filter(holds).map((one) => at(one.messages[0], `${one.sender} names ${one.name}; touched by ${touched(one)}`));
+  const both = (overlap) => (found.agents.length > 2 ? `${overlap.first} and ${overlap.second}` : "both");
   const counted = (name, evidence) => [name, evidence.length || "", evidence];
   return [
     ["messages sent", found.messages_known ? found.agents.map((one) => `${one.agent_id} ${one.sent}`).join(", ") : "not on record", []],
@@ -111,14 +113,14 @@ function coordinationRows(found) {
     ["tokens on messages", each("token_share"), []],
     counted("questions", found.questions.map((one) => at(one.message, one.text))),
     counted("repetitions", found.repetitions.map((one) => at(one.message, `says message ${one.earlier} again`))),
-    counted("never shown to the partner", found.never_shown.map((one) => at(one.message, `${one.recipient} took no further step`))),
+    counted("never shown to their reader", found.never_shown.map((one) => at(one.message, `${one.recipient} took no further step`))),
     counted("named, and touched by the sender", named((one) => one.touched_by_sender)),
-    counted("named, and touched only by the other", named((one) => one.touched_by_other && !one.touched_by_sender)),
+    counted("named, and touched only by others", named((one) => one.touched_by_other && !one.touched_by_sender)),
     counted("named, and touched by nobody", named((one) => !one.touches.length)),
     ...found.overlaps.flatMap((overlap) => [
-      ["files changed by both", String(overlap.files.length), overlap.files.map((file) =>
+      [`files changed by ${both(overlap)}`, String(overlap.files.length), overlap.files.map((file) =>
         at(null, `${file.path}: ${file.overlapping} overlapping, ${file.adjacent} adjacent, ${file.identical} identical`))],
-      counted("functions and classes changed by both", overlap.symbols.map((one) => at(null, `${one.name} in ${one.path}`)))]),
+      counted(`functions and classes changed by ${both(overlap)}`, overlap.symbols.map((one) => at(null, `${one.name} in ${one.path}`)))]),
   ].filter(([, value]) => value);
 }
 
@@ -160,7 +162,7 @@ function changes(detail) {
   const several = detail.agents.length > 1;
   const shared = detail.diffs.filter((file) => file.shared).length;
   return [h("p", { class: "quiet" }, several
-    ? `${count(detail.diffs.length, "file")} changed, ${shared} of them by both. Hunks that change the same or neighbouring lines of the base are marked.`
+    ? `${count(detail.diffs.length, "file")} changed, ${shared} of them by ${detail.agents.length > 2 ? "several" : "both"}. Hunks that change the same or neighbouring lines of the base are marked.`
     : `${count(detail.diffs.length, "file")} changed.`),
   detail.diffs.map((file) => changedFile(file, detail.agents))];
 }
@@ -171,7 +173,9 @@ function changedFile(file, agents, folded = false) {
   const node = h("details", { class: "file" }, h("summary", null, h("code", null, file.path), tag, h("span", { class: "quiet small" }, who)));
   const show = () => {
     if (!node.open || node.querySelector(".sides")) return;
-    node.append(h("div", { class: "sides", vars: { "--columns": agents.length } }, file.sides.map((side, at) => h("div", { class: "side" },
+    // Of many agents only those who touch the file have room.
+    const shown = file.sides.map((side, at) => [side, at]).filter(([side]) => side || agents.length < 3);
+    node.append(h("div", { class: "sides", vars: { "--columns": shown.length } }, shown.map(([side, at]) => h("div", { class: "side" },
       agents.length > 1 && h("div", { class: `lane-head l${at + 1}` }, agents[at].id), side ? sideNode(side) : h("p", { class: "quiet small" }, "does not touch it")))));
   };
   node.addEventListener("toggle", show);

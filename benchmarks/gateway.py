@@ -1,0 +1,134 @@
+"""What the gateway costs: `python benchmarks/gateway.py`.
+
+Two tables. First token: from the request until the first words of a streamed answer, asked from LiteLLM (or, where the
+provider speaks the dialect itself, from the provider) and through the gateway, in turns (target: at most 20 ms later).
+Agents: how much memory the harness has while 50 agents get streamed answers at once (target: below 600 MB). The
+provider is a scripted one in a process of its own, the programs are plain HTTP clients.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import statistics
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import httpx
+from tests.gateway.conftest import KEY, Agents
+from tests.gateway.test_server import PATHS, body
+from tests.modelserver import ModelServer, say
+
+from cooperbench.agents import llm
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+    from tests.gateway.conftest import At
+
+ROUNDS = 40
+AGENTS = 50
+WORDS = "These are the words of a model that has much to say. " * 10
+
+
+def provide(pipe: Connection) -> None:
+    with ModelServer() as server:
+        server.script("", lambda _: say(WORDS, pause_seconds=0.01))
+        pipe.send(server.anthropic_url)
+        pipe.recv()
+
+
+def until_first_words(client: httpx.Client, url: str, token: str, asked: dict[str, Any]) -> float:
+    began = time.perf_counter()
+    headers = {"x-api-key": token, "authorization": f"Bearer {token}", "anthropic-version": "2023-06-01"}
+    with client.stream("POST", url, json=asked, headers=headers) as response:
+        for line in response.iter_lines():
+            if "These are" in line:
+                return time.perf_counter() - began
+    raise SystemExit("the answer has no words")
+
+
+async def by_litellm(base: str, rounds: int) -> list[float]:
+    litellm, times = llm.load_litellm(), []
+    for _ in range(rounds):
+        began = time.perf_counter()
+        stream = await litellm.acompletion(
+            model="hosted_vllm/m", messages=body("chat")["messages"], stream=True, api_base=base, api_key=KEY
+        )
+        async for chunk in stream:
+            if chunk.choices and chunk.choices[0].delta.content:
+                times.append(time.perf_counter() - began)
+                break
+        await asyncio.sleep(0.05)
+    return times
+
+
+def first_token(agents: Agents, provider: str) -> None:
+    print("First token (ms)      direct  gateway  difference")
+    with httpx.Client(timeout=60) as client, ExitStack() as stack:
+        vllm: At = stack.enter_context(agents.open("hosted_vllm/m"))
+        claude: At = stack.enter_context(agents.open("anthropic/claude-sonnet-4-5"))
+        for name, at, dialect in (
+            ("chat, translated", vllm, "chat"),
+            ("anthropic, as it is", claude, "anthropic"),
+        ):
+            direct, through = [], []
+            for number in range(ROUNDS + 3):
+                if dialect == "chat":
+                    one = asyncio.run(by_litellm(f"{provider}/v1", 1))[0]
+                else:
+                    one = until_first_words(client, f"{provider}/v1/messages", KEY, body("anthropic"))
+                other = until_first_words(client, at.url + PATHS[dialect], at.access.token, body(dialect))
+                if number >= 3:
+                    direct.append(one * 1000)
+                    through.append(other * 1000)
+            medians = statistics.median(direct), statistics.median(through)
+            print(f"{name:20}  {medians[0]:6.1f}  {medians[1]:7.1f}  {medians[1] - medians[0]:10.1f}")
+
+
+def memory(agents: Agents) -> None:
+    def ask(at: At) -> int:
+        headers = {"authorization": f"Bearer {at.access.token}"}
+        with httpx.stream(
+            "POST", at.url + PATHS["chat"], json=body("chat"), headers=headers, timeout=120
+        ) as answer:
+            return len(answer.read())
+
+    before = resident_mb()
+    with ExitStack() as stack, ThreadPoolExecutor(AGENTS) as pool:
+        opened = [stack.enter_context(agents.open("hosted_vllm/m")) for _ in range(AGENTS)]
+        for _ in range(4):
+            list(pool.map(ask, opened))
+        print(f"\nMemory (MB): {before:.0f} before, {resident_mb():.0f} with {AGENTS} agents")
+
+
+def resident_mb() -> float:
+    lines = Path("/proc/self/status").read_text("ascii").splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS"))
+
+
+def main() -> None:
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=provide, args=(theirs,))
+    process.start()
+    provider = ours.recv()
+    try:
+        with TemporaryDirectory() as folder:
+            agents = Agents(Path(folder), None, provider)  # type: ignore[arg-type]  # no sandbox is used
+            first_token(agents, provider)
+            memory(agents)
+    finally:
+        ours.send("end")
+        process.join()
+
+
+if __name__ == "__main__":
+    main()
