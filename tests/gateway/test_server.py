@@ -286,7 +286,6 @@ def test_bad_requests_get_one_line(agents: Agents) -> None:
         assert httpx.post(f"{at.url}/v1/messages", content=b"{", headers=headers).status_code == 400
         assert httpx.post(f"{at.url}/v1/messages", json={"messages": 7}, headers=headers).status_code == 400
         assert httpx.post(f"{at.url}/v1/embeddings", json={}, headers=headers).status_code == 404
-        assert httpx.get(f"{at.url}/v1/models", headers=headers).json()["data"][0]["id"] == "openai/gpt-4o"
         assert not at.access.ended.is_set()
 
 

@@ -104,11 +104,8 @@ class Access:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def count_tokens(self, dialect: str, body: Body) -> int:
-        """How many tokens a prompt has."""
-        if dialect == dialects.GEMINI:
-            inner = body.get("generateContentRequest") or body
-            body = {"messages": [{"role": "user", "content": str(inner.get("contents"))}]}
+    async def count_tokens(self, body: Body) -> int:
+        """How many tokens a prompt of Anthropic's dialect has."""
         try:
             return await self.upstream.count_tokens(body)
         except Exception as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import json
+import logging
 import re
 import secrets
 import socket
@@ -36,8 +37,7 @@ _PATHS = {
     re.compile(r"(/v1)?/responses"): RESPONSES,
     re.compile(r"(/v1)?/messages(?P<count>/count_tokens)?"): ANTHROPIC,
     re.compile(
-        r"(/v1|/v1beta|/v1alpha)?/models/[^/:]+:"
-        r"(generateContent|(?P<stream>streamGenerateContent)|(?P<count>countTokens))"
+        r"(/v1|/v1beta|/v1alpha)?/models/[^/:]+:(generateContent|(?P<stream>streamGenerateContent))"
     ): GEMINI,
 }
 MCP_PATH = "/mcp"
@@ -68,7 +68,8 @@ class Gateway:
 
     def __init__(self) -> None:
         self._uvicorn = llm.import_extra("uvicorn", "an agent with a model client of its own", {})
-        self._litellm = llm.load_litellm()
+        # What goes wrong is told to programs, and is their agents' outcome.
+        logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
         self._accesses: dict[str, Access] = {}
         self._socket = socket.create_server(("127.0.0.1", 0), backlog=512)
         self.port: int = self._socket.getsockname()[1]
@@ -144,16 +145,12 @@ class Gateway:
             return await response.fail(Refused(401, "this token is not, or no longer, valid"))
         if path == MCP_PATH:
             return await self._mcp.app(scope, receive, send)
-        if scope["method"] == "GET" and path == "/v1/models":
-            listed = {"id": access.upstream.model, "object": "model", "created": 0, "owned_by": "cooperbench"}
-            return await response.json(200, {"object": "list", "data": [listed]})
         if found is None or scope["method"] != "POST":
             return await response.fail(Refused(404, f"there is no {scope['method']} {path[:200]} here"))
         try:
             body = _parsed(await _read(receive))
             if found[0].groupdict().get("count"):
-                name = "totalTokens" if dialect == GEMINI else "input_tokens"
-                return await response.json(200, {name: await access.count_tokens(dialect, body)})
+                return await response.json(200, {"input_tokens": await access.count_tokens(body)})
             response.streamed = bool(found[0].groupdict().get("stream") or body.get("stream"))
             return await access.serve(dialect, body, headers, response)
         except Refused as refusal:
