@@ -121,7 +121,9 @@ class DockerEngine:
         words = ["dockerd", "--iptables=false", "--ip6tables=false", "--bridge=none", "-H", self.address]
         for option, name in (("--data-root", "data"), ("--exec-root", "exec"), ("-p", "pid")):
             words += [option, str(self._folder / name)]
-        (self._folder / "pid").unlink(missing_ok=True)
+        # Of an engine that was killed: it would wait for a containerd that has died with it.
+        for name in ("pid", "exec/containerd/containerd.pid"):
+            (self._folder / name).unlink(missing_ok=True)
         with (self._folder / "log").open("ab") as log:
             self.process = subprocess.Popen(words, stdout=log, stderr=log)
         deadline = time.monotonic() + 60

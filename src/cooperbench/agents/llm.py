@@ -43,6 +43,7 @@ _WAKE_SECONDS = 0.2
 _IMPORT_SETTINGS = {
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # prices from the package, not from the network
     "LITELLM_MODE": "PRODUCTION",  # else it loads the .env of whatever folder is above the package
+    "MAX_IMAGE_URL_DOWNLOAD_SIZE_MB": "0",  # nothing is fetched here for an agent
 }
 _CREDENTIAL_KWARGS = (
     "api_key", "api_base", "base_url", "azure_ad_token", "vertex_credentials", "aws_access_key_id", "aws_profile_name",

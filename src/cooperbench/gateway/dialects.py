@@ -1,4 +1,4 @@
-"""The four dialects as they look on the wire: events, errors, usage. Which provider answers is not known here.
+"""The four dialects as they look on the wire: events, errors, tools. Which provider answers is not known here.
 
 A streamed answer is a sequence of events, each the JSON object of one server-sent event. `whole` puts them together to
 what the same request would have got without streaming; an answer that has no end is a broken one.
@@ -151,25 +151,3 @@ def _gemini_whole(events: Sequence[Body]) -> Body | None:
     if finish is None and "promptFeedback" not in reply:
         return None
     return reply | {"candidates": [{"content": {"role": "model", "parts": parts}, "finishReason": finish}]}
-
-
-def tokens(dialect: str, reply: Mapping[str, Any]) -> dict[str, int]:
-    """What the answer says that it used: `prompt` with all of it, `completion`, and of the prompt `read`, `written`."""
-    used = reply.get("usageMetadata" if dialect == GEMINI else "usage") or {}
-
-    def count(*names: str, of: Mapping[str, Any] | None = None) -> int:
-        source = used if of is None else of
-        return sum(source.get(name) or 0 for name in names)
-
-    written = count("cache_creation_input_tokens")
-    if dialect == GEMINI:
-        prompt, completion = count("promptTokenCount"), count("candidatesTokenCount", "thoughtsTokenCount")
-        read = count("cachedContentTokenCount")
-    elif dialect == ANTHROPIC:
-        read = count("cache_read_input_tokens")
-        prompt, completion = count("input_tokens") + read + written, count("output_tokens")
-    else:
-        names = ("prompt", "completion") if dialect == CHAT else ("input", "output")
-        prompt, completion = (count(f"{name}_tokens") for name in names)
-        read = count("cached_tokens", of=used.get(f"{names[0]}_tokens_details") or {})
-    return {"prompt": prompt, "completion": completion, "read": read, "written": written}

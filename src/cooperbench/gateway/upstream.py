@@ -105,16 +105,18 @@ class Upstream:
         return dict(self._litellm.stream_chunk_builder(chunks).model_dump(exclude_none=True))
 
     def usage(self, dialect: str, reply: Body, seconds: float) -> Usage:
-        counted = dialects.tokens(dialect, reply)
-        used = self._litellm.Usage(
-            prompt_tokens=counted["prompt"],
-            completion_tokens=counted["completion"],
-            total_tokens=counted["prompt"] + counted["completion"],
-            prompt_tokens_details={"cached_tokens": counted["read"]},
-            cache_read_input_tokens=counted["read"],
-            cache_creation_input_tokens=counted["written"],
-        )
-        return llm.usage_of(self._litellm.ModelResponse(model=self._name, usage=used), self.model, seconds)
+        """What the answer says that it used, at LiteLLM's prices."""
+        litellm, said = self._litellm, reply.get("usage") or {}
+        if dialect == GEMINI:
+            used = litellm.VertexGeminiConfig._calculate_usage({"usageMetadata": {}, **reply})
+        elif dialect == ANTHROPIC:
+            used = litellm.AnthropicConfig().calculate_usage(said, None)
+        elif dialect == RESPONSES:
+            utils = import_module("litellm.responses.utils").ResponseAPILoggingUtils
+            used = utils._transform_response_api_usage_to_chat_usage(said)
+        else:
+            used = litellm.Usage(**said)
+        return llm.usage_of(litellm.ModelResponse(model=self._name, usage=used), self.model, seconds)
 
     async def count_tokens(self, body: Body) -> int:
         """By the provider where it can; else an estimate."""

@@ -1,0 +1,134 @@
+"""What the harness adds to command-line agents: `python benchmarks/cli_agents.py [--backend docker]`.
+
+Each real program runs alone on this machine, at a scripted provider without latency, and as an agent in a sandbox,
+where its requests go through the gateway and LiteLLM to the same provider. First request: from the start of the program
+(of the agent) until the provider is asked (target: at most 1.5 s later than alone). Step: what passes between two
+questions, with a shell command between them (target: at most 30 ms more). Programs come from the cache of the tests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import time
+from contextlib import redirect_stdout
+from datetime import datetime
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from tests.agents.frameworks import CLIS, DATA, MODEL, TONGUES, provide, settings, write_config
+from tests.modelserver import ModelServer
+from tests.runner.helpers import run_tiny
+
+from cooperbench.agents.cli_agents import AGENT_DIR, CliAgent, Place
+from cooperbench.agents.environments import DATA_VARIABLE
+from cooperbench.agents.registry import get_agent
+from cooperbench.sandbox.contract import PROGRAMS_DIR
+
+if TYPE_CHECKING:
+    from tests.modelserver import Request
+    from tests.modelserver.replies import Reply
+
+STEPS = 20
+ROUNDS = 3
+
+
+class Watch:
+    """A provider that asks for one command after the other, and notes when it was asked."""
+
+    def __init__(self, name: str) -> None:
+        self.moments: list[float] = []
+        self._tongue = TONGUES[name]
+
+    def reply(self, request: Request) -> Reply:
+        words = self._tongue.last_words[0]
+        if not request.body.get("tools"):
+            return words  # a title for the conversation
+        self.moments.append(time.time())
+        return words if len(self.moments) > STEPS else self._tongue.run(f"echo step {len(self.moments)}")
+
+    def step_seconds(self) -> float:
+        return statistics.median(later - earlier for earlier, later in pairwise(self.moments[1:]))
+
+
+def alone(name: str, server: ModelServer, folder: Path) -> float:
+    """When it was started."""
+    agent = get_agent(name)()
+    assert isinstance(agent, CliAgent)
+    node, program = (
+        agent._inside(pattern) for pattern in ("node_modules/node-linux-*/bin/node", agent.executable)
+    )
+    launch = agent.launch(Place(program, node, server.anthropic_url, "none", "scripted-1", messaging=False))
+
+    def here(text: str) -> str:
+        return text.replace(PROGRAMS_DIR, str(agent.programs())).replace(AGENT_DIR, str(folder / "agent"))
+
+    for path, text in launch.files.items():
+        target = folder / "agent" / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(here(text))
+    env = {name: here(value) for name, value in launch.env.items()}
+    env["PATH"] = env.get("PATH", "") + os.environ["PATH"]
+    subprocess.run(["git", "init", "-q", folder / "repo"], check=True)
+    begun = time.time()
+    subprocess.run(
+        [here(word) for word in launch.argv],
+        cwd=folder / "repo", env={**os.environ, **env}, input=b"Do it.", capture_output=True, check=True,
+    )  # fmt: skip
+    return begun
+
+
+def as_agent(name: str, server: ModelServer, folder: Path, backend: str) -> float:
+    config = write_config(folder / "agent.yaml", settings(name, server.openai_url))
+    with Path(os.devnull).open("w") as nothing, redirect_stdout(nothing):
+        left = run_tiny(
+            folder,
+            name,
+            setting="solo",
+            auto_eval=False,
+            agent_config=config,
+            model_name=MODEL,
+            backend=backend,
+        )
+    return datetime.fromisoformat(left.result["agents"]["solo"]["started_at"]).timestamp()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--backend", default="local")
+    backend = parser.parse_args().backend
+    os.environ[DATA_VARIABLE] = str(DATA)
+    print(f"| agent | first request alone | on {backend} | more | a step alone | on {backend} | more |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
+    for name in CLIS:
+        provide(name)
+        firsts: dict[bool, list[float]] = {True: [], False: []}
+        steps: dict[bool, list[float]] = {True: [], False: []}
+        for number in range(ROUNDS + 1):
+            for is_alone in (True, False):
+                watch = Watch(name)
+                with ModelServer() as server, TemporaryDirectory() as folder:
+                    server.script("", watch.reply)
+                    place = Path(folder)
+                    begun = alone(name, server, place) if is_alone else as_agent(name, server, place, backend)
+                if number:  # the first round is for what is imported once
+                    firsts[is_alone].append(watch.moments[0] - begun)
+                    steps[is_alone].append(watch.step_seconds())
+        cells = []
+        for times, unit, factor in ((firsts, "s", 1), (steps, "ms", 1000)):
+            own, ours = (statistics.median(times[is_alone]) * factor for is_alone in (True, False))
+            cells += [f"{value:.{2 if factor == 1 else 0}f} {unit}" for value in (own, ours, ours - own)]
+        print(f"| {name} | {' | '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
