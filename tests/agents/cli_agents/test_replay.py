@@ -15,6 +15,7 @@ from tests.agents.frameworks import (
     using_them,
     write_config,
 )
+from tests.agents.mini_swe.conftest import OTHERS_WARNINGS
 from tests.modelserver import ModelServer
 from tests.runner.helpers import run_tiny
 
@@ -25,7 +26,10 @@ if TYPE_CHECKING:
     from tests.modelserver import Request
     from tests.modelserver.replies import Reply
 
-pytestmark = pytest.mark.timeout(FIRST_TIME_SECONDS)
+pytestmark = [
+    pytest.mark.timeout(FIRST_TIME_SECONDS),
+    *(pytest.mark.filterwarnings(warning) for warning in OTHERS_WARNINGS),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +43,7 @@ def works(name: str, number: int) -> Any:
     line = number * 10 - 4
     inbox = "/cooperbench/team/inbox"
     answers = [
-        tongue.run("pwd; ls; date; echo $$; git log --format=%H%n%s"),
+        tongue.run("pwd; ls; date; git log --format=%H%n%s"),
         tongue.tell(f"agent{3 - number}", f"I am at line {line}"),
         tongue.run(f"while ! ls {inbox}/* >/dev/null 2>&1; do sleep 0.05; done; echo heard"),
         tongue.run(f"sed -i 's/^line {line}$/&\\nfeature {number}/' app.txt; cat app.txt"),
