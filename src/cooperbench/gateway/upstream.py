@@ -128,7 +128,7 @@ class Upstream:
         return int(counted.total_tokens)
 
     def _is_native(self, dialect: str) -> bool:
-        if self._provider not in _NATIVE.get(dialect, ()) or set(self._settings) - set(_CONNECTION):
+        if self._provider not in _NATIVE.get(dialect, ()) or set(self._settings) - _CONNECTION:
             return False
         if dialect == RESPONSES:
             own = ("OPENAI_BASE_URL", "OPENAI_API_BASE")
