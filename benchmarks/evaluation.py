@@ -54,7 +54,7 @@ PUBLISHED_CALL_SECONDS = 3.4
 CHECKS = (
     (evaluator, "judged_patch"),
     (evaluator, "suspicious_lines"),
-    (evaluator, "add_canary"),
+    (TestExecutor, "canary"),
     (TestRun, "held_against"),
 )
 

@@ -156,14 +156,16 @@ class PairPaths:
 
 
 class ExperimentPaths:
-    """The folder of one experiment."""
+    """The folder of one experiment. An arm of an ablation lies in the folder of its study: `study/no-git`."""
 
     def __init__(self, logs_dir: Path, run_name: str) -> None:
         self.logs_dir = logs_dir
         self.run_name = run_name
-        self.root = logs_dir / checked_run_name(run_name)
+        self.root = logs_dir.joinpath(*map(checked_run_name, str(run_name).split("/", 1)))
         self.config = self.root / "config.json"
         self.summary = self.root / "summary.json"
+        self.study = self.root / "study.json"
+        """Of an ablation: its arms, which are the folders beside it."""
         self.error_log = self.root / "errors.log"
         """Tracebacks, of errors that nobody expected."""
 

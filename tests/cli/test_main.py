@@ -59,7 +59,7 @@ def test_both_names_are_installed() -> None:
         ([], "required"),
         (["fly"], "invalid choice: 'fly'"),
         (["run", "--wat"], "unrecognized arguments: --wat"),
-        (["run", "-f", "1,x"], "'1,x' is not a list of feature numbers"),
+        (["run", "-f", "1,x"], "'1,x' is not a list of numbers"),
         (["run", "-t", "-1"], "'-1' is not a task's number"),
         (["run", "-t", "x"], "'x' is not a task's number"),
         (["run", "-c", "0"], "'0' is not a whole number above 0"),

@@ -9,11 +9,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cooperbench.eval.base import base_of_clone
+from cooperbench.eval.trees import TreeStore, merge_all
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from cooperbench.eval.base import Base
+    from cooperbench.models import MergeResult
+
+
+_EMPTY_TREE = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
 
 
 @dataclass(frozen=True)
@@ -32,6 +38,18 @@ def base_with(folder: Path, files: Files) -> Base:
     """A base commit of just these files."""
     repo = RealRepo(folder / os.urandom(4).hex())
     return base_of_clone(repo.path / ".git", repo.commit(files))
+
+
+def merge_patches(base: Base, patches: Sequence[bytes | None]) -> MergeResult:
+    """Apply each agent's patch to the base and merge the results; None: an agent without a patch."""
+    with TreeStore(base) as store:
+        return merge_all(store, [None if patch is None else store.apply(patch) for patch in patches])
+
+
+def file_in(store: TreeStore, tree: str, path: str) -> bytes | None:
+    """A file's content in a tree; None where there is none."""
+    change = store.changes(tree, _EMPTY_TREE).get(path)
+    return store.content(change.after) if change else None
 
 
 def text(content: str | bytes, mode: str = "100644") -> BaseFile:

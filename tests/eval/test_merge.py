@@ -9,8 +9,8 @@ import pytest
 from cooperbench.errors import UserError
 from cooperbench.eval import trees
 from cooperbench.eval.base import base_of_clone
-from cooperbench.eval.trees import MOST_CHANGED_BYTES, MOST_PATCH_BYTES, TreeStore, merge_patches
-from tests.eval.realgit import BaseFile, Files, RealRepo, base_with, text
+from cooperbench.eval.trees import MOST_CHANGED_BYTES, MOST_PATCH_BYTES, TreeStore
+from tests.eval.realgit import BaseFile, Files, RealRepo, base_with, file_in, merge_patches, text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -260,8 +260,8 @@ def test_every_kind_of_change_survives_byte_for_byte(tmp_path: Path, options: tu
         assert applied.tree is not None
         for path in {*HARD_BASE, *expected}:
             wanted = expected[path].data if path in expected else None
-            assert repo.file(applied.tree, path) == wanted, path
-        assert repo.file(applied.tree, "src") is None
+            assert file_in(repo, applied.tree, path) == wanted, path
+        assert file_in(repo, applied.tree, "src") is None
         again = repo.patch_of(applied.tree)
         assert b"rename from" not in again
         with TreeStore(lab.tree) as second:
@@ -289,8 +289,8 @@ def test_patches_without_gits_header_apply(tmp_path: Path, headers: str) -> None
         applied = repo.apply(patch)
         assert (applied.status, applied.error) == ("applied", "")
         assert applied.tree is not None
-        assert repo.file(applied.tree, "src/x.py") == b"two\n"
-        assert repo.file(applied.tree, "x.py") == b"one\n"
+        assert file_in(repo, applied.tree, "src/x.py") == b"two\n"
+        assert file_in(repo, applied.tree, "x.py") == b"one\n"
 
 
 def creation(path: str) -> bytes:

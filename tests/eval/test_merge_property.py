@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cooperbench.eval.base import base_of_clone
-from cooperbench.eval.trees import TreeStore, merge_patches
-from tests.eval.realgit import BaseFile, Files, RealRepo
+from cooperbench.eval.trees import TreeStore
+from tests.eval.realgit import BaseFile, Files, RealRepo, file_in, merge_patches
 
 FOLDERS = ("", "old/", "old/sub/", "new/", "new/sub/", "other/")
 NAMES = ("one", "two", "three", 'ünï cödé\t"q"')
@@ -154,5 +154,5 @@ def test_patches_round_trip_through_trees(situation: tuple[Files, Files, Files])
             assert applied.tree is not None
             normalised = repo.patch_of(applied.tree)
             for path in {*base, *ours}:
-                assert repo.file(applied.tree, path) == (ours[path].data if path in ours else None)
+                assert file_in(repo, applied.tree, path) == (ours[path].data if path in ours else None)
         assert real.tree_with(base_commit, normalised) == real.tree(side)

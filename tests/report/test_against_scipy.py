@@ -13,9 +13,13 @@ from cooperbench.report.statistics import (
     Observation,
     cluster_of,
     design_effect,
+    holm,
     mcnemar_exact,
     mean,
+    p_value,
+    power,
     rate,
+    standard_error,
     t_cdf,
     t_quantile,
     wilson,
@@ -99,3 +103,57 @@ def test_the_bootstrap_is_that_of_scipy_over_tasks() -> None:
     ).confidence_interval  # fmt: skip
     ours = rate(observations, "bootstrap")
     assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high), abs=0.02)
+
+
+def differences(tasks: int, seed: int, pairs: int = 3) -> list[Observation]:
+    source = random.Random(seed)
+    return [
+        Observation(PairKey("r", task, (1, feature)), own + source.gauss(0.1, 0.5))
+        for task in range(tasks)
+        for own in [source.gauss(0, 0.5)]
+        for feature in range(2, 2 + pairs)
+    ]
+
+
+def test_p_values_of_clustered_means_are_those_of_a_regression() -> None:
+    numpy, api = library("numpy"), library("statsmodels.api")
+    for seed in range(8):
+        found = differences(12, seed)
+        values = numpy.array([one.value for one in found])
+        groups = numpy.array([cluster_of(one.key)[1] for one in found])
+        options = {"groups": groups, "use_correction": True, "df_correction": True}
+        fitted = api.OLS(values, numpy.ones(len(values))).fit(
+            cov_type="cluster", cov_kwds=options, use_t=True
+        )
+        assert standard_error(found) == pytest.approx(float(fitted.bse[0]), rel=1e-9)
+        assert p_value(found) == pytest.approx(float(fitted.pvalues[0]), rel=1e-9)
+    single = differences(20, 1, pairs=1)
+    theirs = library("scipy.stats").ttest_1samp([one.value for one in single], 0.0)
+    assert p_value(single) == pytest.approx(theirs.pvalue, rel=1e-9)
+
+
+def test_holm() -> None:
+    correct = library("statsmodels.stats.multitest").multipletests
+    for values in (
+        [0.01, 0.04, 0.03, 0.005],
+        [0.5],
+        [0.9, 0.8, 0.7],
+        [0.02, 0.02, 0.02],
+        [1.0, 0.0, 0.04, 0.2, 0.01],
+    ):
+        assert holm(values) == pytest.approx(list(correct(values, method="holm")[1]), abs=1e-12)
+    assert holm([]) == []
+
+
+def test_power() -> None:
+    """One pair a task, so that theirs, which know no clusters, mean the same."""
+    theirs = library("statsmodels.stats.power")
+    found = differences(60, 5, pairs=1)
+    values = [one.value for one in found]
+    deviation, centre = standard_error(found) * len(values) ** 0.5, sum(values) / len(values)
+    for tests in (1, 5):
+        alpha = 0.05 / tests
+        needed = theirs.normal_sample_size_one_tail(centre, 0.8, alpha / 2, std_null=deviation)
+        assert power(found, tests).pairs_needed == pytest.approx(needed, abs=1.0)
+        exact = theirs.TTestPower().solve_power(nobs=len(values), alpha=alpha, power=0.8)
+        assert power(found, tests).smallest_effect == pytest.approx(exact * deviation, rel=0.02)

@@ -112,7 +112,7 @@ def test_sixteen_agents_write_to_all_share_git_and_are_judged(
     assert main(["export", "--verify", str(tmp_path / "logs/wide/export/submission.json"), *logs]) == 0
     assert main(["report", "wide", "--coordination", "--html", str(tmp_path / "page.html"), *logs]) == 0
 
-    again = options(tmp_path, data, features=everyone, agent="replay", git_enabled=True)
+    again = options(tmp_path, data, features=everyone, agent="replay", git_enabled=True, canary=False)
     run("again", **again, agent_config=str(tmp_path / "logs/wide"))
     replayed = Left(tmp_path / "logs/again/coop" / REPO / str(TASK_ID) / name)
     assert replayed.evaluation["overall_success"] is True

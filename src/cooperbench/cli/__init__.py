@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 COMMANDS = {
     "demo": "a complete experiment on this machine, with nothing to set up",
     "run": "run agents on pairs of features, and judge what they did",
+    "ablate": "run the same pairs with parts of cooperation switched off, to tell what each is worth",
     "eval": "judge the results of a run",
     "view": "look at runs in the browser, also while they go on",
     "report": "what runs mean: rates with intervals, deficit, difficulty, costs",

@@ -28,11 +28,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     import webbrowser
 
-    from cooperbench.report.loading import run_names
+    from cooperbench.report.loading import arm_folders, run_folder, run_names
     from cooperbench.report.page.live_server import ADDRESS, LiveRuns, LiveServer
 
     logs_dir = Path(args.log_dir)
-    chosen = [Path(name) if "/" in name else logs_dir / name for name in args.runs]
+    folders = [run_folder(name, logs_dir) for name in args.runs]
+    chosen = [run for folder in folders for run in (arm_folders(folder) or [folder])]
 
     def roots() -> list[Path]:
         return chosen or [logs_dir / name for name in reversed(run_names(logs_dir)[:_NEWEST])]

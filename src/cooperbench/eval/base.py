@@ -58,6 +58,8 @@ class Base:
     commit: str
     installed_modules: frozenset[str] = field(default=frozenset(), repr=False)
     """Names of the Python modules in the image's site-packages."""
+    index: list[bytes] = field(default_factory=list, repr=False, compare=False)
+    """A git index of its tree, once there was one."""
 
     @cached_property
     def tree(self) -> str:

@@ -35,6 +35,13 @@ class Canary:
     broken: frozenset[str]
     """Names of the hidden tests that are made to fail."""
 
+    def renamed(self) -> Canary:
+        """The same under another name, except where its file is in the patch as a binary one."""
+        old, name = self.name.encode(), _new_name()
+        if old not in self.tests:
+            return self
+        return Canary(name, self.tests.replace(old, name.encode()), self.broken)
+
     def was_seen(self, run: TestRun) -> bool:
         """Did it fail, and was that the runner's verdict, too?"""
         return run.exit_code != 0 and not run.timed_out and self.name in run.output
@@ -55,7 +62,7 @@ def add_canary(feature: Feature, store: TreeStore, *, breaks_tests: bool = True)
 
     None where no file of them is of a kind that a test can be added to.
     """
-    name = "".join(secrets.choice(ascii_lowercase) for _ in range(_NAME_LETTERS)).capitalize()
+    name = _new_name()
     tests, onto = feature.tests.read_bytes(), store.base.tree
     applied = store.apply(tests)
     if applied.tree is None and (golden := store.apply(feature.patch.read_bytes()).tree):
@@ -79,6 +86,11 @@ def add_canary(feature: Feature, store: TreeStore, *, breaks_tests: bool = True)
     if not files:
         return None
     return Canary(name, store.patch_of(store.edited(applied.tree, files), onto), frozenset(broken))
+
+
+def _new_name() -> str:
+    """That nobody can guess."""
+    return "".join(secrets.choice(ascii_lowercase) for _ in range(_NAME_LETTERS)).capitalize()
 
 
 _PYTHON_CHECKS = {

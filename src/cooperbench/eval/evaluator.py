@@ -8,6 +8,7 @@ a golden patch does not pass there is no verdict.
 from __future__ import annotations
 
 import hashlib
+import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,7 +16,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cooperbench._version import __version__
 from cooperbench.errors import Interrupted
-from cooperbench.eval.canary import add_canary
 from cooperbench.eval.counts import broken_place
 from cooperbench.eval.evidence import suspicious_lines
 from cooperbench.eval.record import SCHEMA, evaluation_key, read_evaluation, read_patches
@@ -25,7 +25,6 @@ from cooperbench.eval.trees import Applied, TreeStore, merge_all
 from cooperbench.models import seats_of
 from cooperbench.retry import with_retries
 from cooperbench.storage import error_record, utc_now, write_bytes, write_json, write_text
-from cooperbench.temporary import remove_tree
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -209,7 +208,7 @@ def confirm(
     conditions = references.get(task, feature).conditions
     # A runner that stops at the first failure does not come to the canary when other tests are made to fail.
     for breaks_tests in (True, False):
-        canary = add_canary(feature, store, breaks_tests=breaks_tests)
+        canary = executor.canary(task, feature, store, breaks_tests=breaks_tests)
         if canary is None:
             return "no test can be added to these tests"
         run = executor.run(task, feature, patch, conditions, task.label, canary.tests)
@@ -288,17 +287,9 @@ def _merged_record(merge: MergeResult, runs: Mapping[int, TestRun]) -> dict[str,
 def _solo_merged(work: JudgedPatch, agent: Mapping[str, Any]) -> dict[str, Any]:
     """One agent's patch is its own merge: the same answers under the documented name."""
     usable = work.status == "applied"
-    shared = (
-        "tests_passed",
-        "tests_failed",
-        "tests_skipped",
-        "success",
-        "error",
-        "exit_code",
-        "duration_seconds",
-    )
+    of_patch = ("apply_status", "dropped_files", "patch_sha256")
     return {
-        **{key: agent[key] for key in (*shared, "features")},
+        **{key: value for key, value in agent.items() if key not in of_patch},
         "merge_conflict": False,
         "merge_status": "clean" if usable else "missing_input",
         "strategy": "plain" if usable else "none",
@@ -346,7 +337,7 @@ class Evaluator:
 
 def write_evaluation(paths: PairPaths, evaluation: Evaluation) -> None:
     """The verdict last: where it is, everything that it speaks of is there too."""
-    remove_tree(paths.folder / "tests")
+    shutil.rmtree(paths.folder / "tests", ignore_errors=True)
     for (subject, feature_id), output in evaluation.outputs.items():
         write_text(paths.test_output(subject, feature_id), output)
     if evaluation.merged_patch:

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cooperbench.eval.base import cached_base, read_base
+from cooperbench.eval.canary import add_canary
 from cooperbench.eval.installs import image_with_installs
 from cooperbench.eval.test_side import feature_paths, side_of
-from cooperbench.eval.testrun import run_tests
+from cooperbench.eval.testrun import Conditions, run_tests
 from cooperbench.retry import Once
 from cooperbench.sandbox.contract import SandboxOptions, capabilities_of
 from cooperbench.temporary import owned_prefix, remove_tree
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from cooperbench.eval.base import Base
+    from cooperbench.eval.canary import Canary
     from cooperbench.eval.test_side import FeaturePaths, TestSide
-    from cooperbench.eval.testrun import Conditions, TestRun
+    from cooperbench.eval.testrun import TestRun
     from cooperbench.eval.trees import TreeStore
     from cooperbench.models import Feature, Image, Task
     from cooperbench.sandbox.contract import Capabilities, NetworkPolicy, RichSandbox
@@ -49,6 +51,7 @@ class TestExecutor:
         self._labels = {"run": run_name} if run_name else {}
         self._bases: Once[Task, Base] = Once()
         self._paths: Once[tuple[Task, int], FeaturePaths] = Once()
+        self._canaries: Once[tuple[Task, int, bool], Canary | None] = Once()
         self._installed: Once[Task, str] = Once()
         self._answers: Once[tuple[object, ...], TestRun] = Once()
         # A removal takes a while in some backends, and no test has to wait for it. What is left ends with the session.
@@ -73,6 +76,14 @@ class TestExecutor:
         ]
         return side_of(paths, store)
 
+    def canary(self, task: Task, feature: Feature, store: TreeStore, *, breaks_tests: bool) -> Canary | None:
+        """A canary for the feature's tests with a name of its own; None where none can be added."""
+        known = self._canaries.get(
+            (task, feature.feature_id, breaks_tests),
+            lambda: add_canary(feature, store, breaks_tests=breaks_tests),
+        )
+        return known and known.renamed()
+
     def ask(
         self, task: Task, feature: Feature, patch: bytes, tree: str, conditions: Conditions, label: str = ""
     ) -> TestRun:
@@ -96,7 +107,7 @@ class TestExecutor:
 
         Without a patch it is the base as it is.
         """
-        with self._sandbox(task, conditions.network, installed=conditions.installed, label=label) as sandbox:
+        with self._sandbox(task, conditions, label) as sandbox:
             tests = feature.tests.read_bytes() if tests is None else tests
             return run_tests(sandbox, tests, patch, self.timeout_seconds, conditions.env)
 
@@ -110,15 +121,15 @@ class TestExecutor:
             scratch = Path(tempfile.mkdtemp(prefix=owned_prefix("base")))
             weakref.finalize(self, remove_tree, scratch)
         network: NetworkPolicy = "none" if "none" in self.backend_can.networks else "public"
-        with self._sandbox(task, network) as sandbox:
+        with self._sandbox(task, Conditions(network), judged=False) as sandbox:
             return read_base(sandbox, digest, scratch)
 
     @contextmanager
     def _sandbox(
-        self, task: Task, network: NetworkPolicy | None, *, installed: bool = False, label: str = ""
+        self, task: Task, conditions: Conditions, label: str = "", *, judged: bool = True
     ) -> Iterator[RichSandbox]:
         image = self.image(task).reference
-        if installed:
+        if conditions.installed:
             image = self._installed.get(
                 task, lambda: image_with_installs(self._session, task, self.timeout_seconds)
             )
@@ -126,7 +137,7 @@ class TestExecutor:
         sandbox = self._session.open(
             image,
             timeout_seconds=self.timeout_seconds + SPARE_SECONDS,
-            options=SandboxOptions("evaluation", network or "none", labels),
+            options=SandboxOptions("evaluation", conditions.network or "none", labels, judged=judged),
         )
         try:
             yield sandbox

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from cooperbench._version import __version__
 from cooperbench.errors import CooperBenchError, UserError
-from cooperbench.eval.canary import add_canary
 from cooperbench.eval.counts import read_outcomes
 from cooperbench.eval.test_side import judged_patch
 from cooperbench.eval.testrun import Conditions, not_run
@@ -295,7 +294,7 @@ class References:
 
         def run_canary() -> set[str] | None:
             with TreeStore(self._executor.base(task)) as store:
-                canary = add_canary(feature, store, breaks_tests=breaks_tests)
+                canary = self._executor.canary(task, feature, store, breaks_tests=breaks_tests)
             if canary is None:
                 return None
             _, patch, _ = self._golden(task, feature)

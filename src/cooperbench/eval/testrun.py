@@ -170,7 +170,7 @@ def run_tests(
         result = run(argv, timeout_seconds=timeout_seconds, env=env, output_limit=_OUTPUT_LIMIT)
     except SandboxDestroyed as error:
         result = CommandResult(_KILLED, stderr=f"{error}\n".encode())
-    return judge(result, round(time.monotonic() - started, 3), timeout_seconds)
+    return judge(result, round(result.duration_seconds or time.monotonic() - started, 3), timeout_seconds)
 
 
 def judge(result: CommandResult, duration_seconds: float, timeout_seconds: int) -> TestRun:

@@ -9,10 +9,10 @@ Not for deciding what of a patch may be tested: that is `test_side`.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
-import shutil
-from contextlib import ExitStack
+import zlib
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -20,14 +20,13 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
 from cooperbench.errors import UserError
-from cooperbench.eval.base import GITLINK, TreeEntry, make_git_dir, parse_tree
+from cooperbench.eval.base import GITLINK, TreeEntry, make_git_dir
 from cooperbench.git import GitError, decode_path, encode_path, git_version, last_lines, run_git
 from cooperbench.models import MergeResult
 from cooperbench.temporary import owned_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from types import TracebackType
 
     from cooperbench.eval.base import Base
     from cooperbench.git import GitOutput
@@ -96,22 +95,17 @@ class TreeStore:
         self._commits: dict[str, str] = {base.tree: base.commit}
         self._changes: dict[tuple[str, str], dict[str, Change]] = {}
         self._numbers = count()
-        self._clean_up = ExitStack()
 
     def __enter__(self) -> Self:
-        with ExitStack() as stack:
-            place = TemporaryDirectory(prefix=owned_prefix("merge"), dir=_store_parent())
-            self._folder = Path(stack.enter_context(place))
-            self._git_dir = make_git_dir(self._folder / "store")
-            alternates = self._git_dir / "objects" / "info" / "alternates"
-            alternates.write_bytes(os.fsencode(self.base.objects) + b"\n")
-            self._clean_up = stack.pop_all()
+        self._place = TemporaryDirectory(prefix=owned_prefix("merge"), dir=_store_parent())
+        self._folder = Path(self._place.name)
+        self._git_dir = make_git_dir(self._folder / "store")
+        alternates = self._git_dir / "objects" / "info" / "alternates"
+        alternates.write_bytes(os.fsencode(self.base.objects) + b"\n")
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._clean_up.close()
+    def __exit__(self, *error: object) -> None:
+        self._place.cleanup()
 
     def apply(self, patch: bytes, onto: str | None = None) -> Applied:
         """Apply a patch to the base, or to another tree: the whole of it, byte for byte, or nothing."""
@@ -153,19 +147,13 @@ class TreeStore:
             return entry.object_id.encode() if entry else None
         return self._git("cat-file", "blob", entry.object_id)
 
-    def file(self, tree: str, path: str) -> bytes | None:
-        """A file's content in a tree; None where there is none."""
-        listed = self._git("ls-tree", "-r", "-z", "--full-tree", tree, "--", path)
-        return self.content(parse_tree(listed).get(path))
-
     def edited(self, tree: str, entries: Mapping[str, TreeEntry | bytes | None]) -> str:
         """A tree with other entries, or other content of regular files, at some paths; None removes."""
         index = self._index_of(tree)
         lines = []
         for path, entry in entries.items():
             if isinstance(entry, bytes):
-                object_id = self._git("hash-object", "-w", "--stdin", stdin=entry).decode().strip()
-                entry = TreeEntry("100644", object_id)
+                entry = TreeEntry("100644", self._store("blob", entry))
             facts = f"{entry.mode} {entry.object_id}" if entry else f"0 {_NO_OBJECT}"
             lines.append(facts.encode() + b"\t" + encode_path(path) + b"\0")
         self._git("update-index", "-z", "--index-info", index=index, stdin=b"".join(lines))
@@ -246,22 +234,25 @@ class TreeStore:
         """Why a tree is not looked at any further; empty where it may be."""
         entries = [change.after for change in self.changes(tree).values()]
         ids = {entry.object_id for entry in entries if entry and entry.mode != GITLINK}
-        if not ids:
-            return ""
-        request = "".join(f"{object_id}\n" for object_id in sorted(ids)).encode()
-        sizes = self._git("cat-file", "--batch-check=%(objectname) %(objectsize)", stdin=request)
-        by_id = dict(line.split() for line in sizes.decode().splitlines())
-        total = sum(int(by_id[entry.object_id]) for entry in entries if entry and entry.object_id in by_id)
+        # What is new is stored as it is, and as large as its file.
+        sizes = {one: self._loose(one).stat().st_size for one in ids if self._loose(one).exists()}
+        if others := ids - sizes.keys():
+            request = "\n".join(others).encode()
+            listed = self._git("cat-file", "--batch-check=%(objectname) %(objectsize)", stdin=request)
+            sizes |= {one: int(size) for one, size in map(str.split, listed.decode().splitlines())}
+        total = sum(sizes.get(entry.object_id, 0) for entry in entries if entry)
         if total <= MOST_CHANGED_BYTES:
             return ""
         return f"the changed files have {total} bytes, more than {MOST_CHANGED_BYTES}"
 
     def _index_of(self, tree: str) -> Path:
         """An index of a tree, to be changed by its one user: a git that is killed leaves it locked."""
-        kept, index = self._folder / f"index-{tree}", self._folder / f"index-{next(self._numbers)}"
-        if not kept.exists():
-            self._git("read-tree", tree, index=kept)
-        shutil.copyfile(kept, index)
+        index = self._folder / f"index-{next(self._numbers)}"
+        kept = self.base.index if tree == self.base.tree else []
+        if not kept:
+            self._git("read-tree", tree, index=index)
+            kept.append(index.read_bytes())
+        index.write_bytes(kept[0])
         return index
 
     def _write_tree(self, index: Path) -> str:
@@ -270,9 +261,23 @@ class TreeStore:
     def _commit(self, tree: str) -> str:
         """Git merges commits: one for each tree, with the base as its parent."""
         if tree not in self._commits:
-            made = self._git("commit-tree", "-m", "tree", "-p", self.base.commit, tree)
-            self._commits[tree] = made.decode().strip()
+            who = "CooperBench <cooperbench@localhost> 946684800 +0000"
+            lines = f"tree {tree}\nparent {self.base.commit}\nauthor {who}\ncommitter {who}\n\ntree\n"
+            self._commits[tree] = self._store("commit", lines.encode())
         return self._commits[tree]
+
+    def _store(self, kind: str, data: bytes) -> str:
+        """A new object, without a process; its id."""
+        stored = f"{kind} {len(data)}\0".encode() + data
+        object_id = hashlib.sha1(stored, usedforsecurity=False).hexdigest()
+        path = self._loose(object_id)
+        if not path.exists():
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(zlib.compress(stored, 0))
+        return object_id
+
+    def _loose(self, object_id: str) -> Path:
+        return self._git_dir / "objects" / object_id[:2] / object_id[2:]
 
     def _run(self, *args: str, index: Path | None = None, stdin: bytes = b"") -> GitOutput:
         return run_git(
@@ -301,12 +306,6 @@ def merge_all(store: TreeStore, applied: Sequence[Applied | None]) -> MergeResul
     rest = store.merge(trees)
     detail = "; ".join([*missing, rest.detail] if rest.detail else missing)
     return MergeResult("missing_input", rest.strategy, rest.patch, rest.conflicting_files, detail, rest.tree)
-
-
-def merge_patches(base: Base, patches: Sequence[bytes | None]) -> MergeResult:
-    """Apply each agent's patch to the base and merge the results; None: an agent without a patch."""
-    with TreeStore(base) as store:
-        return merge_all(store, [None if patch is None else store.apply(patch) for patch in patches])
 
 
 def _what_is_missing(applied: Applied | None) -> str:

@@ -12,6 +12,7 @@ from math import comb
 from typing import TYPE_CHECKING, Any
 
 from cooperbench._version import __version__
+from cooperbench.report.agent_curve import AgentCurve, agent_curve
 from cooperbench.report.compare import Comparison, compare_sides, match_solo_and_coop
 from cooperbench.report.difficulty import Difficulty, analyse_difficulty
 from cooperbench.report.records import PairKey
@@ -83,6 +84,8 @@ class Analysis:
     difficulty: Difficulty
     repeats: tuple[Repeats, ...]
     cross_play: CrossPlay
+    curves: tuple[AgentCurve, ...]
+    """By the number of agents, where there are nested groups of several sizes."""
 
     @property
     def problems(self) -> list[str]:
@@ -113,6 +116,7 @@ class Analysis:
             "difficulty": asdict(self.difficulty),
             "repeats": [asdict(repeats) for repeats in self.repeats],
             "cross_play": asdict(self.cross_play),
+            "agent_curves": [asdict(curve) for curve in self.curves],
         }
 
 
@@ -128,6 +132,7 @@ def analyse(runs: Sequence[Run], level: Level = "setting", method: Method = "clu
         difficulty=analyse_difficulty(runs),
         repeats=tuple(find_repeats(runs, method)),
         cross_play=cross_play(runs, method),
+        curves=tuple(filter(None, (agent_curve(group, setting, method) for group, setting in _alike(runs)))),
     )
 
 
@@ -138,12 +143,18 @@ def pass_at_k(tries: int, passed: int, k: int) -> float:
 
 def find_repeats(runs: Sequence[Run], method: Method = "clustered") -> list[Repeats]:
     """Groups of two or more runs of the same configuration, by setting. A run without config.json is in none."""
+    return [_repeats(group, setting, method) for group, setting in _alike(runs) if len(group) > 1]
+
+
+def _alike(runs: Sequence[Run]) -> list[tuple[list[Run], Setting]]:
+    """Runs of one configuration together, by setting; one without config.json is alone."""
     groups: dict[tuple[str, Setting], list[Run]] = {}
     for run in runs:
         identity = {key: value for key, value in run.config.items() if key not in _NOT_IDENTITY}
-        for setting in run.settings if identity else ():
-            groups.setdefault((json.dumps(identity, sort_keys=True), setting), []).append(run)
-    return [_repeats(group, setting, method) for (_, setting), group in groups.items() if len(group) > 1]
+        known = json.dumps(identity, sort_keys=True) if identity else run.name
+        for setting in run.settings:
+            groups.setdefault((known, setting), []).append(run)
+    return [(group, setting) for (_, setting), group in groups.items()]
 
 
 def _repeats(runs: Sequence[Run], setting: Setting, method: Method) -> Repeats:

@@ -99,18 +99,40 @@ def run_names(logs_dir: Path) -> list[str]:
         return []
     folders = [
         folder
-        for folder in logs_dir.iterdir()
+        for place in logs_dir.iterdir()
+        for folder in (arm_folders(place) or [place])
         if (folder / "config.json").is_file() or any((folder / setting).is_dir() for setting in SETTINGS)
     ]
-    return [folder.name for folder in sorted(folders, key=lambda one: (-one.stat().st_mtime, one.name))]
+    ordered = sorted(folders, key=lambda one: (-one.stat().st_mtime, one.name))
+    return [folder.relative_to(logs_dir).as_posix() for folder in ordered]
+
+
+def arm_folders(study: Path) -> list[Path]:
+    """Of the arms of an ablation; empty where the folder is none."""
+    arms = listed(read_object(study / "study.json")[0], "arms", dict)
+    names = [name for name in (text_or_none(arm, "name") for arm in arms) if name]
+    return [folder for name in names if Path(name).name == name and (folder := study / name).is_dir()]
+
+
+def run_folder(text: str, logs_dir: Path) -> Path:
+    """By its name in the logs folder (of an arm: `study/no-git`), or by its path as a shell completes it."""
+    here = logs_dir / text
+    is_name = "/" not in text or (here.parent / "study.json").is_file()
+    return here if is_name else Path(text)
+
+
+def load_folder(folder: Path) -> Run:
+    """The run in a folder; an arm is called by its study, too."""
+    if (folder.parent / "study.json").is_file():
+        return load_run(folder.parent.parent, f"{folder.parent.name}/{folder.name}")
+    return load_run(folder.parent, folder.name)
 
 
 def resolve_run(text: str, logs_dir: Path | None = None) -> Run:
-    """A run by its name in the logs folder, or by its path as a shell completes it."""
-    if "/" in text:
-        path = Path(text)
-        return load_run(path.parent, path.name)
-    return load_run(logs_dir or Path(DEFAULT_LOGS_DIR), text)
+    folder = run_folder(text, logs_dir or Path(DEFAULT_LOGS_DIR))
+    if arms := arm_folders(folder):
+        raise UserError(f"{text} is an ablation: name one of its arms, e.g. {text}/{arms[0].name}")
+    return load_folder(folder)
 
 
 def sound_only(runs: Sequence[Run]) -> list[Run]:

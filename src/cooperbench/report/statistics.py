@@ -30,6 +30,8 @@ SEED = 20260101
 FEW_TASKS = 10
 """With fewer, a bootstrap over tasks says that it is too narrow."""
 T = TypeVar("T")
+POWER = 0.8
+_ERROR = 0.05
 _TAIL = 0.975
 """Both sides of a 95 % interval."""
 _NO_VARIANCE = 1e-24
@@ -119,8 +121,7 @@ def mean(
         low, high = _percentiles([_overall(drawn) for drawn in _resamples(clusters)])
         note = f"fewer than {FEW_TASKS} tasks: a bootstrap is too narrow" if len(clusters) < FEW_TASKS else ""
     else:
-        variance = max(independent, _clustered_variance(clusters))
-        half = t_quantile(_TAIL, len(clusters) - 1) * math.sqrt(variance)
+        half = t_quantile(_TAIL, len(clusters) - 1) * standard_error(observations)
         low, high = value - half, value + half
     if limits is not None:
         low, high = max(limits[0], low), min(limits[1], high)
@@ -153,6 +154,57 @@ def design_effect(observations: Sequence[Observation]) -> float | None:
         return None
     independent = _independent_variance(observations, _overall(clusters))
     return _clustered_variance(clusters) / independent if independent > _NO_VARIANCE else None
+
+
+def standard_error(observations: Sequence[Observation]) -> float:
+    """Of the mean over pairs of at least two tasks."""
+    clusters = clusters_of(observations)
+    independent = _independent_variance(observations, _overall(clusters))
+    return math.sqrt(max(independent, _clustered_variance(clusters)))
+
+
+def p_value(observations: Sequence[Observation]) -> float | None:
+    """Two-sided, for a mean of zero, by the same t as the clustered interval; None with fewer than two tasks.
+
+    Where all pairs agree there is no variance: then by the sign test over tasks.
+    """
+    clusters = clusters_of(observations)
+    if len(clusters) < 2:
+        return None
+    value, error = _overall(clusters), standard_error(observations)
+    if error**2 < _NO_VARIANCE:
+        return 2.0 ** (1 - len(clusters)) if value else 1.0
+    return 2.0 * (1.0 - t_cdf(abs(value) / error, len(clusters) - 1))
+
+
+def holm(values: Sequence[float]) -> list[float]:
+    """p-values of several tests, corrected so that one false finding among all of them stays as rare as in one test."""
+    adjusted, largest = [0.0] * len(values), 0.0
+    for rank, place in enumerate(sorted(range(len(values)), key=values.__getitem__)):
+        largest = max(largest, min(1.0, (len(values) - rank) * values[place]))
+        adjusted[place] = largest
+    return adjusted
+
+
+class Power(NamedTuple):
+    """What a probability of `POWER` to show a mean that is not zero takes; None where there is no variance."""
+
+    smallest_effect: float | None = None
+    """That these pairs show with it."""
+    pairs_needed: int | None = None
+    """To show a mean like the one seen, with as many pairs in a task as here; None where that is zero, too."""
+
+
+def power(observations: Sequence[Observation], tests: int = 1) -> Power:
+    """`tests`: how many share the error rate."""
+    clusters = clusters_of(observations)
+    if len(clusters) < 2 or (error := standard_error(observations)) ** 2 < _NO_VARIANCE:
+        return Power()
+    tail, normal, degrees = 1.0 - _ERROR / (2 * tests), NormalDist(), len(clusters) - 1
+    smallest = (t_quantile(tail, degrees) + t_quantile(POWER, degrees)) * error
+    needed = (normal.inv_cdf(tail) + normal.inv_cdf(POWER)) * error
+    value = _overall(clusters)
+    return Power(smallest, math.ceil(len(observations) * (needed / value) ** 2) if value else None)
 
 
 def mcnemar_exact(one_way: int, other_way: int) -> float:

@@ -199,17 +199,17 @@ def _setting_lines(setting: Setting, part: dict[str, Any]) -> Iterator[str]:
     yield ""
     names = {name: verdict for name, verdict in _VERDICTS.items() if verdict in applicable_verdicts(setting)}
     yield from aligned(
-        [(one, *_rate_cells(part["rates"][name]), VERDICTS[one]) for name, one in names.items()]
+        [(one, *rate_cells(part["rates"][name]), VERDICTS[one]) for name, one in names.items()]
     )
     if part["unsound"]:
         rates = part["unsound"]["rates"]
-        shown = ", ".join("{} {} ({})".format(one, *_rate_cells(rates[name])) for name, one in names.items())
+        shown = ", ".join("{} {} ({})".format(one, *rate_cells(rates[name])) for name, one in names.items())
         yield f"  without {plural(part['unsound']['pairs'], 'unsound pair')}: {shown}"
     yield ""
     yield from _account_lines(part)
 
 
-def _rate_cells(rate: dict[str, Any]) -> tuple[str, str]:
+def rate_cells(rate: dict[str, Any]) -> tuple[str, str]:
     share = NOTHING if rate["rate"] is None else f"{hundredths_text(rate['rate'])} %"
     return f"{rate['passed']}/{rate['of']}", share
 

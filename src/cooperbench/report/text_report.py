@@ -22,6 +22,7 @@ from cooperbench.text import dollars_text, duration_text, plural
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from cooperbench.report.agent_curve import AgentCurve
     from cooperbench.report.analysis import Analysis
     from cooperbench.report.compare import Comparison
     from cooperbench.report.rows import RateRow
@@ -40,6 +41,7 @@ def analysis_tables(analysis: Analysis) -> Iterator[Table]:
     yield _costs([row for row in analysis.rates if row.repo is None])
     if analysis.deficits or analysis.without_solo:
         yield _deficits(analysis)
+    yield from (_agent_curve(curve) for curve in analysis.curves)
     yield from _difficulty(analysis)
     yield from _repeats(analysis)
     if len(analysis.cross_play.configurations) > 1:
@@ -179,6 +181,35 @@ def _difficulty(analysis: Analysis) -> Iterator[Table]:
                 notes.append(f"{plural(difficulty.unscored, 'pair')} without a solo verdict: in no curve")
         title = "By difficulty" if place == 0 else f"By difficulty: {curve.configuration}"
         yield Table(title, ("difficulty", "pairs", "solo", "n", "coop", "n"), rows, notes)
+
+
+def _agent_curve(curve: AgentCurve) -> Table:
+    names = [*curve.points[0].rates]
+    rows = [
+        [
+            str(point.agents),
+            str(point.groups),
+            *(rate_text(point.rates[name]) for name in names),
+            NOTHING if point.golden is None else rate_text(point.golden),
+            NOTHING if point is curve.points[0] else points_text(point.change),
+        ]
+        for point in curve.points
+    ]
+    sizes = ",".join(row[0] for row in rows)
+    basis = basis_text(curve.points[0].rates["overall"]).replace("pair", "largest group")
+    notes = [f"Nested groups of the same features: {basis}"]
+    notes += (
+        [f"{plural(curve.left_out, 'judged group')} not nested with all sizes: left out"]
+        if curve.left_out
+        else []
+    )
+    if any(point.golden is None for point in curve.points):
+        known = f"cooperbench validate --conflicts-only --agents {sizes} --report DATASET/gold_conflict_report.json"
+        notes.append(f"golden patches: not known for all; {known}")
+    what = "features" if curve.setting == "solo" else "agents"
+    headings = (what, "groups", *names, "golden merge", f"overall, since {rows[0][0]}")
+    title = f"By number of {what}: {', '.join(curve.runs)} ({curve.setting})"
+    return Table(title, headings, rows, notes)
 
 
 def _repeats(analysis: Analysis) -> Iterator[Table]:

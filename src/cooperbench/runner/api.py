@@ -156,7 +156,7 @@ def check(config: RunConfig, pairs: Sequence[Pair]) -> None:
             agent.check_model(one.model, one.config_path)
 
 
-def _price_notes(config: RunConfig) -> Iterator[str]:
+def price_notes(config: RunConfig) -> Iterator[str]:
     """What `--max-cost` does not count."""
     if config.max_cost is None or not any(map(uses_model, config.assignment.agents)):
         return
@@ -197,7 +197,7 @@ def plan_experiment(config: RunConfig) -> tuple[Plan, tuple[str, ...]]:
 
 def run_experiment(config: RunConfig, display: Display) -> dict[str, Any]:
     """One experiment, from its configuration to its summary."""
-    from cooperbench.runner.experiment import carry_out, open_backend
+    from cooperbench.runner.experiment import Arm, carry_out, open_backend
 
     pairs, notes = select(config)
     check(config, pairs)
@@ -217,10 +217,10 @@ def run_experiment(config: RunConfig, display: Display) -> dict[str, Any]:
                 to_judge=judged_later + len(plan.to_evaluate),
             )
             try:
-                for note in (*notes, *_price_notes(config)):
+                for note in (*notes, *price_notes(config)):
                     display.note(note)
                 if mailboxes is not None:
                     display.note(f"Messages: {mailboxes.description}")
-                return carry_out(config, plan, backend, display, mailboxes)
+                return carry_out([Arm(config, plan, display)], backend, mailboxes)[0]
             finally:
                 display.end()

@@ -9,8 +9,10 @@ import sys
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, Protocol, TextIO
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TextIO, cast
 
+from cooperbench.models import Pair
 from cooperbench.text import dollars_text, duration_text, plural, printable
 
 if TYPE_CHECKING:
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console, RenderableType
 
-    from cooperbench.models import Message, Pair, Seat
+    from cooperbench.models import Message, Seat
     from cooperbench.runner.config import RunConfig
     from cooperbench.runner.plan import Plan
 
@@ -114,6 +116,35 @@ def _team_size(plan: Plan) -> str:
     return "–".join(str(size) for size in dict.fromkeys((sizes[0], sizes[-1]))) if sizes else "2"
 
 
+@dataclass(frozen=True)
+class ArmPair(Pair):
+    """A pair in one arm of an ablation, as displays know it."""
+
+    arm: str = ""
+
+    @property
+    def label(self) -> str:
+        return f"{super().label} ({self.arm})"
+
+
+class _ArmDisplay:
+    def __init__(self, display: Display, arm: str) -> None:
+        self._display = display
+        self._arm = arm
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._display, name)
+        return lambda *args, **more: method(*map(self._of_arm, args), **more)
+
+    def _of_arm(self, value: Any) -> Any:
+        return ArmPair(value.task, value.feature_ids, self._arm) if isinstance(value, Pair) else value
+
+
+def for_arm(display: Display, arm: str) -> Display:
+    """The same display, told of pairs by the arm that they are in: a pair may be at work in several at once."""
+    return cast("Display", _ArmDisplay(display, arm))
+
+
 class PlainDisplay:
     """Lines, for logs and pipes. Each names its pair, since pairs run side by side."""
 
@@ -143,7 +174,8 @@ class PlainDisplay:
     def pair_started(self, pair: Pair, seats: Sequence[Seat]) -> None:
         self._started[pair] = time.monotonic()
         features = "_".join(str(number) for number in pair.feature_ids)
-        self._print(f"{self._tag(pair)} {pair.task.label} features_{features}")
+        arm = f" ({pair.arm})" if isinstance(pair, ArmPair) else ""
+        self._print(f"{self._tag(pair)} {pair.task.label} features_{features}{arm}")
         for seat in seats:
             what = plural(len(seat.feature_ids), "feature").partition(" ")[2]
             numbers = ", ".join(map(str, seat.feature_ids))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cooperbench.errors import Interrupted, RunStopped
 from cooperbench.eval.batch import Order, remote_evaluation_of
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from cooperbench.runner.config import RunConfig
     from cooperbench.runner.display import Display
     from cooperbench.runner.plan import Plan
-    from cooperbench.sandbox.contract import EvalBackend
+    from cooperbench.sandbox.contract import EvalBackend, ResourceUse
     from cooperbench.storage import ExperimentPaths
     from cooperbench.team.mailbox import MailboxFactory
 
@@ -49,14 +49,21 @@ def open_backend(name: str, options: Mapping[str, object]) -> EvalBackend:
 class Experiment:
     """Sandboxes and evaluations of one call of `run` or `evaluate`."""
 
-    def __init__(self, order: Order, session: SandboxSession, display: Display) -> None:
+    def __init__(
+        self, order: Order, session: SandboxSession, display: Display, shared: Experiment | None = None
+    ) -> None:
+        """`shared`: another arm of the same, whose test runs, references and threads serve this one, too."""
         self._order = order
         self._session = session
         self._display = display
-        executor = TestExecutor(session, order.test_timeout_seconds, order.paths.run_name)
-        self._references = References(executor, order.eval_network, note=display.note)
-        self._evaluator = Evaluator(order.paths, executor, self._references, canary=order.canary)
-        self._evaluations = session.pool(order.concurrency, "eval")
+        if shared is None:
+            self._executor = TestExecutor(session, order.test_timeout_seconds, order.paths.run_name)
+            self._references = References(self._executor, order.eval_network, note=display.note)
+            self._evaluations = session.pool(order.concurrency, "eval")
+        else:
+            self._executor, self._references = shared._executor, shared._references
+            self._evaluations = shared._evaluations
+        self._evaluator = Evaluator(order.paths, self._executor, self._references, canary=order.canary)
         self._remote = remote_evaluation_of(session.backend)
         self._for_remote: list[Work] = []
 
@@ -68,10 +75,12 @@ class Experiment:
             tasks, lambda task, done, total: self._display.prepared(task.label, done, total)
         )
 
-    def begin(self, work: Sequence[Work], expected: Sequence[Pair] = ()) -> list[Future[Any]]:
-        """Judge these, and run the golden patches of these and of what is `expected` to follow."""
+    def begin(
+        self, work: Sequence[Work], expected: Sequence[Pair] = (), *, refer: bool = True
+    ) -> list[Future[Any]]:
+        """Judge these, and, to `refer` to, run the golden patches of these and of what is `expected` to follow."""
         futures: list[Future[Any]] = []
-        if not self._remote:
+        if not self._remote and refer:
             pairs = [*expected, *(pair for pair, _ in work)]
             futures += self._references.begin(pairs, self._evaluations, self._display.referenced)
         return [*futures, *filter(None, (self.judge(*one) for one in work))]
@@ -107,8 +116,18 @@ def summed_up(
         with SandboxSession(backend) as session:
             yield session
     finally:
-        spent = budget.record() if budget else None
-        summary |= finished(lambda: save_summary(paths, expected, spent, resource_use_of(backend)))
+        _sum_up(paths, summary, expected, budget, resource_use_of(backend))
+
+
+def _sum_up(
+    paths: ExperimentPaths,
+    summary: dict[str, Any],
+    expected: Mapping[Setting, Iterable[Pair]],
+    budget: Budget | None,
+    used: ResourceUse | None = None,
+) -> None:
+    spent = budget.record() if budget else None
+    summary |= finished(lambda: save_summary(paths, expected, spent, used))
 
 
 def evaluate_pairs(order: Order, backend: EvalBackend, display: Display) -> dict[str, Any]:
@@ -122,32 +141,83 @@ def evaluate_pairs(order: Order, backend: EvalBackend, display: Display) -> dict
     return summary
 
 
+class Arm(NamedTuple):
+    """A configuration, and what is left of it to do. A run has one; those of an ablation share all but their parts."""
+
+    config: RunConfig
+    plan: Plan
+    display: Display
+    round: int = 1
+    """Of several that repeat the same: one is over before the next begins."""
+
+
 def carry_out(
-    config: RunConfig, plan: Plan, backend: EvalBackend, display: Display, mailboxes: MailboxFactory | None
-) -> dict[str, Any]:
-    """The summary, also on disk. KeyboardInterrupt passes through once everything has ended and is summed up."""
-    budget = Budget(config.max_cost, 0.0 if config.max_cost is None else spent_on_disk(config.paths))
-    summary: dict[str, Any] = {}
-    with summed_up(config.paths, backend, summary, {config.setting: plan.pairs}, budget) as session:
-        experiment = Experiment(config.order, session, display)
-        agents = _AgentRuns(config, session, display, mailboxes, budget)
-        to_evaluate: list[Work] = [(pair, config.setting) for pair in plan.to_evaluate]
-        experiment.prepare(plan.to_run, to_evaluate)
-        pool = session.pool(config.concurrency, "pair")
-        first = experiment.begin(to_evaluate, plan.to_run if config.auto_eval else ())
-        first += [pool.submit(agents.run, pair) for pair in plan.to_run]
+    arms: Sequence[Arm], backend: EvalBackend, mailboxes: MailboxFactory | None
+) -> list[dict[str, Any]]:
+    """The summary of each arm, also on disk. What sandboxes used stands with the first.
 
-        def judge_next(pair: Pair | None) -> Future[None] | None:
-            return experiment.judge(pair, config.setting) if pair and config.auto_eval else None
+    KeyboardInterrupt passes through once everything has ended and is summed up.
+    """
+    config, limit = arms[0].config, arms[0].config.max_cost
+    spent = 0.0 if limit is None else sum(spent_on_disk(arm.config.paths) for arm in arms)
+    budget = Budget(limit, spent)
+    summaries: list[dict[str, Any]] = [{} for _ in arms]
+    expected = [{arm.config.setting: arm.plan.pairs} for arm in arms]
+    with ExitStack() as stack:
+        for arm, summary, pairs in zip(arms[1:], summaries[1:], expected[1:], strict=True):
+            stack.callback(_sum_up, arm.config.paths, summary, pairs, budget)
+        session = stack.enter_context(summed_up(config.paths, backend, summaries[0], expected[0], budget))
+        work_through(arms, session, mailboxes, budget)
+    return summaries
 
-        try:
-            session.drain(first, judge_next)
-        except Interrupted:
-            if agents.stopped_by is not None:
-                raise agents.stopped_by from None
-            raise
+
+def work_through(
+    arms: Sequence[Arm], session: SandboxSession, mailboxes: MailboxFactory | None, budget: Budget
+) -> None:
+    """Run and judge, in this process, what is left of all arms."""
+    config, display, auto_eval = arms[0].config, arms[0].display, arms[0].config.auto_eval
+    experiments = [Experiment(config.order, session, display)]
+    for arm in arms[1:]:
+        experiments.append(Experiment(arm.config.order, session, arm.display, experiments[0]))
+    agents = [_AgentRuns(arm.config, session, arm.display, mailboxes, budget) for arm in arms]
+    waiting: list[list[Work]] = [
+        [(pair, arm.config.setting) for pair in arm.plan.to_evaluate] for arm in arms
+    ]
+    to_run = [*dict.fromkeys(pair for arm in arms for pair in arm.plan.to_run)]
+    experiments[0].prepare(to_run, [one for work in waiting for one in work])
+    pool = session.pool(config.concurrency, "pair")
+    first = experiments[0].begin(waiting[0], to_run if auto_eval else ())
+    for experiment, work in zip(experiments[1:], waiting[1:], strict=True):
+        first += experiment.begin(work, refer=False)
+
+    def run(at: int, pair: Pair) -> tuple[int, Pair] | None:
+        done = agents[at].run(pair)
+        return None if done is None else (at, done)
+
+    def judge_next(done: tuple[int, Pair] | None) -> Future[None] | None:
+        return experiments[done[0]].judge(done[1], config.setting) if done and auto_eval else None
+
+    first += [pool.submit(run, at, pair) for at, pair in interleaved(arms)]
+    try:
+        session.drain(first, judge_next)
+    except Interrupted:
+        for one in agents:
+            if one.stopped_by is not None:
+                raise one.stopped_by from None
+        raise
+    for experiment in experiments:
         experiment.finish()
-    return summary
+
+
+def interleaved(arms: Sequence[Arm]) -> Iterator[tuple[int, Pair]]:
+    """Places of arms, and pairs to be run: a pair in all arms, then the next, so that what changes with time, like a
+    provider, hits all arms alike. The arms take turns at being first."""
+    for number in sorted({arm.round for arm in arms}):
+        places = [at for at, arm in enumerate(arms) if arm.round == number]
+        to_run = {at: set(arms[at].plan.to_run) for at in places}
+        for turn, pair in enumerate(arms[0].plan.pairs):
+            shift = turn % len(places)
+            yield from ((at, pair) for at in places[shift:] + places[:shift] if pair in to_run[at])
 
 
 class _AgentRuns:

@@ -182,14 +182,6 @@ class Channel:
             raise SandboxRefused(f"{problem}: it is larger than {READ_FILE_LIMIT} bytes")
         return data
 
-    def leave(self, script: bytes, path: str) -> None:
-        """The other end stores a script without NUL bytes and ends; whoever started it goes on with the script."""
-        if self._broken:
-            raise ChannelBroken(f"the channel into the sandbox is gone: {self._broken}")
-        self._broken = "it was left"
-        request = b"leave %b %b\n" % (quote(script), quote(as_bytes(path)))
-        self._transport.send(request, time.monotonic() + _READ_SECONDS)
-
     @property
     def usable(self) -> bool:
         return not self._broken

@@ -10,7 +10,6 @@
 # run   ID MARK TIMEOUT_MS CHUNK STDIN_SIZE STDIN_TEXT CWD N ENV*N ARGV...             (+ STDIN_SIZE bytes)
 # write ID MARK MODE SIZE TEXT PATH                                                     (+ SIZE bytes)
 # read  ID MAX PATH
-# leave SCRIPT PATH     writes the script and ends with exit code 90: whoever started it runs it, the sandbox's last
 # Answers: "= ID ..." or "! ID KIND LENGTH" and a message. A body is raw with a known length (t) or one line of
 # base64 (b); the closing line carries the exit codes of what produced it.
 
@@ -320,7 +319,6 @@ cb_serve() { # SCRATCH_DIR [trusted]: answer requests until stdin ends
       run) cb_run ;;
       write) cb_write ;;
       read) cb_read ;;
-      leave) printf %s "${cb_words[1]}" >"${cb_words[2]}"; exit 90 ;;
       *) cb_give_up 0 "unknown request" ;;
     esac
   done

@@ -150,6 +150,8 @@ class SandboxOptions:
     """Run, pair and agent, for people who look at what is running and for cleaning up."""
     reaches: tuple[str, ...] = ()
     """`host:port` of what it reaches besides what its network policy allows: a git server of the backend's own."""
+    judged: bool = False
+    """All that is done in it is to write files and `run_last`, for which a backend may make it in another way."""
     left_out: tuple[str, ...] = ()
     """Folders whose changes are not part of a snapshot of it (for backends with the capability `snapshots`)."""
     programs: Path | None = None

@@ -23,7 +23,6 @@ from cooperbench.sandbox.transport import ExecTransport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
-    from types import TracebackType
 
     from cooperbench.models import Task
     from cooperbench.sandbox.contract import (
@@ -176,9 +175,7 @@ class SandboxSession:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         # The second Ctrl-C arrives here, while we wait: nothing may stay behind then either.
         finished(self._close)
 

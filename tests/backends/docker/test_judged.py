@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import platform
 import threading
 import time
@@ -12,6 +13,7 @@ import pytest
 
 from cooperbench.errors import SandboxDead, SandboxDestroyed, SandboxError
 from cooperbench.eval.testrun import RUNNER, run_tests
+from cooperbench.sandbox.contract import SandboxOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +24,8 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def sandbox(docker: DockerBackend, base_image: str) -> Iterator[DockerSandbox]:
-    sandbox = docker.create_sandbox(base_image, timeout=300, workdir="/")
+    options = SandboxOptions(judged=True)
+    sandbox = docker.create_sandbox(base_image, timeout=300, workdir="/", options=options)
     yield sandbox
     sandbox.terminate()
 
@@ -81,3 +84,37 @@ def test_a_container_that_goes_from_outside_is_no_result(
         sandbox.run_last(["sleep", "30"], timeout_seconds=60)
     thread.join()
     assert docker.engine.podman or not isinstance(caught.value, SandboxDestroyed)
+
+
+def test_files_of_a_judged_command_arrive_whole(sandbox: DockerSandbox) -> None:
+    large = bytes(range(256)) * 10_000
+    sandbox.write_file("/new folder/it's.bin", large)
+    sandbox.write_file("empty", b"")
+    sandbox.write_file("/tool", b"#!/bin/sh\necho tool\n", 0o755)
+    result = sandbox.run_last(
+        ["sh", "-c", "/tool && sha256sum '/new folder/it'*; stat -c %s /empty; cat"], timeout_seconds=60
+    )
+    digest = hashlib.sha256(large).hexdigest()
+    assert result.stdout_read() == f"tool\n{digest}  /new folder/it's.bin\n0\n"
+    assert result.returncode == 0
+
+
+def test_what_a_judged_command_started_ends_with_the_harness(sandbox: DockerSandbox) -> None:
+    def disconnect() -> None:
+        time.sleep(1)
+        sandbox._stream.half_close()
+
+    thread = threading.Thread(target=disconnect)
+    thread.start()
+    started = time.monotonic()
+    result = sandbox.run_last(["bash", "-c", "sleep 60; exit 3"], timeout_seconds=50)
+    thread.join()
+    assert result.returncode == 3
+    assert time.monotonic() - started < 30
+
+
+def test_a_judged_command_whose_files_cannot_be_written_is_not_run(sandbox: DockerSandbox) -> None:
+    sandbox.write_file("/dev/full", b"x" * 100_000)
+    with pytest.raises(SandboxError, match=r"did not take its command: .*No space left") as caught:
+        sandbox.run_last(["echo", "run"], timeout_seconds=60)
+    assert not isinstance(caught.value, SandboxDestroyed)

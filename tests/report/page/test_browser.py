@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib.resources import files
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 import pytest
@@ -392,3 +393,34 @@ def test_hostile_text_stays_text(browser: Browser, tmp_path: Path, split: bool) 
         "try { document.body.innerHTML = '<b>'; return false } catch (error) { return error.name }"
     )
     assert refused == "TypeError"
+
+
+def test_many_agents_have_a_lane_each_and_a_curve(browser: Browser, tmp_path: Path) -> None:
+    everyone = tuple(range(1, 17))
+    sizes = [group for size in (2, 3, 4) for group in combinations(everyone[:4], size)]
+    pairs = {"a_task": {1: [*sizes, everyone], 2: sizes}}
+    style = Style(("a",) * 16, ("m",) * 16, talk=(Talk(1, 1, "hello"),))
+    write_run(tmp_path, "many", pairs, "conflict", style=style)
+    write_run(tmp_path, "four", {"a_task": {1: sizes, 2: sizes}}, "conflict", style=style)
+    build_page([load_run(tmp_path, "many")], tmp_path / "many.html")
+    build_page([load_run(tmp_path, "four")], tmp_path / "four.html")
+    browser.open(
+        tmp_path / "many.html",
+        address_of("a_task", 1, "_".join(f"f{one}" for one in everyone), "run=many:coop"),
+    )
+    assert browser.texts(".lanes .lane-head")[15] == "agent16 feature 16"
+    assert browser.count(".strip g .lane") == 16
+    assert "agent15 and agent16" not in browser.text("#coordination")  # the first forty of 120
+    assert "… 80 more" in browser.text("#coordination")
+    assert browser.count("#changes .file .side") == 16
+    assert browser.contrast_failures() == []
+    browser.look(dark=True)
+    assert browser.contrast_failures() == []
+    # Wide lanes scroll, the page does not.
+    assert browser.driver.execute_script("return document.documentElement.scrollWidth <= innerWidth")
+    browser.assert_silent()
+    browser.open(tmp_path / "four.html")
+    assert "agents; below it the number of groups" in browser.text("#number-of-agents svg")
+    assert browser.texts("#number-of-agents .legend li") == ["overall", "merge"]
+    assert "2 largest groups of 2 tasks" in browser.text("#number-of-agents figcaption")
+    browser.assert_silent()

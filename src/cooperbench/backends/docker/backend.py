@@ -178,7 +178,9 @@ class DockerBackend:
                     self.settings,
                     found,
                     name=name,
-                    command=first_command(timeout, trusted=found.image_id in self._proven),
+                    command=first_command(
+                        timeout, judged=options.judged, trusted=found.image_id in self._proven
+                    ),
                     workdir=workdir,
                     network=network or self._networks.attachment(options),
                     labels=container_labels(self._session, options, timeout),
@@ -197,6 +199,7 @@ class DockerBackend:
                 lifetime_seconds=timeout,
                 workdir=workdir,
                 memory_bytes=self.settings.memory_bytes,
+                judged=options.judged,
                 on_end=self._open.discard,
             )
         except BaseException:
@@ -206,7 +209,8 @@ class DockerBackend:
             if stream is not None:
                 stream.close()
             raise
-        self._proven.add(found.image_id)
+        if not options.judged:
+            self._proven.add(found.image_id)
         self._open.add(sandbox)
         return sandbox
 

@@ -18,7 +18,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -324,6 +324,18 @@ def _docker_address(docker: Any) -> tuple[str, dict[str, Any]]:
 def _connect_to(
     docker: Any, where: str, options: dict[str, Any], *, podman: bool, service: PodmanService | None = None
 ) -> Engine:
+    try:
+        _check_socket(where)
+        api, about = open_api(docker, where, options)
+    except Exception as error:
+        raise cannot_connect(error, where, podman=podman) from error
+    parts = {str(part.get("Name")) for part in about.get("Components") or []}
+    return Engine(api, where, podman="Podman Engine" in parts, service=service)
+
+
+def open_api(docker: Any, where: str, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """docker-py's client with the engine's version, and what the engine says of that."""
+
     def make(version: str) -> Any:
         api = docker.APIClient(
             base_url=where,
@@ -336,18 +348,10 @@ def _connect_to(
         api.trust_env = not where.startswith("unix://")
         return api
 
-    try:
-        _check_socket(where)
-        # docker-py's own way of asking for the version leaves a socket open where nobody answers.
-        asking = make(_ANY_VERSION)
-        try:
-            about = asking.version(api_version=False)
-        finally:
-            asking.close()
-        parts = {str(part.get("Name")) for part in about.get("Components") or []}
-        return Engine(make(str(about["ApiVersion"])), where, podman="Podman Engine" in parts, service=service)
-    except Exception as error:
-        raise cannot_connect(error, where, podman=podman) from error
+    # docker-py's own way of asking for the version leaves a socket open where nobody answers.
+    with closing(make(_ANY_VERSION)) as asking:
+        about: dict[str, Any] = asking.version(api_version=False)
+    return make(str(about["ApiVersion"])), about
 
 
 def _check_socket(where: str) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import posixpath
 import re
 import select
 import shlex
@@ -22,7 +23,8 @@ import threading
 import time
 from dataclasses import replace
 from importlib import resources
-from typing import TYPE_CHECKING, Any, NamedTuple
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 from cooperbench.backends.docker.containers import SCRATCH_DIR
 from cooperbench.backends.docker.engine import NEEDED_TOOLS, EngineGone, NotThere
@@ -30,6 +32,7 @@ from cooperbench.errors import InfraError, SandboxDead, SandboxError, SandboxTim
 from cooperbench.sandbox import channel_script
 from cooperbench.sandbox.base_sandbox import BaseSandbox
 from cooperbench.sandbox.channel import (
+    READY,
     CappedOutput,
     Channel,
     ChannelPool,
@@ -39,12 +42,14 @@ from cooperbench.sandbox.channel import (
 )
 from cooperbench.sandbox.contract import TIMEOUT_EXIT_CODE, CommandResult
 from cooperbench.sandbox.transport import stream_over
+from cooperbench.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from cooperbench.backends.docker.engine import Engine
     from cooperbench.sandbox.contract import Stream
+    from cooperbench.sandbox.transport import Transport
 
 _LIFETIME_OVER = 86
 _STREAM_ENDED = 87
@@ -53,7 +58,8 @@ _CLOCKS_APART_SECONDS = 2.0
 _DYING_SECONDS = 5.0
 _EVENT_SECONDS = 0.5
 """After which an engine has written down what it was asked to do."""
-_LAST_COMMAND = "/cooperbench/last"
+_WATCH = "(while read -r line; do :; done; while kill -KILL -1; do sleep 1; done) <&3 3<&- >/dev/null 2>&1 &"
+"""Ends a judged container when the harness has gone: what is left of its input ends then."""
 _UNTRACEABLE = "setpriv --egid 1 --keep-groups"
 """Starts bash with another effective group, which bash gives back at once. To the kernel it then is a process that has
 changed its credentials: without CAP_SYS_PTRACE nobody may trace it, write to its memory or open its descriptors."""
@@ -71,11 +77,12 @@ _STDERR = 2
 _log = logging.getLogger("cooperbench")
 
 
-def first_command(lifetime_seconds: float, *, trusted: bool) -> list[str]:
+def first_command(lifetime_seconds: float, *, judged: bool, trusted: bool) -> list[str]:
     """What a container is started with. `trusted`: its image's tools have been tried before."""
     supervisor = resources.files(__package__).joinpath("supervisor.sh").read_text("utf-8")
     seconds = str(max(1, round(lifetime_seconds)))
-    words = ["sh", "-c", supervisor, "supervisor", channel_script(), f"{SCRATCH_DIR}/1", seconds]
+    channel = "" if judged else channel_script()
+    words = ["sh", "-c", supervisor, "supervisor", channel, f"{SCRATCH_DIR}/1", seconds]
     return [*words, "trusted" if trusted else ""]
 
 
@@ -99,6 +106,7 @@ class DockerSandbox(BaseSandbox):
         lifetime_seconds: float,
         workdir: str,
         memory_bytes: int,
+        judged: bool,
         on_end: Callable[[DockerSandbox], None],
     ) -> None:
         """Takes over a container that has just been started, and `stream`, the stdin and stdout of its supervisor."""
@@ -113,11 +121,17 @@ class DockerSandbox(BaseSandbox):
         self._removed = False
         self._oom_kills = 0
         next(self._numbers)  # the supervisor's channel
-        self._first_channel = Channel(_Held(stream))
-        first = [self._first_channel]
+        self._files: list[tuple[str, bytes, int]] | None = [] if judged else None
+        """Of a judged one: what its only command needs."""
+        # A channel that breaks must not close the supervisor's stream, as that ends the container.
+        held = SimpleNamespace(send=stream.send, receive=stream.receive, close=lambda: None)
+        channel = Channel(cast("Transport", held))
+        first = [] if judged else [channel]
         self._commands = ChannelPool(lambda: first.pop() if first else self._open_channel())
+        if judged:
+            return
         try:
-            self._first_channel.handshake()
+            channel.handshake()
         except ChannelUnavailable as error:
             raise lacks_tool(image, error.reason) from error
         except (SandboxDead, SandboxTimeout) as error:
@@ -129,6 +143,12 @@ class DockerSandbox(BaseSandbox):
         with self._alive(), self._engine.faults("opening a stream"):
             stream = ContainerStream(self._engine.exec(self.container, command, self._workdir))
         return stream_over(stream, lambda: self._end_stream(mark))
+
+    def write_file(self, path: str, data: bytes, mode: int = 0o644) -> None:
+        if self._files is None:
+            super().write_file(path, data, mode)
+        else:
+            self._files.append((self._path(path), data, mode))
 
     def read_folder(self, path: str, most_bytes: int) -> bytes | None:
         """As a tar file, made by the engine: nothing in the container is needed for it. None where it is larger."""
@@ -166,19 +186,29 @@ class DockerSandbox(BaseSandbox):
         return result
 
     def _run_last(self, command: Command) -> CommandResult:
-        started = time.monotonic()
-        deadline = started + command.timeout_seconds
+        if self._files is None:
+            raise SandboxError("the sandbox was not made for a judged command")
+        deadline = time.monotonic() + command.timeout_seconds
         out, err = CappedOutput(command.output_limit), CappedOutput(command.output_limit)
-        with self._alive():
-            self._first_channel.leave(_last_script(command), _LAST_COMMAND)
-        code, timed_out = TIMEOUT_EXIT_CODE, False
+        script = _last_script(command, self._files)
+        request = b"".join([b"%d\n" % len(script), script, *(data for _, data, _ in self._files)])
+        code, timed_out, started = TIMEOUT_EXIT_CODE, False, 0.0
         try:
+            self._stream.send(request, deadline)
             while frames := self._stream.receive_frames(deadline):
-                for frame in frames:
-                    (err if frame.source == _STDERR else out).add(frame.data)
+                for source, data in frames:
+                    if source != _STDERR and not started and data.startswith(READY):
+                        started, data = time.monotonic(), data[len(READY) + 1 :]
+                    (err if source == _STDERR or not started else out).add(data)
             code = self._exit_code(deadline)
         except TimeoutError:
             timed_out = True
+        except OSError as error:
+            started = 0.0
+            err.add(str(error).encode())
+        if not started:
+            why = printable(err.taken().decode("utf-8", "replace").strip())[-300:]
+            raise SandboxError(f"the sandbox did not take its command: {why or 'no answer'}")
         seconds = time.monotonic() - started
         return CommandResult(code, out.taken(), err.taken(), out.cut, err.cut, timed_out, seconds)
 
@@ -262,56 +292,19 @@ class DockerSandbox(BaseSandbox):
             return bool(list(self._engine.api.events(since=0, until=now, filters=filters, decode=True)))
 
 
-def _last_script(command: Command) -> bytes:
-    """For sh: becomes the command, which nobody inside may trace where the image and its user allow that."""
-    lines = [f"cd -- {shlex.quote(command.cwd)} || exit 126"]
+def _last_script(command: Command, files: list[tuple[str, bytes, int]]) -> bytes:
+    """For sh: writes files and becomes the command, which nobody may trace where the image and its user allow that."""
+    lines = []
+    for path, data, mode in files:
+        place, folder = shlex.quote(path), shlex.quote(posixpath.dirname(path))
+        lines.append(f"[ -d {folder} ] || mkdir -p {folder}")
+        lines.append(f"head -c {len(data)} <&3 >{place} || exit 126")
+        lines += [f"chmod {mode:o} {place}"] if mode != 0o644 else []
+    lines += [_WATCH, "exec 3<&-", f"echo {READY.decode()}", f"cd -- {shlex.quote(command.cwd)} || exit 126"]
     lines += [f"export {name}={shlex.quote(value)}" for name, value in command.env.items()]
     words = shlex.join(command.argv)
     lines += [f"{_UNTRACEABLE} true 2>/dev/null && exec {_UNTRACEABLE} {words}", f"exec {words}", ""]
     return as_bytes("\n".join(lines))
-
-
-class _Held:
-    """The supervisor's stream as a `Transport`: a channel that breaks must not close it, as that ends the container."""
-
-    def __init__(self, stream: ContainerStream) -> None:
-        self.send = stream.send
-        self.receive = stream.receive
-
-    def close(self) -> None:
-        """The sandbox does."""
-
-
-class Frame(NamedTuple):
-    source: int
-    """1 for stdout, 2 for stderr."""
-    data: bytes
-
-
-class Frames:
-    """Takes bytes as they come and gives the frames in them, parts of frames included."""
-
-    def __init__(self) -> None:
-        self._header = b""
-        self._source = 0
-        self._left = 0
-
-    def feed(self, data: bytes) -> Iterator[Frame]:
-        rest = memoryview(data)
-        while rest:
-            if not self._left:
-                missing = _HEADER_SIZE - len(self._header)
-                self._header += rest[:missing]
-                rest = rest[missing:]
-                if len(self._header) == _HEADER_SIZE:
-                    self._source = self._header[0]
-                    self._left = int.from_bytes(self._header[4:], "big")
-                    self._header = b""
-                continue
-            part = rest[: self._left]
-            rest = rest[len(part) :]
-            self._left -= len(part)
-            yield Frame(self._source, bytes(part))
 
 
 class ContainerStream:
@@ -321,11 +314,10 @@ class ContainerStream:
         """`handle` is what docker-py calls the socket: a SocketIO, an SSLSocket or a channel of ssh."""
         self._handle = handle
         self._socket: Any = getattr(handle, "_sock", handle)
-        self._frames = Frames()
         # One thread may send while another receives, so that neither can set a time limit on the socket.
         self._socket.settimeout(0)
         self._busy = threading.Lock()
-        self._early = _already_read(handle)
+        self._buffer = bytearray(_already_read(handle))
         self._receiving = threading.Lock()
         self._closed = False
         self.stderr = b""
@@ -352,27 +344,35 @@ class ContainerStream:
                 break
             if not frames:
                 break
-            out = b"".join(frame.data for frame in frames if frame.source != _STDERR)
-            err = b"".join(frame.data for frame in frames if frame.source == _STDERR)
+            out = b"".join(data for source, data in frames if source != _STDERR)
+            err = b"".join(data for source, data in frames if source == _STDERR)
             self.stderr = (self.stderr + err)[-_STDERR_KEPT:]
             if out:
                 return out
         return b""
 
-    def receive_frames(self, deadline: float) -> list[Frame]:
-        """At least one; none means that the other end is gone."""
+    def receive_frames(self, deadline: float) -> list[tuple[int, bytes]]:
+        """At least one, each with its source; none means that the other end is gone."""
         with self._receiving:
-            while True:
-                data = self._receive_raw(deadline)
-                if not data:
+            while not (frames := self._whole_frames()):
+                if not (data := self._receive_raw(deadline)):
                     return []
-                if frames := list(self._frames.feed(data)):
-                    return frames
+                self._buffer += data
+            return frames
+
+    def _whole_frames(self) -> list[tuple[int, bytes]]:
+        """What has come of them, out of the buffer."""
+        frames, start = [], 0
+        while len(self._buffer) >= (begin := start + _HEADER_SIZE):
+            end = begin + int.from_bytes(self._buffer[start + 4 : begin], "big")
+            if len(self._buffer) < end:
+                break
+            frames.append((self._buffer[start], bytes(self._buffer[begin:end])))
+            start = end
+        del self._buffer[:start]
+        return frames
 
     def _receive_raw(self, deadline: float) -> bytes:
-        if self._early:
-            data, self._early = self._early, b""
-            return data
         while not self._closed:
             try:
                 with self._busy:

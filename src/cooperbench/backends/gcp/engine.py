@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from cooperbench.backends.docker.backend import DockerBackend
 from cooperbench.backends.docker.containers import NO_TALK, Attachment, Networks
-from cooperbench.backends.docker.engine import ANSWER_SECONDS, Engine
+from cooperbench.backends.docker.engine import Engine, open_api
 from cooperbench.backends.docker.engine import faults as engine_faults
 from cooperbench.backends.docker.images import ImageStore
 from cooperbench.backends.docker.sandbox import DockerSandbox
@@ -42,8 +42,6 @@ _LONGEST_FOLDER = 40
 _CONNECT_SECONDS = 120.0
 _NOBODY = "192.0.2.1"
 """An address that is nobody's: else the engine would ask the machine's name servers for its containers."""
-_MOST_IDLE_CONNECTIONS = 64
-_ANY_VERSION = "1.41"
 _GOOGLE_REGISTRY = re.compile(r"[a-z0-9-]+-docker\.pkg\.dev|(?:[a-z]+\.)?gcr\.io")
 
 
@@ -217,14 +215,7 @@ class MachineSandbox(DockerSandbox):
 
 def _connect(machine: str, tunnel: Tunnel) -> Engine:
     with engine_faults(f"connecting to the engine of {machine}"):
-        docker: Any = import_module("docker")
-        common = {"base_url": f"unix://{tunnel.socket}", "timeout": ANSWER_SECONDS}
-        asking = docker.APIClient(version=_ANY_VERSION, **common)
-        try:
-            version = str(asking.version(api_version=False)["ApiVersion"])
-        finally:
-            asking.close()
-        api = docker.APIClient(version=version, max_pool_size=_MOST_IDLE_CONNECTIONS, **common)
+        api, _ = open_api(import_module("docker"), f"unix://{tunnel.socket}", {})
     return Engine(_WhileOpen(api, tunnel), f"machine {machine}", podman=False)
 
 

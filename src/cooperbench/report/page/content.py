@@ -97,6 +97,7 @@ def make_overview(runs: Sequence[Run]) -> dict[str, Any]:
         "without_solo": analysis.without_solo,
         "left_out": left_out_lines(runs),
         "difficulty": _difficulty(analysis),
+        "agent_curves": [asdict(curve) for curve in analysis.curves],
         "coordination": [],
         "repos": sorted({pair["repo"] for pair in pairs}),
         "pairs": pairs,

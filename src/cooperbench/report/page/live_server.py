@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from cooperbench.errors import UserError
-from cooperbench.report.loading import load_run
+from cooperbench.report.loading import load_folder
 from cooperbench.report.page.build import document, policy
 from cooperbench.report.page.content import make_overview, numbered_pairs, pair_detail, title_of
 
@@ -57,7 +57,7 @@ class LiveRuns:
             roots = list(self._roots())
             tag = _tag(path for root in roots for path in _overview_files(root))
             if self._shown is None or self._shown.tag != tag:
-                runs = tuple(load_run(root.parent, root.name) for root in roots)
+                runs = tuple(load_folder(root) for root in roots)
                 overview = make_overview(runs) | {"tag": tag, "mode": "live"}
                 self._shown = Shown(tag, runs, overview, tuple(numbered_pairs(runs)))
             return self._shown

@@ -1,4 +1,4 @@
-// Drawings in SVG: forest plot, how pairs ended, difficulty curves, ranges. Every one says its units and its n, and is
+// Drawings in SVG: forest plot, how pairs ended, curves, ranges. Every one says its units and its n, and is
 // readable without colour: settings differ by shape and dashes, outcomes by pattern and label.
 
 const ROW = 30;
@@ -9,6 +9,7 @@ function picture(width, height, label, ...children) {
 
 function shape(setting, x, y) {
   if (setting === "solo") return s("rect", { class: "mark solo", x: x - 5, y: y - 5, width: 10, height: 10, transform: `rotate(45 ${x} ${y})` });
+  if (setting === "golden") return s("path", { class: "mark golden", d: `M${x - 5},${y - 5} l10,10 M${x - 5},${y + 5} l10,-10` });
   return s("circle", { class: "mark coop", cx: x, cy: y, r: 5.5 });
 }
 
@@ -100,8 +101,8 @@ function splitBars(bars, label) {
   });
 }
 
-// curves: {setting, points: [{x, value, low, high, n}]}
-function difficultyChart(curves, label) {
+// curves: {setting (the style), name, points: [{x from 0 to 1, at, value, low, high, n}]}; ticks: [place, text]
+function curveChart(curves, label, ticks, title) {
   return drawn((width) => {
     const [left, right, top, height] = [54, 12, 14, 260];
     const x = (value) => left + value * (width - left - right);
@@ -109,22 +110,23 @@ function difficultyChart(curves, label) {
     const axis = [0, 0.25, 0.5, 0.75, 1].flatMap((at) => [
       s("line", { class: at ? "grid" : "axis", x1: left, x2: width - right, y1: y(at), y2: y(at) }),
       s("text", { class: "quiet end", x: left - 8, y: y(at) + 4 }, `${100 * at} %`),
-      s("text", { class: "quiet middle", x: x(at), y: top + height + 20 }, String(at)),
     ]);
+    const places = ticks.map(([at, text]) => s("text", { class: "quiet middle", x: x(at), y: top + height + 20 }, text));
     const lines = curves.map((curve) => {
       const points = curve.points.filter((one) => one.value !== null);
       const path = points.map((one, at) => `${at ? "L" : "M"}${x(one.x)},${y(one.value)}`).join("");
-      const band = points.map((one, at) => `${at ? "L" : "M"}${x(one.x)},${y(one.high)}`).join("")
-        + [...points].reverse().map((one) => `L${x(one.x)},${y(one.low)}`).join("") + "Z";
-      return s("g", null, s("path", { class: `band ${curve.setting}`, d: band }), s("path", { class: `curve ${curve.setting}`, d: path }),
+      const known = points.filter((one) => one.low !== null);
+      const band = known.map((one, at) => `${at ? "L" : "M"}${x(one.x)},${y(one.high)}`).join("")
+        + [...known].reverse().map((one) => `L${x(one.x)},${y(one.low)}`).join("") + "Z";
+      return s("g", null, known.length > 1 && s("path", { class: `band ${curve.setting}`, d: band }), s("path", { class: `curve ${curve.setting}`, d: path }),
         points.map((one) => tipped(shape(curve.setting, x(one.x), y(one.value)),
-          `${curve.setting}, difficulty ${one.x.toFixed(2)}: ${percent(one.value)} (${interval(one)}), n = ${one.n}`)));
+          `${curve.name}, ${one.at}: ${percent(one.value)} (${interval(one)}), n = ${one.n}`)));
     });
     const counts = curves.slice(0, 2).map((curve, at) => [
-      s("text", { class: "quiet", x: 0, y: top + height + 62 + 18 * at }, curve.setting),
+      s("text", { class: "quiet", x: 0, y: top + height + 62 + 18 * at }, curve.name),
       curve.points.filter((one) => one.n).map((one) => s("text", { class: "quiet middle", x: x(one.x), y: top + height + 62 + 18 * at }, String(one.n)))]);
-    return picture(width, top + height + 90, label, axis, lines, counts,
-      s("text", { class: "quiet middle", x: (left + width - right) / 2, y: top + height + 40 }, "difficulty of the pair; below it n in each bucket"));
+    return picture(width, top + height + 90, label, axis, places, lines, counts,
+      s("text", { class: "quiet middle", x: (left + width - right) / 2, y: top + height + 40 }, title));
   });
 }
 

@@ -22,6 +22,7 @@ function renderOverview() {
     overview.left_out.map((line) => h("p", { class: "quiet" }, line)),
     section("How pairs ended", null, endings()),
     section("Success rates", null, rates()),
+    overview.agent_curves.length > 0 && section("Number of agents", null, overview.agent_curves.map(agentCurve)),
     overview.difficulty && section("Difficulty", null, difficulty()),
     section("Cost and time", null, costs()),
     overview.coordination.length > 0 && section("Coordination", "Computed from messages, steps and patches on disk; the definitions are in docs/coordination.md.", coordinationTable()),
@@ -102,20 +103,36 @@ function rates() {
 function settingsLegend() {
   const there = [...new Set(overview.series.map((series) => series.setting))];
   const words = { coop: "coop: one agent a feature", solo: "solo: one agent for all" };
-  return h("ul", { class: "legend" }, there.map((setting) => h("li", null,
-    s("svg", { width: 34, height: 14, "aria-hidden": "true" }, s("line", { class: `curve ${setting}`, x1: 0, x2: 34, y1: 7, y2: 7 }), shape(setting, 17, 7)), words[setting])));
+  return curvesLegend(there.map((setting) => ({ setting, name: words[setting] })));
+}
+
+function curvesLegend(curves) {
+  return h("ul", { class: "legend" }, curves.map(({ setting, name }) => h("li", null,
+    s("svg", { width: 34, height: 14, "aria-hidden": "true" }, s("line", { class: `curve ${setting}`, x1: 0, x2: 34, y1: 7, y2: 7 }), shape(setting, 17, 7)), name)));
+}
+
+// Success over the number of agents, and how often patches merge: theirs, and golden ones.
+function agentCurve({ runs, setting, points, left_out: left }) {
+  const unit = setting === "solo" ? "features" : "agents";
+  const place = (at) => 0.04 + (0.92 * at) / (points.length - 1);
+  const styles = [["coop", "overall", (point) => point.rates.overall], ["solo", "merge", (point) => point.rates.merge], ["golden", "golden patches merge", (point) => point.golden]];
+  const curves = styles.filter(([, , value]) => points.some(value)).map(([style, name, value]) => ({ setting: style, name,
+    points: points.flatMap((point, at) => (value(point) ? [{ ...value(point), x: place(at), at: `${point.agents} ${unit}`, n: point.groups }] : [])) }));
+  return h("figure", null, curveChart(curves, `Success by number of ${unit}`, points.map((point, at) => [place(at), String(point.agents)]), `${unit}; below it the number of groups`),
+    curvesLegend(curves),
+    h("figcaption", null, `${runs.join(", ")} (${setting}): nested groups of the same features, ${count(points[0].rates.overall.n, "largest group")} of ${count(points[0].rates.overall.clusters, "task")}, 95 % intervals over tasks.`
+      + (left ? ` ${count(left, "group")} not nested left out.` : "")));
 }
 
 function difficulty() {
   const { curves: areas, configurations, scores: pairs, unscored } = overview.difficulty;
-  const curves = ["solo", "coop"].map((setting) => ({ setting, area: areas[0][`${setting}_area`],
-    points: areas[0].buckets.map((bucket) => ({ ...bucket[setting], x: (bucket.low + bucket.high) / 2 })) }));
+  const curves = ["solo", "coop"].map((setting) => ({ setting, name: setting, area: areas[0][`${setting}_area`],
+    points: areas[0].buckets.map((bucket) => ({ ...bucket[setting], x: (bucket.low + bucket.high) / 2, at: `difficulty ${((bucket.low + bucket.high) / 2).toFixed(2)}` })) }));
+  const ticks = [0, 0.25, 0.5, 0.75, 1].map((at) => [at, String(at)]);
   const area = (value) => (value === null ? "–" : value.toFixed(3).replace("-", "−"));
   const missing = unscored ? ` ${count(unscored, "coop pair")} without a solo verdict left out.` : "";
-  return h("figure", null, difficultyChart(curves, "Success by difficulty of the pair"),
-    h("ul", { class: "legend" }, curves.map((curve) => h("li", null,
-      s("svg", { width: 34, height: 14, "aria-hidden": "true" }, s("line", { class: `curve ${curve.setting}`, x1: 0, x2: 34, y1: 7, y2: 7 }), shape(curve.setting, 17, 7)),
-      `${curve.setting}, area ${area(curve.area)}`))),
+  return h("figure", null, curveChart(curves, "Success by difficulty of the pair", ticks, "difficulty of the pair; below it n in each bucket"),
+    curvesLegend(curves.map((curve) => ({ setting: curve.setting, name: `${curve.name}, area ${area(curve.area)}` }))),
     h("figcaption", null, `Difficulty of a pair: 1 − mean solo success over ${count(configurations.length, "configuration")}, rescaled to 0…1; ${count(pairs, "pair")} in ten buckets, Wilson 95 % intervals.`
       + ` Area between the curves: ${area(areas[0].delta_area)}, retention ${percent(areas[0].retention)}.${missing}`),
     areas.length > 1 && h("div", { class: "scroller" }, h("table", { class: "small" },

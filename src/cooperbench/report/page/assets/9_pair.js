@@ -105,7 +105,11 @@ function coordinationRows(found) {
   const at = (message, text) => ({ message, text });
   const touched = ({ touches }) => touches.map((one) => `${one.agent_id} (${one.path}, patch line ${one.patch_line})`).join(", ") || "nobody";
   const named = (holds) => found.mentions.filter(holds).map((one) => at(one.messages[0], `${one.sender} names ${one.name}; touched by ${touched(one)}`));
-  const both = (overlap) => (found.agents.length > 2 ? `${overlap.first} and ${overlap.second}` : "both");
+  const many = found.agents.length > 2;
+  const both = many ? "two agents" : "both";
+  const shared = (key, text) => found.overlaps.flatMap((overlap) => overlap[key].map((one) =>
+    at(null, (many ? `${overlap.first} and ${overlap.second}: ` : "") + text(one))));
+  const files = shared("files", (file) => `${file.path}: ${file.overlapping} overlapping, ${file.adjacent} adjacent, ${file.identical} identical`);
   const counted = (name, evidence) => [name, evidence.length || "", evidence];
   return [
     ["messages sent", found.messages_known ? found.agents.map((one) => `${one.agent_id} ${one.sent}`).join(", ") : "not on record", []],
@@ -117,10 +121,8 @@ function coordinationRows(found) {
     counted("named, and touched by the sender", named((one) => one.touched_by_sender)),
     counted("named, and touched only by others", named((one) => one.touched_by_other && !one.touched_by_sender)),
     counted("named, and touched by nobody", named((one) => !one.touches.length)),
-    ...found.overlaps.flatMap((overlap) => [
-      [`files changed by ${both(overlap)}`, String(overlap.files.length), overlap.files.map((file) =>
-        at(null, `${file.path}: ${file.overlapping} overlapping, ${file.adjacent} adjacent, ${file.identical} identical`))],
-      counted(`functions and classes changed by ${both(overlap)}`, overlap.symbols.map((one) => at(null, `${one.name} in ${one.path}`)))]),
+    [`files changed by ${both}`, found.overlaps.length && String(files.length), files],
+    counted(`functions and classes changed by ${both}`, shared("symbols", (one) => `${one.name} in ${one.path}`)),
   ].filter(([, value]) => value);
 }
 

@@ -1,0 +1,83 @@
+"""`cooperbench ablate`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from cooperbench.cli import EXIT_ERRORS, EXIT_OVER_BUDGET, run
+from cooperbench.cli.arguments import print_json, print_line, whole_above_zero
+from cooperbench.errors import UserError
+from cooperbench.report.formatting import Table, print_tables
+from cooperbench.report.summary import budget_text, rate_cells
+from cooperbench.runner.ablation import PARTS, make_study, plan_study, run_study
+from cooperbench.runner.display import PlainDisplay, make_display
+from cooperbench.text import dollars_text
+
+if TYPE_CHECKING:
+    import argparse
+
+    from cooperbench.runner.ablation import Study
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("which arms")
+    off = f"parts to switch off, one at a time: {', '.join(PARTS)}"
+    group.add_argument("--off", required=True, metavar="PART,PART", help=off)
+    every = "every combination of them instead"
+    group.add_argument("--full-factorial", action="store_true", help=every)
+    repeat = "run each arm K times (default: %(default)s)"
+    group.add_argument("--repeat", type=whole_above_zero, default=1, metavar="K", help=repeat)
+    run.add_arguments(parser)
+
+
+def execute(args: argparse.Namespace) -> int:
+    if not args.name:
+        raise UserError("a study needs a name: -n NAME")
+    off = [part.strip().replace("-", "_") for part in args.off.split(",") if part.strip()]
+    if not off:
+        raise UserError("--off names no part")
+    study = make_study(run.config_of(args), off, full_factorial=args.full_factorial, repeat=args.repeat)
+    if args.dry_run:
+        return _dry_run(study, as_json=args.json)
+    summaries = run_study(study, PlainDisplay(sys.stderr) if args.json else make_display())
+    if args.json:
+        print_json({"study": study.paths.run_name, "arms": summaries})
+    else:
+        rows = [
+            _row(name, summary["settings"][args.setting], summary["cost"])
+            for name, summary in summaries.items()
+        ]
+        headings = ("arm", "pairs", "evaluated", "overall", "errors", "cost")
+        budget = next(iter(summaries.values()))["budget"]
+        notes = [budget_text(budget)] if budget else []
+        print_line("")
+        print_tables([Table(study.paths.run_name, headings, rows, notes)])
+        print_line(f"What each part is worth: cooperbench report {study.paths.run_name}")
+    if any(summary["errors"] for summary in summaries.values()):
+        return EXIT_ERRORS
+    over = any((summary["budget"] or {}).get("pairs_not_started") for summary in summaries.values())
+    return EXIT_OVER_BUDGET if over else 0
+
+
+def _row(name: str, part: dict[str, Any], cost: float) -> list[str]:
+    overall = "{} ({})".format(*rate_cells(part["rates"]["overall_success"]))
+    counts = [str(part[key]) for key in ("pairs", "evaluated")]
+    return [name, *counts, overall, str(part["errors"]), dollars_text(cost)]
+
+
+def _dry_run(study: Study, *, as_json: bool) -> int:
+    plans, notes = plan_study(study)
+    arms = {
+        arm.name: {"pairs": len(plan.pairs), "to_run": len(plan.to_run), "to_evaluate": len(plan.to_evaluate)}
+        for arm, plan in zip(study.arms, plans, strict=True)
+    }
+    if as_json:
+        print_json({"study": study.paths.run_name, "arms": arms, "notes": list(notes)})
+        return 0
+    for name, left in arms.items():
+        counts = f"{left['pairs']} pairs, {left['to_run']} to run, {left['to_evaluate']} to evaluate"
+        print_line(f"{study.paths.run_name}/{name}: {counts}")
+    for note in notes:
+        print_line(f"note: {note}")
+    return 0
