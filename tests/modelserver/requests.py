@@ -30,12 +30,12 @@ class Request:
 
     @property
     def opening(self) -> str:
-        """What the conversation begins with, up to its first user message: the same in all its requests."""
+        """What the conversation begins with, up to the model's first words: the same in all its requests."""
         texts: list[str] = []
         for message in self.messages:
-            texts.append(text_of(message))
-            if message.get("role") == "user":
+            if message.get("role") not in ("system", "developer", "user"):
                 break
+            texts.append(text_of(message))
         return "\n".join(texts)
 
     @property

@@ -74,7 +74,7 @@ def load_litellm() -> Any:
         # Deprecations inside of it are not for our users.
         warnings.simplefilter("ignore")
         litellm: Any = import_extra("litellm", "asking a model", _IMPORT_SETTINGS)
-    for message in ("Pydantic serializer warnings", "Item .* on TypedDict class"):
+    for message in ("Pydantic serializer warnings", "Items? .* on TypedDict class"):
         # About its own declarations, when it imports the rest of itself and when it copies answers.
         warnings.filterwarnings("ignore", message, UserWarning)
     # One pool for all agents of a process: LiteLLM's own would let a hundred wait for each other.

@@ -188,7 +188,7 @@ def _repeat(step: Step, session: Session) -> None:
             )
         case "write_file" if "content_base64" in args:
             session.write_file(args["path"], base64.b64decode(args["content_base64"]))
-        case "write_file":
+        case "write_file" if "path" in args:
             session.write_file(args["path"], args["content"].encode())
         case "apply_patch":
             session.apply_patch(args["patch"].encode("utf-8", "surrogateescape"), args["name"])
@@ -196,6 +196,23 @@ def _repeat(step: Step, session: Session) -> None:
             session.send(args["content"], None if args["to"] == "all" else args["to"])
         case "think":
             session.think(args["content"])
+        case _ if isinstance(path := args.get("file_path", args.get("filePath")), str):
+            _edit(path, args, session)
+
+
+def _edit(path: str, args: Step, session: Session) -> None:
+    """What the tools of command-line agents write, whatever they are called; one that failed then changes nothing."""
+    old, new = (args.get(f"{which}_string", args.get(f"{which}String")) for which in ("old", "new"))
+    content = args.get("content")
+    if isinstance(old, str) and isinstance(new, str):
+        try:
+            before = session.read_file(path).decode("utf-8", "surrogateescape")
+        except FileNotFoundError:
+            before = ""
+        count = -1 if args.get("replace_all") or args.get("replaceAll") else 1
+        content = before.replace(old, new, count) if old in before else None
+    if isinstance(content, str):
+        session.write_file(path, content.encode("utf-8", "surrogateescape"))
 
 
 def _recorded_steps(run_folder: Path, pair: Pair, setting: Setting, agent_id: str) -> list[Step]:

@@ -36,7 +36,6 @@ class Result(NamedTuple):
     name: str
     """Empty where the dialect does not say it."""
     text: str
-    failed: bool = False
 
 
 class Place(NamedTuple):
@@ -215,14 +214,13 @@ def _results(item: Json) -> Iterator[Result]:
     elif kind.endswith("_output"):
         yield Result(str(item.get("call_id", "")), "", _text_of(item.get("output")))
     elif kind == "tool_result":
-        failed = item.get("is_error") is True
-        yield Result(str(item.get("tool_use_id", "")), "", _text_of(item), failed)
+        yield Result(str(item.get("tool_use_id", "")), "", _text_of(item))
     for part in _objects(item.get("parts")):
         if response := _object(part.get("functionResponse")):
             given = _object(response.get("response"))
             text = given.get("output") or given.get("error") or given
             text = text if isinstance(text, str) else json.dumps(text)
-            yield Result(str(response.get("id", "")), str(response.get("name", "")), text, "error" in given)
+            yield Result(str(response.get("id", "")), str(response.get("name", "")), text)
 
 
 def _text_of(value: Any) -> str:

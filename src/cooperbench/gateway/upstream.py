@@ -34,14 +34,8 @@ _ARGUMENTS = {
     ANTHROPIC: f"{_COMMON} messages system max_tokens top_k stop_sequences thinking output_config",
 }
 _NATIVE = {ANTHROPIC: ("anthropic",), GEMINI: ("gemini", "vertex_ai"), RESPONSES: ("openai",)}
-_CONNECTION = (
-    "api_key",
-    "api_base",
-    "timeout",
-    "use_chat_completions_api",
-    "vertex_project",
-    "vertex_location",
-)
+_CONNECTION = {"api_key", "api_base", "timeout", "use_chat_completions_api"}
+_CONNECTION |= {"vertex_project", "vertex_location", "vertex_credentials"}
 _KEPT_HEADERS = ("anthropic-version", "anthropic-beta", "openai-beta")
 _STREAM_STATUS = {
     "overloaded_error": 529, "rate_limit_error": 429, "rate_limit_exceeded": 429, "invalid_request_error": 400,
@@ -65,23 +59,14 @@ class Upstream:
     async def answer(self, dialect: str, body: Body, headers: Mapping[str, str]) -> Body:
         """Everything at once."""
         if self._is_native(dialect):
-            request = await self._native_request(dialect, body, headers, stream=False)
-            response = await self._http.send(request)
-            if response.status_code != 200:
-                self._refused(response.status_code, response.text, response.headers)
-            return dict(response.json())
+            return dict((await self._native(dialect, body, headers, stream=False)).json())
         response = await self._translated(dialect, body, stream=False)
         return response if isinstance(response, dict) else dict(response.model_dump(exclude_none=True))
 
     async def stream(self, dialect: str, body: Body, headers: Mapping[str, str]) -> AsyncIterator[Body]:
         """Event by event, as they come."""
         if self._is_native(dialect):
-            request = await self._native_request(dialect, body, headers, stream=True)
-            response = await self._http.send(request, stream=True)
-            async with aclosing(response):
-                if response.status_code != 200:
-                    await response.aread()
-                    self._refused(response.status_code, response.text, response.headers)
+            async with aclosing(await self._native(dialect, body, headers, stream=True)) as response:
                 async for event in self._events(response.aiter_bytes()):
                     yield event
             return
@@ -128,7 +113,7 @@ class Upstream:
         return int(counted.total_tokens)
 
     def _is_native(self, dialect: str) -> bool:
-        if self._provider not in _NATIVE.get(dialect, ()) or set(self._settings) - set(_CONNECTION):
+        if self._provider not in _NATIVE.get(dialect, ()) or set(self._settings) - _CONNECTION:
             return False
         if dialect == RESPONSES:
             own = ("OPENAI_BASE_URL", "OPENAI_API_BASE")
@@ -137,9 +122,8 @@ class Upstream:
         # Vertex AI has models of others, too.
         return dialect != GEMINI or "gemini" in self._name
 
-    async def _native_request(
-        self, dialect: str, body: Body, headers: Mapping[str, str], *, stream: bool
-    ) -> Any:
+    async def _native(self, dialect: str, body: Body, headers: Mapping[str, str], *, stream: bool) -> Any:
+        """The provider's own response, which is still to be read where it is a stream."""
         settings, base, key = self._settings, self._settings.get("api_base"), self._settings.get("api_key")
         kept = {name: headers[name] for name in _KEPT_HEADERS if name in headers}
         if dialect == GEMINI:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tests.modelserver import Request
     from tests.modelserver.replies import Reply
 
-_WAIT_SECONDS = 60
+_WAIT_SECONDS = 20
 _AROUND = (
     "env | cut -d= -f1; cat /proc/net/dev; ls /cooperbench/programs; git status --short; echo have''looked"
 )
@@ -37,18 +37,16 @@ def builders(*names: str) -> Callable[[Request], Reply]:
         line = number * 10 - 4
         answers = [
             tongue.run(_AROUND),
-            tongue.run(f"sed -i 's/^line {line}$/&\\nfeature {number}/' app.txt; git diff"),
+            tongue.run(f"sed -i 's/^line {line}$/&\\nfeature {number}/' app.txt; echo have''built"),
             tongue.tell(f"agent{3 - number}", told_by(number)),
             # Not before the colleague has written, so that its message is there with the next call.
             tongue.run("sleep 0.3"),
             *tongue.last_words,
         ]
-        done = sum(
-            word in said for word in ("havelooked", f"+feature {number}", told_by(number), "sleep 0.3")
-        )
+        done = sum(word in said for word in ("havelooked", "havebuilt", told_by(number), "sleep 0.3"))
         if done >= 3:
             written[number].set()
-            assert written[3 - number].wait(_WAIT_SECONDS)
+            written[3 - number].wait(_WAIT_SECONDS)
         return answers[min(done, len(answers) - 1)]
 
     return reply

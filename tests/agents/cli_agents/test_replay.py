@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,6 +16,7 @@ from tests.agents.frameworks import (
     using_them,
     write_config,
 )
+from tests.agents.mini_swe.conftest import OTHERS_WARNINGS
 from tests.modelserver import ModelServer
 from tests.runner.helpers import run_tiny
 
@@ -25,7 +27,10 @@ if TYPE_CHECKING:
     from tests.modelserver import Request
     from tests.modelserver.replies import Reply
 
-pytestmark = pytest.mark.timeout(FIRST_TIME_SECONDS)
+pytestmark = [
+    pytest.mark.timeout(FIRST_TIME_SECONDS),
+    *(pytest.mark.filterwarnings(warning) for warning in OTHERS_WARNINGS),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +44,7 @@ def works(name: str, number: int) -> Any:
     line = number * 10 - 4
     inbox = "/cooperbench/team/inbox"
     answers = [
-        tongue.run("pwd; ls; date; echo $$; git log --format=%H%n%s"),
+        tongue.run("pwd; ls; date; git log --format=%H%n%s"),
         tongue.tell(f"agent{3 - number}", f"I am at line {line}"),
         tongue.run(f"while ! ls {inbox}/* >/dev/null 2>&1; do sleep 0.05; done; echo heard"),
         tongue.run(f"sed -i 's/^line {line}$/&\\nfeature {number}/' app.txt; cat app.txt"),
@@ -76,3 +81,33 @@ def test_two_of_them_work_again_on_recorded_answers(names: str, tmp_path: Path) 
         heard = [step for step in again.trajectory(agent_id)["steps"] if step["action"] == "receive_message"]
         assert len(heard) == 1
     assert again.evaluation["overall_success"] is True
+
+
+def test_what_their_tools_wrote_is_played_again_without_them(tmp_path: Path) -> None:
+    """By the agent `replay`, from the trajectory: commands, and files by the names that each program has for them."""
+    run_tiny(tmp_path, "nop", setting="solo", auto_eval=False)
+    path = tmp_path / "logs/r/solo/tiny_task/7/f1_f2/solo/trajectory.json"
+    trajectory = json.loads(path.read_text())
+    repo = "/workspace/repo"
+    wrote: list[tuple[str, dict[str, Any]]] = [
+        ("run", {"command": "printf 'a\\nb\\na\\n' >new.txt", "timeout_seconds": 9}),
+        ("Edit", {"file_path": f"{repo}/new.txt", "old_string": "b", "new_string": "c"}),
+        ("Edit", {"file_path": f"{repo}/new.txt", "old_string": "not there", "new_string": "x"}),
+        ("edit", {"filePath": f"{repo}/new.txt", "oldString": "a", "newString": "d", "replaceAll": True}),
+        ("write_file", {"path": "other.txt", "content": "one\n"}),
+        ("write", {"filePath": f"{repo}/more.txt", "content": "two\n"}),
+        ("write_file", {"file_path": f"{repo}/third.txt", "content": "three\n"}),
+        ("Read", {"file_path": f"{repo}/new.txt"}),
+    ]
+    trajectory["steps"] = [{"action": name, "args": args, "step": 1} for name, args in wrote]
+    path.write_text(json.dumps(trajectory))
+    again = run_tiny(
+        tmp_path,
+        "replay",
+        run_name="again",
+        setting="solo",
+        agent_config=str(tmp_path / "logs/r"),
+        auto_eval=False,
+    )
+    added = [line for line in again.patch("solo").splitlines() if line[:1] == "+" and line[:3] != "+++"]
+    assert added == ["+two", "+d", "+c", "+d", "+one", "+three"]

@@ -11,6 +11,7 @@ import pytest
 
 from cooperbench import run
 from cooperbench.agents.environments import DATA_VARIABLE
+from tests.agents.cli_agents.builders import builders
 from tests.agents.frameworks import DATA, FIRST_TIME_SECONDS, TONGUES, provide, settings
 from tests.agents.frameworks import write_config as write_settings
 from tests.agents.mini_swe.conftest import OTHERS_WARNINGS
@@ -65,7 +66,7 @@ def framework_script(
 
 
 @pytest.mark.timeout(FIRST_TIME_SECONDS)
-@pytest.mark.parametrize("name", ["openhands", "swe_agent", "claude_code", "codex"])
+@pytest.mark.parametrize("name", ["openhands", "swe_agent"])
 def test_frameworks_work_in_containers(
     name: str,
     docker: DockerBackend,  # makes the image
@@ -93,6 +94,29 @@ def test_frameworks_work_in_containers(
     assert {agent["status"] for agent in agents.values()} == {"submitted"}
     messages = json.loads((folder / "conversation.json").read_text())["messages"]
     assert sorted(message["message"] for message in messages) == ["It's line $1", "It's line $2"]
+
+
+@pytest.mark.timeout(FIRST_TIME_SECONDS)
+def test_command_line_agents_work_in_containers(
+    docker: DockerBackend,  # makes the image
+    base_image: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(DATA_VARIABLE, str(DATA))
+    names = ("claude_code", "codex")
+    for name in names:
+        provide(name)
+    with ModelServer() as server:
+        server.script("", builders(*names))
+        config = write_settings(tmp_path / "agent.yaml", settings("codex", server.openai_url))
+        folder = in_containers(
+            tmp_path, monkeypatch, base_image, agent=",".join(names), agent_config=str(config)
+        )
+        told = json.dumps([request.messages for request in server.requests])
+    agents = json.loads((folder / "result.json").read_text())["agents"].values()
+    assert {(agent["status"], *agent["files_changed"]) for agent in agents} == {("submitted", "app.txt")}
+    assert "eth0" not in told, "no network"
 
 
 def in_containers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, base_image: str, **options: Any) -> Path:
