@@ -375,7 +375,7 @@ class _PairWriter:
             agents[agent_id] = {
                 "agent_id": agent_id, "feature_ids": self._features(place), "agent": self.style.agents[place],
                 "agent_version": None, "model": self.style.models[place], "status": "submitted", "error": None, "steps": self.style.steps,
-                **self._account(), "patch_bytes": len(patch), "files_changed": [BASE_PATH], "started_at": _time(0),
+                **self._account(), "patch_bytes": len(patch), "patch_sha256": "0" * 64, "files_changed": [BASE_PATH], "started_at": _time(0),
                 "ended_at": _time(seconds), "duration_seconds": seconds,
             }  # fmt: skip
         return {

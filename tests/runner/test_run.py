@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cooperbench import evaluate
 from cooperbench.cli import main
 from cooperbench.errors import UserError
 from tests.runner.helpers import run_tiny
@@ -122,10 +123,20 @@ def test_an_evaluation_is_repeated_only_when_its_inputs_change(tmp_path: Path) -
     before = left.evaluation
     assert run_tiny(tmp_path, "oracle").evaluation == before
     (left.folder / "agent1.patch").write_text(golden(2))
-    after = run_tiny(tmp_path, "oracle").evaluation
+    evaluate("r", backend="local", dataset_dir=tmp_path / "data", logs_dir=tmp_path / "logs")
+    after = left.evaluation
     assert after["key"] != before["key"]
     assert after["agent1"]["success"] is False
     assert after["merged"]["merge_status"] == "identical"
+
+
+def test_a_pair_whose_patch_was_damaged_is_run_again(tmp_path: Path) -> None:
+    left = run_tiny(tmp_path, "oracle")
+    patch = left.folder / "agent2.patch"
+    whole = patch.read_bytes()
+    patch.write_bytes(whole[:40])
+    assert run_tiny(tmp_path, "oracle").evaluation["overall_success"] is True
+    assert patch.read_bytes() == whole
 
 
 def test_another_configuration_is_refused_and_nothing_is_touched(tmp_path: Path) -> None:
@@ -137,8 +148,6 @@ def test_another_configuration_is_refused_and_nothing_is_touched(tmp_path: Path)
 
 
 def test_without_auto_eval_there_is_no_verdict_until_evaluate(tmp_path: Path) -> None:
-    from cooperbench import evaluate
-
     left = run_tiny(tmp_path, "oracle", auto_eval=False)
     assert not (left.folder / "eval.json").exists()
     evaluate("r", backend="local", dataset_dir=tmp_path / "data", logs_dir=tmp_path / "logs")
