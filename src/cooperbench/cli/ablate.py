@@ -32,6 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
+    if args.detach:
+        raise UserError("ablate has no --detach; nohup lets it go on in the background")
     if not args.name:
         raise UserError("a study needs a name: -n NAME")
     off = [part.strip().replace("-", "_") for part in args.off.split(",") if part.strip()]

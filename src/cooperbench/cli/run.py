@@ -17,6 +17,7 @@ from cooperbench.cli.arguments import (
     add_sound_only_argument,
     whole_above_zero,
 )
+from cooperbench.cli.attach import add_detach_argument, detach
 from cooperbench.report.summary import summary_text
 from cooperbench.runner.api import plan_experiment, run_experiment
 from cooperbench.runner.assignment import Assignment
@@ -48,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     groups[WHAT].add_argument(
         "--json", action="store_true", help="for machines: the summary as JSON on stdout, the rest on stderr"
     )
+    add_detach_argument(groups[WHAT])
     add_logs_argument(parser)
 
 
@@ -74,6 +76,9 @@ def execute(args: argparse.Namespace) -> int:
     config = config_of(args)
     if args.dry_run:
         return _dry_run(config, as_json=args.json)
+    if args.detach:
+        plan_experiment(config)
+        return detach(config.paths, args.words)
     display = PlainDisplay(sys.stderr) if args.json else make_display()
     summary = run_experiment(config, display)
     print_summary(summary, str(config.paths.root), as_json=args.json)

@@ -83,6 +83,8 @@ def make_study(
     """All on, each part off, or every combination; `config` is what all arms have in common, named like the study."""
     if config.setting == "solo":
         raise UserError("in setting solo nobody cooperates: ablate takes coop or team")
+    if not config.placement.is_local:
+        raise UserError(f"ablate works on this machine only, not by --executor {config.executor}")
     known = {
         part: field
         for part, field in PARTS.items()

@@ -7,7 +7,7 @@ check of its value and its place in config.json. Besides, `cooperbench.run` name
 from __future__ import annotations
 
 import hashlib
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,6 +18,7 @@ from cooperbench.errors import UserError
 from cooperbench.eval.batch import Order
 from cooperbench.models import SETTINGS, Setting, seats_of
 from cooperbench.runner.assignment import Assigned, Assignment
+from cooperbench.runner.executors import EXECUTORS, JobOrder, Placement
 from cooperbench.settings import checked_eval_network
 from cooperbench.storage import ExperimentPaths, checked_run_name, read_json, utc_now, write_json
 from cooperbench.team.mailbox import DEFAULT_REDIS_URL
@@ -146,6 +147,44 @@ class RunConfig:
     eval_concurrency: int = option(
         "--eval-concurrency", default=10, above_zero=int, help="evaluations at once (default: %(default)s)"
     )
+    executor: str = option(
+        "--executor",
+        default="local",
+        choices=EXECUTORS,
+        help="where pairs are worked on: here, or by jobs of a cluster (default: %(default)s)",
+    )
+    workers: int | None = option(
+        "--workers",
+        default=None,
+        above_zero=int,
+        metavar="N",
+        help="jobs at once, each with one pair at a time (slurm, ray; default: as many as --concurrency)",
+    )
+    pairs_per_job: int | None = option(
+        "--pairs-per-job",
+        default=None,
+        above_zero=int,
+        metavar="N",
+        help="pairs that a job works on, one after the other (slurm, ray; default: 1)",
+    )
+    slurm: str | None = option(
+        "--slurm",
+        default=None,
+        metavar="KEY=VALUE,…",
+        help="options of sbatch: partition=cpu,time=04:00:00,mem=16G; also folder=DIR, which nodes share",
+    )
+    ray_address: str | None = option(
+        "--ray-address",
+        default=None,
+        metavar="ADDRESS",
+        help="a cluster (auto, HOST:6379, ray://HOST:10001), or local to start one here (default: auto)",
+    )
+    ray_resources: str | None = option(
+        "--ray-resources",
+        default=None,
+        metavar="NAME=N,…",
+        help="what a job needs (default: CPU=1)",
+    )
     network: NetworkPolicy = option(
         "--network",
         default="none",
@@ -247,6 +286,7 @@ class RunConfig:
             if option.above_zero is not None and value is not None and value <= 0:
                 raise UserError(f"{name} is {value}; it is above 0")
         checked_eval_network(self.eval_network)
+        _ = self.placement
         missing = [path for path in self.assignment.config_paths if path and not path.exists()]
         if missing:
             raise UserError(f"{missing[0]}: no such agent config")
@@ -261,6 +301,17 @@ class RunConfig:
     @property
     def assignment(self) -> Assignment:
         return Assignment.parse(self.agent, self.model, self.agent_config)
+
+    @property
+    def placement(self) -> Placement:
+        return Placement(**{one.name: getattr(self, one.name) for one in fields(Placement)})
+
+    @property
+    def job_order(self) -> JobOrder:
+        """What all jobs have in common: each works on one pair at a time."""
+        at_once = max(1, self.eval_concurrency // (self.workers or self.concurrency))
+        there = replace(self, force=False, concurrency=1, eval_concurrency=at_once)
+        return JobOrder(there, there.order, self.backend, self.backend_options)
 
     @property
     def order(self) -> Order:
