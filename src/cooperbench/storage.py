@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 DEFAULT_LOGS_DIR = "logs"
 LARGEST_FILE_BYTES = 256 * 1024 * 1024
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 _TEMPORARY = ".writing-"
 _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+@=-]{0,119}")
 
@@ -172,6 +173,12 @@ class ExperimentPaths:
         """Of an ablation: its arms, which are the folders beside it."""
         self.error_log = self.root / "errors.log"
         """Tracebacks, of errors that nobody expected."""
+        self.jobs = self.root / "jobs"
+        """What jobs on other machines get and tell, while there are any."""
+        self.jobs_record = self.root / "jobs.json"
+        """Which jobs those are."""
+        self.driver_log = self.root / "driver.log"
+        """What a run in the background prints."""
 
     def pair(self, pair: Pair, setting: Setting) -> PairPaths:
         return self.pair_named(setting, pair.task.repo, pair.task.task_id, pair.feature_ids)
@@ -204,7 +211,7 @@ class ExperimentPaths:
             self.root.mkdir(parents=True, exist_ok=True)
             opened = (self.root / ".lock").open("a+")
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            if error.errno in _FULL:
                 raise
             raise UserError(
                 f"cannot write to {self.root}: {error.strerror}; choose another folder with --log-dir"
@@ -227,6 +234,18 @@ class ExperimentPaths:
                 with suppress(OSError):
                     file.truncate(0)
 
+    def holder(self) -> str | None:
+        """Who has the lock now."""
+        try:
+            with (self.root / ".lock").open() as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    return file.read().strip() or "another process"
+        except OSError:
+            pass
+        return None
+
 
 def error_record(paths: ExperimentPaths, pair: Pair, setting: Setting, error: Exception) -> dict[str, Any]:
     """What result.json or eval.json says of a pair that ended through nobody's fault.
@@ -247,7 +266,7 @@ def error_record(paths: ExperimentPaths, pair: Pair, setting: Setting, error: Ex
         "features": list(pair.feature_ids),
         "setting": setting,
         "error": redact(str(error) if expected else f"{type(error).__name__}: {error}"),
-        "infrastructure": isinstance(error, InfraError),
+        "infrastructure": isinstance(error, InfraError) or getattr(error, "errno", None) in _FULL,
         "ended_at": utc_now(),
         "version": __version__,
     }

@@ -25,7 +25,7 @@ from cooperbench.eval.batch.entry import (
     pack_task,
     sha256,
     take_in,
-    unpack_task,
+    unpack_folder,
 )
 from cooperbench.eval.evaluator import Evaluation
 from cooperbench.eval.record import is_evaluated, read_evaluation
@@ -163,7 +163,7 @@ def test_a_task_travels_with_links_modes_and_folders(tmp_path: Path, experiment:
     (task.path / "base/run").write_bytes(b"\x00\xff")
     (task.path / "base/run").chmod(0o755)
     (task.path / "base/link").symlink_to("../runner.sh")
-    unpack_task(pack_task(task), tmp_path / "there")
+    unpack_folder(pack_task(task), tmp_path / "there")
     names = sorted(path.relative_to(task.path) for path in task.path.rglob("*"))
     assert sorted(path.relative_to(tmp_path / "there") for path in (tmp_path / "there").rglob("*")) == names
     assert (tmp_path / "there/base/run").read_bytes() == b"\x00\xff"

@@ -12,7 +12,8 @@ import pytest
 from cooperbench import run
 from cooperbench.cli.run import add_arguments
 from cooperbench.errors import UserError
-from cooperbench.runner.config import RunConfig, options
+from cooperbench.runner.config import RunConfig
+from cooperbench.runner.options import options
 from cooperbench.storage import read_json
 
 if TYPE_CHECKING:

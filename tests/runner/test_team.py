@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cooperbench.cli import main
-from cooperbench.runner.config import TEAM_PARTS
+from cooperbench.runner.options import TEAM_PARTS
 from tests.runner.helpers import Left, run_tiny
 from tests.tiny import PLACES, write_script
 

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cooperbench import secrets
+from cooperbench.agents import rate_limits
 from cooperbench.agents.base import patience_seconds
 from cooperbench.agents.worker import client, model_faults
 from cooperbench.errors import AgentFailure, InfraError, UserError
@@ -38,6 +39,7 @@ DEFAULT_CALL_SECONDS = 600.0
 """How long one attempt may take."""
 LONGEST_PAUSE_SECONDS = 60.0
 NO_OTHER_RETRIES = {"num_retries": 0, "max_retries": 0}
+_TOO_MANY_REQUESTS = 429
 _WAKE_SECONDS = 0.2
 """How often a waiting agent checks whether it has to end."""
 _IMPORT_SETTINGS = {
@@ -191,6 +193,8 @@ class Attempts:
             raise InfraError(
                 f"model {self.model!r} did not answer in {self.count} attempts: {text}"
             ) from error
+        if getattr(error, "status_code", None) == _TOO_MANY_REQUESTS:
+            rate_limits.pause(self.model, pause)
         note(f"model call failed, again in {pause:.1f} s: {text}")
         return pause
 
@@ -217,6 +221,9 @@ class Caller:
         """`call()`, until it answers. What it raises in the end is an error of ours."""
         attempts = Attempts(self.model, self.answered == 0, self.patience)
         while True:
+            if others := rate_limits.pause_of(self.model):
+                self._wait(others)
+                self.again()
             self.check()
             try:
                 answer = self._call_in_thread(call)

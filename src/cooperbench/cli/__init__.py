@@ -24,6 +24,8 @@ COMMANDS = {
     "run": "run agents on pairs of features, and judge what they did",
     "ablate": "run the same pairs with parts of cooperation switched off, to tell what each is worth",
     "eval": "judge the results of a run",
+    "status": "how a run stands, and who is at work on it",
+    "attach": "follow a run that was started with --detach",
     "view": "look at runs in the browser, also while they go on",
     "report": "what runs mean: rates with intervals, deficit, difficulty, costs",
     "compare": "the same pairs in two runs, or solo against coop",
@@ -106,6 +108,7 @@ def _execute(words: list[str]) -> int:
     end_like_ctrl_c()
     try:
         args = make_parser(command).parse_args(words)
+        args.words = words
         for note in load_env_file():
             sys.stderr.write(f"cooperbench: {printable(note)}\n")
         return int(import_module(f"cooperbench.cli.{args.command}").execute(args))

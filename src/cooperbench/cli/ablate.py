@@ -11,8 +11,8 @@ from cooperbench.errors import UserError
 from cooperbench.report.formatting import Table, print_tables
 from cooperbench.report.summary import budget_text, rate_cells
 from cooperbench.runner.ablation import make_study, plan_study, run_study
-from cooperbench.runner.config import TEAM_PARTS
 from cooperbench.runner.display import PlainDisplay, make_display
+from cooperbench.runner.options import TEAM_PARTS
 from cooperbench.text import dollars_text
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
+    if args.detach:
+        raise UserError("ablate has no --detach; nohup lets it go on in the background")
     if not args.name:
         raise UserError("a study needs a name: -n NAME")
     off = [part.strip().replace("-", "_") for part in args.off.split(",") if part.strip()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,13 +16,14 @@ from cooperbench.cli.arguments import (
     add_sound_only_argument,
     whole_above_zero,
 )
+from cooperbench.cli.attach import add_detach_argument, detach
 from cooperbench.cli.run import add_option, print_summary
 from cooperbench.dataset.discovery import resolve_dataset_dir
 from cooperbench.eval.batch import Order
-from cooperbench.runner.config import options
 from cooperbench.runner.display import PlainDisplay, make_display
 from cooperbench.runner.evaluate import evaluate_experiment, recorded_eval_network, select_results
-from cooperbench.runner.experiment import open_backend
+from cooperbench.runner.executors import Placement
+from cooperbench.runner.options import options
 from cooperbench.settings import default_backend, default_eval_network
 from cooperbench.storage import ExperimentPaths
 
@@ -29,7 +31,10 @@ if TYPE_CHECKING:
     import argparse
 
 
-_RUN_OPTIONS = ("test_timeout_seconds", "canary", "image_template", "pull", "mount", "gpu")
+_RUN_OPTIONS = (
+    *("test_timeout_seconds", "canary", "image_template", "pull", "mount", "gpu"),
+    *(one.name for one in fields(Placement)),
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,6 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--json", action="store_true", help="for machines: the summary as JSON on stdout, the rest on stderr"
     )
+    add_detach_argument(parser)
     add_logs_argument(parser)
 
 
@@ -67,9 +73,12 @@ def execute(args: argparse.Namespace) -> int:
     found = select_results(
         paths, dataset, args.subset, args.repo, args.task_id, args.features, sound_only=args.sound_only
     )
+    if args.detach:
+        return detach(paths, args.words)
     network = args.eval_network or recorded_eval_network(paths) or default_eval_network()
     order = Order(paths, args.concurrency, args.test_timeout_seconds, network, args.canary, found)
     display = PlainDisplay(sys.stderr) if args.json else make_display()
-    summary = evaluate_experiment(order, open_backend(name, given), display, name, force=args.force)
+    placement = Placement(**{one.name: getattr(args, one.name) for one in fields(Placement)})
+    summary = evaluate_experiment(order, display, name, given, placement, dataset, force=args.force)
     print_summary(summary, str(paths.root), as_json=args.json)
     return 1 if summary["errors"] else 0

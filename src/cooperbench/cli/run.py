@@ -18,18 +18,20 @@ from cooperbench.cli.arguments import (
     add_sound_only_argument,
     whole_above_zero,
 )
+from cooperbench.cli.attach import add_detach_argument, detach
 from cooperbench.report.summary import summary_text
 from cooperbench.runner.api import plan_experiment, run_experiment
 from cooperbench.runner.assignment import Assignment
-from cooperbench.runner.config import GROUPS, REPLAY_MODEL, WHAT, WHERE, RunConfig, make_config, options
+from cooperbench.runner.config import RunConfig, make_config
 from cooperbench.runner.display import PlainDisplay, make_display
+from cooperbench.runner.options import GROUPS, REPLAY_MODEL, WHAT, WHERE, options
 from cooperbench.settings import default_backend, default_eval_network
 from cooperbench.storage import checked_run_name
 
 if TYPE_CHECKING:
     import argparse
 
-    from cooperbench.runner.config import Option
+    from cooperbench.runner.options import Option
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     groups[WHAT].add_argument(
         "--json", action="store_true", help="for machines: the summary as JSON on stdout, the rest on stderr"
     )
+    add_detach_argument(groups[WHAT])
     add_logs_argument(parser)
 
 
@@ -77,6 +80,9 @@ def execute(args: argparse.Namespace) -> int:
     config = config_of(args)
     if args.dry_run:
         return _dry_run(config, as_json=args.json)
+    if args.detach:
+        plan_experiment(config)
+        return detach(config.paths, args.words)
     display = PlainDisplay(sys.stderr) if args.json else make_display()
     summary = run_experiment(config, display)
     print_summary(summary, str(config.paths.root), as_json=args.json)

@@ -276,6 +276,24 @@ def _hub(_: Asked) -> Iterator[Finding]:
     yield _missing_extra("hub", "hub", "huggingface_hub") or here
 
 
+def _clusters(_: Asked) -> Iterator[Finding]:
+    """For `--executor`. What nodes have is known when a run asks them."""
+    here = Finding("executor ray", Status.OK, "ray is installed; a run looks for the cluster")
+    yield _missing_extra("executor ray", "ray", "ray") or here
+    name = "executor slurm"
+    if shutil.which("sinfo") is None:
+        yield Finding(name, Status.MISSING, "no Slurm on this machine", "use a login node of a cluster")
+        return
+    if missing := _missing_extra(name, "slurm", "submitit"):
+        yield missing
+        return
+    done = subprocess.run(["sinfo", "-h", "-o", "%P: %D nodes"], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        yield Finding(name, Status.BROKEN, "Slurm does not answer", "see `scontrol ping`")
+    else:
+        yield Finding(name, Status.OK, "; ".join(done.stdout.strip().splitlines()))
+
+
 def _dataset(asked: Asked) -> Iterator[Finding]:
     from cooperbench.dataset.discovery import load_tasks, resolve_dataset_dir
 
@@ -291,5 +309,17 @@ def _dataset(asked: Asked) -> Iterator[Finding]:
 
 
 CHECKS: tuple[Callable[[Asked], Iterator[Finding]], ...] = (
-    *(_cooperbench, _settings, _git, _node, _backends, _agents, _model_keys, _redis, _hub, _dataset),
+    *(
+        _cooperbench,
+        _settings,
+        _git,
+        _node,
+        _backends,
+        _agents,
+        _model_keys,
+        _redis,
+        _hub,
+        _clusters,
+        _dataset,
+    ),
 )

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from cooperbench.errors import UserError
 from cooperbench.runner.api import check, price_notes, select, warm_up
-from cooperbench.runner.config import TEAM_PARTS, options
 from cooperbench.runner.display import for_arm, header_lines
 from cooperbench.runner.experiment import Arm, carry_out, open_backend
+from cooperbench.runner.options import TEAM_PARTS, options
 from cooperbench.runner.plan import make_plan
 from cooperbench.storage import ExperimentPaths, read_json, write_json
 from cooperbench.team.mailbox import open_mailboxes
@@ -74,6 +74,8 @@ def make_study(
     """All on, each part off, or every combination; `config` is what all arms have in common, named like the study."""
     if config.setting == "solo":
         raise UserError("in setting solo nobody cooperates: ablate takes coop or team")
+    if not config.placement.is_local:
+        raise UserError(f"ablate works on this machine only, not by --executor {config.executor}")
     known = {
         part: field
         for part, field in TEAM_PARTS.items()

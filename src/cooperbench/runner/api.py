@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import atexit
 import threading
-from contextlib import nullcontext, suppress
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
 from cooperbench.agents.base import CheckedAgent, ModelCheckedAgent, patience_seconds
@@ -16,8 +16,9 @@ from cooperbench.dataset.discovery import discover
 from cooperbench.errors import UserError
 from cooperbench.eval import backends
 from cooperbench.models import seats_of
-from cooperbench.runner.config import DEFAULT_TIME_LIMIT_SECONDS, RunConfig, make_config
+from cooperbench.runner.config import RunConfig, make_config
 from cooperbench.runner.display import header_lines
+from cooperbench.runner.options import DEFAULT_TIME_LIMIT_SECONDS
 from cooperbench.runner.plan import make_plan, something_to_run
 from cooperbench.settings import DOCUMENTED_BACKEND
 from cooperbench.storage import DEFAULT_LOGS_DIR
@@ -88,6 +89,12 @@ def run(
     team_mcp: bool = True,
     team_auto_refresh: bool = True,
     team_roles: bool = True,
+    executor: str = "local",
+    workers: int | None = None,
+    pairs_per_job: int | None = None,
+    slurm: str | None = None,
+    ray_address: str | None = None,
+    ray_resources: str | None = None,
 ) -> None:
     """Run agents on pairs of features and (with `auto_eval`) judge what they did.
 
@@ -104,7 +111,7 @@ def run(
     backends that have them. `group_sizes=[3]`: all groups of three features, an agent each, instead of pairs, at most
     `groups_per_task` of a task (by default as many as it has pairs), drawn with `seed`. `prompts_dir`: templates that
     replace ours of the same name. `git_enabled` is on in setting `team` unless told; `team_…` take single parts out of
-    `team`.
+    `team`. `executor` says where pairs are worked on: here, or by at most `workers` jobs of Slurm or Ray.
     """
     values = dict(locals())
     for name, field in _OTHER_NAMES.items():
@@ -206,30 +213,41 @@ def plan_experiment(config: RunConfig) -> tuple[Plan, tuple[str, ...]]:
 
 def run_experiment(config: RunConfig, display: Display) -> dict[str, Any]:
     """One experiment, from its configuration to its summary."""
+    from cooperbench.runner.executors.orders import open_jobs
     from cooperbench.runner.experiment import Arm, carry_out, open_backend
 
     pairs, notes = select(config)
     check(config, pairs)
-    backend = open_backend(config.backend, config.backend_options)
-    with config.paths.lock():
+    with ExitStack() as stack:
+        jobs = stack.enter_context(
+            open_jobs(config.placement, config.job_order, config.dataset_dir, config.concurrency)
+        )
+        backend = None if jobs else open_backend(config.backend, config.backend_options)
+        stack.enter_context(config.paths.lock())
         config.check_against_disk()
         plan = make_plan(config, pairs)
-        if plan.to_run:
+        mailboxes = None
+        if backend and plan.to_run:
             warm_up(config)
-        talks = plan.to_run and config.setting != "solo" and config.messaging_enabled
-        with open_mailboxes(config.redis_url, config.run_name) if talks else nullcontext() as mailboxes:
-            config.save()
-            judged_later = len(plan.to_run) if config.auto_eval else 0
-            display.begin(
-                header_lines(config, plan),
-                to_run=len(plan.to_run),
-                to_judge=judged_later + len(plan.to_evaluate),
-            )
-            try:
-                for note in (*notes, *price_notes(config)):
-                    display.note(note)
-                if mailboxes is not None:
-                    display.note(f"Messages: {mailboxes.description}")
-                return carry_out([Arm(config, plan, display)], backend, mailboxes)[0]
-            finally:
-                display.end()
+            if config.setting != "solo" and config.messaging_enabled:
+                mailboxes = stack.enter_context(open_mailboxes(config.redis_url, config.run_name))
+        config.save()
+        judged_later = len(plan.to_run) if config.auto_eval else 0
+        display.begin(
+            header_lines(config, plan),
+            to_run=len(plan.to_run),
+            to_judge=judged_later + len(plan.to_evaluate),
+        )
+        stack.callback(display.end)
+        for note in (*notes, *price_notes(config)):
+            display.note(note)
+        if mailboxes is not None:
+            display.note(f"Messages: {mailboxes.description}")
+        if backend is not None:
+            return carry_out([Arm(config, plan, display)], backend, mailboxes)[0]
+        assert jobs is not None
+        for pair in plan.to_run if config.force else ():
+            # A job that is started again must not run again what it has finished.
+            config.paths.archive(pair, config.setting)
+        work = [(pair, config.setting) for pair in (*plan.to_evaluate, *plan.to_run)]
+        return jobs(work, display, config.max_cost, {config.setting: plan.pairs})

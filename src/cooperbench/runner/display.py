@@ -104,6 +104,8 @@ def header_lines(config: RunConfig, plan: Plan) -> list[str]:
         f"Found {plural(len(plan.pairs), 'pair')} of {plural(tasks, 'task')} in {place}",
         f"Running with concurrency={config.concurrency}",
     ]
+    if not config.placement.is_local:
+        lines[-1] = f"Running on {config.executor} with workers={config.workers or config.concurrency}"
     if model := config.assignment.model_name:
         lines.insert(2, f"Model: {printable(model)}")
     if plan.finished:

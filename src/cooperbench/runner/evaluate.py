@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,15 +11,15 @@ from cooperbench.dataset.discovery import discover, load_tasks, resolve_dataset_
 from cooperbench.errors import UserError
 from cooperbench.eval.batch import Order
 from cooperbench.models import Pair
+from cooperbench.runner.executors import JobOrder, Placement
 from cooperbench.settings import DOCUMENTED_BACKEND, checked_eval_network
 from cooperbench.storage import DEFAULT_LOGS_DIR, ExperimentPaths, is_finished, read_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from cooperbench.models import EvalNetwork, Setting
     from cooperbench.runner.display import Display
-    from cooperbench.sandbox.contract import EvalBackend
 
 DEFAULT_TEST_SECONDS = 600
 
@@ -43,16 +44,23 @@ def evaluate(
     pull: str | None = None,
     mount: Sequence[str] = (),
     gpu: str | None = None,
+    executor: str = "local",
+    workers: int | None = None,
+    pairs_per_job: int | None = None,
+    slurm: str | None = None,
+    ray_address: str | None = None,
+    ray_resources: str | None = None,
 ) -> None:
     """Judge the pairs of a run that have a result and no evaluation of it yet; with `force`, all of them.
 
     Verdicts are in each pair's eval.json; a summary is printed. `eval_network`: what test runs reach, by default what
     the run was started with. `sound_only`: without features whose tests pass without them, as `validate` has found.
-    `canary`: confirm successes by tests that must fail. The last four are for backends that have them.
+    `canary`: confirm successes by tests that must fail. `image_template`, `pull`, `mount` and `gpu` are for backends
+    that have them. `executor` says where it is done: here, or by at most `workers` jobs of Slurm or Ray.
     """
+    placement = Placement(executor, workers, pairs_per_job, slurm, ray_address, ray_resources)
     from cooperbench.report.summary import summary_text
     from cooperbench.runner.display import make_display
-    from cooperbench.runner.experiment import open_backend
 
     paths = ExperimentPaths(Path(logs_dir), run_name)
     dataset = resolve_dataset_dir(dataset_dir)
@@ -60,8 +68,8 @@ def evaluate(
     network = eval_network or recorded_eval_network(paths) or "auto"
     order = Order(paths, concurrency, test_timeout, network, canary, found)
     options = {"image_template": image_template, "pull": pull, "mounts": mount, "gpu": gpu}
-    chosen = open_backend(backend, {name: value for name, value in options.items() if value})
-    summary = evaluate_experiment(order, chosen, make_display(), backend, force=force)
+    given = {name: value for name, value in options.items() if value}
+    summary = evaluate_experiment(order, make_display(), backend, given, placement, dataset, force=force)
     print(summary_text(summary, str(paths.root)))  # noqa: T201  # the documented function prints
 
 
@@ -125,19 +133,31 @@ def _groups_on_disk(paths: ExperimentPaths, setting: Setting, pairs: Iterable[Pa
 
 
 def evaluate_experiment(
-    order: Order, backend: EvalBackend, display: Display, backend_name: str, *, force: bool
+    order: Order,
+    display: Display,
+    backend_name: str,
+    backend_options: Mapping[str, object],
+    placement: Placement,
+    dataset: Path,
+    *,
+    force: bool,
 ) -> dict[str, Any]:
     """Judge what of the order has to be judged; the summary of the whole run."""
     from cooperbench.eval.evaluator import mark_unsound
     from cooperbench.eval.record import is_evaluated
     from cooperbench.eval.reference import ReferenceStore
-    from cooperbench.runner.experiment import evaluate_pairs
+    from cooperbench.runner.executors.orders import open_jobs
+    from cooperbench.runner.experiment import evaluate_pairs, open_backend
     from cooperbench.text import plural
 
     if order.concurrency < 1 or order.test_timeout_seconds < 1:
         raise UserError("concurrency and the test timeout are at least 1")
     paths, store = order.paths, ReferenceStore()
-    with paths.lock():
+    with ExitStack() as stack:
+        there = JobOrder(None, replace(order, work=(), concurrency=1), backend_name, backend_options)
+        jobs = stack.enter_context(open_jobs(placement, there, dataset, order.concurrency))
+        backend = None if jobs else open_backend(backend_name, backend_options)
+        stack.enter_context(paths.lock())
         work = [
             (pair, setting)
             for pair, setting in order.work
@@ -150,10 +170,11 @@ def evaluate_experiment(
         if skipped := len(order.work) - len(work):
             lines.append(f"{skipped} more are evaluated already (--force judges them again)")
         display.begin(lines, to_run=0, to_judge=len(work))
-        try:
-            return evaluate_pairs(replace(order, work=work), backend, display)
-        finally:
-            display.end()
+        stack.callback(display.end)
+        if backend is None:
+            assert jobs is not None
+            return jobs(work, display, None, {})
+        return evaluate_pairs(replace(order, work=work), backend, display)
 
 
 def run_patch_test(

@@ -134,11 +134,15 @@ def evaluate_pairs(order: Order, backend: EvalBackend, display: Display) -> dict
     """Judge what the order names; the summary of the whole run."""
     summary: dict[str, Any] = {}
     with summed_up(order.paths, backend, summary, {}) as session:
-        experiment = Experiment(order, session, display)
-        experiment.prepare((), order.work)
-        session.drain(experiment.begin(order.work), lambda _: None)
-        experiment.finish()
+        judge_all(order, session, display)
     return summary
+
+
+def judge_all(order: Order, session: SandboxSession, display: Display) -> None:
+    experiment = Experiment(order, session, display)
+    experiment.prepare((), order.work)
+    session.drain(experiment.begin(order.work), lambda _: None)
+    experiment.finish()
 
 
 class Arm(NamedTuple):

@@ -66,6 +66,11 @@ class Budget:
         with self._lock:
             self._spent += usage.cost
 
+    @property
+    def is_spent(self) -> bool:
+        with self._lock:
+            return self._limit is not None and self._spent >= self._limit
+
     def lets_start(self, pair: Pair) -> bool:
         """Whether there is something left for another pair; one that there is not is remembered."""
         with self._lock:

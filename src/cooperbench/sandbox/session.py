@@ -108,14 +108,19 @@ class SandboxSession:
     def streams(self) -> bool:
         return capabilities_of(self.backend).streams
 
+    def check(self) -> None:
+        """UserError where the backend cannot work at all."""
+        if capabilities_of(self.backend).checks:
+            cast("FullBackend", self.backend).check()
+
     def prepare(self, tasks: Iterable[Task], progress: Callable[[Task, int, int], None]) -> None:
         """Make the images of tasks ready, reporting after each how many of how many are done.
 
         UserError at once where the backend cannot work at all. A task that cannot be prepared fails alone, in `image`.
         """
         wanted = list(dict.fromkeys(task for task in tasks if task not in self._images))
-        if wanted and capabilities_of(self.backend).checks:
-            cast("FullBackend", self.backend).check()
+        if wanted:
+            self.check()
         with ThreadPoolExecutor(_IMAGE_WORKERS, thread_name_prefix="image") as pool:
             for task in wanted:
                 self._images[task] = pool.submit(self._prepare_image, task)

@@ -31,7 +31,7 @@ from cooperbench.eval.reference import ReferenceStore
 from cooperbench.models import Pair, Task, seats_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from cooperbench.eval.batch import Order
     from cooperbench.models import EvalNetwork, Setting
@@ -131,7 +131,11 @@ def sha256(data: bytes) -> str:
 
 
 def pack_task(task: Task) -> bytes:
-    """The task's folder, the same bytes for the same files."""
+    return pack_folder(task.path.resolve())
+
+
+def pack_folder(folder: Path, names: Sequence[str] = ()) -> bytes:
+    """A folder, or these of the names in it that are there: the same bytes for the same files."""
 
     def plain(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
         if Path(member.name).name == "__pycache__" or not (
@@ -144,11 +148,13 @@ def pack_task(task: Task) -> bytes:
 
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
-        archive.add(task.path.resolve(), arcname=".", filter=plain)
+        for name in names or (".",):
+            if (folder / name).exists():
+                archive.add(folder / name, arcname=name, filter=plain)
     return zlib.compress(buffer.getvalue(), 6)
 
 
-def unpack_task(packed: bytes, folder: Path) -> None:
+def unpack_folder(packed: bytes, folder: Path) -> None:
     with tarfile.open(fileobj=io.BytesIO(zlib.decompress(packed))) as archive:
         # As an attribute: the argument came with 3.11.4. We have packed it ourselves.
         archive.extraction_filter = lambda member, _: member

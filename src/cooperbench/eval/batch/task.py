@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from cooperbench.backends.gcp.engine import google_hosts
 from cooperbench.dataset.images import image_name
 from cooperbench.eval import backends
-from cooperbench.eval.batch.entry import Entry, pack_result, unpack_task
+from cooperbench.eval.batch.entry import Entry, pack_result, unpack_folder
 from cooperbench.eval.evaluator import Evaluation, evaluate_pair, write_failure
 from cooperbench.eval.executor import TestExecutor
 from cooperbench.eval.reference import References, ReferenceStore, exported
@@ -43,7 +43,7 @@ def main() -> int:
     os.environ.update(entry.environment)
     store = ReferenceStore(folder)
     with tempfile.TemporaryDirectory(prefix="cooperbench-task-") as scratch:
-        unpack_task((folder / f"task-{entry.task_digest}").read_bytes(), Path(scratch, "task"))
+        unpack_folder((folder / f"task-{entry.task_digest}").read_bytes(), Path(scratch, "task"))
         pair = entry.pair(Path(scratch, "task"))
         evaluation = _judge(entry, pair, ExperimentPaths(Path(scratch, "logs"), entry.run), store)
         known = [found for feature in pair.features for found in store.about(pair.task, feature)]

@@ -1,0 +1,112 @@
+"""The driver by itself: thousands of pairs, 500 jobs at once that only sleep. Prints a table; run it by hand.
+
+.venv/bin/python benchmarks/scale.py
+"""
+
+from __future__ import annotations
+
+import heapq
+import resource
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from cooperbench.eval.batch import Order
+from cooperbench.models import Task
+from cooperbench.runner.config import RunConfig
+from cooperbench.runner.display import PlainDisplay
+from cooperbench.runner.executors import Carried, JobOrder, key_of
+from cooperbench.runner.executors.driver import Driver
+from cooperbench.runner.plan import Budget, make_plan
+from cooperbench.storage import ExperimentPaths, write_json
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
+    from cooperbench.runner.executors import Event, Work
+
+WORKERS = 500
+JOB_SECONDS = 0.5
+
+
+class SleepingEngine:
+    """Jobs that end by themselves: a heap of the moments when they do."""
+
+    name = "sleep"
+    poll_seconds = 0.01
+    most_jobs = WORKERS
+
+    def __init__(self) -> None:
+        self._running: list[tuple[float, str, str]] = []
+
+    def check(self, seen: Sequence[Path], backend: str, options: Mapping[str, object]) -> None: ...
+
+    def sees(self, path: Path) -> bool:
+        return bool(path)
+
+    def submit(self, batch: str, orders: Sequence[JobOrder]) -> None:  # noqa: ARG002
+        until = time.monotonic() + JOB_SECONDS
+        for order in orders:
+            heapq.heappush(self._running, (until, order.job, key_of(*order.work[0])))
+
+    def events(self) -> Iterator[tuple[str, Event]]:
+        while self._running and self._running[0][0] <= time.monotonic():
+            _, job, key = heapq.heappop(self._running)
+            record: dict[str, Any] = {"status": "completed", "overall_success": True, "cost": 0.01}
+            yield job, {"kind": "started", "pair": key}
+            yield job, {"kind": "ended", "pair": key, "record": record, "files": None}
+            yield job, {"kind": "done"}
+
+    def ended(self, jobs: Collection[str]) -> dict[str, str]:  # noqa: ARG002
+        return {}
+
+    def hold(self) -> None: ...
+
+    def cancel(self, jobs: Collection[str]) -> None: ...
+
+    def close(self, *, keep_files: bool) -> None: ...
+
+
+def measure(pairs: int, folder: Path) -> None:
+    paths = ExperimentPaths(folder / "logs", f"r{pairs}")
+    tasks = [Task("many_task", number, folder, tuple(range(1, 6))) for number in range(pairs // 10)]
+    work: list[Work] = [(pair, "coop") for task in tasks for pair in task.pairs]
+    for one in work[::2]:
+        write_json(paths.pair(*one).result, {"status": "completed"})
+    config = RunConfig(
+        run_name=f"r{pairs}", dataset_dir=folder, logs_dir=folder / "logs", setting="coop", agent="nop", model=None,
+        backend="local", auto_eval=False,
+    )  # fmt: skip
+    started = time.process_time()
+    plan = make_plan(config, [pair for pair, _ in work])
+    planning = time.process_time() - started
+    judging = Order(paths, 1, 600, "auto")
+    order = JobOrder(replace(config, auto_eval=False), judging, "local", {})
+    with Path("/dev/null").open("w") as nowhere:
+        display = PlainDisplay(nowhere)
+        driver = Driver(SleepingEngine(), order, lambda _: Carried(), display, Budget(None), WORKERS, 1)
+        wall, started = time.monotonic(), time.process_time()
+        driver.work_off(work)
+    gathering, wall = time.process_time() - started, time.monotonic() - wall
+    ideal = len(work) / WORKERS * JOB_SECONDS
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    assert len(plan.to_run) == len(work) // 2
+    milliseconds = f"{1000 * planning / len(work):.3f} | {1000 * gathering / len(work):.3f}"
+    print(f"| {len(work)} | {milliseconds} | {wall:.1f} ({ideal:.1f} if it cost nothing) | {memory:.0f} |")
+
+
+def main() -> None:
+    print("| pairs | ms to plan one | ms to give out and gather one | seconds in all | MB, peak |")
+    print("| --- | --- | --- | --- | --- |")
+    with tempfile.TemporaryDirectory() as folder:
+        for pairs in (1_000, 3_000, 10_000):
+            measure(pairs, Path(folder))
+
+
+if __name__ == "__main__":
+    main()
