@@ -38,3 +38,13 @@ def test_every_dialect_on_every_provider(
     assert (usage.cost > 0, usage.unpriced_calls) == ((False, 1) if "qwen" in model else (True, 0))
     (request,) = server.requests
     assert request.texts("system")[0] == "Be brief."
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+def test_a_server_of_ones_own_may_have_responses(stream: bool, agents: Agents, server: ModelServer) -> None:
+    server.script("Look around", lambda _: call("ls", "Hello.", tokens=Tokens(1000, 50)))
+    for own, path in ((None, "/v1/chat/completions"), (False, "/v1/responses")):
+        settings = {} if own is None else {"use_chat_completions_api": own}
+        with agents.open("openai/gpt-4o", settings=settings) as at:
+            assert CLIENTS["responses"](at, "Look around", stream=stream) == ("Hello.", ["ls"], 1000)
+        assert server.requests[-1].path == path

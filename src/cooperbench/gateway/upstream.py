@@ -141,9 +141,12 @@ class Upstream:
             auth, url = config.validate_environment({}, self._name, params), config.get_complete_url(base, {})
         if dialect != GEMINI:
             body = {**body, "model": self._name}
-        return self._http.build_request(
-            "POST", url, json=body, headers=kept | auth, timeout=settings["timeout"]
-        )
+        made = {"json": body, "headers": kept | auth, "timeout": settings["timeout"]}
+        response = await self._http.send(self._http.build_request("POST", url, **made), stream=stream)
+        if response.status_code != 200:
+            await response.aread()
+            self._refused(response.status_code, response.text, response.headers)
+        return response
 
     async def _translated(self, dialect: str, body: Body, *, stream: bool) -> Any:
         litellm, more = self._litellm, {"model": self.model, "stream": stream, "drop_params": True}
