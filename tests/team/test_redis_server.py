@@ -137,6 +137,17 @@ def test_it_dies_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     assert eventually(lambda: not folder_of(url).exists())
 
 
+def test_it_ends_where_who_watches_it_is_killed() -> None:
+    """As Ray does with the children of a worker that has ended."""
+    redis_program()
+    with start_redis() as redis:
+        folder = folder_of(redis.client.url)
+        pid = int((folder / "pid").read_text())
+        os.kill(os.getsid(pid), signal.SIGKILL)
+        assert eventually(lambda: not running(pid))
+        assert eventually(lambda: not folder.exists())
+
+
 def test_ctrl_c_in_the_terminal_does_not_end_it() -> None:
     redis_program()
     with start_redis() as redis:
