@@ -30,12 +30,18 @@ class Request:
 
     @property
     def opening(self) -> str:
-        """What the conversation begins with, up to the model's first words: the same in all its requests."""
+        """What the conversation begins with, up to its first user message: the same in all its requests.
+
+        Codex, which asks for responses, tells about its surroundings before that: there it is all up to the model's
+        first words.
+        """
         texts: list[str] = []
         for message in self.messages:
             if message.get("role") not in ("system", "developer", "user"):
                 break
             texts.append(text_of(message))
+            if message.get("role") == "user" and not self.path.endswith("/responses"):
+                break
         return "\n".join(texts)
 
     @property
