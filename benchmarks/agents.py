@@ -59,7 +59,7 @@ class Watch:
 
     def reply(self, request: Request) -> Answer:
         with self._lock:
-            own = self.moments.setdefault(request.opening, [])
+            own = self.moments.setdefault(request.beginning, [])
             own.append(time.perf_counter())
             if len(self.moments) >= self._together:
                 self._all_here.set()

@@ -32,7 +32,7 @@ def test_a_dotted_path_is_an_agent_too() -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("nope", "there are: mini_swe_agent, mini_swe_agent_v2, nop, .*scripted"),
+        ("nope", "there are: claude_code, .*mini_swe_agent, mini_swe_agent_v2, nop, .*scripted"),
         ("no_such_module:Agent", "No module named"),
         ("cooperbench.agents.base:Missing", "Missing"),
         ("cooperbench.models:Usage", "needs a method run"),

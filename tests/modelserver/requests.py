@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -30,19 +31,19 @@ class Request:
 
     @property
     def opening(self) -> str:
-        """What the conversation begins with, up to its first user message: the same in all its requests.
+        """What was said before the model's first words. Codex tells about its surroundings before its task."""
+        return "\n".join(
+            text_of(message)
+            for message in takewhile(
+                lambda one: one.get("role") in ("system", "developer", "user"), self.messages
+            )
+        )
 
-        Codex, which asks for responses, tells about its surroundings before that: there it is all up to the model's
-        first words.
-        """
-        texts: list[str] = []
-        for message in self.messages:
-            if message.get("role") not in ("system", "developer", "user"):
-                break
-            texts.append(text_of(message))
-            if message.get("role") == "user" and not self.path.endswith("/responses"):
-                break
-        return "\n".join(texts)
+    @property
+    def beginning(self) -> str:
+        """Up to the first user message: the same in all requests of a conversation."""
+        count = next((place for place, one in enumerate(self.messages, 1) if one.get("role") == "user"), None)
+        return "\n".join(map(text_of, self.messages[:count]))
 
     @property
     def last(self) -> str:

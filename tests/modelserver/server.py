@@ -79,7 +79,7 @@ class ModelServer:
             fitting = [mark for mark in self._scripts if mark in request.api_key or mark in request.opening]
             marker = max(fitting, key=len, default=None)
             if marker is not None:
-                conversation = (marker, request.opening)
+                conversation = (marker, request.beginning)
                 self._numbers[conversation] = self._numbers.get(conversation, 0) + 1
                 request = replace(request, marker=marker, number=self._numbers[conversation])
             self._requests.append(request)

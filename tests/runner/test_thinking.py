@@ -76,7 +76,7 @@ def test_accounts_add_up_and_calls_without_a_price_are_said(thought: Thought) ->
 def test_the_record_is_complete_and_the_log_is_for_people(thought: Thought) -> None:
     trajectory = thought.left.trajectory()
     actions = [step["action"] for step in trajectory["steps"]]
-    assert actions == ["tell", "tell", "reply", "run", "reply", "run", "receive_message", "tell"]
+    assert actions == ["tell", "tell", "reply", "run", "reply", "send_message", "receive_message", "tell"]
     assert all(step["timestamp"] for step in trajectory["steps"])
     reply = trajectory["steps"][2]
     assert reply["args"]["content"] == "I add feature 1.\nIt goes into line 6."
