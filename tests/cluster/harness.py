@@ -163,7 +163,7 @@ class Harness:
         return int(next(path for path in self.folder.glob("*.agent1.*")).name.rpartition(".")[2])
 
     def wait(self, until: Callable[[], object], process: subprocess.Popen[str] | None = None) -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         while not until():
             if process is not None and process.poll() is not None:
                 raise AssertionError(process.communicate()[0])

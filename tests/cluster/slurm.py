@@ -90,7 +90,7 @@ class Slurm:
                 os.kill(pid, 9)
 
     def wait_until_idle(self) -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         while self.ask("sinfo", "-h", "-N", "-o", "%t").split() != ["idle", "idle"]:
             assert time.monotonic() < deadline, self.ask("sinfo", "-N") + self._logs()
             time.sleep(0.2)

@@ -7,10 +7,14 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.cluster.agents import COST, FAILING, GATED, SPENDER
 
 if TYPE_CHECKING:
     from tests.cluster.harness import Harness
+
+pytestmark = pytest.mark.timeout(600)
 
 ALL = {"f1_f2", "f1_f3", "f2_f3"}
 
@@ -40,7 +44,7 @@ def test_a_job_that_is_killed_is_given_out_again(harness: Harness) -> None:
     os.kill(harness.pid(), signal.SIGKILL)
     harness.wait(lambda: harness.begun().total() == 2, process)
     harness.open()
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=180)
     assert process.returncode == 0, output
     assert "it goes to another job" in output
     assert harness.results()["f1_f2"]["eval.json"]["overall_success"]
@@ -59,7 +63,7 @@ def test_a_node_that_dies_loses_nothing(harness: Harness) -> None:
     harness.cluster.kill_a_node(harness.pid())
     harness.wait(lambda: harness.begun().total() == 2, process)
     harness.open()
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=180)
     assert process.returncode == 0, output
     assert harness.results()["f1_f2"]["eval.json"]["overall_success"]
 
@@ -69,7 +73,7 @@ def test_ctrl_c_ends_the_jobs(harness: Harness) -> None:
     process = harness.start("run", *words)
     harness.wait(lambda: harness.begun().total() == 2, process)
     process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=180)
     assert process.returncode == 130, output
     assert harness.cluster.jobs() == 0
     assert harness.results() == {}
@@ -89,7 +93,7 @@ def test_a_killed_driver_is_continued_and_nothing_is_done_twice(harness: Harness
     time.sleep(2)
     harness.wait(lambda: harness.begun().total() == begun, process)
     harness.open()
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=180)
     assert process.returncode == 0, output
     assert "Found 2 jobs" in output or "Found 3 jobs" in output
     assert harness.begun().total() == begun + 1

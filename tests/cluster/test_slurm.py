@@ -60,7 +60,7 @@ def test_a_job_that_slurm_queues_again_goes_on_where_it_was(slurm_harness: Harne
 
     harness.wait(begins_again, process)
     harness.open()
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=180)
     assert process.returncode == 0, output
     assert "another job" not in output
     assert harness.results()["f1_f2"]["eval.json"]["overall_success"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from itertools import combinations
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from cooperbench.models import Pair, Task
 from cooperbench.report.records import PairKey
 from cooperbench.report.summary import save_summary
+from cooperbench.runner.options import RunOptions, options
 from cooperbench.storage import ExperimentPaths, PairPaths, read_json
 from tests.report.patches import BASE_PATH, feature_patch
 
@@ -164,6 +165,16 @@ def _unstarted(paths: ExperimentPaths) -> dict[Setting, list[Pair]]:
     }
 
 
+def _recorded(where: str) -> dict[str, Any]:
+    """Options with their defaults, as a run records them."""
+    known = options()
+    return {
+        one.name: None if one.default is MISSING else one.default
+        for one in fields(RunOptions)
+        if one.name in known and known[one.name].recorded == where
+    }
+
+
 def config_record(name: str, setting: Setting, style: Style) -> dict[str, Any]:
     return {
         "schema": "cooperbench.config/1",
@@ -172,25 +183,16 @@ def config_record(name: str, setting: Setting, style: Style) -> dict[str, Any]:
         "agent": ",".join(dict.fromkeys(style.agents)),
         "model_name": ",".join(dict.fromkeys(model for model in style.models if model)) or None,
         "agent_config_sha256": None,
+        **_recorded("identity"),
         "backend": "local",
-        "git_enabled": False,
-        "messaging_enabled": True,
-        "network": "none",
-        "eval_network": "auto",
-        "step_limit": None,
-        "cost_limit": None,
+        "prompts_sha256": None,
         "time_limit_seconds": 3600.0,
         "dataset": style.dataset,
         "dataset_revision": style.dataset_revision,
         "invocations": [
-            {
-                "time": _time(0), "version": style.version, "setting": setting, "subset": None, "repo": None,
-                "task_id": None, "features": None, "group_sizes": None, "groups_per_task": None, "seed": 0, "agent_config": None, "concurrency": 30, "eval_concurrency": 10,
-                "auto_eval": True, "force": False, "max_cost": None, "sound_only": False,
-                "canary": True, "image_template": None, "pull": None, "mount": [], "gpu": None,
-            }
+            {"time": _time(0), "version": style.version, **_recorded("invocation"), "setting": setting}
         ],
-    }  # fmt: skip
+    }
 
 
 class _PairWriter:

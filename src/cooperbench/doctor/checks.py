@@ -289,7 +289,7 @@ def _clusters(_: Asked) -> Iterator[Finding]:
         return
     done = subprocess.run(["sinfo", "-h", "-o", "%P: %D nodes"], capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        yield Finding(name, Status.BROKEN, "Slurm does not answer", "see `scontrol ping`")
+        yield Finding(name, Status.MISSING, "Slurm does not answer", "see `scontrol ping`")
     else:
         yield Finding(name, Status.OK, "; ".join(done.stdout.strip().splitlines()))
 

@@ -218,11 +218,14 @@ class PodmanService:
     """Starts in the constructor, ends with `close` or with this process."""
 
     def __init__(self, executable: str) -> None:
+        found = shutil.which(executable)
+        if found is None:
+            raise UserError(f"there is no {executable!r} to start; install Podman, or use --backend local")
         self._folder = Path(tempfile.mkdtemp(prefix=owned_prefix("podman")))
         path = self._folder / "podman.sock"
         self.url = f"unix://{path}"
         self._log = self._folder / "log"
-        argv = [executable, "system", "service", "--time=0", self.url]
+        argv = [found, "system", "service", "--time=0", self.url]
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 ["sh", "-c", _ENDS_WITH_US, "podman", *argv],
@@ -265,12 +268,12 @@ class PodmanService:
 def connect(executable: str = "docker") -> Engine:
     """UserError, in one line, where no engine answers. What answers may be Podman although Docker was asked for."""
     docker = _sdk()
-    if executable != "docker" and shutil.which(executable) is None:
-        raise UserError(
-            f"there is no program {executable!r}, which MSWEA_DOCKER_EXECUTABLE or your config names; "
-            "install it, name docker or podman, or use --backend local"
-        )
     if not Path(executable).name.endswith("podman"):
+        if executable != "docker" and shutil.which(executable) is None:
+            raise UserError(
+                f"there is no program {executable!r}, which MSWEA_DOCKER_EXECUTABLE or your config names; "
+                "install it, name docker or podman, or use --backend local"
+            )
         where, options = _docker_address(docker)
         return _connect_to(docker, where, options, podman=False)
     if named := os.environ.get("CONTAINER_HOST"):
