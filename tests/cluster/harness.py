@@ -95,6 +95,8 @@ class RayCluster:
     def wait_until_whole(self) -> None:
         while len(self._nodes) < 2:
             self._nodes.append(self._cluster.add_node(num_cpus=1))
+        # Also until the one that is gone is known to be: the next driver must not connect to it.
+        self._cluster.wait_for_nodes(60)
 
     def jobs(self) -> int:
         return 0

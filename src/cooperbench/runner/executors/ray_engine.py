@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from cooperbench._version import __version__
-from cooperbench.errors import CooperBenchError, UserError
+from cooperbench.errors import CooperBenchError, InfraError, UserError
 from cooperbench.runner.executors import parse_options
 from cooperbench.runner.executors.worker import work_on
 from cooperbench.secrets import redact
@@ -74,7 +74,7 @@ class RayEngine:
             self._tasks[order.job] = task.remote(replace(order, environment=passed_on), self._channel)
 
     def events(self) -> Iterator[tuple[str, Event]]:
-        for job, event in self._ray.get(self._channel.take.remote()) if self._tasks else ():
+        for job, event in self._told("take") if self._tasks else ():
             yield job, event
             if event["kind"] == "done":
                 self._tasks.pop(job, None)
@@ -84,11 +84,21 @@ class RayEngine:
         by_task = {task: job for job, task in self._tasks.items()}
         done = self._ray.wait(list(by_task), num_returns=len(by_task), timeout=0)[0] if by_task else []
         # What they told last comes first.
-        told_all = done and self._ray.get(self._channel.is_empty.remote())
+        told_all = done and self._told("is_empty")
         return lost | {by_task[task]: self._reason(task) for task in done if told_all}
 
     def hold(self) -> None:
-        self._ray.get(self._channel.hold.remote())
+        self._told("hold")
+
+    def _told(self, method: str) -> Any:
+        """What the actor answers."""
+        try:
+            return self._ray.get(getattr(self._channel, method).remote())
+        except self._ray.exceptions.RayError as error:
+            reason = " ".join(str(error).split())[:200]
+            raise InfraError(
+                f"the Ray cluster has lost the node of this run: {reason}; the same command continues"
+            ) from error
 
     def cancel(self, jobs: Collection[str]) -> None:
         tasks = [self._tasks.pop(job) for job in jobs if job in self._tasks]
