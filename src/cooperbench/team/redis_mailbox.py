@@ -52,10 +52,12 @@ _URL_FORMS = (
 )
 # $1 server, $2 its folder. Stdin ends with the run, however that ended. SIGTERM alone is not enough: a Redis takes up
 # to a tenth of a second to obey, and there is nothing for it to save. The second part also ends it all where the first
-# is killed: Ray does so with the children of a process that has ended.
+# is killed: Ray does so with the children of a process that has ended, Slurm with all that it finds below one.
 _WATCHDOG = """
 mkfifo "$2/alive"
-{ while :; do "$1" "$2/redis.conf" & echo $! >"$2/pid"; wait $!; sleep 0.1; done; } </dev/null &
+tied='setpriv --pdeathsig KILL'
+$tied true || tied=
+{ while :; do $tied "$1" "$2/redis.conf" & echo $! >"$2/pid"; wait $!; sleep 0.1; done; } </dev/null &
 { trap '' TERM; cat "$2/alive"; kill -TERM 0; sleep 0.1; kill -KILL "$(cat "$2/pid")"; rm -rf -- "$2"; } </dev/null &
 exec 9>"$2/alive"
 trap '' TERM
