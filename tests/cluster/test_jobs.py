@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cooperbench.text import plural
 from tests.cluster.agents import COST, FAILING, GATED, SPENDER
 
 if TYPE_CHECKING:
@@ -106,11 +107,13 @@ def test_the_budget_is_for_all_jobs_together(harness: Harness) -> None:
     words = ("run", "-a", SPENDER, "--workers", "1", "--pairs-per-job", "2", "--no-auto-eval", "--max-cost")
     code, output = harness.call(*words, str(COST))
     assert code == 3, output
-    assert len(harness.results()) == 1
-    assert "2 pairs were not started" in output
+    # A job may begin its second pair before it hears that the first one was enough.
+    done = len(harness.results())
+    assert done in (1, 2)
+    assert f"{plural(3 - done, 'pair')} {'were' if done == 1 else 'was'} not started" in output
     code, output = harness.call(*words, str(COST))
     assert code == 3, output
-    assert len(harness.results()) == 1
+    assert len(harness.results()) == done
 
 
 def test_a_node_without_the_backend_is_said_in_one_line(harness: Harness) -> None:
