@@ -183,7 +183,7 @@ def test_the_shared_folder_is_the_same_for_all_and_in_no_patch(tmp_path: Path) -
             "echo second >/workspace/shared/b",
             "true",
         ],
-        git_enabled=False,
+        team_git=False,
     )
     assert "p   l   a   n  \\0 377" in left.observations("agent2")[0]
     assert "second\na\nb\n" in left.observations("agent1")[1]
@@ -310,7 +310,8 @@ class Look:
 
 @pytest.mark.parametrize("part", [None, *TEAM_PARTS])
 def test_a_switch_removes_exactly_its_part(tmp_path: Path, part: str | None) -> None:
-    options: dict[str, Any] = {TEAM_PARTS[part]: False} if part else {}
+    keywords = TEAM_PARTS | {"git": "team_git"}
+    options: dict[str, Any] = {keywords[part]: False} if part else {}
     left = run_tiny(tmp_path, "tests.runner.test_team:Look", setting="team", auto_eval=False, **options)
     prompt, has, tools = [
         step["args"].get("content") or step["observation"] for step in left.trajectory()["steps"]

@@ -55,7 +55,7 @@ def run(
     force: bool = False,
     redis_url: str = DEFAULT_REDIS_URL,
     setting: Setting = "coop",
-    git_enabled: bool | None = None,
+    git_enabled: bool = False,
     messaging_enabled: bool = True,
     auto_eval: bool = True,
     eval_concurrency: int = 10,
@@ -83,6 +83,7 @@ def run(
     groups_per_task: int | None = None,
     seed: int = 0,
     prompts_dir: str | Path | None = None,
+    team_git: bool = True,
     team_task_list: bool = True,
     team_scratchpad: bool = True,
     team_protocol: bool = True,
@@ -110,10 +111,12 @@ def run(
     the run whose recorded answers the agent `replay_model` gets. `image_template`, `pull`, `mount` and `gpu` are for
     backends that have them. `group_sizes=[3]`: all groups of three features, an agent each, instead of pairs, at most
     `groups_per_task` of a task (by default as many as it has pairs), drawn with `seed`. `prompts_dir`: templates that
-    replace ours of the same name. `git_enabled` is on in setting `team` unless told; `team_…` take single parts out of
-    `team`. `executor` says where pairs are worked on: here, or by at most `workers` jobs of Slurm or Ray.
+    replace ours of the same name. `team_…` take single parts out of setting `team`, `team_git` in the place of
+    `git_enabled`. `executor` says where pairs are worked on: here, or by at most `workers` jobs of Slurm or Ray.
     """
     values = dict(locals())
+    team_git = values.pop("team_git")
+    values["git_enabled"] = team_git if setting == "team" else git_enabled
     for name, field in _OTHER_NAMES.items():
         values[field] = values.pop(name)
     from cooperbench.report.summary import summary_text
