@@ -14,14 +14,14 @@ from cooperbench.cli import main
 from cooperbench.errors import UserError
 from cooperbench.export import export_run
 from cooperbench.export.atif import pair_documents, steps_of
-from cooperbench.report.loading import load_run
+from cooperbench.report.runs import load_run
 from cooperbench.storage import ExperimentPaths, write_json
 from tests.report.factory import Kind, layout, write_run
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cooperbench.report.records import PairData
+    from cooperbench.report.pairs import PairData
 
 TIME = "2026-01-01T00:00:00.000Z"
 ACTIONS = ("reply", "run", "tell", "think", "send_message", "receive_message", "write_file", "of_their_own")

@@ -10,14 +10,14 @@ import pytest
 
 from cooperbench.cli import main
 from cooperbench.report.analysis import analyse
-from cooperbench.report.loading import load_run
+from cooperbench.report.runs import load_run
 from cooperbench.report.statistics import Observation, mean
 from tests.report.factory import Kind, Style, keys_of, write_run
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cooperbench.report.records import PairKey
+    from cooperbench.report.pairs import PairKey
 
 BARE = Style(("a",) * 4, ("m",) * 4, bare=True, talk=(), dataset="data")
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from cooperbench.cli.arguments import add_report_arguments, number, print_json, print_note
 from cooperbench.errors import UserError
 from cooperbench.models import SETTINGS
-from cooperbench.report.states import VERDICTS
+from cooperbench.report.pairs import VERDICTS
 
 if TYPE_CHECKING:
     import argparse
 
     from cooperbench.models import Setting
-    from cooperbench.report.loading import Run
+    from cooperbench.report.runs import Run
 
 EXIT_DROPPED = 1
 _ROUNDING = 1e-9
@@ -34,10 +34,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from cooperbench.report.compare import check_same_dataset, compare_sides, sides_to_compare
+    from cooperbench.report.compare import compare_sides, sides_to_compare
     from cooperbench.report.formatting import Table, print_tables
-    from cooperbench.report.loading import left_out_lines, sound_only
-    from cooperbench.report.text_report import comparison_tables
+    from cooperbench.report.runs import check_same_dataset, left_out_lines, sound_only
+    from cooperbench.report.tables import comparison_tables
 
     chosen = [_chosen(text, Path(args.log_dir)) for text in args.runs]
     check_same_dataset([run for run, _ in chosen], anyway=args.anyway)
@@ -80,7 +80,7 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _chosen(text: str, logs_dir: Path) -> tuple[Run, Setting | None]:
-    from cooperbench.report.loading import resolve_run
+    from cooperbench.report.runs import resolve_run
 
     name, colon, wanted = text.rpartition(":")
     if not colon:

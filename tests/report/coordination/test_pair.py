@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cooperbench.report.coordination.measures import coordination, coordination_of_run, coordination_tables
-from cooperbench.report.loading import load_run
+from cooperbench.report.runs import load_run
 from tests.report.factory import Style, Talk, layout, share, write_run
 
 if TYPE_CHECKING:
-    from cooperbench.report.records import PairData
+    from cooperbench.report.pairs import PairData
     from tests.report.factory import Kind
 
 ONE = {"alpha_task": {3: [(1, 2)]}}

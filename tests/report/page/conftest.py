@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cooperbench.report.loading import load_run
 from cooperbench.report.page.build import build_page
+from cooperbench.report.runs import load_run
 from cooperbench.storage import ExperimentPaths, write_json
 from tests.report.factory import Style, keys_of, layout, write_run
 from tests.report.page.browser import start_browser
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from cooperbench.report.records import PairKey
+    from cooperbench.report.pairs import PairKey
     from tests.report.factory import Kind
     from tests.report.page.browser import Browser
 

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cooperbench.errors import UserError
-from cooperbench.report.loading import load_run
 from cooperbench.report.page import build
 from cooperbench.report.page.build import FEWEST_PAIRS, Packed, pack_all, pack_pair, process_count
+from cooperbench.report.runs import load_run
 from tests.report.factory import Kind, layout, share, write_run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cooperbench.report.records import PairData
+    from cooperbench.report.pairs import PairData
 
 KINDS: dict[Kind, float] = {"passed": 2, "conflict": 2, "error": 1, "missing": 1, "killed": 1, "broken": 1}
 
