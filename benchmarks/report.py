@@ -26,7 +26,7 @@ OBSERVATION_CHARACTERS = 2_000
 _BUILD = """
 import sys
 from pathlib import Path
-from cooperbench.report.runs import load_run
+from cooperbench.report.loading import load_run
 from cooperbench.report.page.build import build_page
 build_page([load_run(Path(sys.argv[1]), "big")], Path(sys.argv[2]), split=sys.argv[3] == "split")
 """

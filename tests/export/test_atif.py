@@ -14,7 +14,7 @@ from cooperbench.cli import main
 from cooperbench.errors import UserError
 from cooperbench.export import export_run
 from cooperbench.export.atif import pair_documents, steps_of
-from cooperbench.report.runs import load_run
+from cooperbench.report.loading import load_run
 from cooperbench.storage import ExperimentPaths, write_json
 from tests.report.factory import Kind, layout, write_run
 

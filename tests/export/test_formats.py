@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cooperbench.cli import main
 from cooperbench.export import xml_text
-from cooperbench.report.runs import load_run
+from cooperbench.report.loading import load_run
 from tests.report.factory import Kind, Style, layout, share, write_run
 
 if TYPE_CHECKING:

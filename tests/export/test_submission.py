@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cooperbench.cli import main
 from cooperbench.export.submission import canonical, checksum_of, submission_of, totals_of, verify_submission
-from cooperbench.report.runs import load_run
+from cooperbench.report.loading import load_run
 from tests.report.factory import Kind, keys_of, layout, write_run
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import pytest
 from cooperbench.cli import main
 from cooperbench.errors import UserError
 from cooperbench.report.ablation import Ablation, analyse_study
+from cooperbench.report.loading import arm_folders, load_folder, run_names
 from cooperbench.report.pairs import PairKey
-from cooperbench.report.runs import arm_folders, load_folder, run_names
 from cooperbench.report.statistics import Observation, holm, p_value
 from tests.report.factory import Kind, Style, layout, write_run
 

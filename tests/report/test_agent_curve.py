@@ -10,7 +10,7 @@ import pytest
 
 from cooperbench.cli import main
 from cooperbench.report.analysis import analyse
-from cooperbench.report.runs import load_run
+from cooperbench.report.loading import load_run
 from cooperbench.report.statistics import Observation, mean
 from tests.report.factory import Kind, Style, keys_of, write_run
 

@@ -12,8 +12,8 @@ from cooperbench.report.analysis import analyse, cross_play, find_repeats, pass_
 from cooperbench.report.compare import compare_sides, sides_to_compare
 from cooperbench.report.curves import analyse_difficulty, area
 from cooperbench.report.formatting import print_tables
+from cooperbench.report.loading import Run, check_same_dataset, load_run
 from cooperbench.report.page.content import make_overview
-from cooperbench.report.runs import Run, check_same_dataset, load_run
 from cooperbench.report.tables import analysis_tables
 from tests.report.factory import Kind, Style, keys_of, layout, write_run
 

@@ -6,7 +6,7 @@ import json
 import subprocess
 from typing import TYPE_CHECKING, Any
 
-from cooperbench.report.runs import load_run
+from cooperbench.report.loading import load_run
 from tests.report.factory import Kind, Style, Talk, layout, write_run
 from tests.report.patches import BASE_LINES, BASE_PATH
 from tests.runner.helpers import run_tiny

@@ -19,9 +19,9 @@ from cooperbench.errors import UserError
 from cooperbench.export import write_junit
 from cooperbench.report.analysis import rate_rows
 from cooperbench.report.fields import parse_time
+from cooperbench.report.loading import load_run, resolve_run, run_names
 from cooperbench.report.page.content import pair_detail
 from cooperbench.report.pairs import JUDGED, Verdicts
-from cooperbench.report.runs import load_run, resolve_run, run_names
 from cooperbench.storage import ExperimentPaths
 from tests.report.factory import Kind, Style, layout, write_run
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from cooperbench.models import Pair, Task
-from cooperbench.report.runs import load_run
+from cooperbench.report.loading import load_run
 from cooperbench.report.summary import deficit_text, sandboxes_text, save_summary, summary_text
 from cooperbench.sandbox.contract import ResourceUse
 from cooperbench.storage import ExperimentPaths, write_json

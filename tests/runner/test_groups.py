@@ -11,8 +11,8 @@ import yaml
 
 from cooperbench import run
 from cooperbench.cli import main
+from cooperbench.report.loading import load_run
 from cooperbench.report.page.content import pair_detail
-from cooperbench.report.runs import load_run
 from tests.dataset.factory import write_dataset
 from tests.runner.helpers import Left
 from tests.tiny import REPO, RUNNER, SETUP, TASK_ID, text_patch, write_tiny

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import argparse
 
     from cooperbench.models import Setting
-    from cooperbench.report.runs import Run
+    from cooperbench.report.loading import Run
 
 EXIT_DROPPED = 1
 _ROUNDING = 1e-9
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     from cooperbench.report.compare import compare_sides, sides_to_compare
     from cooperbench.report.formatting import Table, print_tables
-    from cooperbench.report.runs import check_same_dataset, left_out_lines, sound_only
+    from cooperbench.report.loading import check_same_dataset, left_out_lines, sound_only
     from cooperbench.report.tables import comparison_tables
 
     chosen = [_chosen(text, Path(args.log_dir)) for text in args.runs]
@@ -80,7 +80,7 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _chosen(text: str, logs_dir: Path) -> tuple[Run, Setting | None]:
-    from cooperbench.report.runs import resolve_run
+    from cooperbench.report.loading import resolve_run
 
     name, colon, wanted = text.rpartition(":")
     if not colon:

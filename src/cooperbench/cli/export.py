@@ -14,7 +14,7 @@ from cooperbench.text import names_for_error, plural
 if TYPE_CHECKING:
     import argparse
 
-    from cooperbench.report.runs import Run
+    from cooperbench.report.loading import Run
 
 EXIT_MISMATCH = 1
 
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from cooperbench.report.runs import resolve_run, run_names
+    from cooperbench.report.loading import resolve_run, run_names
 
     logs_dir = Path(args.log_dir)
     run = resolve_run(args.run, logs_dir) if args.run else None

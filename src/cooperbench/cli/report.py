@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from cooperbench.report.runs import Run
+    from cooperbench.report.loading import Run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,7 +43,7 @@ def execute(args: argparse.Namespace) -> int:
     from cooperbench.report.coordination.llm_judge import judge_run
     from cooperbench.report.coordination.measures import coordination_of_run, coordination_tables
     from cooperbench.report.formatting import print_tables
-    from cooperbench.report.runs import (
+    from cooperbench.report.loading import (
         arm_folders,
         check_same_dataset,
         load_folder,
@@ -82,7 +82,7 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _write_files(runs: Sequence[Run], args: argparse.Namespace) -> None:
-    from cooperbench.report.runs import csv_bytes, pair_rows, parquet_bytes
+    from cooperbench.report.loading import csv_bytes, pair_rows, parquet_bytes
     from cooperbench.storage import write_bytes
 
     if args.split and not args.html:

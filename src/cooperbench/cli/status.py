@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from cooperbench.report.runs import read_pairs
+    from cooperbench.report.loading import read_pairs
     from cooperbench.report.summary import spent_on_disk
 
     paths = existing(args)
@@ -45,7 +45,7 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def existing(args: argparse.Namespace) -> ExperimentPaths:
-    from cooperbench.report.runs import run_names
+    from cooperbench.report.loading import run_names
 
     paths = ExperimentPaths(Path(args.log_dir), args.name)
     if not paths.config.exists():

@@ -28,8 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     import webbrowser
 
+    from cooperbench.report.loading import arm_folders, run_folder, run_names
     from cooperbench.report.page.live_server import ADDRESS, LiveRuns, LiveServer
-    from cooperbench.report.runs import arm_folders, run_folder, run_names
 
     logs_dir = Path(args.log_dir)
     folders = [run_folder(name, logs_dir) for name in args.runs]

@@ -16,8 +16,8 @@ from xml.etree import ElementTree as ET
 
 from cooperbench.errors import UserError
 from cooperbench.report.fields import mapping, number, parse_time, text_or_none
+from cooperbench.report.loading import csv_bytes, pair_rows, parquet_bytes
 from cooperbench.report.pairs import LOSSES, STATES, suspicious_text
-from cooperbench.report.runs import csv_bytes, pair_rows, parquet_bytes
 from cooperbench.storage import write_bytes
 from cooperbench.text import names_for_error
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cooperbench.models import Setting
+    from cooperbench.report.loading import Run
     from cooperbench.report.pairs import PairData
-    from cooperbench.report.runs import Run
 
 
 class Format(NamedTuple):

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from cooperbench.report.loading import Run
     from cooperbench.report.pairs import PairData
-    from cooperbench.report.runs import Run
 
 SCHEMA_VERSION = "ATIF-v1.7"
 Document = dict[str, Any]

@@ -20,16 +20,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from cooperbench.errors import UserError
 from cooperbench.export import Exported
 from cooperbench.report.fields import listed, mapping, number, read_bytes, text_or_none
+from cooperbench.report.loading import load_run
 from cooperbench.report.pairs import JUDGED, STATES, VERDICTS
-from cooperbench.report.runs import load_run
 from cooperbench.storage import write_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from cooperbench.report.loading import Run
     from cooperbench.report.pairs import PairData
-    from cooperbench.report.runs import Run
 
 SCHEMA = "cooperbench.submission/1"
 Document = dict[str, Any]

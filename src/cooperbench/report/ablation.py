@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from cooperbench.report.loading import Run
     from cooperbench.report.pairs import PairData
-    from cooperbench.report.runs import Run
 
 FOUND = 0.05
 """A corrected p-value below this is an effect."""

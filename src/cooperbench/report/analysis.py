@@ -14,8 +14,8 @@ from cooperbench._version import __version__
 from cooperbench.report.compare import Comparison, compare_sides, match_solo_and_coop
 from cooperbench.report.curves import AgentCurve, Difficulty, agent_curve, analyse_difficulty
 from cooperbench.report.fields import listed, mapping, number
+from cooperbench.report.loading import sides_of
 from cooperbench.report.pairs import ENDED, JUDGED, STATES, PairKey, applicable_verdicts
-from cooperbench.report.runs import sides_of
 from cooperbench.report.statistics import (
     Estimate,
     Observation,
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from cooperbench.models import Setting
     from cooperbench.report import Level, Method
+    from cooperbench.report.loading import Run, Side
     from cooperbench.report.pairs import PairData, State
-    from cooperbench.report.runs import Run, Side
 
 SCHEMA = "cooperbench.report/1"
 _NOT_IDENTITY = {"schema", "run_name", "setting", "invocations", "backend"}

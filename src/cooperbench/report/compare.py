@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cooperbench.errors import UserError
+from cooperbench.report.loading import Side, sides_of
 from cooperbench.report.pairs import PairKey
-from cooperbench.report.runs import Side, sides_of
 from cooperbench.report.statistics import (
     CHANGE_OF_SHARE,
     Estimate,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from cooperbench.models import Setting
     from cooperbench.report import Method
-    from cooperbench.report.runs import Run
+    from cooperbench.report.loading import Run
 
 
 @dataclass(frozen=True, order=True)

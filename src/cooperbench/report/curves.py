@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from cooperbench.models import Setting
     from cooperbench.report import Method
-    from cooperbench.report.runs import Run
+    from cooperbench.report.loading import Run
 
 BUCKETS = 10
 _FEWEST_BUCKETS = 3

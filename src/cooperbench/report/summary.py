@@ -15,8 +15,8 @@ from cooperbench.agents.recorder import read_trajectory
 from cooperbench.models import SETTINGS, summed_accounts
 from cooperbench.report.fields import flag, mapping, number, read_object
 from cooperbench.report.formatting import NOTHING, aligned, hundredths_text
+from cooperbench.report.loading import read_pairs
 from cooperbench.report.pairs import JUDGED, NOT_JUDGED, STATES, VERDICTS, applicable_verdicts, is_completed
-from cooperbench.report.runs import read_pairs
 from cooperbench.storage import AgentPaths, utc_now, write_json
 from cooperbench.text import dollars_text, duration_text, plural, printable
 

@@ -18,8 +18,8 @@ from cooperbench.report.formatting import (
     points_text,
     rate_text,
 )
+from cooperbench.report.loading import left_out_lines
 from cooperbench.report.pairs import ENDED, NOT_JUDGED, STATES, VERDICTS
-from cooperbench.report.runs import left_out_lines
 from cooperbench.report.statistics import POWER
 from cooperbench.text import dollars_text, duration_text, plural
 

@@ -122,7 +122,7 @@ def select_results(
 
 def _groups_on_disk(paths: ExperimentPaths, setting: Setting, pairs: Iterable[Pair]) -> list[Pair]:
     """Teams of more than two, which no enumeration of pairs finds."""
-    from cooperbench.report.runs import read_pairs
+    from cooperbench.report.loading import read_pairs
 
     tasks = {(pair.task.repo, pair.task.task_id): pair.task for pair in pairs}
     return [

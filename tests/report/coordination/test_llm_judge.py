@@ -17,7 +17,7 @@ from cooperbench.report.coordination.llm_judge import (
     judge_run,
     read_judgement,
 )
-from cooperbench.report.runs import Run, load_run
+from cooperbench.report.loading import Run, load_run
 from cooperbench.storage import read_json
 from tests.modelserver import ModelServer, Tokens, error, say
 from tests.report.factory import Style, Talk, write_run

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cooperbench.report.coordination.measures import coordination, coordination_of_run, coordination_tables
-from cooperbench.report.runs import load_run
+from cooperbench.report.loading import load_run
 from tests.report.factory import Style, Talk, layout, share, write_run
 
 if TYPE_CHECKING:

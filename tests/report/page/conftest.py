@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cooperbench.report.loading import load_run
 from cooperbench.report.page.build import build_page
-from cooperbench.report.runs import load_run
 from cooperbench.storage import ExperimentPaths, write_json
 from tests.report.factory import Style, keys_of, layout, write_run
 from tests.report.page.browser import start_browser

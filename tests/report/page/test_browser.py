@@ -11,9 +11,9 @@ from selenium.webdriver.common.keys import Keys
 
 from cooperbench.models import SETTINGS
 from cooperbench.report.compare import compare_sides
+from cooperbench.report.loading import Side, load_run, run_names, sound_only
 from cooperbench.report.page.build import build_page
 from cooperbench.report.pairs import STATES
-from cooperbench.report.runs import Side, load_run, run_names, sound_only
 from cooperbench.storage import write_json
 from tests.report.factory import TALK, Style, Talk, keys_of, layout, write_run
 from tests.report.page.conftest import COOP, PAIRS, coop_kind, judgement

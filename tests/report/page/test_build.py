@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cooperbench.errors import UserError
+from cooperbench.report.loading import load_run
 from cooperbench.report.page.build import build_page, embedded_json
 from cooperbench.report.page.content import MOST_CHARACTERS, cut
-from cooperbench.report.runs import load_run
 from tests.report.factory import keys_of, write_run
 from tests.report.page.conftest import PAIRS
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cooperbench.errors import UserError
+from cooperbench.report.loading import load_run
 from cooperbench.report.page import build
 from cooperbench.report.page.build import FEWEST_PAIRS, Packed, pack_all, pack_pair, process_count
-from cooperbench.report.runs import load_run
 from tests.report.factory import Kind, layout, share, write_run
 
 if TYPE_CHECKING:

@@ -35,8 +35,8 @@ from cooperbench.text import dollars_text, head_and_tail, plural, printable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from cooperbench.report.loading import Run
     from cooperbench.report.pairs import PairData
-    from cooperbench.report.runs import Run
 
 SCHEMA = "cooperbench.judge/1"
 PROMPT_VERSION = "1"

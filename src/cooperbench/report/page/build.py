@@ -29,16 +29,16 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from cooperbench.errors import UserError
 from cooperbench.report.coordination.measures import coordination_of_run
+from cooperbench.report.loading import sides_of
 from cooperbench.report.page.content import make_overview, numbered_pairs, pair_detail, title_of
-from cooperbench.report.runs import sides_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from cooperbench.report.coordination.measures import Coordination
+    from cooperbench.report.loading import Run
     from cooperbench.report.pairs import PairData
-    from cooperbench.report.runs import Run
 
 Mode = Literal["inside", "beside", "live"]
 """Where the details of pairs are: in the document, in scripts beside it, or at the server that sent it."""

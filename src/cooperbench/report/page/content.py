@@ -16,8 +16,8 @@ from cooperbench.report.analysis import TEAM_SUMS, analyse
 from cooperbench.report.coordination.llm_judge import CAUSES, SYMPTOMS
 from cooperbench.report.coordination.measures import PairFiles, coordination
 from cooperbench.report.fields import listed, mapping, read_bytes, read_object, seconds_between, text_or_none
+from cooperbench.report.loading import Side, left_out_lines, sides_of
 from cooperbench.report.pairs import ENDED, LOSSES, NOT_JUDGED, STATES, VERDICTS, Meaning, suspicious_text
-from cooperbench.report.runs import Side, left_out_lines, sides_of
 from cooperbench.storage import utc_now
 from cooperbench.text import head_and_tail
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from cooperbench.report.analysis import Analysis
     from cooperbench.report.coordination.changes import ChangedFile, Work
     from cooperbench.report.coordination.measures import Coordination
+    from cooperbench.report.loading import Run
     from cooperbench.report.pairs import PairData, SentMessage
-    from cooperbench.report.runs import Run
 
 MOST_CHARACTERS = 12_000
 """Of one text of a trajectory, e.g. what a command printed."""

@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from cooperbench.errors import UserError
+from cooperbench.report.loading import load_folder
 from cooperbench.report.page.build import document, policy
 from cooperbench.report.page.content import make_overview, numbered_pairs, pair_detail, title_of
-from cooperbench.report.runs import load_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
+    from cooperbench.report.loading import Run
     from cooperbench.report.pairs import PairData
-    from cooperbench.report.runs import Run
 
 ADDRESS = "127.0.0.1"
 _SMALL_FILES = ("config.json", "summary.json")
