@@ -259,11 +259,11 @@ def _redis(asked: Asked) -> Iterator[Finding]:
     if missing := _missing_extra("redis", "redis", "redis"):
         yield replace(missing, detail=f"{missing.detail}; messages are carried in process without it")
         return
-    from cooperbench.team.redis_mailbox import ensure_redis
+    from cooperbench.team.mailbox import ensure_redis
 
     try:
-        with ensure_redis(asked.redis_url or DEFAULT_REDIS_URL) as running:
-            said = running.description.replace("for this run", "to try it, and ended")
+        with ensure_redis(asked.redis_url or DEFAULT_REDIS_URL) as client:
+            said = client.description.replace("for this run", "to try it, and ended")
             yield Finding("redis", Status.OK, said)
     except CooperBenchError as error:
         status = Status.BROKEN if asked.redis_url else Status.MISSING
