@@ -8,7 +8,6 @@ the one SSH connection. The remote command only reads what we hold: when this pr
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import shutil
 import socket
@@ -21,10 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cooperbench.backends.docker.backend import DockerBackend
-from cooperbench.backends.docker.containers import NO_TALK, Attachment, Networks
+from cooperbench.backends.docker.containers import NO_TALK, EngineSession
 from cooperbench.backends.docker.engine import Engine, open_api
 from cooperbench.backends.docker.engine import faults as engine_faults
-from cooperbench.backends.docker.images import ImageStore
 from cooperbench.backends.docker.sandbox import DockerSandbox
 from cooperbench.backends.gcp.api import faults
 from cooperbench.backends.gcp.compute import SSH_USER
@@ -164,33 +162,26 @@ class MachineEngine(DockerBackend):
     ) -> None:
         """`is_running`: does Google still run the machine?"""
         super().__init__(mounts=(), image_template=image_template or None)
-        self._there = _connect(machine, tunnel)
-        self._process, self._session = os.getpid(), machine.removeprefix("cooperbench-")
-        self._images = ImageStore(self._there, self.settings)
-        self._networks = MachineNetworks(self._there, self._session, team_bridge(machine))
+        name = machine.removeprefix("cooperbench-")
+        self._there = MachineSession(_connect(machine, tunnel), self.settings, name)
         self._sandbox_type = partial(MachineSandbox, is_running)
 
     @property
-    def engine(self) -> Engine:
-        if self._there.closed:
-            raise SandboxError(f"{self._there.where} is gone")
+    def session(self) -> EngineSession:
+        if self._there.engine.closed:
+            raise SandboxError(f"{self._there.engine.where} is gone")
         return self._there
-
-    @property
-    def images(self) -> ImageStore:
-        assert self._images is not None
-        return self._images
 
     def create_server(self, image: str, timeout: int) -> DockerSandbox:
         """For a program of ours that others are to reach: on the machine's own network."""
         sign_in(self.engine.api, [image])
-        return self._make(image, timeout, "/", SandboxOptions("git"), Attachment("host"))
+        return self._make(image, timeout, "/", SandboxOptions("git"), {"NetworkMode": "host"})
 
     def abandon(self) -> None:
         """The connection is closed and its machine deleted: sandboxes only have to know."""
         for sandbox in list(self._open):
             sandbox.end("its machine was deleted")
-        self._there.close()
+        self._there.engine.close()
 
     def close(self) -> None:
         """Whoever deletes the machine calls `abandon`."""
@@ -241,22 +232,16 @@ def team_bridge(machine: str) -> str:
     return f"cbteam-{machine.rpartition('-')[2]}"
 
 
-class MachineNetworks(Networks):
+class MachineSession(EngineSession):
     """Of one machine's engine."""
 
-    def __init__(self, engine: Engine, session: str, bridge: str) -> None:
-        super().__init__(engine, session)
-        self._bridge = bridge
-        self._team = ""
-
-    def attachment(self, options: SandboxOptions) -> Attachment:
+    def network(self, options: SandboxOptions) -> dict[str, Any]:
         """Sandboxes without network that share a git remote are on a bridge from which nothing but that is reached."""
         if options.network != "none" or not options.reaches:
-            return super().attachment(options)
-        with self._lock:
-            if not self._team:
-                self._team = self.create({**NO_TALK, "com.docker.network.bridge.name": self._bridge})
-            return Attachment(self._team, (_NOBODY,))
+            return super().network(options)
+        interface = {"com.docker.network.bridge.name": team_bridge(self.name)}
+        bridge = self.bridge("team", {**NO_TALK, **interface})
+        return {"NetworkMode": bridge, "Dns": [_NOBODY]}
 
 
 def google_hosts(names: Iterable[str]) -> list[str]:
