@@ -180,6 +180,9 @@ class OpenSandboxes(Generic[S]):
         self._lock = threading.Lock()
         self._open: set[S] = set()
 
+    def __len__(self) -> int:
+        return len(self._open)
+
     def add(self, sandbox: S) -> None:
         with self._lock:
             self._open.add(sandbox)

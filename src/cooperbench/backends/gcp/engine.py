@@ -30,7 +30,7 @@ from cooperbench.backends.gcp.api import faults
 from cooperbench.backends.gcp.compute import SSH_USER
 from cooperbench.errors import InfraError, SandboxDead, SandboxError, UserError
 from cooperbench.sandbox.contract import SandboxOptions
-from cooperbench.temporary import owned_prefix, remove_tree
+from cooperbench.temporary import owned_prefix
 from cooperbench.text import printable
 
 if TYPE_CHECKING:
@@ -58,17 +58,20 @@ class Keys:
         place = usual if len(usual) < _LONGEST_FOLDER else "/tmp"  # noqa: S108  # a folder of its own
         self.folder = Path(tempfile.mkdtemp(prefix=owned_prefix("gcp"), dir=place))
         self.private = self.folder / "key"
-        options = ["-q", "-t", "ed25519", "-N", "", "-C", "cooperbench", "-f", str(self.private)]
-        done = subprocess.run(
-            ["ssh-keygen", *options], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-        )
-        if done.returncode:
-            raise InfraError(f"ssh-keygen failed: {printable(done.stderr.strip())[:200]}")
-        algorithm, key, *_ = self.private.with_suffix(".pub").read_text("utf-8").split()
-        self.public = f"{algorithm} {key}"
-
-    def remove(self) -> None:
-        remove_tree(self.folder)
+        command = [
+            "ssh-keygen",
+            "-q",
+            "-t",
+            "ed25519",
+            "-N",
+            "",
+            "-C",
+            "cooperbench",
+            "-f",
+            str(self.private),
+        ]
+        subprocess.run(command, stdin=subprocess.DEVNULL, check=True)
+        self.public = self.private.with_suffix(".pub").read_text("utf-8").strip()
 
 
 class Tunnel:
@@ -76,7 +79,6 @@ class Tunnel:
 
     def __init__(self, keys: Keys, name: str, address: str, host_key: str, stop: threading.Event) -> None:
         """Until the engine answers: a machine that has just booted may refuse the first times."""
-        self._name = name
         # Machines of one session have names of one length, which differ at the end.
         self.socket = keys.folder / name[-8:]
         self._errors = keys.folder / f"{name}.log"
@@ -164,7 +166,9 @@ class MachineEngine(DockerBackend):
     ) -> None:
         """`is_running`: does Google still run the machine?"""
         super().__init__(mounts=(), image_template=image_template or None)
-        self._there = _connect(machine, tunnel)
+        with engine_faults(f"connecting to the engine of {machine}"):
+            api, _ = open_api(import_module("docker"), f"unix://{tunnel.socket}", {})
+        self._there = Engine(api, f"machine {machine}", podman=False)
         self._process, self._session = os.getpid(), machine.removeprefix("cooperbench-")
         self._images = ImageStore(self._there, self.settings)
         self._networks = MachineNetworks(self._there, self._session, team_bridge(machine))
@@ -180,6 +184,11 @@ class MachineEngine(DockerBackend):
     def images(self) -> ImageStore:
         assert self._images is not None
         return self._images
+
+    @property
+    def open_count(self) -> int:
+        """Sandboxes that have not ended."""
+        return len(self._open)
 
     def create_server(self, image: str, timeout: int) -> DockerSandbox:
         """For a program of ours that others are to reach: on the machine's own network."""
@@ -202,37 +211,11 @@ class MachineSandbox(DockerSandbox):
         self._machine_is_running = is_running
         super().__init__(*args, **options)
 
-    @property
-    def ended(self) -> bool:
-        return bool(self._end_reason)
-
     def death(self) -> SandboxDead:
         """A machine that shuts down ends its containers, too: that is nobody's doing who worked in them."""
         if self._destroyed and not self._machine_is_running():
             self._destroyed, self._end_reason = False, "its machine was shut down"
         return super().death()
-
-
-def _connect(machine: str, tunnel: Tunnel) -> Engine:
-    with engine_faults(f"connecting to the engine of {machine}"):
-        api, _ = open_api(import_module("docker"), f"unix://{tunnel.socket}", {})
-    return Engine(_WhileOpen(api, tunnel), f"machine {machine}", podman=False)
-
-
-class _WhileOpen:
-    """docker-py's client, asked nothing once the connection is gone: it would leave a socket open each time."""
-
-    def __init__(self, api: Any, tunnel: Tunnel) -> None:
-        self._api = api
-        self._tunnel = tunnel
-
-    def close(self) -> None:
-        self._api.close()
-
-    def __getattr__(self, name: str) -> Any:
-        if not self._tunnel.open:
-            raise ConnectionError("the connection to its machine was lost")
-        return getattr(self._api, name)
 
 
 def team_bridge(machine: str) -> str:
