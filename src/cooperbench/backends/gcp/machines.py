@@ -141,7 +141,7 @@ class Machine:
         if self._tunnel is not None:
             self._tunnel.close()
         if self._engine is not None:
-            self._engine.abandon()
+            self._engine.close()
 
     def _prepare(self, task: Task) -> Image:
         sign_in(self.engine.engine.api, self.engine.images.names_of(task))
