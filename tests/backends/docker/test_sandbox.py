@@ -315,7 +315,7 @@ def test_an_image_without_a_tool_is_refused_in_one_line(
     assert str(caught.value).startswith(
         f"the image {image} cannot be used: {tool} is missing; tasks need sh, bash"
     )
-    assert not docker._open._open
+    assert not docker._open
 
 
 def test_closing_the_backend_ends_everything(docker: DockerBackend, base_image: str) -> None:

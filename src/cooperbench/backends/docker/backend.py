@@ -25,7 +25,6 @@ from cooperbench.backends.docker.sandbox import ContainerStream, DockerSandbox, 
 from cooperbench.backends.docker.settings import DockerSettings, read_settings
 from cooperbench.errors import CooperBenchError
 from cooperbench.models import Image
-from cooperbench.sandbox.base_sandbox import OpenSandboxes
 from cooperbench.sandbox.contract import Capabilities, SandboxOptions, check_network
 from cooperbench.sandbox.ownership import lock_path, locked
 from cooperbench.settings import default_cache_dir
@@ -50,11 +49,7 @@ class DockerBackend:
     capabilities = Capabilities(
         rich=True,
         streams=True,
-        options=True,
         networks=frozenset({"none", "public"}),
-        prepares=True,
-        closes=True,
-        checks=True,
         snapshots=True,
         programs=True,
     )
@@ -71,7 +66,7 @@ class DockerBackend:
         self._engine: Engine | None = None
         self._images: ImageStore | None = None
         self._networks: Networks | None = None
-        self._open: OpenSandboxes[DockerSandbox] = OpenSandboxes()
+        self._open: set[DockerSandbox] = set()
         self._programs = Programs()
         self._proven: set[str] = set()
         """Images whose tools have passed the channel's self test."""
@@ -144,7 +139,8 @@ class DockerBackend:
 
     def close(self) -> None:
         """End what is still open, and let go of the engine. It is connected to again when used again."""
-        self._open.end_all("its backend was closed")
+        for sandbox in list(self._open):
+            sandbox.end("its backend was closed")
         with self._lock:
             engine, self._engine = self._engine, None
             session, process = self._session, self._process

@@ -35,7 +35,6 @@ from cooperbench.sandbox.channel import (
     READY,
     CappedOutput,
     Channel,
-    ChannelPool,
     ChannelUnavailable,
     Command,
     as_bytes,
@@ -125,24 +124,23 @@ class DockerSandbox(BaseSandbox):
         """Of a judged one: what its only command needs."""
         # A channel that breaks must not close the supervisor's stream, as that ends the container.
         held = SimpleNamespace(send=stream.send, receive=stream.receive, close=lambda: None)
-        channel = Channel(cast("Transport", held))
-        first = [] if judged else [channel]
-        self._commands = ChannelPool(lambda: first.pop() if first else self._open_channel())
         if judged:
             return
+        first = Channel(cast("Transport", held))
         try:
-            channel.handshake()
+            first.handshake()
         except ChannelUnavailable as error:
             raise lacks_tool(image, error.reason) from error
         except (SandboxDead, SandboxTimeout) as error:
             raise SandboxError(f"the sandbox did not start: {self._find_reason() or error}") from error
+        self._idle_channels.append(first)
 
     def open_stream(self, argv: Sequence[str]) -> Stream:
         mark = f"stream-{self.container[:12]}-{next(self._numbers)}"
         command = ["sh", "-c", _STREAM, "sh", mark, *argv]
         with self._alive(), self._engine.faults("opening a stream"):
             stream = ContainerStream(self._engine.exec(self.container, command, self._workdir))
-        return stream_over(stream, lambda: self._end_stream(mark))
+        return stream_over(stream, stream.half_close, lambda: self._end_stream(mark))
 
     def write_file(self, path: str, data: bytes, mode: int = 0o644) -> None:
         if self._files is None:
@@ -174,7 +172,7 @@ class DockerSandbox(BaseSandbox):
                 # Nothing more can be done now; the next start removes what is left.
                 _log.warning("%s", error)
             finally:
-                self._commands.close()
+                self._close_channels()
                 self._stream.close()
                 self._on_end(self)
 
@@ -241,8 +239,7 @@ class DockerSandbox(BaseSandbox):
 
     def _ran_out_of_memory(self) -> bool:
         """Has the kernel killed processes for it since we last looked?"""
-        with self._alive():
-            found = self._commands.run(Command(["sh", "-c", _OOM_KILLS], timeout_seconds=30, cwd="/")).stdout
+        found = super()._run(Command(["sh", "-c", _OOM_KILLS], timeout_seconds=30, cwd="/")).stdout
         kills = sum(int(count) for count in re.findall(rb"^oom_kill (\d+)$", found, re.MULTILINE))
         before, self._oom_kills = self._oom_kills, kills
         return kills > before

@@ -44,14 +44,8 @@ class GCPBatchBackend:
     capabilities = Capabilities(
         rich=True,
         streams=True,
-        options=True,
         networks=frozenset({"none", "public"}),
-        prepares=True,
-        closes=True,
-        checks=True,
-        interrupts=True,
         programs=True,
-        measures=True,
     )
     options: ClassVar = ("image_template",)
 

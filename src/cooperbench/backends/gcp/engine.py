@@ -188,7 +188,8 @@ class MachineEngine(DockerBackend):
 
     def abandon(self) -> None:
         """The connection is closed and its machine deleted: sandboxes only have to know."""
-        self._open.end_all("its machine was deleted")
+        for sandbox in list(self._open):
+            sandbox.end("its machine was deleted")
         self._there.close()
 
     def close(self) -> None:

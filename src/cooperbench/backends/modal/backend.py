@@ -68,15 +68,9 @@ class ModalBackend:
     capabilities = Capabilities(
         rich=True,
         streams=True,
-        options=True,
         networks=frozenset({"none", "public"}),
-        prepares=True,
-        closes=True,
-        checks=True,
-        interrupts=True,
         snapshots=True,
         programs=True,
-        measures=True,
     )
 
     def __init__(self, **settings: object) -> None:

@@ -24,7 +24,6 @@ from cooperbench.sandbox.channel import (
     BACKSTOP_SECONDS,
     CappedOutput,
     Channel,
-    ChannelPool,
     ChannelUnavailable,
 )
 from cooperbench.sandbox.contract import TIMEOUT_EXIT_CODE, CommandResult
@@ -111,10 +110,9 @@ class ModalSandbox(BaseSandbox):
         self._end_lock = threading.Lock()
         self._ended = 0.0
         self._left_out: tuple[str, ...] = ()
-        self._commands = pool = ChannelPool(self._open_channel)
         try:
-            with self._alive():
-                pool.open_one()
+            with self._alive(), self._channel():
+                pass
             self._trusted = True
         except BaseException as error:
             self.end("it was given up while starting")
@@ -136,7 +134,7 @@ class ModalSandbox(BaseSandbox):
         mark = f"stream-{self.name}-{next(self._numbers)}"
         with self._alive():
             transport = self._start_exec(mark, list(argv))
-        return stream_over(transport, lambda: self._end_stream(mark))
+        return stream_over(transport, transport.half_close, lambda: self._end_stream(mark))
 
     def leave_out(self, folders: tuple[str, ...]) -> None:
         """Their changes from now on are no part of a snapshot."""
@@ -280,7 +278,7 @@ class ModalSandbox(BaseSandbox):
     def _close_transports(self) -> list[ExecTransport]:
         """Those that were open."""
         found = [transport for transport in self._transports if not transport.closed]
-        self._commands.close()
+        self._close_channels()
         for transport in found:
             transport.close()
         return found
