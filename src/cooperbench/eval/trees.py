@@ -27,9 +27,9 @@ from cooperbench.temporary import owned_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from subprocess import CompletedProcess
 
     from cooperbench.eval.base import Base
-    from cooperbench.git import GitOutput
 
 MOST_PATCH_BYTES = 64 * 1024**2
 MOST_CHANGED_BYTES = 128 * 1024**2
@@ -290,7 +290,7 @@ class TreeStore:
     def _loose(self, object_id: str) -> Path:
         return self._git_dir / "objects" / object_id[:2] / object_id[2:]
 
-    def _run(self, *args: str, index: Path | None = None, stdin: bytes = b"") -> GitOutput:
+    def _run(self, *args: str, index: Path | None = None, stdin: bytes = b"") -> CompletedProcess[bytes]:
         return run_git(*args, git_dir=self._git_dir, index=index, stdin=stdin, bounded=True)
 
     def _git(self, *args: str, index: Path | None = None, stdin: bytes = b"") -> bytes:
