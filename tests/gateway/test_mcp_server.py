@@ -18,9 +18,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from cooperbench.gateway.mcp_server import mcp_endpoint
-from cooperbench.team.requests import Requests
-from cooperbench.team.task_list import TaskList
-from cooperbench.team.tools import tools_of
+from cooperbench.team.tools import Requests, TaskList, tools_of
 from tests.gateway.sessions import AtWork, agent_at_work
 
 if TYPE_CHECKING:

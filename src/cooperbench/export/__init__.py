@@ -72,7 +72,7 @@ def export_run(run: Run, format_name: str, target: Path) -> Exported:
 def _content(run: Run, format_name: str) -> bytes:
     """Of a format that is one file. The rows are those of `cooperbench report --csv`."""
     from cooperbench.export import junit, submission
-    from cooperbench.report.rows import csv_bytes, pair_rows, parquet_bytes
+    from cooperbench.report.loading import csv_bytes, pair_rows, parquet_bytes
 
     match format_name:
         case "csv":

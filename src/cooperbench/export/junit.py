@@ -10,15 +10,15 @@ import re
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
-from cooperbench.report.records import mapping, number, parse_time, text_or_none
-from cooperbench.report.states import LOSSES, STATES, suspicious_text, unsound_text
+from cooperbench.report.fields import mapping, number, parse_time, text_or_none
+from cooperbench.report.pairs import LOSSES, STATES, suspicious_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from cooperbench.models import Setting
     from cooperbench.report.loading import Run
-    from cooperbench.report.records import PairData
+    from cooperbench.report.pairs import PairData
 
 _OUTPUT_CHARACTERS = 4_000
 """Of what one failed test run printed: its end, where the failures are."""
@@ -76,7 +76,7 @@ def _case(run: Run, pair: PairData) -> ET.Element:
     elif pair.state == "failed" and pair.loss:
         failure = ET.SubElement(case, "failure", type=pair.loss, message=LOSSES[pair.loss].sentence)
         failure.text = xml_text("\n".join(_what_failed(pair)))
-    remarks = [f"unsound: {unsound_text(pair.unsound)}"] if pair.unsound else []
+    remarks = [f"unsound: {pair.unsound_text}"] if pair.unsound else []
     remarks += [f"suspicious: {suspicious_text(one)}" for one in pair.suspicious]
     if remarks:
         ET.SubElement(case, "system-out").text = xml_text("\n".join(remarks))

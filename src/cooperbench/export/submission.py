@@ -18,16 +18,16 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cooperbench.errors import UserError
+from cooperbench.report.fields import listed, mapping, number, read_bytes, text_or_none
 from cooperbench.report.loading import load_run
-from cooperbench.report.records import listed, mapping, number, read_bytes, text_or_none
-from cooperbench.report.states import JUDGED, STATES, VERDICTS
+from cooperbench.report.pairs import JUDGED, STATES, VERDICTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from cooperbench.report.loading import Run
-    from cooperbench.report.records import PairData
+    from cooperbench.report.pairs import PairData
 
 SCHEMA = "cooperbench.submission/1"
 Document = dict[str, Any]

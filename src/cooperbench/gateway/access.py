@@ -11,8 +11,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Self
 
-from cooperbench.agents import llm, rate_limits
-from cooperbench.agents.worker.model_faults import CONTEXT_OVERFLOW
+from cooperbench.agents import llm
+from cooperbench.agents.worker.client import CONTEXT_OVERFLOW
 from cooperbench.errors import AgentFailure, CooperBenchError, InfraError, Interrupted
 from cooperbench.gateway import dialects
 from cooperbench.gateway.conversations import Conversations
@@ -155,8 +155,8 @@ class Access:
         concurrent = self._waiting > 1
         while True:
             await self._in_thread(self.session.check_limits, concurrent=concurrent)
-            if others := rate_limits.pause_of(self.upstream.model):
-                await asyncio.sleep(others)
+            if pause := llm.shared_pause(self.upstream.model):
+                await asyncio.sleep(pause)
                 continue
             started = time.monotonic()
             try:
