@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Any
 import cooperbench
 from cooperbench._version import __version__
 from cooperbench.errors import InfraError, UserError
-from cooperbench.eval.evaluator import Evaluation, write_evaluation
-from cooperbench.eval.record import JUDGE, evaluation_key, read_patches
+from cooperbench.eval.evaluator import JUDGE, Evaluation, evaluation_key, read_patches, write_evaluation
 from cooperbench.eval.reference import ReferenceStore
 from cooperbench.models import Pair, Task, seats_of
 

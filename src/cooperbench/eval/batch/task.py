@@ -61,9 +61,7 @@ def _judge(entry: Entry, pair: Pair, paths: ExperimentPaths, store: ReferenceSto
             executor = TestExecutor(session, entry.test_timeout_seconds, entry.run)
             references = References(executor, entry.eval_network, store)
             return with_retries(
-                lambda _: evaluate_pair(
-                    pair, entry.setting, patches, executor, references, canary=entry.canary
-                ),
+                lambda _: evaluate_pair(pair, entry.setting, patches, references, canary=entry.canary),
                 session.stop,
             )
     except Exception as error:
