@@ -39,17 +39,19 @@ class ImageName(NamedTuple):
     tag: str
 
 
+def has_registry(name: str) -> bool:
+    """Does the name of an image begin with a server?"""
+    first, slash, _ = name.partition("/")
+    return bool(slash) and ("." in first or ":" in first or first == "localhost")
+
+
 def parse_image_name(name: str) -> ImageName:
     """`python:3.11` is library/python at Docker Hub, as everywhere."""
-    first, slash, rest = name.partition("/")
-    if slash and ("." in first or ":" in first or first == "localhost"):
-        server, path = first, rest
-    else:
-        server, path = "registry-1.docker.io", name if slash else f"library/{name}"
-    if server == "docker.io":
-        server = "registry-1.docker.io"
+    if not has_registry(name):
+        name = f"docker.io/{name}" if "/" in name else f"docker.io/library/{name}"
+    server, _, path = name.partition("/")
     repository, _, tag = path.partition(":")
-    return ImageName(server, repository, tag or "latest")
+    return ImageName("registry-1.docker.io" if server == "docker.io" else server, repository, tag or "latest")
 
 
 def resolve_digest(name: str) -> str:

@@ -75,7 +75,7 @@ class Conditions(NamedTuple):
 
 def conditions_to_try(can: Capabilities, asked: EvalNetwork) -> tuple[Conditions, ...]:
     """From the strictest to what was asked for at most; UserError where the backend cannot give that."""
-    if not can.options:
+    if not can.networks:
         if asked != "auto":
             raise UserError(
                 f"this backend cannot be asked for a network of evaluation ({asked}): it takes no options;"
@@ -88,10 +88,7 @@ def conditions_to_try(can: Capabilities, asked: EvalNetwork) -> tuple[Conditions
     steps = [Conditions("none"), Conditions("public", installed=can.snapshots)]
     if can.snapshots:
         steps.insert(1, Conditions("none", installed=True))
-    found = tuple(one for one in steps if one.network in can.networks)
-    if not found:
-        check_network(can, SandboxOptions())
-    return found
+    return tuple(one for one in steps if one.network in can.networks)
 
 
 @dataclass(frozen=True)

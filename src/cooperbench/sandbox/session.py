@@ -17,7 +17,7 @@ from cooperbench.errors import CooperBenchError, InfraError, Interrupted, Sandbo
 from cooperbench.models import Image
 from cooperbench.processes import finished
 from cooperbench.sandbox.base_sandbox import BaseSandbox
-from cooperbench.sandbox.channel import Channel, ChannelPool
+from cooperbench.sandbox.channel import Channel
 from cooperbench.sandbox.contract import capabilities_of, check_network
 from cooperbench.sandbox.transport import ExecTransport
 
@@ -56,10 +56,9 @@ def open_sandbox(
         raise UserError(
             "this backend cannot run command-line agents: it cannot show their programs in a sandbox"
         )
-    if can.options:
-        check_network(can, options)
     try:
-        if can.options:
+        if can.networks:
+            check_network(can, options)
             full = cast("FullBackend", backend)
             sandbox = full.create_sandbox(image, timeout_seconds, workdir, options=options)
         else:
@@ -79,7 +78,9 @@ class PlainSandbox(BaseSandbox):
     def __init__(self, sandbox: Sandbox, *, lifetime_seconds: float, workdir: str) -> None:
         super().__init__(lifetime_seconds=lifetime_seconds, workdir=workdir)
         self._sandbox = sandbox
-        self._commands = ChannelPool(lambda: Channel(ExecTransport(sandbox)))
+
+    def _open_channel(self) -> Channel:
+        return Channel(ExecTransport(self._sandbox))
 
     def open_stream(self, argv: Sequence[str]) -> Stream:
         raise SandboxError(f"this backend's sandboxes have no streams, needed for {argv[0] if argv else ''}")
@@ -110,7 +111,7 @@ class SandboxSession:
 
     def check(self) -> None:
         """UserError where the backend cannot work at all."""
-        if capabilities_of(self.backend).checks:
+        if hasattr(self.backend, "check"):
             cast("FullBackend", self.backend).check()
 
     def prepare(self, tasks: Iterable[Task], progress: Callable[[Task, int, int], None]) -> None:
@@ -186,7 +187,7 @@ class SandboxSession:
 
     def _close(self) -> None:
         self.stop.set()
-        if capabilities_of(self.backend).interrupts:
+        if hasattr(self.backend, "interrupt"):
             cast("FullBackend", self.backend).interrupt()
         for pool in self._pools:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -194,7 +195,7 @@ class SandboxSession:
         for pool in self._pools:
             pool.shutdown(wait=True)
         self._terminate_all()
-        if capabilities_of(self.backend).closes:
+        if hasattr(self.backend, "close"):
             cast("FullBackend", self.backend).close()
 
     def _terminate_all(self) -> None:
@@ -208,7 +209,7 @@ class SandboxSession:
                 sandbox.terminate()
 
     def _prepare_image(self, task: Task) -> Image:
-        if not capabilities_of(self.backend).prepares:
+        if not hasattr(self.backend, "prepare"):
             return Image(image_name(task))
         try:
             return cast("FullBackend", self.backend).prepare(task)

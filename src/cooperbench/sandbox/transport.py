@@ -1,7 +1,6 @@
-"""Bytes to and from a process in a sandbox: transports with deadlines, and a long-running command's stdin and stdout.
+"""Bytes to and from a process in a sandbox: transports with deadlines, and a `Stream` over one.
 
-What the bytes of a channel mean is `channel.py`'s business. A `CommandStream` is the `Stream` of every backend: where
-there are file descriptors it takes them as files; over a transport `stream_over` makes the files.
+What the bytes of a channel mean is `channel.py`'s business.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from typing import IO, TYPE_CHECKING, Any, Protocol, cast
 from cooperbench.errors import CooperBenchError, SandboxDead, SandboxError
 from cooperbench.sandbox import channel_script
 from cooperbench.sandbox.channel import READY, UNAVAILABLE, ChannelUnavailable
+from cooperbench.sandbox.contract import Stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,15 +42,12 @@ class Transport(Protocol):
 
     def send(self, data: bytes, deadline: float) -> None:
         """Write all of it; TimeoutError at the deadline, OSError where the other end is gone."""
-        ...
 
     def receive(self, deadline: float) -> bytes:
         """What has come, at least one byte; b"" means that the other end is gone; TimeoutError at the deadline."""
-        ...
 
     def close(self) -> None:
         """Let go of it. For the thread that uses it; calling it again does nothing."""
-        ...
 
 
 class PipeTransport:
@@ -152,55 +149,26 @@ class ExecTransport:
             raise SandboxError(f"the sandbox failed: {type(error).__name__}: {error}") from error
 
 
-class CommandTransport(Transport, Protocol):
-    """One whose other end can be told that no more will come. `close` may be called from any thread."""
+def stream_over(
+    transport: Transport, half_close: Callable[[], None], end_command: Callable[[], None]
+) -> Stream:
+    """A stream over a transport of its own, which is closed with it, from any thread.
 
-    def half_close(self) -> None:
-        """The command reads end of file; OSError or SandboxError where it cannot be told."""
-        ...
-
-
-class CommandStream:
-    def __init__(self, stdin: IO[bytes], stdout: IO[bytes], end_command: Callable[[], None]) -> None:
-        """`end_command` also frees whoever is reading or writing."""
-        self._stdin = stdin
-        self._stdout = stdout
-        self._end_command = end_command
-        self._closed = False
-
-    @property
-    def stdin(self) -> IO[bytes]:
-        return self._stdin
-
-    @property
-    def stdout(self) -> IO[bytes]:
-        return self._stdout
-
-    def close(self) -> None:
-        """End the command with everything it started. Calling it again does nothing."""
-        if self._closed:
-            return
-        self._closed = True
-        self._end_command()
-        with contextlib.suppress(OSError):
-            self._stdin.close()
-        self._stdout.close()
-
-
-def stream_over(transport: CommandTransport, end_command: Callable[[], None]) -> CommandStream:
-    """A stream over a transport of its own, which is closed with it."""
+    `half_close` lets the command read end of file; OSError or SandboxError where that cannot be done.
+    """
 
     def end() -> None:
         end_command()
         transport.close()
 
-    stdin = cast("IO[bytes]", _Writing(transport))
-    return CommandStream(stdin, io.BufferedReader(_Reading(transport)), end)
+    stdin = cast("IO[bytes]", _Writing(transport, half_close))
+    return Stream(stdin, io.BufferedReader(_Reading(transport)), end)
 
 
 class _Writing(io.RawIOBase):
-    def __init__(self, transport: CommandTransport) -> None:
+    def __init__(self, transport: Transport, half_close: Callable[[], None]) -> None:
         self._transport = transport
+        self._half_close = half_close
 
     def writable(self) -> bool:
         return True
@@ -214,12 +182,12 @@ class _Writing(io.RawIOBase):
         if not self.closed:
             # With the command its input has ended too.
             with contextlib.suppress(OSError, SandboxError):
-                self._transport.half_close()
+                self._half_close()
         super().close()
 
 
 class _Reading(io.RawIOBase):
-    def __init__(self, transport: CommandTransport) -> None:
+    def __init__(self, transport: Transport) -> None:
         self._transport = transport
         self._left = b""
         self._ended = False

@@ -5,37 +5,26 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import secrets
 import threading
 import weakref
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from cooperbench.backends.docker.containers import (
-    Networks,
-    Programs,
-    check_mounts,
-    container_labels,
-    create_container,
-    remove_leftovers,
-    remove_session,
-)
+from cooperbench.backends.docker.containers import EngineSession, remove_leftovers, remove_session
 from cooperbench.backends.docker.engine import Engine, connect
 from cooperbench.backends.docker.images import INSTALLS, ImageStore, installs_name, say_nothing
 from cooperbench.backends.docker.sandbox import ContainerStream, DockerSandbox, first_command
 from cooperbench.backends.docker.settings import DockerSettings, read_settings
 from cooperbench.errors import CooperBenchError
 from cooperbench.models import Image
-from cooperbench.sandbox.base_sandbox import OpenSandboxes
 from cooperbench.sandbox.contract import Capabilities, SandboxOptions, check_network
 from cooperbench.sandbox.ownership import lock_path, locked
 from cooperbench.settings import default_cache_dir
 from cooperbench.temporary import remove_abandoned
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
-    from cooperbench.backends.docker.containers import Attachment
     from cooperbench.backends.docker.images import Say
     from cooperbench.models import Task
     from cooperbench.sandbox.contract import RichSandbox
@@ -50,11 +39,7 @@ class DockerBackend:
     capabilities = Capabilities(
         rich=True,
         streams=True,
-        options=True,
         networks=frozenset({"none", "public"}),
-        prepares=True,
-        closes=True,
-        checks=True,
         snapshots=True,
         programs=True,
     )
@@ -66,51 +51,39 @@ class DockerBackend:
         self.settings: DockerSettings = read_settings(**settings)
         self._cache_dir = (self.settings.cache_dir or default_cache_dir()).absolute()
         self._lock = threading.Lock()
-        self._session = ""
-        self._process = 0
-        self._engine: Engine | None = None
-        self._images: ImageStore | None = None
-        self._networks: Networks | None = None
-        self._open: OpenSandboxes[DockerSandbox] = OpenSandboxes()
-        self._programs = Programs()
+        self._session: EngineSession | None = None
+        self._open: set[DockerSandbox] = set()
         self._proven: set[str] = set()
         """Images whose tools have passed the channel's self test."""
         _backends.add(self)
 
     @property
-    def engine(self) -> Engine:
+    def session(self) -> EngineSession:
         """Connected when first asked for; what killed processes left behind is then removed."""
-        return self._connect()
+        with self._lock:
+            if self._session is None or self._session.process != os.getpid():
+                self._session = EngineSession(connect(self.settings.executable), self.settings)
+                remove_leftovers(self._session.engine)
+                remove_abandoned()
+            return self._session
+
+    @property
+    def engine(self) -> Engine:
+        return self.session.engine
 
     @property
     def images(self) -> ImageStore:
-        self._connect()
-        assert self._images is not None
-        return self._images
-
-    def _connect(self) -> Engine:
-        with self._lock:
-            if self._engine is None or self._process != os.getpid():
-                engine = connect(self.settings.executable)
-                self._process, self._session = os.getpid(), secrets.token_hex(8)
-                self._images = ImageStore(engine, self.settings)
-                self._networks = Networks(engine, self._session)
-                self._engine = engine
-                remove_leftovers(engine)
-                remove_abandoned()
-            return self._engine
+        return self.session.images
 
     def check(self) -> None:
         """Is there an engine that answers, and are the folders there that are to be mounted?"""
-        check_mounts(self.engine, self.settings)
+        self.session.check_mounts()
 
     def prepare(self, task: Task, say: Say = say_nothing) -> Image:
         """Find, pull or build the task's image, and make the one without history from it."""
-        with self._alone_with(task):
+        with self._alone_with(task.label):
             found = self.images.provide(task, say)
-            self.images.remember(found)
             agents = self.images.without_history(task, found, self._make, say)
-            self.images.remember(agents)
         return Image(found.name, agents.name, found.digest)
 
     def create_sandbox(
@@ -127,14 +100,13 @@ class DockerBackend:
     @contextlib.contextmanager
     def making_snapshot(self, task: Task, key: str) -> Iterator[str | None]:
         name = installs_name(task, key)
-        with locked(lock_path(self._cache_dir / "docker", f"{self.engine.where} {name}")):
+        with self._alone_with(name):
             yield name if self.images.find(name) else None
 
     def take_snapshot(self, sandbox: RichSandbox, task: Task, key: str) -> str:
         assert isinstance(sandbox, DockerSandbox)
         source = self.images.get(sandbox.image)
-        name = installs_name(task, key)
-        return self.images.commit(sandbox, name, task, source, INSTALLS).name
+        return self.images.commit(sandbox, installs_name(task, key), task, source, INSTALLS).name
 
     @staticmethod
     def clean() -> list[str]:
@@ -144,18 +116,18 @@ class DockerBackend:
 
     def close(self) -> None:
         """End what is still open, and let go of the engine. It is connected to again when used again."""
-        self._open.end_all("its backend was closed")
+        for sandbox in list(self._open):
+            sandbox.end("its backend was closed")
         with self._lock:
-            engine, self._engine = self._engine, None
-            session, process = self._session, self._process
-        if engine is not None and process == os.getpid():
+            session, self._session = self._session, None
+        if session is not None and session.process == os.getpid():
             with contextlib.suppress(CooperBenchError):
-                remove_session(engine, session)
-            engine.close()
+                remove_session(session.engine, session.name)
+            session.engine.close()
 
-    def _alone_with(self, task: Task) -> AbstractContextManager[None]:
-        """While one process or thread makes an image of a task ready, others wait for it."""
-        return locked(lock_path(self._cache_dir / "docker", f"{self.engine.where} {task.label}"))
+    def _alone_with(self, name: str) -> AbstractContextManager[None]:
+        """While one process or thread makes an image ready, others wait for it."""
+        return locked(lock_path(self._cache_dir / "docker", f"{self.engine.where} {name}"))
 
     def _make(
         self,
@@ -163,32 +135,17 @@ class DockerBackend:
         timeout: int,
         workdir: str,
         options: SandboxOptions,
-        network: Attachment | None = None,
+        network: Mapping[str, Any] | None = None,
     ) -> DockerSandbox:
         """`network`: another one than that of the sandbox's network policy."""
         check_network(self.capabilities, options)
-        engine, found = self.engine, self.images.get(image)
-        assert self._networks is not None
-        name = f"cooperbench-{self._session}-{secrets.token_hex(4)}"
+        session = self.session
+        engine, found, name = session.engine, session.images.get(image), session.new_name()
+        command = first_command(timeout, judged=options.judged, trusted=found.image_id in self._proven)
         stream: ContainerStream | None = None
         try:
             with engine.faults(f"making a sandbox of {found.name}"):
-                create_container(
-                    engine,
-                    self.settings,
-                    found,
-                    name=name,
-                    command=first_command(
-                        timeout, judged=options.judged, trusted=found.image_id in self._proven
-                    ),
-                    workdir=workdir,
-                    network=network or self._networks.attachment(options),
-                    labels=container_labels(self._session, options, timeout),
-                    volumes=options.left_out,
-                    programs=self._programs.mount(engine, self._session, found, options.programs)
-                    if options.programs
-                    else None,
-                )
+                session.create_container(found, name, command, workdir, timeout, options, network)
                 stream = ContainerStream(engine.attach(name))
                 engine.api.start(name)
             sandbox = self._sandbox_type(

@@ -16,29 +16,23 @@ import shutil
 import socket
 import subprocess
 import tempfile
-import threading
 import time
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
+from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from cooperbench.errors import CooperBenchError, InfraError, SandboxError, SandboxTimeout, UserError
-from cooperbench.sandbox.ownership import lock_path, locked
-from cooperbench.settings import default_cache_dir
 from cooperbench.temporary import owned_prefix
 from cooperbench.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from contextlib import AbstractContextManager
-
-T = TypeVar("T")
 
 ANSWER_SECONDS = 120
 NEEDED_TOOLS = "tasks need sh, bash 4.4 or newer, GNU coreutils and git in the image"
-_PAUSES_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0)
-_LOST_ITS_PLACE = "(layer|image|container) not known|identifier is not an? (layer|image|container)"
 _PODMAN_START_SECONDS = 30.0
 _ENDS_WITH_US = """
 "$@" </dev/null &
@@ -141,44 +135,16 @@ class Engine:
         self.api = api
         self.where = where
         self.podman = podman
+        self.client = "podman" if podman else "docker"
+        """What users call on the command line."""
         self._service = service
-        self._lock = threading.Lock()
-        self._changing = threading.Lock()
-        self._info: dict[str, Any] | None = None
         self.closed = False
 
-    @property
-    def client(self) -> str:
-        """What users call on the command line."""
-        return "podman" if self.podman else "docker"
-
-    @property
+    @cached_property
     def info(self) -> dict[str, Any]:
         """What the engine says of itself, asked once."""
-        with self._lock:
-            if self._info is None:
-                with self.faults("asking the engine what it can do"):
-                    self._info = dict(self.api.info())
-            return self._info
-
-    def changing_images(self, action: Callable[[], T]) -> T:
-        """Do something that adds or removes images.
-
-        Podman's storage loses its place when several do so at once, and finds it again: there it is done one at a time
-        by all processes of this user, whichever service of Podman each talks to, and again if somebody else was at it.
-        """
-        if not self.podman:
-            return action()
-        storage = f"{self.info.get('Name')} {self.info.get('DockerRootDir')}"
-        with self._changing, locked(lock_path(default_cache_dir() / "podman", storage)):
-            for pause_seconds in _PAUSES_SECONDS:
-                try:
-                    return action()
-                except CooperBenchError as error:
-                    if not re.search(_LOST_ITS_PLACE, str(error)):
-                        raise
-                time.sleep(pause_seconds)
-            return action()
+        with self.faults("asking the engine what it can do"):
+            return dict(self.api.info())
 
     def faults(self, doing: str) -> AbstractContextManager[None]:
         """Everything that the engine throws inside leaves as an error of ours."""
@@ -311,24 +277,26 @@ def _docker_address(docker: Any) -> tuple[str, dict[str, Any]]:
         if os.environ.get("DOCKER_HOST"):
             options = dict(docker.utils.kwargs_from_env())
             return options.pop("base_url", os.environ["DOCKER_HOST"]), options
-        context = docker.ContextAPI.get_context(name) if name else docker.ContextAPI.get_current_context()
+        context = docker.ContextAPI.get_context(name)
     except Exception as error:
         raise UserError(f"DOCKER_HOST or the docker context in use cannot be read: {error}") from error
     if context is None and name:
         known = ", ".join(sorted(found.Name for found in docker.ContextAPI.contexts()))
         raise UserError(f"DOCKER_CONTEXT names {name!r}, which is not there; there are: {known}")
-    host = getattr(context, "Host", None)
-    if not host or context.Name == "default":
+    if context is None or context.Name == "default" or not context.Host:
         return "unix:///var/run/docker.sock", {}
-    tls = getattr(context, "TLSConfig", None)
-    return host, {"tls": tls} if tls else {}
+    return context.Host, {"tls": context.TLSConfig} if context.TLSConfig else {}
 
 
 def _connect_to(
     docker: Any, where: str, options: dict[str, Any], *, podman: bool, service: PodmanService | None = None
 ) -> Engine:
     try:
-        _check_socket(where)
+        if where.startswith("unix://"):
+            # docker-py would say so too that nobody is there, but leave its own end open.
+            with socket.socket(socket.AF_UNIX) as probe:
+                probe.settimeout(ANSWER_SECONDS)
+                probe.connect(where.removeprefix("unix://"))
         api, about = open_api(docker, where, options)
     except Exception as error:
         raise cannot_connect(error, where, podman=podman) from error
@@ -338,31 +306,18 @@ def _connect_to(
 
 def open_api(docker: Any, where: str, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """docker-py's client with the engine's version, and what the engine says of that."""
-
-    def make(version: str) -> Any:
-        api = docker.APIClient(
-            base_url=where,
-            version=version,
-            timeout=ANSWER_SECONDS,
-            max_pool_size=_MOST_IDLE_CONNECTIONS,
-            **options,
-        )
-        # There is no proxy to a socket of this machine, and looking for one takes time with every request.
-        api.trust_env = not where.startswith("unix://")
-        return api
-
-    # docker-py's own way of asking for the version leaves a socket open where nobody answers.
-    with closing(make(_ANY_VERSION)) as asking:
-        about: dict[str, Any] = asking.version(api_version=False)
-    return make(str(about["ApiVersion"])), about
-
-
-def _check_socket(where: str) -> None:
-    """OSError where nobody is at a socket; docker-py would say so too, but leave its own end open."""
-    if where.startswith("unix://"):
-        with socket.socket(socket.AF_UNIX) as probe:
-            probe.settimeout(ANSWER_SECONDS)
-            probe.connect(where.removeprefix("unix://"))
+    idle = _MOST_IDLE_CONNECTIONS
+    api = docker.APIClient(where, _ANY_VERSION, ANSWER_SECONDS, max_pool_size=idle, **options)
+    # There is no proxy to a socket of this machine, and looking for one takes time with every request.
+    api.trust_env = not where.startswith("unix://")
+    try:
+        # docker-py's own way of asking for the version leaves a socket open where nobody answers.
+        about: dict[str, Any] = api.version(api_version=False)
+        api._version = str(about["ApiVersion"])
+    except BaseException:
+        api.close()
+        raise
+    return api, about
 
 
 def _podman_addresses() -> list[str]:

@@ -30,7 +30,6 @@ from cooperbench.backends.local.rootfs import Content, RootFsBuilder
 from cooperbench.backends.local.sandbox import NOT_STARTED, LocalSandbox
 from cooperbench.errors import SandboxError, UserError
 from cooperbench.models import Image
-from cooperbench.sandbox.base_sandbox import OpenSandboxes
 from cooperbench.sandbox.contract import Capabilities, SandboxOptions
 from cooperbench.settings import default_cache_dir
 
@@ -55,11 +54,7 @@ class LocalBackend:
     capabilities = Capabilities(
         rich=True,
         streams=True,
-        options=True,
         networks=frozenset({"none", "public"}),
-        prepares=True,
-        checks=True,
-        closes=True,
         programs=True,
     )
 
@@ -76,7 +71,7 @@ class LocalBackend:
         self._owner_pid = os.getpid()
         self._lock = threading.Lock()
         self._builder: RootFsBuilder | None = None
-        self._open: OpenSandboxes[LocalSandbox] = OpenSandboxes()
+        self._open: set[LocalSandbox] = set()
         _backends.add(self)
 
     @property
@@ -116,7 +111,8 @@ class LocalBackend:
         """Terminate what is still open. In a forked child that is the parent's business."""
         if self._owner_pid != os.getpid():
             return
-        self._open.end_all("its backend was closed")
+        for sandbox in list(self._open):
+            sandbox.end("its backend was closed")
 
     def _make(
         self, content: Content, options: SandboxOptions, lifetime_seconds: int, workdir: str = "/workspace"
