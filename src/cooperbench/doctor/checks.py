@@ -202,11 +202,11 @@ def _google_services(title: str) -> Finding:
         return Finding(title, Status.MISSING, f"no credentials in {credentials}", fix)
     settings = read_settings()
     answers = []
-    for probe in probes(settings, make_bucket=False):
+    for service, probe in probes(settings, make_bucket=False).items():
         try:
-            answers.append(f"{probe.service}: {probe.ask()}")
+            answers.append(f"{service}: {probe()}")
         except CooperBenchError as error:
-            return _from_error(f"{title} ({probe.service})", Status.BROKEN, error, fix_is_last=True)
+            return _from_error(f"{title} ({service})", Status.BROKEN, error, fix_is_last=True)
     return Finding(title, Status.OK, f"project {settings.project}; {'; '.join(answers)}")
 
 

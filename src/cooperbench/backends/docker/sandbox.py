@@ -24,9 +24,8 @@ import time
 from dataclasses import replace
 from importlib import resources
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from cooperbench.backends.docker.containers import SCRATCH_DIR
 from cooperbench.backends.docker.engine import NEEDED_TOOLS, EngineGone, NotThere
 from cooperbench.errors import InfraError, SandboxDead, SandboxError, SandboxTimeout, UserError
 from cooperbench.sandbox import channel_script
@@ -40,7 +39,6 @@ from cooperbench.sandbox.channel import (
     as_bytes,
 )
 from cooperbench.sandbox.contract import TIMEOUT_EXIT_CODE, CommandResult
-from cooperbench.sandbox.transport import stream_over
 from cooperbench.text import printable
 
 if TYPE_CHECKING:
@@ -48,8 +46,9 @@ if TYPE_CHECKING:
 
     from cooperbench.backends.docker.engine import Engine
     from cooperbench.sandbox.contract import Stream
-    from cooperbench.sandbox.transport import Transport
 
+SCRATCH_DIR = "/cooperbench/scratch"
+"""For what channels keep."""
 _LIFETIME_OVER = 86
 _STREAM_ENDED = 87
 _KILLED = 137
@@ -122,11 +121,11 @@ class DockerSandbox(BaseSandbox):
         next(self._numbers)  # the supervisor's channel
         self._files: list[tuple[str, bytes, int]] | None = [] if judged else None
         """Of a judged one: what its only command needs."""
-        # A channel that breaks must not close the supervisor's stream, as that ends the container.
-        held = SimpleNamespace(send=stream.send, receive=stream.receive, close=lambda: None)
         if judged:
             return
-        first = Channel(cast("Transport", held))
+        # A channel that breaks must not close the supervisor's stream, as that ends the container.
+        held: Any = SimpleNamespace(send=stream.send, receive=stream.receive, close=lambda: None)
+        first = Channel(held)
         try:
             first.handshake()
         except ChannelUnavailable as error:
@@ -140,7 +139,7 @@ class DockerSandbox(BaseSandbox):
         command = ["sh", "-c", _STREAM, "sh", mark, *argv]
         with self._alive(), self._engine.faults("opening a stream"):
             stream = ContainerStream(self._engine.exec(self.container, command, self._workdir))
-        return stream_over(stream, stream.half_close, lambda: self._end_stream(mark))
+        return self._stream_over(stream, stream.half_close, mark)
 
     def write_file(self, path: str, data: bytes, mode: int = 0o644) -> None:
         if self._files is None:
@@ -251,11 +250,21 @@ class DockerSandbox(BaseSandbox):
                 if time.monotonic() >= deadline:
                     return ""
                 time.sleep(0.05)
-            return self._reason_in(state)
+            code = state.get("ExitCode")
+            if code == _LIFETIME_OVER and time.monotonic() > self._deadline - _CLOCKS_APART_SECONDS:
+                return f"it reached its lifetime of {self._lifetime_seconds:g} s"
+            if code == _STREAM_ENDED:
+                return "the connection to its engine was lost"
+            if code == _KILLED and self._was_killed_from_outside():
+                return "its container was killed from outside"
         except NotThere:
             return "somebody removed its container"
         except InfraError as error:
             return str(error)
+        self._destroyed = True
+        if code == _KILLED:
+            return "it ran out of its memory, or was killed in a way that its engine does not know of"
+        return f"its container ended with exit code {code} {state.get('Error') or ''}".strip()
 
     def _was_silenced(self) -> bool:
         try:
@@ -267,19 +276,6 @@ class DockerSandbox(BaseSandbox):
         with self._engine.faults("asking for a container's state"):
             state: dict[str, Any] = self._engine.api.inspect_container(self.container)["State"]
         return state
-
-    def _reason_in(self, state: Mapping[str, Any]) -> str:
-        code = state.get("ExitCode")
-        if code == _LIFETIME_OVER and time.monotonic() > self._deadline - _CLOCKS_APART_SECONDS:
-            return f"it reached its lifetime of {self._lifetime_seconds:g} s"
-        if code == _STREAM_ENDED:
-            return "the connection to its engine was lost"
-        if code == _KILLED and self._was_killed_from_outside():
-            return "its container was killed from outside"
-        self._destroyed = True
-        if code == _KILLED:
-            return "it ran out of its memory, or was killed in a way that its engine does not know of"
-        return f"its container ended with exit code {code} {state.get('Error') or ''}".strip()
 
     def _was_killed_from_outside(self) -> bool:
         """Does the engine say so? The kernel, which kills for the sandbox's own memory, is not always told of by it."""

@@ -20,9 +20,8 @@ from cooperbench.backends.local.cache import record_process
 from cooperbench.backends.local.rootfs import IO_DIR, LIB_DIR, SCRATCH_DIR, SHELL
 from cooperbench.errors import InfraError, SandboxDead, SandboxError
 from cooperbench.sandbox.base_sandbox import BaseSandbox
-from cooperbench.sandbox.channel import CappedOutput, Channel, Command, as_bytes, quote
+from cooperbench.sandbox.channel import CappedOutput, Channel, Command, PipeTransport, as_bytes, quote
 from cooperbench.sandbox.contract import TIMEOUT_EXIT_CODE, CommandResult, SandboxOptions, Stream
-from cooperbench.sandbox.transport import PipeTransport
 from cooperbench.temporary import remove_tree
 
 if TYPE_CHECKING:
