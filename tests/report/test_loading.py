@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 from cooperbench.errors import UserError
 from cooperbench.export import write_junit
+from cooperbench.report.analysis import rate_rows
+from cooperbench.report.fields import parse_time
 from cooperbench.report.loading import load_run, resolve_run, run_names
 from cooperbench.report.page.content import pair_detail
-from cooperbench.report.records import parse_time
-from cooperbench.report.rows import rate_rows
-from cooperbench.report.states import JUDGED, Verdicts
+from cooperbench.report.pairs import JUDGED, Verdicts
 from cooperbench.storage import ExperimentPaths
 from tests.report.factory import Kind, Style, layout, write_run
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from cooperbench.report.records import PairData, PairKey
+    from cooperbench.report.pairs import PairData, PairKey
 
 KINDS: tuple[Kind, ...] = (
     "passed", "union", "conflict", "capability", "integration",
@@ -211,7 +211,6 @@ def test_whatever_is_in_the_files_nothing_raises(
     _ = (
         pair.cost,
         pair.steps,
-        pair.tokens,
         pair.messages,
         pair.duration_seconds,
         pair.merge_status,

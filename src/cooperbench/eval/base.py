@@ -72,7 +72,7 @@ class Base:
         return {path: entry.mode for path, entry in parse_tree(listed).items()}
 
     def git(self, *args: str) -> bytes:
-        return git(*args, git_dir=self.objects.parent, own_repository=True)
+        return git(*args, git_dir=self.objects.parent)
 
 
 @dataclass(frozen=True)
@@ -96,10 +96,10 @@ def base_of_clone(git_dir: Path, commit: str) -> Base:
     """A commit of a clone on this machine."""
     name = f"{commit}^{{commit}}"
     words = ("rev-parse", "--verify", "--quiet", "--end-of-options", name)
-    found = git(*words, git_dir=git_dir, check=False, own_repository=True)
+    found = git(*words, git_dir=git_dir, check=False)
     if not found:
         raise UserError(f"commit {commit} is not in {git_dir}: fetch it there, e.g. `git fetch --unshallow`")
-    objects = git("rev-parse", "--git-path", "objects", git_dir=git_dir, own_repository=True)
+    objects = git("rev-parse", "--git-path", "objects", git_dir=git_dir)
     return Base((git_dir / os.fsdecode(objects.rstrip(b"\n"))).absolute(), found.decode().strip())
 
 
@@ -124,7 +124,7 @@ def read_base(sandbox: RichSandbox, image_digest: str, scratch: Path) -> Base:
     made = Path(mkdtemp(prefix=".new-", dir=target.parent))
     try:
         store = make_git_dir(made / "git")
-        git("index-pack", "--stdin", git_dir=store, stdin=pack, own_repository=True)
+        git("index-pack", "--stdin", git_dir=store, stdin=pack)
         names = sorted({name.partition(".")[0] for name in modules} - {""})
         write_json(made / "base.json", {"commit": commit, "installed_modules": names})
         made.rename(target)

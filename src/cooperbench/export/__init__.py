@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from xml.etree import ElementTree as ET
 
 from cooperbench.errors import UserError
-from cooperbench.report.records import mapping, number, parse_time, text_or_none
-from cooperbench.report.rows import csv_bytes, pair_rows, parquet_bytes
-from cooperbench.report.states import LOSSES, STATES, suspicious_text, unsound_text
+from cooperbench.report.fields import mapping, number, parse_time, text_or_none
+from cooperbench.report.loading import csv_bytes, pair_rows, parquet_bytes
+from cooperbench.report.pairs import LOSSES, STATES, suspicious_text
 from cooperbench.storage import write_bytes
 from cooperbench.text import names_for_error
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from cooperbench.models import Setting
     from cooperbench.report.loading import Run
-    from cooperbench.report.records import PairData
+    from cooperbench.report.pairs import PairData
 
 
 class Format(NamedTuple):
@@ -160,7 +160,7 @@ def _case(run: Run, pair: PairData) -> ET.Element:
     elif pair.state == "failed" and pair.loss:
         failure = ET.SubElement(case, "failure", type=pair.loss, message=LOSSES[pair.loss].sentence)
         failure.text = xml_text("\n".join(_what_failed(pair)))
-    remarks = [f"unsound: {unsound_text(pair.unsound)}"] if pair.unsound else []
+    remarks = [f"unsound: {pair.unsound_text}"] if pair.unsound else []
     remarks += [f"suspicious: {suspicious_text(one)}" for one in pair.suspicious]
     if remarks:
         ET.SubElement(case, "system-out").text = xml_text("\n".join(remarks))

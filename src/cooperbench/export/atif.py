@@ -19,7 +19,7 @@ from cooperbench._version import __version__
 from cooperbench.agents.recorder import read_trajectory
 from cooperbench.export import Exported
 from cooperbench.models import summed_accounts
-from cooperbench.report.records import listed, mapping
+from cooperbench.report.fields import listed, mapping
 from cooperbench.storage import write_json
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cooperbench.report.loading import Run
-    from cooperbench.report.records import PairData
+    from cooperbench.report.pairs import PairData
 
 SCHEMA_VERSION = "ATIF-v1.7"
 Document = dict[str, Any]

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cooperbench.errors import UserError
 from cooperbench.export import Exported
+from cooperbench.report.fields import listed, mapping, number, read_bytes, text_or_none
 from cooperbench.report.loading import load_run
-from cooperbench.report.records import listed, mapping, number, read_bytes, text_or_none
-from cooperbench.report.states import JUDGED, STATES, VERDICTS
+from cooperbench.report.pairs import JUDGED, STATES, VERDICTS
 from cooperbench.storage import write_bytes
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cooperbench.report.loading import Run
-    from cooperbench.report.records import PairData
+    from cooperbench.report.pairs import PairData
 
 SCHEMA = "cooperbench.submission/1"
 Document = dict[str, Any]

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from cooperbench._version import __version__
 from cooperbench.agents.recorder import read_trajectory
 from cooperbench.models import SETTINGS, summed_accounts
+from cooperbench.report.fields import flag, mapping, number, read_object
 from cooperbench.report.formatting import NOTHING, aligned, hundredths_text
 from cooperbench.report.loading import read_pairs
-from cooperbench.report.records import flag, mapping, number, read_object
-from cooperbench.report.states import JUDGED, NOT_JUDGED, STATES, VERDICTS, applicable_verdicts, is_completed
+from cooperbench.report.pairs import JUDGED, NOT_JUDGED, STATES, VERDICTS, applicable_verdicts, is_completed
 from cooperbench.storage import AgentPaths, utc_now, write_json
 from cooperbench.text import dollars_text, duration_text, plural, printable
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cooperbench.models import Pair, Setting
-    from cooperbench.report.records import PairData
+    from cooperbench.report.pairs import PairData
     from cooperbench.sandbox.contract import ResourceUse
     from cooperbench.storage import ExperimentPaths
 

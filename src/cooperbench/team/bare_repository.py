@@ -39,7 +39,7 @@ class BareRepository:
             return
         remove_tree(self._git_dir)
         try:
-            git("init", "--quiet", "--bare", "--template=", str(self._git_dir), own_repository=True)
+            git("init", "--quiet", "--bare", "--template=", str(self._git_dir))
             self.index(pack)
             if not self.has(self.base_commit):
                 raise GitError("index-pack", 1, b"the base commit is not in what the sandbox gave")
@@ -109,6 +109,5 @@ class BareRepository:
             git_dir=self._git_dir,
             stdin=stdin,
             env={"GIT_ALLOC_LIMIT": _LARGEST_ALLOCATION},
-            own_repository=True,
             timeout_seconds=_CALL_SECONDS,
         )

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cooperbench import evaluate, run
-from cooperbench.backends.gcp.api import is_leftover
 from cooperbench.backends.gcp.batch import remove_leftover_jobs
 from cooperbench.backends.gcp.settings import read_settings
 from cooperbench.errors import UserError
 from cooperbench.eval.batch import Order
 from cooperbench.eval.batch.evaluation import JobRecord, job_spec
 from cooperbench.eval.reference import ReferenceStore
+from cooperbench.sandbox.ownership import is_leftover
 from cooperbench.storage import read_json
 from tests.backends.gcp.batch_cloud import (
     WITH_AGENTS,
@@ -303,7 +303,7 @@ def test_the_job_uses_every_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     )  # fmt: skip
     order = Order(there.paths, 2, 900, "auto", work=[(pair, "coop") for pair in there.pairs])
     tasks = [{"entry": f"id-{index}", "features": [1, 2]} for index in range(3)]
-    record = JobRecord("some-project", "europe-west4", "some-bucket", "cb-there-1", "now", tasks)
+    record = JobRecord("some-project", "europe-west4", "some-bucket", "cb-there-1", tasks)
     job = job_spec(order, record, settings)
     (machines,) = job.allocation_policy.instances
     policy, (interface,) = machines.policy, job.allocation_policy.network.network_interfaces

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from cooperbench.report.coordination.changes import read_work
 from cooperbench.report.coordination.mentions import MOST_NAMES, Mention, mentions_of, names_in
-from cooperbench.report.records import SentMessage
+from cooperbench.report.pairs import SentMessage
 
 PATHS = {"Makefile": {"Makefile"}, "größe.py": {"src/größe.py"}}
 PATCH = b"""\

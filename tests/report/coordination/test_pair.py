@@ -14,7 +14,7 @@ from cooperbench.report.loading import load_run
 from tests.report.factory import Style, Talk, layout, share, write_run
 
 if TYPE_CHECKING:
-    from cooperbench.report.records import PairData
+    from cooperbench.report.pairs import PairData
     from tests.report.factory import Kind
 
 ONE = {"alpha_task": {3: [(1, 2)]}}

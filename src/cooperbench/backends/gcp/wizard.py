@@ -11,11 +11,11 @@ import os
 import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from cooperbench.backends.gcp.api import SIGN_IN, faults
-from cooperbench.backends.gcp.batch import BatchJobs, open_bucket, storage_client
-from cooperbench.backends.gcp.compute import FIREWALL_ROLE, Compute, Firewall
+from cooperbench.backends.gcp.batch import batch_client, list_jobs, open_bucket, storage_client
+from cooperbench.backends.gcp.compute import FIREWALL_ROLE, Compute
 from cooperbench.backends.gcp.settings import (
     DEFAULT_REGION,
     KEYS,
@@ -52,19 +52,19 @@ def set_up(given: Mapping[str, str | None], *, yes: bool, skip_tests: bool) -> b
     if skip_tests:
         _say("The services were not asked. Try it: cooperbench run --backend gcp")
         return True
-    failed = False
-    for probe in probes(settings, make_bucket=True):
+    ready = True
+    for service, probe in probes(settings, make_bucket=True).items():
         try:
-            _say(f"  ✓ {probe.service}: {probe.ask()}")
+            _say(f"  ✓ {service}: {probe()}")
         except CooperBenchError as error:
-            failed = True
-            _say(f"  ✗ {probe.service}: {error}")
+            ready = False
+            _say(f"  ✗ {service}: {error}")
     _say(
-        "Fix this, then run it again: cooperbench config gcp"
-        if failed
-        else "Ready: cooperbench run --backend gcp"
+        "Ready: cooperbench run --backend gcp"
+        if ready
+        else "Fix this and run it again: cooperbench config gcp"
     )
-    return not failed
+    return ready
 
 
 def _sign_in(*, yes: bool) -> None:
@@ -98,11 +98,9 @@ def _ask_settings(given: Mapping[str, str | None], *, yes: bool) -> GcpSettings:
             raise UserError(f"no {name} was chosen: --{name}")
         return chosen
 
-    project = choose("project", _gcloud("config", "get-value", "project").removeprefix("(unset)"))
+    project = choose("project", _configured("project"))
     _enable_apis(project, yes=yes)
-    region = choose(
-        "region", _gcloud("config", "get-value", "compute/region").removeprefix("(unset)") or DEFAULT_REGION
-    )
+    region = choose("region", _configured("compute/region") or DEFAULT_REGION)
     if not str(filed.get(KEYS["zone"])).startswith(f"{region}-"):
         filed.pop(KEYS["zone"], None)
     answers = {
@@ -120,6 +118,11 @@ def _ask_settings(given: Mapping[str, str | None], *, yes: bool) -> GcpSettings:
             _say(f"  ! {VARIABLES[name]} is set to {other}, and overrides the file")
     _say(f"  ✓ settings: written to {config_file()}")
     return settings
+
+
+def _configured(name: str) -> str:
+    """What gcloud is set to."""
+    return _gcloud("config", "get-value", name).removeprefix("(unset)")
 
 
 def _enable_apis(project: str, *, yes: bool) -> None:
@@ -169,19 +172,17 @@ def _gcloud(*words: str) -> str:
     return done.stdout.strip()
 
 
-class Probe(NamedTuple):
-    service: str
-    ask: Callable[[], str]
-    """What there is in a few words; UserError or InfraError with what is wrong and how to fix it."""
+def probes(settings: GcpSettings, *, make_bucket: bool) -> dict[str, Callable[[], str]]:
+    """By service: says what there is; UserError or InfraError with what is wrong and how to fix it.
 
-
-def probes(settings: GcpSettings, *, make_bucket: bool) -> list[Probe]:
-    """`make_bucket`: where there is none yet; else that is only told."""
+    `make_bucket`: where there is none yet; else that is only told.
+    """
 
     def compute() -> str:
-        Compute(settings).size_of(settings.machine_type)
+        compute = Compute(settings)
+        compute.machine_type(settings.machine_type)
         try:
-            Firewall(settings).listed()
+            compute.leftover_rules()
             git = "a git server for --git"
         except CooperBenchError:
             # Nothing is wrong where a git server cannot be: most runs need none.
@@ -189,8 +190,7 @@ def probes(settings: GcpSettings, *, make_bucket: bool) -> list[Probe]:
         return f"zone {settings.zone}, {settings.machine_type} machines for agents, {git}"
 
     def batch() -> str:
-        jobs = BatchJobs().list_ours(settings)
-        return f"region {settings.region}, {len(jobs)} of our jobs"
+        return f"region {settings.region}, {len(list_jobs(batch_client(), settings))} of our jobs"
 
     def storage() -> str:
         if make_bucket:
@@ -201,4 +201,4 @@ def probes(settings: GcpSettings, *, make_bucket: bool) -> list[Probe]:
             there = client.lookup_bucket(settings.bucket) is not None
         return f"bucket {settings.bucket}" + ("" if there else ", which the first evaluation makes")
 
-    return [Probe("Compute Engine", compute), Probe("Batch", batch), Probe("Cloud Storage", storage)]
+    return {"Compute Engine": compute, "Batch": batch, "Cloud Storage": storage}

@@ -31,8 +31,8 @@ from cooperbench.sandbox.contract import (
     SandboxOptions,
     check_network,
 )
-from cooperbench.sandbox.git_server import DEFAULT_IMAGE, GitServer, SharedServer
-from cooperbench.sandbox.ownership import Owner, is_dead, locked, read_owner, this_owner
+from cooperbench.sandbox.git_server import GitServer, SharedServer
+from cooperbench.sandbox.ownership import HOST_LABEL, is_leftover, locked, this_owner
 from cooperbench.storage import write_json
 
 if TYPE_CHECKING:
@@ -48,15 +48,12 @@ _LONGEST_LIFETIME_SECONDS = 24 * 3600
 """Modal's limit."""
 _CREATE_SECONDS = 25 * 60.0
 """Modal's client itself waits 21 minutes for a machine."""
-_VCPUS_PER_CORE = 2
-"""Modal counts physical cores."""
 _GIT_PORT = 8418
 _GIT_NETWORK = {"outbound_cidr_allowlist": [], "encrypted_ports": [_GIT_PORT]}
 """It reaches nothing. A sandbox with `block_network` could have no tunnel."""
 _GIT_WITHOUT_SERVER = "COOPERBENCH_MODAL_GIT=carried needs no server"
 _TUNNEL_SECONDS = 90
-_HOST, _BOOT = "cooperbench-host", "cooperbench-boot"
-_PROCESS, _SESSION = "cooperbench-process", "cooperbench-session"
+_SESSION = "cooperbench-session"
 _MOST_ENDING = 20
 _log = logging.getLogger("cooperbench")
 
@@ -142,7 +139,7 @@ class ModalBackend:
     def resource_use(self) -> ResourceUse:
         """What the sandboxes of this object have reserved so far."""
         with self._lock:
-            return sum((_used_by(sandbox) for sandbox in self._open), self._used)
+            return sum((sandbox.resource_use for sandbox in self._open), self._used)
 
     def close(self) -> None:
         """End what is still open. The next use connects again."""
@@ -199,7 +196,7 @@ class ModalBackend:
 
         images = self._connected()
         connection = images.connection
-        content = images.get(image, public=image == DEFAULT_IMAGE)
+        content = images.get(image)
         if programs is not None:
             # Uploaded once: Modal keeps files by their content.
             content = content.add_local_dir(programs, PROGRAMS_DIR)
@@ -243,7 +240,7 @@ class ModalBackend:
     def _forget(self, sandbox: ModalSandbox) -> None:
         with self._lock:
             self._open.discard(sandbox)
-            self._used += _used_by(sandbox)
+            self._used += sandbox.resource_use
 
     def _network_for(self, options: SandboxOptions) -> dict[str, Any]:
         """With the policy `none` nothing but what it has to reach, and nothing at all where that is nothing."""
@@ -254,7 +251,7 @@ class ModalBackend:
         return {"outbound_domain_allowlist": list(dict.fromkeys((*allowed, *hosts)))} if allowed else {}
 
     def _start_git_server(self, run_name: str) -> GitServer:
-        image, labels = self.settings.git_image or DEFAULT_IMAGE, {"run": run_name, "purpose": "git"}
+        image, labels = self.settings.git_image, {"run": run_name, "purpose": "git"}
         small = replace(self.settings, cpu=Share(0.25, 2.0), memory=Share(512, 4096), gpu="")
         try:
             sandbox = self._start(image, "/", _LONGEST_LIFETIME_SECONDS, small, _GIT_NETWORK, labels)
@@ -275,43 +272,24 @@ class ModalBackend:
             raise
 
 
-def _used_by(sandbox: ModalSandbox) -> ResourceUse:
-    seconds, settings = sandbox.age_seconds, sandbox.settings
-    vcpus, gib = settings.cpu.reserved * _VCPUS_PER_CORE, settings.memory.reserved / 1024
-    return ResourceUse(1, "sandbox", seconds, seconds * vcpus, seconds * gib)
-
-
 def _sandbox_tags(session: str, labels: Mapping[str, str]) -> dict[str, str]:
-    tags = {f"cooperbench-{name}": value for name, value in labels.items()}
-    tags |= {**owner_tags(this_owner()), _SESSION: session}
-    return {_tag_text(name): _tag_text(value) for name, value in tags.items()}
-
-
-def owner_tags(owner: Owner) -> dict[str, str]:
-    process = f"{owner.namespace}.{owner.pid}.{owner.start}"
-    return {_HOST: f"{owner.machine}.{owner.user}", _BOOT: owner.boot, _PROCESS: process}
-
-
-def owner_of(tags: Mapping[str, str]) -> Owner | None:
-    """None for a sandbox that is not ours."""
-    host, process = tags.get(_HOST, "").split("."), tags.get(_PROCESS, "").split(".")
-    if len(host) != 2 or len(process) != 3:
-        return None
-    return read_owner("/".join([host[0], tags.get(_BOOT, ""), process[0], host[1], process[1], process[2]]))
-
-
-def _tag_text(text: str) -> str:
-    """What Modal takes in tags, 63 characters at most."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:63] or "-"
+    """Modal takes 63 characters at most."""
+    tags = {f"cooperbench-{name}": value for name, value in labels.items()} | {_SESSION: session}
+    fitting = {name: re.sub(r"[^A-Za-z0-9._-]+", "-", value)[:63] or "-" for name, value in tags.items()}
+    return fitting | this_owner().labels
 
 
 def _end_leftovers(connection: Connection) -> list[str]:
     """End the sandboxes of processes of this user and machine that are gone; returns their ids."""
-    return _end_tagged(connection, {_HOST: owner_tags(this_owner())[_HOST]}, dead=True)
+    return _end_tagged(connection, {HOST_LABEL: this_owner().labels[HOST_LABEL]}, is_leftover)
 
 
-def _end_tagged(connection: Connection, tags: dict[str, str], *, dead: bool = False) -> list[str]:
-    """End the sandboxes with these tags; returns their ids. `dead`: only those whose process is gone."""
+def _end_tagged(
+    connection: Connection,
+    tags: dict[str, str],
+    wanted: Callable[[dict[str, str]], bool] | None = None,
+) -> list[str]:
+    """End the sandboxes with these tags, or those among them whose tags are `wanted`; returns their ids."""
     import modal
 
     slots = asyncio.Semaphore(_MOST_ENDING)
@@ -319,8 +297,7 @@ def _end_tagged(connection: Connection, tags: dict[str, str], *, dead: bool = Fa
     async def end(sandbox: modal.Sandbox) -> str:
         async with slots:
             try:
-                owner = owner_of(await sandbox.get_tags.aio()) if dead else None
-                if dead and (owner is None or not is_dead(owner, running=True)):
+                if wanted is not None and not wanted(await sandbox.get_tags.aio()):
                     return ""
                 await sandbox.terminate.aio()
             except modal.exception.NotFoundError:

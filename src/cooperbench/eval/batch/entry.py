@@ -3,13 +3,12 @@
 An entry is one pair, described so that it can be judged anywhere. It is named by the SHA-256 of its own description,
 which holds the patches and names the task's files by theirs: an entry whose inputs have changed is another entry.
 
-A result names its entry and its pair, and its verdict carries the key of everything that went into it. All three must
-be those of what lies on disk here and now; a result of anything else is refused, whoever sent it.
+A result names its entry, and its verdict carries the key of everything that went into it: the pair, patches, tests and
+image. Both must be those of what lies on disk here and now; a result of anything else is refused, whoever sent it.
 """
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import io
 import json
@@ -26,7 +25,6 @@ from cooperbench._version import __version__
 from cooperbench.errors import InfraError, UserError
 from cooperbench.eval.evaluator import Evaluation, write_evaluation
 from cooperbench.eval.record import JUDGE, evaluation_key, read_patches
-from cooperbench.eval.record import SCHEMA as EVALUATION_SCHEMA
 from cooperbench.eval.reference import ReferenceStore
 from cooperbench.models import Pair, Task, seats_of
 
@@ -41,7 +39,6 @@ _LARGEST_RESULT_BYTES = 400_000_000
 _CLIENT = ("docker", "requests", "urllib3", "charset-normalizer", "idna", "certifi")
 _LEFT_OUT = ("__pycache__", "demo")
 _COMPILED = (".pyc", ".so", ".pyd")
-_WHEN = (2026, 1, 1, 0, 0, 0)
 
 
 @dataclass(frozen=True)
@@ -57,7 +54,7 @@ class Entry:
     task_digest: str
     """Of the task's folder, packed."""
     patches: dict[str, str | None]
-    """By agent, in base64; None where there is none."""
+    """By agent; bytes that are no UTF-8 as surrogates. None where there is none."""
     test_timeout_seconds: int
     eval_network: EvalNetwork
     canary: bool
@@ -75,23 +72,13 @@ class Entry:
     def entry_id(self) -> str:
         return sha256(self.description)
 
-    @property
-    def identity(self) -> dict[str, Any]:
-        """Which pair, as it also stands in a verdict and in the record of a job."""
-        return {
-            "setting": self.setting,
-            "repo": self.repo,
-            "task_id": self.task_id,
-            "features": self.features,
-        }
-
     def pair(self, task_folder: Path) -> Pair:
         task = Task(self.repo, self.task_id, task_folder, tuple(self.task_features))
         return Pair(task, tuple(self.features))
 
     def patch_bytes(self) -> dict[str, bytes | None]:
         return {
-            agent_id: None if text is None else base64.b64decode(text)
+            agent_id: None if text is None else text.encode("utf-8", "surrogateescape")
             for agent_id, text in self.patches.items()
         }
 
@@ -100,7 +87,6 @@ def make_entry(
     order: Order,
     pair: Pair,
     setting: Setting,
-    *,
     task_digest: str,
     backend: str,
     environment: Mapping[str, str],
@@ -115,7 +101,7 @@ def make_entry(
         features=list(pair.feature_ids),
         task_digest=task_digest,
         patches={
-            agent_id: None if patch is None else base64.b64encode(patch).decode("ascii")
+            agent_id: None if patch is None else patch.decode("utf-8", "surrogateescape")
             for agent_id, patch in patches.items()
         },
         test_timeout_seconds=order.test_timeout_seconds,
@@ -184,22 +170,15 @@ def take_in(entry: Entry, pair: Pair, packed: bytes, paths: ExperimentPaths) -> 
     """
     try:
         content = _unpacked(packed)
-        record = content["evaluation"]
+        entry_id, record = content["entry"], content["evaluation"]
         outputs = {(str(subject), int(number)): str(text) for subject, number, text in content["outputs"]}
         merged = content["merged_patch"].encode("utf-8", "surrogateescape")
-        found = {
-            "entry": content["entry"],
-            **{name: record.get(name) for name in ("schema", *entry.identity)},
-        }
     except (AttributeError, KeyError, TypeError, ValueError, zlib.error) as error:
         raise BadResult(f"the result of {pair.label} cannot be read: {error}") from error
-    expected = {"entry": entry.entry_id, "schema": EVALUATION_SCHEMA, **entry.identity}
-    wrong = [name for name, value in expected.items() if found[name] != value]
     subjects = (*(seat.agent_id for seat in seats_of(pair, entry.setting)), "merged")
-    if not {*outputs} <= {(subject, number) for subject in subjects for number in pair.feature_ids}:
-        wrong.append("outputs")
-    if wrong:
-        raise BadResult(f"the result of {pair.label} is of something else: its {wrong[0]} differs")
+    known = {(subject, number) for subject in subjects for number in pair.feature_ids}
+    if entry_id != entry.entry_id or not outputs.keys() <= known:
+        raise BadResult(f"the result of {pair.label} is of something else")
     if record["status"] == "error":
         raise (InfraError if record["infrastructure"] else UserError)(str(record["error"]))
     place = paths.pair(pair, entry.setting)
@@ -234,9 +213,9 @@ def make_bundle() -> bytes:
     has to be downloaded over there. The demo's tasks stay here: the task that is judged travels by itself.
     """
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, path in sorted(_package_files()):
-            archive.writestr(zipfile.ZipInfo(name, _WHEN), path.read_bytes(), zipfile.ZIP_DEFLATED)
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as archive:
+        for name, path in _package_files():
+            archive.write(path, name)
     return buffer.getvalue()
 
 

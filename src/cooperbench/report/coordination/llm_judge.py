@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from cooperbench._version import __version__
 from cooperbench.errors import AgentFailure, InfraError, Interrupted
 from cooperbench.models import Usage
+from cooperbench.report.fields import listed, mapping
 from cooperbench.report.formatting import Table
-from cooperbench.report.records import listed, mapping
 from cooperbench.secrets import redact
 from cooperbench.storage import read_json, utc_now, write_json
 from cooperbench.text import dollars_text, head_and_tail, plural, printable
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from cooperbench.report.loading import Run
-    from cooperbench.report.records import PairData
+    from cooperbench.report.pairs import PairData
 
 SCHEMA = "cooperbench.judge/1"
 PROMPT_VERSION = "1"

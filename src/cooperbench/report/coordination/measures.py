@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from cooperbench.report.coordination.changes import overlap_of, read_work
 from cooperbench.report.coordination.mentions import mentions_of
 from cooperbench.report.coordination.messages import activity_of, never_shown, questions_in, repetitions_in
+from cooperbench.report.fields import mapping
 from cooperbench.report.formatting import Table, decimal_text, first_lines, rate_text
-from cooperbench.report.records import mapping
-from cooperbench.report.states import ENDED, LOSSES
+from cooperbench.report.pairs import ENDED, LOSSES
 from cooperbench.report.statistics import Estimate, Observation, cluster_of, mean
 from cooperbench.text import plural
 
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from cooperbench.report.coordination.changes import Overlap
     from cooperbench.report.coordination.mentions import Mention
     from cooperbench.report.coordination.messages import Activity, Question, Repetition, UnreadMessage
-    from cooperbench.report.records import PairData, PairKey
-    from cooperbench.report.states import Loss
+    from cooperbench.report.pairs import Loss, PairData, PairKey
 
 SCHEMA = "cooperbench.run_coordination/3"
 _MEASURES = {

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from cooperbench.report.coordination.changes import Symbol, Work
-    from cooperbench.report.records import SentMessage
+    from cooperbench.report.pairs import SentMessage
 
 Kind = Literal["file", "symbol", "lines"]
 MOST_NAMES = 200

@@ -11,12 +11,12 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cooperbench.report.records import mapping, number
+from cooperbench.report.fields import mapping, number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from cooperbench.report.records import Conversation, SentMessage, Trajectory
+    from cooperbench.report.pairs import Conversation, SentMessage, Trajectory
 
 MOST_CHARACTERS = 64_000
 SIMILAR = 0.7

@@ -29,7 +29,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from cooperbench.errors import UserError
 from cooperbench.report.coordination.measures import coordination_of_run
-from cooperbench.report.page.content import make_overview, numbered_pairs, pair_detail, series_of, title_of
+from cooperbench.report.loading import sides_of
+from cooperbench.report.page.content import make_overview, numbered_pairs, pair_detail, title_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
     from cooperbench.report.coordination.measures import Coordination
     from cooperbench.report.loading import Run
-    from cooperbench.report.records import PairData
+    from cooperbench.report.pairs import PairData
 
 Mode = Literal["inside", "beside", "live"]
 """Where the details of pairs are: in the document, in scripts beside it, or at the server that sent it."""
@@ -123,7 +124,7 @@ def _each_pair(runs: Sequence[Run], write: Callable[[int, bytes], None]) -> dict
         if packed.found is not None:
             found[id(pairs[number])] = packed.found
     tables = []
-    for side in series_of(runs):
+    for side in sides_of(runs):
         measures = coordination_of_run([*side.pairs.values()], lambda pair: found[id(pair)]).measures
         known = [one for one in measures if one.estimate.n]
         rows = [{"name": one.title, "value": one.value_text, "n": one.n_text} for one in known]
