@@ -17,13 +17,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cooperbench.backends.docker.backend import DockerBackend
+from cooperbench.backends.docker import DockerBackend
 from cooperbench.backends.docker.containers import NO_TALK, EngineSession
-from cooperbench.backends.docker.engine import Engine, open_api
-from cooperbench.backends.docker.engine import faults as engine_faults
+from cooperbench.backends.docker.engine import Engine, open_api, translated
 from cooperbench.backends.docker.sandbox import DockerSandbox
 from cooperbench.backends.gcp.api import faults
-from cooperbench.backends.gcp.compute import SSH_USER
+from cooperbench.backends.gcp.compute import SSH_USER, team_bridge
 from cooperbench.errors import InfraError, SandboxDead, UserError
 from cooperbench.sandbox.contract import SandboxOptions
 from cooperbench.temporary import owned_prefix
@@ -135,8 +134,10 @@ class MachineEngine(DockerBackend):
     ) -> None:
         """`is_running`: does Google still run the machine?"""
         super().__init__(mounts=(), image_template=image_template or None)
-        with engine_faults(f"connecting to the engine of {machine}"):
+        try:
             api, _ = open_api(import_module("docker"), f"unix://{tunnel.socket}", {})
+        except Exception as error:
+            raise translated(error, f"connecting to the engine of {machine}") from error
         engine = Engine(api, f"machine {machine}", podman=False)
         self._session = MachineSession(engine, self.settings, machine.removeprefix("cooperbench-"))
         self._sandbox_type = partial(MachineSandbox, is_running)
@@ -179,11 +180,6 @@ class MachineSandbox(DockerSandbox):
         if self._destroyed and not self._machine_is_running():
             self._destroyed, self._end_reason = False, "its machine was shut down"
         return super().death()
-
-
-def team_bridge(machine: str) -> str:
-    """The interface that the rules on a machine are about; Linux takes 15 characters."""
-    return f"cbteam-{machine.rpartition('-')[2]}"
 
 
 def google_hosts(names: Iterable[str]) -> list[str]:
