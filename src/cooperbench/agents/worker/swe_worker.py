@@ -223,7 +223,7 @@ def work(harness: Harness) -> Verdict:
     exit_status, most_calls = str(result.info.get("exit_status")), config.model.per_instance_call_limit
     if "exit_cost" in exit_status and 0 < most_calls < calls.count:
         return Verdict("done", "step_limit", f"limit of {most_calls} model calls reached (agent config)")
-    return outcome(exit_status, calls.fault())
+    return outcome(exit_status, calls.fault)
 
 
 def outcome(exit_status: str, fault: Verdict | None) -> Verdict:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cooperbench.agents.worker import SweAgent
 from tests.agents.worker.programs import program
 from tests.runner.helpers import run_tiny
 
@@ -14,7 +13,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytest.importorskip("swerex")
-INSIDE = SweAgent.script.parent
 BODY = """
 import asyncio, pathlib
 from swerex.exceptions import CommandTimeoutError, NonZeroExitCodeError
@@ -96,7 +94,7 @@ harness.done()
 
 @pytest.mark.xdist_group("frameworks")
 def test_swe_agent_finds_what_it_needs(tmp_path: Path) -> None:
-    left = run_tiny(tmp_path, program(tmp_path, BODY, more_paths=(INSIDE,)), auto_eval=False)
+    left = run_tiny(tmp_path, program(tmp_path, BODY), auto_eval=False)
     agent = left.result["agents"]["agent1"]
     assert (agent["status"], agent["steps"]) == ("submitted", 2), "the message, and the one action"
     runs = [step for step in left.trajectory()["steps"] if step["action"] == "run"]
