@@ -22,7 +22,7 @@ from cooperbench.backends.docker.containers import NO_TALK, EngineSession
 from cooperbench.backends.docker.engine import Engine, open_api, translated
 from cooperbench.backends.docker.sandbox import DockerSandbox
 from cooperbench.backends.gcp.api import faults
-from cooperbench.backends.gcp.compute import SSH_USER
+from cooperbench.backends.gcp.compute import SSH_USER, team_bridge
 from cooperbench.errors import InfraError, SandboxDead, UserError
 from cooperbench.sandbox.contract import SandboxOptions
 from cooperbench.temporary import owned_prefix
@@ -180,11 +180,6 @@ class MachineSandbox(DockerSandbox):
         if self._destroyed and not self._machine_is_running():
             self._destroyed, self._end_reason = False, "its machine was shut down"
         return super().death()
-
-
-def team_bridge(machine: str) -> str:
-    """The interface that the rules on a machine are about; Linux takes 15 characters."""
-    return f"cbteam-{machine.rpartition('-')[2]}"
 
 
 def google_hosts(names: Iterable[str]) -> list[str]:

@@ -21,9 +21,9 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from cooperbench.backends.gcp.api import OutOfMachines, QuotaExceeded, resource_labels
-from cooperbench.backends.gcp.compute import GIT_PORT, SSH_USER, Compute, machine_of, machine_tag
-from cooperbench.backends.gcp.engine import Keys, MachineEngine, MachineSandbox, Tunnel, sign_in, team_bridge
+from cooperbench.backends.gcp.api import OutOfMachines, QuotaExceeded
+from cooperbench.backends.gcp.compute import GIT_PORT, Compute, delete_all, machine_of
+from cooperbench.backends.gcp.engine import Keys, MachineEngine, MachineSandbox, Tunnel, sign_in
 from cooperbench.errors import (
     CooperBenchError,
     InfraError,
@@ -52,7 +52,6 @@ LIFETIME_SECONDS = 12 * 3600
 """After this a machine is deleted by Google, whatever became of us. One for longer sandboxes lives longer."""
 _GIT_LIFETIME_SECONDS = 4 * LIFETIME_SECONDS
 """Pairs that begin late should not lose it in the middle."""
-_GIT_MACHINE_TYPE = "e2-medium"
 _CPUS_PER_SANDBOX = 2
 _BOOT_SECONDS = 600.0
 _LOOK_SECONDS = 2.0
@@ -239,10 +238,7 @@ class Fleet:
                 machines = [*self._machines, *([self._git_machine] if self._git_machine else [])]
             self._delete(machines)
         if self._has_rules:
-            try:
-                self.compute.remove_rules(self.session)
-            except CooperBenchError as error:
-                _log.warning("%s; cooperbench clean --backend gcp removes the firewall rules", error)
+            self.compute.remove_rules(self.session)
         remove_tree(self.keys.folder)
         atexit.unregister(self.close)
 
@@ -253,7 +249,7 @@ class Fleet:
         # Before there is anything to protect. Rules hold for every machine with the tag.
         self._has_rules = True
         self.compute.admit_to_git_server(self.session)
-        self._git_machine = machine = self._new(run_name, "git", _GIT_MACHINE_TYPE, _GIT_LIFETIME_SECONDS)
+        self._git_machine = machine = self._new(run_name, "git", _GIT_LIFETIME_SECONDS)
         try:
             machine.start()
             address = machine.addresses()[0]
@@ -281,32 +277,18 @@ class Fleet:
             make = chosen is None
             if chosen is None:
                 seconds = max(LIFETIME_SECONDS, lifetime_seconds + SPARE_SECONDS)
-                chosen = self._new(run_name, "agents", self.settings.machine_type, seconds)
+                chosen = self._new(run_name, "agents", seconds)
                 self._machines.append(chosen)
             chosen.promised += 1
         return chosen, make
 
-    def _new(self, run_name: str, purpose: str, machine_type: str, lifetime_seconds: int) -> Machine:
-        name = f"cooperbench-{self.session}-{secrets.token_hex(3)}"
-        is_git = purpose == "git"
-        metadata = {"ssh-keys": f"{SSH_USER}:{self.keys.public}", "cooperbench-bridge": team_bridge(name)}
-        if is_git:
-            metadata["cooperbench-serve-port"] = str(GIT_PORT)
-        description = machine_of(
-            self.settings,
-            name,
-            machine_type,
-            spot=self.settings.spot and not is_git,
-            tag=machine_tag(self.session, purpose),
-            lifetime_seconds=lifetime_seconds,
-            labels=resource_labels(run_name, purpose),
-            metadata=metadata,
-        )
-        machine = Machine(
-            self, description, self.compute.machine_type(machine_type) if is_git else self._size
-        )
-        self._made.append(machine)
-        return machine
+    def _new(self, run_name: str, purpose: str, lifetime_seconds: int) -> Machine:
+        key, is_git = self.keys.public, purpose == "git"
+        machine = machine_of(self.settings, self.session, purpose, run_name, lifetime_seconds, key)
+        size = self.compute.machine_type(machine.machine_type.rpartition("/")[2]) if is_git else self._size
+        made = Machine(self, machine, size)
+        self._made.append(made)
+        return made
 
     def _start(self, machine: Machine) -> None:
         try:
@@ -338,13 +320,7 @@ class Fleet:
 
     def _delete(self, machines: list[Machine]) -> None:
         """The requests first: what costs ends, whatever happens to the rest."""
-        for machine in machines:
-            try:
-                self.compute.delete(machine.name)
-            except CooperBenchError as error:
-                _log.warning(
-                    "%s; its maximum run duration ends it, or cooperbench clean --backend gcp", error
-                )
+        delete_all((machine.name for machine in machines), self.compute.delete)
         for machine in machines:
             with suppress(CooperBenchError):
                 machine.close()

@@ -78,7 +78,7 @@ class LocalSandbox(BaseSandbox):
         self._control_lock = threading.Lock()
         self._control: PipeTransport | None = None
         try:
-            self._rootfs = builder.build(
+            self._sees = builder.build(
                 folder, content, options or SandboxOptions(), overlays=bubblewrap.overlays
             )
             stdin, into = os.pipe()
@@ -126,7 +126,7 @@ class LocalSandbox(BaseSandbox):
             limits = self._bubblewrap.limits
             numbers = [str(limits.processes), str(limits.disk_bytes // 1024)]
             argv = [SHELL, f"{LIB_DIR}/supervisor.sh", *numbers, *words]
-            self._started = self._bubblewrap.start(self._rootfs, argv, stdio)
+            self._started = self._bubblewrap.start(self._folder, self._sees, argv, stdio)
         finally:
             for fd in stdio:
                 os.close(fd)
