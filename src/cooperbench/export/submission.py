@@ -124,7 +124,7 @@ def _pair(pair: PairData) -> Document:
         **asdict(pair.key),
         "features": list(pair.key.features),
         "state": pair.state,
-        "verdicts": pair.verdicts._asdict() if pair.verdicts else None,
+        "verdicts": pair.verdicts or None,
         "merge_status": pair.merge_status,
         "unsound": list(pair.unsound) if "unsound" in evaluation else None,
         "suspicious": len(pair.suspicious) if "suspicious" in evaluation else None,

@@ -120,7 +120,7 @@ def _effects(arms: Mapping[Off, Sequence[Run]], parts: Sequence[str], measure: s
     for part, both in sides.items():
         with_part, without = (fmean(one.value for one in side) if side else None for side in both)
         p_holm = corrected.get(part)
-        needed = power(changes[part], len(parts))
+        smallest, needed = power(changes[part], len(parts))
         yield Effect(
             part=part,
             measure=measure,
@@ -130,8 +130,8 @@ def _effects(arms: Mapping[Off, Sequence[Run]], parts: Sequence[str], measure: s
             difference=mean(changes[part], CHANGE_OF_SHARE if unit == "share" else None),
             p=tested.get(part),
             p_holm=p_holm,
-            smallest_effect=needed.smallest_effect,
-            pairs_needed=None if p_holm is not None and p_holm < FOUND else needed.pairs_needed,
+            smallest_effect=smallest,
+            pairs_needed=None if p_holm is not None and p_holm < FOUND else needed,
         )
 
 
@@ -140,7 +140,7 @@ def _values(runs: Sequence[Run], measure: str) -> dict[PairKey, float]:
 
     def value(pair: PairData) -> float | None:
         if measure in VERDICTS:
-            return pair.verdict(measure)
+            return pair.verdicts.get(measure)
         if measure == "conflict":
             return pair.merge_status == "conflict" if pair.verdicts else None
         if pair.state not in ENDED:

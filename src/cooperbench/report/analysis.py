@@ -6,7 +6,7 @@ A `RateRow` has the pairs of a run, repository or task together: verdicts with i
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import comb
 from typing import TYPE_CHECKING, Any
 
@@ -140,18 +140,18 @@ class CrossPlay:
 class Analysis:
     """Of runs of one dataset."""
 
+    interval: Method
     runs: tuple[Run, ...]
-    method: Method
     rates: tuple[RateRow, ...]
-    deficits: tuple[Comparison, ...]
+    coordination_deficits: tuple[Comparison, ...]
     """Solo against coop of each configuration that has both."""
-    without_solo: tuple[str, ...]
+    coop_without_solo: tuple[str, ...]
     """Coop sides that no solo run of the same agent and model is given for."""
     difficulty: Difficulty
     repeats: tuple[Repeats, ...]
     cross_play: CrossPlay
-    curves: tuple[AgentCurve, ...]
-    """By the number of agents, where there are nested groups of several sizes."""
+    agent_curves: tuple[AgentCurve, ...]
+    """Where there are nested groups of several sizes."""
     team: tuple[TeamRow, ...]
 
     @property
@@ -159,33 +159,21 @@ class Analysis:
         return [f"{run.name}: {line}" for run in self.runs for line in run.problems]
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "schema": SCHEMA,
-            "version": __version__,
-            "time": utc_now(),
-            "interval": self.method,
-            "runs": [
-                {
-                    "name": run.name,
-                    "dataset": run.dataset[0],
-                    "dataset_revision": run.dataset[1],
-                    "agent": run.agent,
-                    "model": run.model,
-                    "settings": run.settings,
-                    "problems": run.problems,
-                    "unsound_left_out": run.unsound_left_out,
-                }
-                for run in self.runs
-            ],
-            "rates": [asdict(row) for row in self.rates],
-            "coordination_deficits": [asdict(comparison) for comparison in self.deficits],
-            "coop_without_solo": self.without_solo,
-            "difficulty": asdict(self.difficulty),
-            "repeats": [asdict(repeats) for repeats in self.repeats],
-            "cross_play": asdict(self.cross_play),
-            "agent_curves": [asdict(curve) for curve in self.curves],
-            "team": [asdict(row) for row in self.team],
-        }
+        runs = [
+            {
+                "name": run.name,
+                "dataset": run.dataset[0],
+                "dataset_revision": run.dataset[1],
+                "agent": run.agent,
+                "model": run.model,
+                "settings": run.settings,
+                "problems": run.problems,
+                "unsound_left_out": run.unsound_left_out,
+            }
+            for run in self.runs
+        ]
+        about = {"schema": SCHEMA, "version": __version__, "time": utc_now()}
+        return about | asdict(replace(self, runs=())) | {"runs": runs}
 
 
 def analyse(runs: Sequence[Run], level: Level = "setting", method: Method = "clustered") -> Analysis:
@@ -193,14 +181,16 @@ def analyse(runs: Sequence[Run], level: Level = "setting", method: Method = "clu
     matched, alone = match_solo_and_coop(runs)
     return Analysis(
         runs=tuple(runs),
-        method=method,
+        interval=method,
         rates=tuple(rate_rows(runs, level, method)),
-        deficits=tuple(compare_sides(solo, coop, method=method) for solo, coop in matched),
-        without_solo=tuple(side.label for side in alone),
+        coordination_deficits=tuple(compare_sides(solo, coop, method=method) for solo, coop in matched),
+        coop_without_solo=tuple(side.label for side in alone),
         difficulty=analyse_difficulty(runs),
         repeats=tuple(find_repeats(runs, method)),
         cross_play=cross_play(runs, method),
-        curves=tuple(filter(None, (agent_curve(group, setting, method) for group, setting in _alike(runs)))),
+        agent_curves=tuple(
+            filter(None, (agent_curve(group, setting, method) for group, setting in _alike(runs)))
+        ),
         team=tuple(_team_row(run, method) for run in runs if any(_ended(run.of("team")))),
     )
 

@@ -75,7 +75,7 @@ def compare_sides(
     before, after, unpaired = [], [], []
     for key in sorted({*ours, *theirs}):
         pairs = ours.get(key), theirs.get(key)
-        old, new = (pair.verdict(verdict) if pair else None for pair in pairs)
+        old, new = (pair.verdicts.get(verdict) if pair else None for pair in pairs)
         if old is None or new is None:
             states = (pair.state if pair else "not part of it" for pair in pairs)
             unpaired.append(Unpaired(key.repo, key.task_id, key.features, *states))

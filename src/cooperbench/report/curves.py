@@ -1,12 +1,10 @@
 """Results over a scale: solo and coop by the difficulty of pairs, and success by the number of agents.
 
 A pair's difficulty is 1 minus its mean solo success over models (a model's repeated runs are averaged first), rescaled
-so that the easiest pair has 0 and the hardest 1. So the solo curve falls by construction; the coop curve beside it is
-what tells something. Fractions are exact: a pair does not change its bucket by rounding.
+so that the easiest pair has 0 and the hardest 1. Fractions are exact: a pair does not change its bucket by rounding.
 
 Of the number of agents only nested groups of the same features count. Each of the largest groups has a value at every
-size: the mean over the groups of that size that lie in it. So all points rest on the same features with the same
-weights. Beside them stands how often golden patches of the same groups merge, as far as the dataset's report knows.
+size: the mean over the groups of that size that lie in it. So all points rest on the same features.
 """
 
 from __future__ import annotations

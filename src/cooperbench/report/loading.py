@@ -78,7 +78,6 @@ class Run:
 
     @property
     def configuration(self) -> str:
-        """Model and agent framework."""
         return " · ".join(part for part in (self.model, self.agent) if part) or self.name
 
 
@@ -280,8 +279,8 @@ def _pair_row(run: Run, pair: PairData) -> dict[str, Any]:
         "unsound": ",".join(map(str, pair.unsound)) or None,
         "network": pair.network,
     }
-    if pair.verdicts is not None:
-        row |= pair.verdicts._asdict() | {"suspicious": len(pair.suspicious)}
+    if pair.verdicts:
+        row |= {**pair.verdicts, "suspicious": len(pair.suspicious)}
     if agents:
         row |= {name: getattr(pair, name) for name in ("messages", "cost", "steps", "duration_seconds")}
         for name in ("prompt_tokens", "completion_tokens"):

@@ -1,10 +1,8 @@
 """The report as a file that opens from disk: one HTML document, then the details of each pair, compressed.
 
-Pairs are read, packed and written one by one, so that the memory needed does not grow with their number; many pairs are
-packed by several processes. The file appears whole or not at all.
-
-Style and script are allowed by their hash; markup is never parsed at run time (trusted types forbid it). Data are
-JSON in script elements that browsers do not execute.
+Pairs are read, packed and written one by one, so that the memory needed does not grow with their number. Style and
+script are allowed by their hash; markup is never parsed at run time (trusted types forbid it). Data are JSON in script
+elements that browsers do not execute.
 """
 
 from __future__ import annotations

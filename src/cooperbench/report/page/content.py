@@ -82,11 +82,11 @@ def make_overview(runs: Sequence[Run]) -> dict[str, Any]:
         "labels": {**CAUSES, **SYMPTOMS},
         "series": [{"id": side.label, "run": side.run.name, "setting": side.setting} for side in series],
         "rates": [asdict(row) for row in analysis.rates],
-        "deficits": [asdict(one) for one in analysis.deficits if one.n],
-        "without_solo": analysis.without_solo,
+        "deficits": [asdict(one) for one in analysis.coordination_deficits if one.n],
+        "without_solo": analysis.coop_without_solo,
         "left_out": left_out_lines(runs),
         "difficulty": _difficulty(analysis),
-        "agent_curves": [asdict(curve) for curve in analysis.curves],
+        "agent_curves": [asdict(curve) for curve in analysis.agent_curves],
         "team": {"columns": TEAM_SUMS, "rows": [asdict(row) for row in analysis.team]},
         "coordination": [],
         "repos": sorted({pair["repo"] for pair in pairs}),
@@ -115,7 +115,7 @@ def _pairs(series: Sequence[Side]) -> list[dict[str, Any]]:
             "repo": key.repo,
             "task": key.task_id,
             "features": key.features,
-            "name": key.features_label,
+            "name": key.group,
             "cells": [_cell(*pairs[key]) if key in pairs else None for pairs in numbered],
         }
         for order, key in enumerate(sorted({key for pairs in by_series for key in pairs}))
