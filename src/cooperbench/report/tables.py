@@ -28,9 +28,8 @@ from cooperbench.text import dollars_text, duration_text, plural
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from cooperbench.report.ablation import Ablation, Effect
     from cooperbench.report.analysis import Analysis, CrossPlay, RateRow, TeamRow
-    from cooperbench.report.compare import Comparison
+    from cooperbench.report.compare import Ablation, Comparison, Effect
     from cooperbench.report.curves import AgentCurve, Difficulty
     from cooperbench.report.formatting import Cell
     from cooperbench.report.llm_judge import JudgeReport
