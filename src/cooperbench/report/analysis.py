@@ -65,13 +65,11 @@ class RateRow:
     rates: Mapping[str, Estimate]
     """Over the judged pairs, by verdict, those that apply: one agent's patch merges with nothing."""
     unsound: int
-    """Judged pairs with tests that pass without the feature."""
     sound_rates: Mapping[str, Estimate]
     """The rates without those; empty where there are none."""
     order_conflicts: int
     """Judged pairs of three and more that conflict and would merge in another order."""
     suspicious: int
-    """Judged pairs with evidence that the tests may not have decided."""
     cost: float
     unpriced_calls: int
     """Of models whose price nobody knows: the cost is without them."""
@@ -91,11 +89,9 @@ class TeamRow:
 
     run: str
     pairs: int
-    """Those whose agents came to an end."""
     integrated_by_lead: Estimate
     """The lead's patch alone has all features; only where there is a lead, and a verdict."""
     sums: Mapping[str, float]
-    """By the names in `TEAM_SUMS`."""
 
 
 @dataclass(frozen=True, order=True)
@@ -131,15 +127,12 @@ class CrossPlay:
 
     configurations: tuple[str, ...]
     cells: tuple[CrossPlayCell, ...]
-    """Only those that were played."""
     unknown: int
     """Judged pairs of which the records do not say who the two were, or that had another number of agents."""
 
 
 @dataclass(frozen=True)
 class Analysis:
-    """Of runs of one dataset."""
-
     interval: Method
     runs: tuple[Run, ...]
     rates: tuple[RateRow, ...]
@@ -151,7 +144,6 @@ class Analysis:
     repeats: tuple[Repeats, ...]
     cross_play: CrossPlay
     agent_curves: tuple[AgentCurve, ...]
-    """Where there are nested groups of several sizes."""
     team: tuple[TeamRow, ...]
 
     @property
@@ -191,7 +183,7 @@ def analyse(runs: Sequence[Run], level: Level = "setting", method: Method = "clu
         agent_curves=tuple(
             filter(None, (agent_curve(group, setting, method) for group, setting in _alike(runs)))
         ),
-        team=tuple(_team_row(run, method) for run in runs if any(_ended(run.of("team")))),
+        team=tuple(filter(None, (_team_row(run, method) for run in runs))),
     )
 
 
@@ -240,17 +232,12 @@ def _rate_row(
     )
 
 
-def _ended(pairs: Sequence[PairData]) -> list[PairData]:
-    return [pair for pair in pairs if pair.state in ENDED]
-
-
-def _team_row(run: Run, method: Method) -> TeamRow:
-    pairs = _ended(run.of("team"))
+def _team_row(run: Run, method: Method) -> TeamRow | None:
+    pairs = [pair for pair in run.of("team") if pair.state in ENDED]
     by_lead = rate(observe(pairs, lambda pair: pair.integrated_by_lead), method)
     metrics = [mapping(pair.result, "metrics") for pair in pairs]
-    return TeamRow(
-        run.name, len(pairs), by_lead, {name: sum(number(one, name) for one in metrics) for name in TEAM_SUMS}
-    )
+    sums = {name: sum(number(one, name) for one in metrics) for name in TEAM_SUMS}
+    return TeamRow(run.name, len(pairs), by_lead, sums) if pairs else None
 
 
 def pass_at_k(tries: int, passed: int, k: int) -> float:
@@ -259,7 +246,7 @@ def pass_at_k(tries: int, passed: int, k: int) -> float:
 
 
 def find_repeats(runs: Sequence[Run], method: Method = "clustered") -> list[Repeats]:
-    """Groups of two or more runs of the same configuration, by setting. A run without config.json is in none."""
+    """Groups of two or more runs of the same configuration, by setting."""
     return [_repeats(group, setting, method) for group, setting in _alike(runs) if len(group) > 1]
 
 

@@ -84,11 +84,9 @@ class Comparison:
     """McNemar's exact test of `gained` against `lost`; it takes pairs for independent."""
     unpaired: tuple[Unpaired, ...]
     unsound: tuple[PairKey, ...]
-    """Compared pairs with tests that pass without the feature."""
     coordination_deficit: Estimate | None = None
     """Solo minus coop (or team); None where not exactly one side is solo."""
     retention: Estimate | None = None
-    """Coop over solo; None likewise."""
 
     @property
     def drop(self) -> float:
@@ -178,8 +176,6 @@ def match_solo_and_coop(runs: Sequence[Run]) -> tuple[list[tuple[Side, Side]], l
 
 @dataclass(frozen=True)
 class Effect:
-    """Of one part on one measure."""
-
     part: str
     measure: str
     unit: str
@@ -187,10 +183,8 @@ class Effect:
     """Mean over the pairs that are compared; so is the next."""
     without: float | None
     difference: Estimate
-    """With the part minus without."""
     p: float | None
     p_holm: float | None
-    """Corrected over the parts."""
     smallest_effect: float | None
     """That so many pairs would have shown with a probability of `POWER`."""
     pairs_needed: int | None

@@ -84,8 +84,6 @@ class ScoredPair(PairKey):
 
 @dataclass(frozen=True)
 class Difficulty:
-    """Of a set of runs."""
-
     configurations: tuple[str, ...]
     """Whose solo results make the scale."""
     unscored: int
@@ -98,7 +96,6 @@ class Difficulty:
 
 
 def analyse_difficulty(runs: Sequence[Run]) -> Difficulty:
-    """Over all runs that are given: solo and coop, of as many configurations as there are."""
     solo, coop = _outcomes(runs, "solo"), _outcomes(runs, "coop")
     rates: dict[PairKey, list[Fraction]] = {}
     for pairs in solo.values():
@@ -172,7 +169,6 @@ def area(points: Sequence[tuple[float, float]]) -> float | None:
 class CurvePoint:
     agents: int
     groups: int
-    """Judged groups of this size that count."""
     rates: Mapping[str, Estimate]
     """Overall, and merge where there is something to merge; n: largest groups."""
     change: Estimate

@@ -102,7 +102,6 @@ def sides_of(runs: Sequence[Run]) -> list[Side]:
 
 
 def load_run(logs_dir: Path, name: str) -> Run:
-    """Everything small about a run. Raises UserError only where there is no such run at all."""
     paths = ExperimentPaths(logs_dir, name)
     if not paths.root.is_dir():
         there = names_for_error(run_names(logs_dir), name)
@@ -295,8 +294,7 @@ def csv_bytes(rows: Sequence[dict[str, Any]]) -> bytes:
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, list(rows[0] if rows else columns()), lineterminator="\n")
     writer.writeheader()
-    for row in rows:
-        writer.writerow({name: _csv_cell(value) for name, value in row.items()})
+    writer.writerows({name: _csv_cell(value) for name, value in row.items()} for row in rows)
     return text.getvalue().encode("utf-8", "backslashreplace")
 
 

@@ -67,19 +67,15 @@ _WORDS = re.compile(r"[A-Za-z_$][\w$]*", re.ASCII)
 
 @dataclass(frozen=True)
 class Activity:
-    """One agent's messaging."""
-
     agent_id: str
     steps: int
     messaging_steps: tuple[int, ...]
-    """Steps that sent messages or asked for them."""
     step_share: float | None
     """Those over all; None where what was done in the steps is not on record."""
     token_share: float | None
     """Of the tokens that the model wrote, those of replies that led to such steps; None where none were counted."""
     sent: int
     first_message: int | None
-    """The number of its first message."""
     first_step_fraction: float | None
     """The step of its first message, as a share of all its steps."""
 
@@ -244,7 +240,6 @@ def never_shown(conversation: Conversation) -> list[UnreadMessage]:
 
 
 def mentions_of(messages: Sequence[SentMessage], works: Mapping[str, Work]) -> tuple[Mention, ...]:
-    """In the order of the messages."""
     paths = _paths_by_ending(path for work in works.values() for path in work.paths)
     found: dict[tuple[str, Name], list[int]] = {}
     for message in messages:
@@ -306,7 +301,6 @@ def _name(token: re.Match[str], paths: Collection[str]) -> Name | None:
 
 
 def _lines(text: str, token: re.Match[str]) -> tuple[int, int] | None:
-    """The lines that a file is named with."""
     end = token.end()
     found = (
         _LINES_ATTACHED.search(token[0]) or _LINES_ATTACHED.match(text, end) or _LINES_AFTER.match(text, end)

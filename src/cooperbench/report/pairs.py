@@ -100,7 +100,6 @@ class AgentData:
 
     agent_id: str
     agent: str | None
-    """The framework."""
     model: str | None
     status: str | None
     """How it ended: `submitted`, `step_limit`, …"""
@@ -113,11 +112,9 @@ class AgentData:
     completion_tokens: int
     duration_seconds: float
     record: Mapping[str, Any]
-    """All of its part of result.json."""
 
     @property
     def configuration(self) -> str:
-        """Model and framework."""
         return " · ".join(part for part in (self.model, self.agent) if part) or "unknown"
 
 
@@ -161,7 +158,6 @@ class PairData:
     result: Mapping[str, Any] | None
     evaluation: Mapping[str, Any] | None
     problems: tuple[str, ...] = ()
-    """What could not be read, a line each."""
     unreadable: bool = False
     """result.json or eval.json is there and is no JSON object."""
 
@@ -290,7 +286,6 @@ class PairData:
 
     @property
     def messages(self) -> int:
-        """How many were sent, as result.json counts them."""
         return int(number(self.result, "messages"))
 
     @property
@@ -331,7 +326,6 @@ class PairData:
                     yield {**args, **line, "timestamp": entry.get("timestamp", "")}
 
     def patch(self, agent_id: str) -> bytes | None:
-        """As it was handed in; None where there is none."""
         return read_bytes(self.paths.agent(agent_id).patch)
 
     def test_outputs(self) -> dict[str, str]:

@@ -38,15 +38,11 @@ T = TypeVar("T")
 
 
 class Observation(NamedTuple):
-    """One number about one pair."""
-
     key: PairKey
     value: float
 
 
 class Cluster(NamedTuple):
-    """The observations of one task."""
-
     size: int
     total: float
 

@@ -219,7 +219,6 @@ def _cross_play(played: CrossPlay) -> Table:
 
 
 def comparison_tables(comparison: Comparison, problems: Sequence[str] = ()) -> Iterator[Table]:
-    """The numbers, the flips, and what could not be compared."""
     first, second = comparison.first, comparison.second
     yield _compared_rates(comparison)
     for title, keys in (
