@@ -62,11 +62,7 @@ _log = logging.getLogger("cooperbench")
 class ModalBackend:
     options: ClassVar = ("gpu", "image_template")
     capabilities = Capabilities(
-        rich=True,
-        streams=True,
-        networks=frozenset({"none", "public"}),
-        snapshots=True,
-        programs=True,
+        rich=True, streams=True, networks=frozenset({"none", "public"}), snapshots=True, programs=True
     )
 
     def __init__(self, **settings: object) -> None:
@@ -289,9 +285,7 @@ def _end_leftovers(connection: Connection) -> list[str]:
 
 
 def _end_tagged(
-    connection: Connection,
-    tags: dict[str, str],
-    wanted: Callable[[dict[str, str]], bool] | None = None,
+    connection: Connection, tags: dict[str, str], wanted: Callable[[dict[str, str]], bool] | None = None
 ) -> list[str]:
     """End the sandboxes with these tags, or those among them whose tags are `wanted`; returns their ids."""
     import modal
