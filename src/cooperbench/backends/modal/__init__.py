@@ -75,8 +75,6 @@ class ModalBackend:
         self._used = ResourceUse()
         """By sandboxes that have ended."""
         self._open: set[ModalSandbox] = set()
-        self._proven: set[str] = set()
-        """Images whose tools have passed the channel's self test."""
         self._git_server = SharedServer(self._start_git_server)
 
     def check(self) -> None:
@@ -217,20 +215,11 @@ class ModalBackend:
 
         remote = connection.create(f"making a sandbox of {image}", create, _CREATE_SECONDS)
         try:
-            sandbox = ModalSandbox(
-                connection,
-                remote,
-                settings,
-                lifetime_seconds,
-                workdir,
-                trusted=image in self._proven,
-                on_end=self._forget,
-            )
+            sandbox = ModalSandbox(connection, remote, settings, lifetime_seconds, workdir, self._forget)
         except ChannelUnavailable as error:
             raise UserError(f"{image}: {error}; images need sh, bash, coreutils and git") from error
         with self._lock:
             self._open.add(sandbox)
-            self._proven.add(image)
         return sandbox
 
     def _forget(self, sandbox: ModalSandbox) -> None:

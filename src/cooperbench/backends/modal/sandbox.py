@@ -94,20 +94,16 @@ class ModalSandbox(BaseSandbox):
         settings: ModalSettings,
         lifetime_seconds: float,
         workdir: str,
-        *,
-        trusted: bool,
         on_end: Callable[[ModalSandbox], None],
     ) -> None:
-        """Takes over a sandbox that has just been made; ChannelUnavailable where its image lacks bash or another tool.
-
-        `trusted`: the image's tools have been tested before.
-        """
+        """Takes over a sandbox that has just been made; ChannelUnavailable where its image lacks a tool."""
         super().__init__(lifetime_seconds=lifetime_seconds, workdir=workdir)
         self.remote = remote
         self._settings = settings
         self._connection = connection
         self._started = time.monotonic()
-        self._trusted = trusted
+        self._trusted = False
+        """Its tools have passed the channel's self test."""
         self._on_end = on_end
         self._transports: list[ExecTransport] = []
         self._end_lock = threading.Lock()
