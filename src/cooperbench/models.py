@@ -196,19 +196,6 @@ def summed_accounts(records: Iterable[Mapping[str, Any]]) -> dict[str, float | i
     return {name: round(value, 3) if name.endswith("_seconds") else value for name, value in sums.items()}
 
 
-@dataclass(frozen=True)
-class TestCounts:
-    """What a test runner said of itself."""
-
-    __test__ = False
-
-    passed: int = 0
-    failed: int = 0
-    skipped: int = 0
-    framework: str | None = None
-    """Whose summary was read; None where none was recognised."""
-
-
 MergeStatus = Literal["clean", "conflict", "identical", "missing_input"]
 
 

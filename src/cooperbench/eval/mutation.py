@@ -12,14 +12,15 @@ import hashlib
 import re
 from bisect import bisect_right
 from dataclasses import dataclass
+from functools import cached_property
+from operator import attrgetter
 from string import ascii_lowercase, digits
 from typing import TYPE_CHECKING, NamedTuple
 
-from cooperbench.eval.evidence import new_lines
-
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
+_HUNK = re.compile(rb"@@ -\d+(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
 _TEST_BEGINS = re.compile(
     r"^[ \t]*(?:(?:async )?def test|(?:[\w$]+\.)?(?:it|test)\b *[.(]|@pytest\.mark\.param|func Test|#\[(?:\w+::)*test)",
     re.MULTILINE,
@@ -50,21 +51,17 @@ _VALUE_CALLS = re.compile(
 )
 """Calls that only make a value of their arguments."""
 _TRUTH = {"true": "false", "false": "true", "True": "False", "False": "True"}
-_OPPOSITES = dict[str, str]()
-for _one, _other in (
-    *(("assertTrue", "assertFalse"), ("assertIn", "assertNotIn"), ("assertIsNone", "assertIsNotNone")),
-    *(("assertEqual", "assertNotEqual"), ("assertIs", "assertIsNot"), ("assert_eq", "assert_ne")),
-    *(
-        ("toBeTruthy", "toBeFalsy"),
-        ("toBeDefined", "toBeUndefined"),
-        ("is_some", "is_none"),
-        ("is_ok", "is_err"),
-    ),
-    *(("NoError", "Error"), ("True", "False"), ("Nil", "NotNil"), ("Equal", "NotEqual")),
-    *(("equal", "notEqual"), ("strictEqual", "notStrictEqual"), ("deepEqual", "notDeepEqual")),
-    *(("deepStrictEqual", "notDeepStrictEqual"), ("throws", "doesNotThrow")),
-):
-    _OPPOSITES |= {_one: _other, _other: _one}
+_OPPOSITES = dict(
+    pair.split()
+    for pair in (
+        *("assertTrue assertFalse", "assertIn assertNotIn", "assertIsNone assertIsNotNone"),
+        *("assertEqual assertNotEqual", "assertIs assertIsNot", "assert_eq assert_ne", "throws doesNotThrow"),
+        *("toBeTruthy toBeFalsy", "toBeDefined toBeUndefined", "is_some is_none", "is_ok is_err"),
+        *("NoError Error", "True False", "Nil NotNil", "Equal NotEqual", "equal notEqual"),
+        *("strictEqual notStrictEqual", "deepEqual notDeepEqual", "deepStrictEqual notDeepStrictEqual"),
+    )
+)
+_OPPOSITES |= {other: one for one, other in _OPPOSITES.items()}
 _FIXED = re.compile(r"\\(?:x..|u\{\w+\}|u....|.)|%[\w.]+|\$?\{[^}\n]*\}", re.DOTALL)
 """Escapes and places for values: not to be touched."""
 _WORD = re.compile("[A-Za-z]{2,}")
@@ -98,60 +95,88 @@ class Chooser:
 
 
 def mutated(patch: bytes, chooser: Chooser) -> tuple[bytes, frozenset[str]] | None:
-    """With other expected values in three of four tests, at least in one, and the names of these.
+    """With other expected values in all tests but one, or in the only one, and the names of these.
 
     None where nothing is found.
     """
     text = patch.decode("latin-1")  # so that a character is a byte
-    tests = [test for piece in _pieces(patch) for test in piece.tests(chooser)]
+    tests = [test for hunk in _hunks(patch) for test in hunk.tests(chooser)]
     tests.sort(key=lambda test: chooser.number(test[0].start))
-    tests = tests[len(tests) // 4 or len(tests) > 1 :]
+    tests = tests[len(tests) > 1 :]
     for edit, _ in sorted(tests, reverse=True):
         text = text[: edit.start] + edit.text + text[edit.end :]
     return (text.encode("latin-1"), frozenset(name for _, name in tests)) if tests else None
 
 
-def _pieces(patch: bytes) -> Iterator[_Piece]:
-    """Each hunk's new side."""
-    lines: list[tuple[int, bool, bytes]] = []
-    path, last = "", -1
+class NewLine(NamedTuple):
+    """A line of what a patch makes of a file, as far as the patch shows it."""
+
+    path: str
+    number: int
+    offset: int
+    """Of its content in the patch."""
+    added: bool
+    content: bytes
+
+
+def new_lines(patch: bytes) -> Iterator[NewLine]:
+    """Inside a hunk no line is a header."""
+    path, number, old_left, new_left, offset = "", 0, 0, 0, 0
+    for line in patch.split(b"\n"):
+        kind = line[:1]
+        if old_left <= 0 and new_left <= 0:
+            if line.startswith(b"+++ "):
+                path = line[4:].partition(b"\t")[0].decode("utf-8", "replace").removeprefix("b/")
+            elif hunk := _HUNK.match(line):
+                old_left, number, new_left = (1 if count is None else int(count) for count in hunk.groups())
+        elif kind != b"\\":
+            if kind != b"-":
+                yield NewLine(path, number, offset + 1, kind == b"+", line[1:])
+            old_left -= kind != b"+"
+            new_left -= kind != b"-"
+            number += kind != b"-"
+        offset += len(line) + 1
+
+
+def _hunks(patch: bytes) -> Iterator[_Hunk]:
+    lines: list[NewLine] = []
     for line in new_lines(patch):
-        if lines and (line.path != path or line.number != last + 1):
-            yield _Piece(path, lines)
+        if lines and (line.path, line.number) != (lines[-1].path, lines[-1].number + 1):
+            yield _Hunk(lines)
             lines = []
-        path, last = line.path, line.number
-        lines.append((line.offset, line.added, line.content))
+        lines.append(line)
     if lines:
-        yield _Piece(path, lines)
+        yield _Hunk(lines)
 
 
-class _Piece:
-    def __init__(self, path: str, lines: Iterable[tuple[int, bool, bytes]]) -> None:
-        self._path = path
-        self._places: list[int | None] = []
-        """Where each character is in the patch; None for those that it does not add."""
-        parts = []
-        for offset, added, content in lines:
-            text = content.decode("latin-1") + "\n"
-            self._places += range(offset, offset + len(text)) if added else [None] * len(text)
-            parts.append(text)
-        self._text = "".join(parts)
+class _Hunk:
+    """The new side of a hunk."""
+
+    def __init__(self, lines: Sequence[NewLine]) -> None:
+        self._lines, self._path, self._start = lines, lines[0].path, lines[0].offset
+        # What the patch removes is filled with blanks, so that everything keeps its distance from the start.
+        text = bytearray(b" " * (lines[-1].offset - self._start + len(lines[-1].content)))
+        for line in lines:
+            at = line.offset - self._start
+            text[at : at + len(line.content) + 1] = line.content + b"\n"
+        self._text = text.decode("latin-1")
+
+    @cached_property
+    def _words(self) -> list[str]:
+        strings = (token.text for token in self._tokens() if token.kind == "string")
+        return sorted({word for text in strings for word in _WORD.findall(_FIXED.sub(" ", text))})
 
     def tests(self, chooser: Chooser) -> Iterator[tuple[Edit, str]]:
         """The change of each test in it that can be changed, and the test's name."""
         begins = [match.start() for match in _TEST_BEGINS.finditer(self._text)]
-        if not begins:
-            return
-        tokens = list(self._tokens())
-        strings = (token.text for token in tokens if token.kind == "string")
-        self._words = sorted({word for text in strings for word in _WORD.findall(_FIXED.sub(" ", text))})
+        tokens = list(self._tokens()) if begins else []
         found: dict[int, Edit] = {}
         for find in (self._given, self._opposites, self._values):  # the latter are preferred
             for edit in find(tokens, chooser):
-                place = self._places[edit.start]
-                test = bisect_right(begins, edit.start)
-                if test and place is not None and None not in self._places[edit.start : edit.end]:
-                    found[test] = Edit(place, place + edit.end - edit.start, edit.text)
+                start, test = edit.start + self._start, bisect_right(begins, edit.start)
+                line = bisect_right(self._lines, start, key=attrgetter("offset")) - 1
+                if test and self._lines[line].added:
+                    found[test] = Edit(start, edit.end + self._start, edit.text)
         for test, edit in found.items():
             name = _NAME.search(self._text, begins[test - 1])
             yield edit, (name[1] or name[2]).encode("latin-1").decode("utf-8", "replace") if name else ""

@@ -184,7 +184,7 @@ class Conversations:
             about["duration_seconds"] = round(time.monotonic() - step.began, 4)
         if action == "run" and (code := _EXIT_CODE.search(text[:_EXIT_CODE_WITHIN])):
             about["returncode"] = int(code[1])
-        self._session.end_own_step(step.number, action, args, text, **about)
+        self._session.recorder.entry(action, args, text, step=step.number, **about)
 
 
 def _label(conversation: _Conversation) -> dict[str, str]:

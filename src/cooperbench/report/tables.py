@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from cooperbench.report.analysis import TEAM_SUMS
+from cooperbench.report.fields import listed, mapping
 from cooperbench.report.formatting import (
     Table,
     basis_text,
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from cooperbench.report.compare import Comparison
     from cooperbench.report.curves import AgentCurve, Difficulty
     from cooperbench.report.formatting import Cell
+    from cooperbench.report.llm_judge import JudgeReport
     from cooperbench.report.statistics import Estimate
 
 _INTERVALS = {
@@ -283,6 +286,24 @@ def ablation_table(ablation: Ablation) -> Table:
         "conflict: the patches conflict in plain git; cost and time: of a pair",
     ]
     return Table(f"What each part is worth: {ablation.study}", headings, rows, notes)
+
+
+def judge_table(report: JudgeReport) -> Table:
+    labels = [label for record in report.records if (label := mapping(record, "label"))]
+    symptoms = [one for label in labels for one in listed(label, "symptoms", dict)]
+    rows: list[list[Cell]] = [
+        [kind, name, count]
+        for kind, found in (("cause", labels), ("symptom", symptoms))
+        for name, count in Counter(str(one.get(kind)) for one in found).most_common()
+    ]
+    spent = f"{report.judged} judged now for {dollars_text(report.cost)}, {report.kept} before"
+    notes = [f"{spent}; evidence: judge.json beside each pair"]
+    if report.unusable:
+        notes.append(f"{plural(report.unusable, 'pair')} without a usable answer")
+    notes += [f"not judged: {line}" for line in report.errors]
+    count = plural(len(labels), "pair")
+    title = f"Why pairs of {report.run} failed, in the opinion of {report.model} ({count})"
+    return Table(title, ("", "label", "pairs"), rows, notes)
 
 
 def _amount(value: float | None, unit: str) -> str:

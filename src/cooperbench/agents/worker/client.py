@@ -27,6 +27,7 @@ import re
 import shlex
 import sys
 import threading
+import time
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 if TYPE_CHECKING:
@@ -59,6 +60,10 @@ _FOR_THE_USER = {
 _PREFIXES = re.compile(r"^(?:(?:litellm\.)?\w+(?:Error|Exception|Timeout)(?::| -) )+")
 """LiteLLM puts the names of its classes and the provider's before what the provider said."""
 _LONGEST_DETAIL = 300
+_MOST_REFUSALS = 3
+"""In a row, by the provider's content filter. A framework may go on asking until its own limit."""
+_ITEMS = ("message", "reasoning", "function_call")
+"""Of an answer in the shape of OpenAI's responses."""
 
 
 class BadRequest(Exception):
@@ -290,6 +295,49 @@ def message_text(sender: str, text: str) -> str:
     return f"Message from {sender}:\n\n{text}"
 
 
+class ModelCalls:
+    """Functions of LiteLLM as a framework calls them: checked before, accounted for after, the last failure judged."""
+
+    def __init__(self, harness: Harness) -> None:
+        self._harness = harness
+        self._model = str(harness.start["model"])
+        self._refusals = 0
+        self._error: Exception | None = None
+        """Of the last call, if it failed."""
+        self.count = 0
+        """Calls that were answered."""
+
+    def watch(self, module: Any, name: str) -> None:
+        """From now on, calls of this function, which a framework finds in this module."""
+        ask = getattr(module, name)
+        setattr(module, name, lambda **kwargs: self._call(ask, kwargs))
+
+    def fault(self) -> Verdict | None:
+        """What the last call means for the agent; None where it was answered."""
+        if self._error is None:
+            return None
+        return judge_model_error(self._error, self._model, first_call=self.count == 0)
+
+    def _call(self, ask: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
+        self._harness.check_limits()
+        started = time.monotonic()
+        try:
+            # The framework tries again, and then the harness knows of it.
+            response = ask(**({"max_retries": 0} | kwargs))
+            text, more = litellm_reply(response)
+        except Exception as error:
+            self._error = error
+            self._refusals = self._refusals + 1 if _is_litellm(error, "ContentPolicyViolationError") else 0
+            if self._refusals >= _MOST_REFUSALS:
+                raise RuntimeError("refused, however it is asked") from error
+            raise
+        self._error, self._refusals = None, 0
+        self.count += 1
+        usage = litellm_usage(response, self._model)
+        self._harness.reply(text, model_seconds=time.monotonic() - started, **usage, **more)
+        return response
+
+
 def litellm_usage(response: Any, model: str) -> dict[str, Any]:
     """What a LiteLLM call used, as `reply` takes it.
 
@@ -302,15 +350,18 @@ def litellm_usage(response: Any, model: str) -> dict[str, Any]:
     except Exception:
         # Whatever it stumbles over, it is the price that is not known; the answer itself is good.
         cost, unpriced = 0.0, True
-    details = getattr(tokens, "prompt_tokens_details", None)
-    # Providers say it in two ways.
-    cached = getattr(details, "cached_tokens", None) or getattr(tokens, "cache_read_input_tokens", None)
+
+    def said(name: str, other_name: str, place: Any = tokens) -> Any:
+        return getattr(place, name, None) or getattr(place, other_name, None) or 0
+
+    # Providers say it in two ways, and so do chat completions and responses.
+    details = said("prompt_tokens_details", "input_tokens_details")
     return {
         "cost": cost,
         "unpriced": unpriced and cost <= 0,
-        "prompt_tokens": getattr(tokens, "prompt_tokens", None) or 0,
-        "completion_tokens": getattr(tokens, "completion_tokens", None) or 0,
-        "cached_tokens": cached or 0,
+        "prompt_tokens": said("prompt_tokens", "input_tokens"),
+        "completion_tokens": said("completion_tokens", "output_tokens"),
+        "cached_tokens": said("cached_tokens", "", details) or said("cache_read_input_tokens", ""),
     }
 
 
@@ -320,16 +371,27 @@ def has_price(model: str) -> bool:
     return any("input_cost_per_token" in price for price in prices)
 
 
-def litellm_extras(response: Any) -> dict[str, Any]:
-    """What an answer of LiteLLM has beyond its words, as `reply` takes it."""
-    choice = response.choices[0]
-    calls = [
-        {"id": call.id, "name": call.function.name, "arguments": call.function.arguments}
-        for call in choice.message.tool_calls or []
-    ]
-    reasoning = getattr(choice.message, "reasoning_content", None)
-    found = {"finish_reason": choice.finish_reason, "tool_calls": calls, "reasoning": reasoning}
-    return {name: value for name, value in found.items() if value}
+def litellm_reply(response: Any) -> tuple[str, dict[str, Any]]:
+    """The words of an answer of LiteLLM (chat completions or responses), and what it has beyond them."""
+    if hasattr(response, "choices"):
+        if not response.choices:
+            raise ValueError("the answer has no choices in it")
+        message = response.choices[0].message
+        calls = [(call.id, call.function.name, call.function.arguments) for call in message.tool_calls or []]
+        text, reasoning = message.content or "", getattr(message, "reasoning_content", None)
+        finish_reason = response.choices[0].finish_reason
+    else:
+        items = [item if isinstance(item, dict) else item.model_dump() for item in response.output]
+        of_type = {kind: [item for item in items if item["type"] == kind] for kind in _ITEMS}
+        text = "".join(part.get("text", "") for item in of_type["message"] for part in item["content"])
+        reasoning = "".join(
+            part["text"] for item in of_type["reasoning"] for part in item.get("summary") or []
+        )
+        calls = [(item["call_id"], item["name"], item["arguments"]) for item in of_type["function_call"]]
+        finish_reason = None
+    tool_calls = [{"id": id_, "name": name, "arguments": arguments} for id_, name, arguments in calls]
+    found = {"finish_reason": finish_reason, "tool_calls": tool_calls, "reasoning": reasoning}
+    return text, {name: value for name, value in found.items() if value}
 
 
 def judge_model_error(error: BaseException, model: str, *, first_call: bool, text: str = "") -> Verdict:

@@ -12,21 +12,11 @@ import os
 import posixpath
 import shlex
 import shutil
-import time
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from client import (
-    BadConfig,
-    Harness,
-    Shell,
-    Verdict,
-    detail,
-    for_user,
-    judge_model_error,
-    message_text,
-    run_worker,
-)
+from client import BadConfig, Harness, ModelCalls, Shell, Verdict, detail, for_user, message_text, run_worker
 from openhands.sdk import LLM, Agent, Conversation, Event, TextContent
 from openhands.sdk.conversation.exceptions import ConversationRunError
 from openhands.sdk.conversation.state import ConversationExecutionStatus
@@ -48,8 +38,6 @@ if TYPE_CHECKING:
 
 _RECORD = "openhands"
 """The folder with what the SDK itself writes down, beside trajectory.json."""
-_MOST_REFUSALS = 3
-"""In a row, by the provider's content filter. The SDK would go on asking until its iterations are used up."""
 _CONVERSATION = {
     "max_iteration_per_run",
     "stuck_detection",
@@ -68,100 +56,6 @@ _LOOK = (
     "if [ -d {path} ]; then echo folder; find -L {path} -maxdepth 2 -printf '%y %p\\n' 2>/dev/null; "
     "elif [ -x {path} ]; then echo program; elif [ -e {path} ]; then echo file; else echo nothing; fi"
 )
-_OUTCOMES: dict[str, tuple[type[Exception], ...]] = {
-    "context_overflow": (faults.LLMContextWindowExceedError,),
-    "content_policy": (faults.LLMContentPolicyViolationError,),
-    "request_rejected": (faults.LLMMalformedConversationHistoryError,),
-    "format_error": (
-        faults.LLMMalformedActionError,
-        faults.LLMNoActionError,
-        faults.FunctionCallConversionError,
-        faults.FunctionCallValidationError,
-        faults.FunctionCallNotExistsError,
-    ),
-}
-
-
-class AccountedLLM(LLM):
-    """The SDK's LLM; each call is checked against the limits before it, and accounted for after it."""
-
-    _harness: Harness = PrivateAttr()
-    # Shared by all copies of it: the condenser has one.
-    _answers: list[Any] = PrivateAttr(default_factory=list)
-    _errors: list[Exception] = PrivateAttr(default_factory=list)
-    """Since the last answer."""
-
-    def completion(self, *args: Any, **kwargs: Any) -> Any:
-        return self._accounted(super().completion, args, kwargs)
-
-    def responses(self, *args: Any, **kwargs: Any) -> Any:
-        return self._accounted(super().responses, args, kwargs)
-
-    def _make_retry_decorator(self) -> Any:
-        """The SDK's; the harness learns of each attempt, since one that fails is not the agent's time."""
-        tried_again = super()._make_retry_decorator()
-
-        def decorate(attempt: Any) -> Any:
-            def checked(**kwargs: Any) -> Any:
-                self._harness.check_limits()
-                return attempt(**kwargs)
-
-            return tried_again(checked)
-
-        return decorate
-
-    def _accounted(self, ask: Any, args: Any, kwargs: Any) -> Any:
-        cost_before, started = self.metrics.accumulated_cost, time.monotonic()
-        try:
-            response = ask(*args, **kwargs)
-        except Exception as error:
-            self._errors.append(error)
-            refusals = [isinstance(each, faults.LLMContentPolicyViolationError) for each in self._errors]
-            if len(refusals) >= _MOST_REFUSALS and all(refusals):
-                raise RuntimeError("refused, however it is asked") from error
-            raise
-        self._errors.clear()
-        self._answers.append(response.id)
-        usage = self.metrics.token_usages[-1]
-        cost = self.metrics.accumulated_cost - cost_before
-        listed = (self.model_info or {}).get("input_cost_per_token", self.input_cost_per_token)
-        message = response.message
-        calls = [
-            {"id": call.id, "name": call.name, "arguments": call.arguments}
-            for call in message.tool_calls or []
-        ]
-        more = {"tool_calls": calls, "reasoning": message.reasoning_content}
-        self._harness.reply(
-            "".join(content_to_str(message.content)),
-            cost=cost,
-            prompt_tokens=usage.prompt_tokens,
-            completion_tokens=usage.completion_tokens,
-            cached_tokens=usage.cache_read_tokens,
-            model_seconds=time.monotonic() - started,
-            unpriced=not cost and listed is None,
-            **{name: value for name, value in more.items() if value},
-        )
-        return response
-
-    def judge(self, error: BaseException | None) -> Verdict | None:
-        """What broke off the conversation: the last call, if that failed, since other errors may come of it.
-
-        The SDK has retried already, and wrapped the provider's error in its own.
-        """
-        error, model = self._errors[-1] if self._errors else error, str(self.model)
-        if error is None:
-            return None
-        for status, kinds in _OUTCOMES.items():
-            if isinstance(error, kinds):
-                return Verdict("done", status, detail(error))
-        if isinstance(error, faults.LLMContextWindowTooSmallError):
-            return for_user(model, detail(error))
-        cause = error.__cause__ if isinstance(error, faults.LLMError) and error.__cause__ else error
-        verdict = judge_model_error(cause, model, first_call=not self._answers)
-        if isinstance(error, faults.LLMAuthenticationError) and verdict.kind != "user":
-            # The SDK knows it by the words where a provider answers with another status than 401.
-            return for_user(model, f"the provider does not accept the key: {detail(error)}")
-        return verdict
 
 
 class ColleagueAgent(Agent):
@@ -288,18 +182,34 @@ def work(harness: Harness) -> Verdict:
     config = harness.start["config"] or {}
     if not isinstance(config, dict) or not set(config) <= _SECTIONS:
         raise BadConfig(f"it is a mapping with {', '.join(sorted(_SECTIONS))}, and nothing else")
+    calls, sdk = ModelCalls(harness), import_module("openhands.sdk.llm.llm")
+    for name in ("litellm_completion", "litellm_responses"):
+        calls.watch(sdk, name)
     model = {"model": harness.start["model"], "usage_id": "agent"}
-    llm = AccountedLLM(**(model | section(config, "llm", set(LLM.model_fields))))
-    llm._harness = harness
+    llm = LLM(**(model | section(config, "llm", set(LLM.model_fields))))
+    if llm.input_cost_per_token is not None:
+        prices = {
+            name: getattr(llm, name) or 0.0 for name in ("input_cost_per_token", "output_cost_per_token")
+        }
+        import_module("litellm").register_model({llm.model: prices})
     conversation = converse(harness, config, llm)
     try:
         conversation.send_message(harness.start["prompt"])
         conversation.run()
     except ConversationRunError as error:
-        return llm.judge(error.__cause__ or error)
+        return calls.fault() or broken_off(error.__cause__ or error, llm.model)
     finally:
         conversation.close()
-    return outcome(conversation, llm)
+    return outcome(conversation, calls.fault())
+
+
+def broken_off(error: BaseException, model: str) -> Verdict:
+    """By the SDK itself: its last model call was answered."""
+    if isinstance(error, faults.LLMContextWindowTooSmallError):
+        return for_user(model, detail(error))
+    if isinstance(error, faults.LLMError):
+        return Verdict("done", "format_error", detail(error))
+    return Verdict("failed", "infra", f"{type(error).__name__}: {detail(error)}")
 
 
 def section(config: dict[str, Any], name: str, known: set[str]) -> dict[str, Any]:
@@ -312,7 +222,7 @@ def section(config: dict[str, Any], name: str, known: set[str]) -> dict[str, Any
     return dict(settings)
 
 
-def converse(harness: Harness, config: dict[str, Any], llm: AccountedLLM) -> Any:
+def converse(harness: Harness, config: dict[str, Any], llm: LLM) -> Any:
     workspace = Path(os.environ["HOME"]) / "workspace"
     workspace.mkdir()
     names = config.get("tools", list(_TOOLS))
@@ -350,15 +260,14 @@ def converse(harness: Harness, config: dict[str, Any], llm: AccountedLLM) -> Any
     )
 
 
-def outcome(conversation: Any, llm: AccountedLLM) -> Verdict:
+def outcome(conversation: Any, fault: Verdict | None) -> Verdict:
     """How a conversation ended that ended by itself."""
     status = conversation.state.execution_status
     if status == ConversationExecutionStatus.FINISHED:
         return Verdict("done", "submitted", "")
     if status == ConversationExecutionStatus.STUCK:
         # Going in circles, but it may not be the agent: e.g. a context that stays full however much is left out of it.
-        stuck = Verdict("done", "stuck", "the framework found the agent going in circles")
-        return llm.judge(None) or stuck
+        return fault or Verdict("done", "stuck", "the framework found the agent going in circles")
     errors = [event for event in conversation.state.events if isinstance(event, ConversationErrorEvent)]
     code, text = (errors[-1].code, errors[-1].detail) if errors else ("", f"it ended as {status.value}")
     limit = {"MaxIterationsReached": "step_limit", "MaxBudgetReached": "cost_limit"}.get(code)

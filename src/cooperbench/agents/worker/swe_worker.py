@@ -10,24 +10,12 @@ from __future__ import annotations
 import base64
 import os
 import shlex
-import time
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import yaml
-from client import (
-    BadConfig,
-    Harness,
-    Result,
-    Shell,
-    Verdict,
-    judge_model_error,
-    litellm_extras,
-    litellm_usage,
-    message_text,
-    run_worker,
-)
+from client import BadConfig, Harness, ModelCalls, Result, Shell, Verdict, message_text, run_worker
 from pydantic import ValidationError
 from swerex.deployment.abstract import AbstractDeployment
 from swerex.exceptions import CommandTimeoutError, NonZeroExitCodeError, SessionDoesNotExistError
@@ -209,37 +197,6 @@ class ColleagueHook:
         self._runtime.thought = None
 
 
-class ModelCalls:
-    """`litellm.completion` as SWE-agent calls it: checked before, accounted for after."""
-
-    def __init__(self, harness: Harness) -> None:
-        self._harness = harness
-        litellm: Any = import_module("litellm")
-        self._ask, litellm.completion = litellm.completion, self
-        self.count = 0
-        self.error: Exception | None = None
-        """Of the last call, if it failed."""
-
-    def __call__(self, **kwargs: Any) -> Any:
-        self._harness.check_limits()
-        started = time.monotonic()
-        self.error = None
-        try:
-            # SWE-agent tries again, and then the harness knows of it.
-            response = self._ask(**({"max_retries": 0} | kwargs))
-        except Exception as error:
-            self.error = error
-            raise
-        self.count += 1
-        self._harness.reply(
-            response.choices[0].message.content or "",
-            model_seconds=time.monotonic() - started,
-            **litellm_usage(response, str(kwargs["model"])),
-            **litellm_extras(response),
-        )
-        return response
-
-
 def work(harness: Harness) -> Verdict:
     from sweagent.agent.agents import DefaultAgentConfig, get_agent_from_config
     from sweagent.agent.problem_statement import TextProblemStatement
@@ -248,6 +205,7 @@ def work(harness: Harness) -> Verdict:
     from sweagent.exceptions import TotalCostLimitExceededError
 
     calls, start = ModelCalls(harness), harness.start
+    calls.watch(import_module("litellm"), "completion")
     settings = agent_settings(start)
     try:
         config = DefaultAgentConfig(**settings)
@@ -273,15 +231,14 @@ def work(harness: Harness) -> Verdict:
     exit_status, most_calls = str(result.info.get("exit_status")), config.model.per_instance_call_limit
     if "exit_cost" in exit_status and 0 < most_calls < calls.count:
         return Verdict("done", "step_limit", f"limit of {most_calls} model calls reached (agent config)")
-    return outcome(exit_status, calls, str(start["model"]))
+    return outcome(exit_status, calls.fault())
 
 
-def outcome(exit_status: str, calls: ModelCalls, model: str) -> Verdict:
+def outcome(exit_status: str, fault: Verdict | None) -> Verdict:
     """How it ended; `submitted (exit_cost)` is SWE-agent's way of saying that it handed in for the agent."""
     reason = exit_status.removeprefix("submitted").strip(" ()")
     if reason in ("", "exit_command"):
         return Verdict("done", "submitted", "")
-    fault = judge_model_error(calls.error, model, first_call=calls.count == 0) if calls.error else None
     # SWE-agent has asked again after a refusal, and counts refusals among the replies that it cannot read.
     if reason in _STATUSES and not (fault and fault.kind == "content_policy"):
         return Verdict("done", _STATUSES[reason], f"SWE-agent: {exit_status}")

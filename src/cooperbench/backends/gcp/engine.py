@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cooperbench.backends.docker.containers import NO_TALK, EngineSession
-from cooperbench.backends.docker.engine import Engine, open_api
-from cooperbench.backends.docker.engine import faults as engine_faults
+from cooperbench.backends.docker.engine import Engine, open_api, translated
 from cooperbench.backends.docker.sandbox import DockerSandbox
 from cooperbench.backends.gcp.api import faults
 from cooperbench.backends.gcp.compute import SSH_USER, team_bridge
@@ -127,8 +126,10 @@ class Tunnel:
 
 
 def connect(machine: str, tunnel: Tunnel) -> Engine:
-    with engine_faults(f"connecting to the engine of {machine}"):
+    try:
         api, _ = open_api(import_module("docker"), f"unix://{tunnel.socket}", {})
+    except Exception as error:
+        raise translated(error, f"connecting to the engine of {machine}") from error
     return Engine(api, f"machine {machine}", podman=False)
 
 

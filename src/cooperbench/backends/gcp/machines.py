@@ -22,7 +22,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from cooperbench.backends.docker.backend import DockerBackend
+from cooperbench.backends.docker import DockerBackend
 from cooperbench.backends.gcp.api import OutOfMachines, QuotaExceeded
 from cooperbench.backends.gcp.compute import GIT_PORT, Compute, delete_all, machine_of
 from cooperbench.backends.gcp.engine import Keys, MachineSandbox, MachineSession, Tunnel, connect, sign_in

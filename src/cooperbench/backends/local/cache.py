@@ -2,8 +2,8 @@
 
 `<cache>/local/<key>/` is the template of a task, whose setup.sh was run once: `workspace` (as setup.sh left it),
 `agent-workspace` (the same with the repository's history replaced by one commit), `base.git` (that commit, for the
-harness), `home`, `runner.sh` and `template.json`. It is built in a staging folder under a lock and renamed into place,
-so that what is there is whole.
+harness), `home` and `runner.sh`. It is built in a staging folder under a lock and renamed into place, so that what is
+there is whole.
 
 `<cache>/sandboxes/<process>/` is the run folder of a process, in which each of its sandboxes has a folder. Those of
 killed processes are removed by the next one.
@@ -13,14 +13,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import platform
 import shutil
 import signal
 import sys
 import threading
-from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING
@@ -43,7 +41,7 @@ if TYPE_CHECKING:
 
     MakeSandbox = Callable[[Content, SandboxOptions, int], RichSandbox]
 
-_FORMAT = 1
+_FORMAT = 2
 _SETUP_SECONDS = 30 * 60
 _PROXY_NAMES = ("http_proxy", "https_proxy", "no_proxy", "all_proxy")
 
@@ -58,60 +56,40 @@ mv -- "$(dirname -- "$found")" /workspace/repo
 """
 
 
-@dataclass(frozen=True)
-class Template:
-    """What is kept of a prepared task."""
-
-    path: Path
-    digest: str
-
-    def content(self, *, agent: bool) -> Content:
-        workspace = self.path / ("agent-workspace" if agent else "workspace")
-        layers = [(workspace, "workspace")]
-        if (self.path / "home").is_dir():
-            layers.append((self.path / "home", "root"))
-        return Content(tuple(layers), runner=self.path / "runner.sh", base_git=self.path / "base.git")
+def template_content(template: Path, *, agent: bool) -> Content:
+    """What a sandbox of a prepared task is filled with."""
+    layers = [(template / ("agent-workspace" if agent else "workspace"), "workspace")]
+    if (template / "home").is_dir():
+        layers.append((template / "home", "root"))
+    return Content(tuple(layers), runner=template / "runner.sh", base_git=template / "base.git")
 
 
-def template_key(digest: str) -> str:
-    """Names the folder: a workspace may hold paths of the interpreter it was made with."""
-    return hashlib.sha256(f"{digest} {sys.base_prefix}".encode()).hexdigest()[:16]
+def template_folder(cache_dir: Path, digest: str) -> Path:
+    """Where the template of a task is: a workspace may hold paths of the interpreter it was made with."""
+    name = hashlib.sha256(f"{digest} {sys.base_prefix}".encode()).hexdigest()[:16]
+    return cache_dir / "local" / name
 
 
-def load_template(cache_dir: Path, key: str) -> Template | None:
-    folder = cache_dir / "local" / key
-    try:
-        data = json.loads((folder / "template.json").read_text("utf-8"))
-        return Template(folder, data["digest"])
-    except (OSError, ValueError, KeyError):
-        return None
-
-
-def make_template(task: Task, cache_dir: Path, make_sandbox: MakeSandbox) -> Template:
-    """The template of a task, made now if it is not there yet. Safe to call from threads and processes at once."""
-    digest = _task_digest(task)
-    key = template_key(digest)
-    if found := load_template(cache_dir, key):
-        return found
-    folder = cache_dir / "local"
-    _make_folder(folder)
-    with locked(folder / f"{key}.lock"):
-        if found := load_template(cache_dir, key):
-            return found
-        for left in folder.glob(f"{key}.staging-*"):
+def make_template(task: Task, template: Path, make_sandbox: MakeSandbox) -> None:
+    """Unless it is there already. Safe to call from threads and processes at once."""
+    if template.is_dir():
+        return
+    _make_folder(template.parent)
+    with locked(template.with_suffix(".lock")):
+        if template.is_dir():
+            return
+        for left in template.parent.glob(f"{template.name}.staging-*"):
             remove_tree(left)
-        staging = folder / f"{key}.staging-{os.getpid()}"
+        staging = template.with_suffix(f".staging-{os.getpid()}")
         staging.mkdir(mode=0o700)
         try:
-            template = _build(task, digest, staging, folder / f"{key}.log", make_sandbox)
-            remove_tree(folder / key)
-            staging.rename(folder / key)
+            _build(task, staging, template.with_suffix(".log"), make_sandbox)
+            staging.rename(template)
         finally:
             remove_tree(staging)
-    return replace(template, path=folder / key)
 
 
-def _task_digest(task: Task) -> str:
+def task_digest(task: Task) -> str:
     """What identifies a prepared task: everything that setup.sh can see that makes a difference."""
     for needed in (task.setup_script, task.runner_script):
         if not needed.is_file():
@@ -121,22 +99,16 @@ def _task_digest(task: Task) -> str:
     python = ".".join(map(str, sys.version_info[:3]))
     digest = hashlib.sha256(f"cooperbench-local/{_FORMAT} python{python} {platform.machine()}\n".encode())
     for name in ("setup.sh", "runner.sh", "Dockerfile", "base"):
-        for path in _files(task.path / name):
+        for path in (task.path / name, *sorted((task.path / name).rglob("*"))):
             digest.update(f"\n{path.relative_to(task.path).as_posix()}\n".encode("utf-8", "surrogateescape"))
             if path.is_symlink():
                 digest.update(b"link " + os.fsencode(path.readlink()))
-            else:
+            elif path.is_file():
                 digest.update(b"file " + hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()
 
 
-def _files(path: Path) -> list[Path]:
-    if path.is_dir() and not path.is_symlink():
-        return [found for entry in sorted(path.iterdir()) for found in _files(entry)]
-    return [path] if path.is_symlink() or path.is_file() else []
-
-
-def _build(task: Task, digest: str, staging: Path, log: Path, make_sandbox: MakeSandbox) -> Template:
+def _build(task: Task, staging: Path, log: Path, make_sandbox: MakeSandbox) -> None:
     for name in ("workspace", "agent-workspace", "home", "task", "base"):
         (staging / name).mkdir()
 
@@ -173,10 +145,7 @@ def _build(task: Task, digest: str, staging: Path, log: Path, make_sandbox: Make
     if not any(files for _, _, files in os.walk(staging / "home")):
         remove_tree(staging / "home")
     shutil.copyfile(task.runner_script, staging / "runner.sh")
-    described = {"digest": digest, "task": task.label}
-    (staging / "template.json").write_text(json.dumps(described, indent=1), "utf-8")
     log.unlink(missing_ok=True)
-    return Template(staging, digest)
 
 
 def _proxies() -> dict[str, str]:
@@ -242,16 +211,12 @@ def remove_leftovers(cache_dir: Path) -> list[Path]:
     leftovers = [path for path in sorted(parent.glob("*")) if is_abandoned(path)]
     for folder in leftovers:
         for recorded in folder.glob("*/process"):
-            _end_recorded(recorded)
+            with contextlib.suppress(OSError, ValueError):
+                pid, started = recorded.read_text("ascii").split()
+                if start_of(int(pid)) == started:
+                    os.kill(int(pid), signal.SIGKILL)
         remove_tree(folder)
     return leftovers
-
-
-def _end_recorded(recorded: Path) -> None:
-    with contextlib.suppress(OSError, ValueError):
-        pid, started = recorded.read_text("ascii").split()
-        if start_of(int(pid)) == started:
-            os.kill(int(pid), signal.SIGKILL)
 
 
 def clean() -> list[str]:

@@ -20,9 +20,8 @@ from cooperbench.backends.local.cache import record_process
 from cooperbench.backends.local.rootfs import IO_DIR, LIB_DIR, SCRATCH_DIR, SHELL
 from cooperbench.errors import InfraError, SandboxDead, SandboxError
 from cooperbench.sandbox.base_sandbox import BaseSandbox
-from cooperbench.sandbox.channel import CappedOutput, Channel, Command, as_bytes, quote
+from cooperbench.sandbox.channel import CappedOutput, Channel, Command, PipeTransport, as_bytes, quote
 from cooperbench.sandbox.contract import TIMEOUT_EXIT_CODE, CommandResult, SandboxOptions, Stream
-from cooperbench.sandbox.transport import PipeTransport
 from cooperbench.temporary import remove_tree
 
 if TYPE_CHECKING:
@@ -79,7 +78,7 @@ class LocalSandbox(BaseSandbox):
         self._control_lock = threading.Lock()
         self._control: PipeTransport | None = None
         try:
-            self._rootfs = builder.build(
+            self._sees = builder.build(
                 folder, content, options or SandboxOptions(), overlays=bubblewrap.overlays
             )
             stdin, into = os.pipe()
@@ -127,7 +126,7 @@ class LocalSandbox(BaseSandbox):
             limits = self._bubblewrap.limits
             numbers = [str(limits.processes), str(limits.disk_bytes // 1024)]
             argv = [SHELL, f"{LIB_DIR}/supervisor.sh", *numbers, *words]
-            self._started = self._bubblewrap.start(self._rootfs, argv, stdio)
+            self._started = self._bubblewrap.start(self._folder, self._sees, argv, stdio)
         finally:
             for fd in stdio:
                 os.close(fd)

@@ -22,7 +22,6 @@ from cooperbench.sandbox import channel_script
 from cooperbench.sandbox.base_sandbox import BaseSandbox
 from cooperbench.sandbox.channel import BACKSTOP_SECONDS, CappedOutput, Channel, ChannelUnavailable
 from cooperbench.sandbox.contract import TIMEOUT_EXIT_CODE, CommandResult, ResourceUse
-from cooperbench.sandbox.transport import stream_over
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -135,7 +134,7 @@ class ModalSandbox(BaseSandbox):
         mark = f"stream-{self.name}-{next(self._numbers)}"
         with self._alive():
             transport = self._start_exec(mark, list(argv))
-        return stream_over(transport, transport.half_close, lambda: self._end_stream(mark))
+        return self._stream_over(transport, transport.half_close, mark)
 
     def leave_out(self, folders: tuple[str, ...]) -> None:
         """Their changes from now on are no part of a snapshot."""

@@ -33,9 +33,15 @@ import cooperbench
 from cooperbench.dataset.images import image_name
 from cooperbench.errors import InfraError, UserError
 from cooperbench.eval import backends
-from cooperbench.eval.evaluator import Evaluation, evaluate_pair, write_evaluation, write_failure
+from cooperbench.eval.evaluator import (
+    Evaluation,
+    evaluate_pair,
+    evaluation_key,
+    read_patches,
+    write_evaluation,
+    write_failure,
+)
 from cooperbench.eval.executor import TestExecutor
-from cooperbench.eval.record import evaluation_key, read_patches
 from cooperbench.eval.reference import References, ReferenceStore, exported
 from cooperbench.models import Pair, Task, seats_of
 from cooperbench.processes import end_like_ctrl_c
@@ -267,9 +273,7 @@ def _judge(entry: Entry, pair: Pair, paths: ExperimentPaths, store: ReferenceSto
             executor = TestExecutor(session, entry.test_timeout_seconds, entry.run)
             references = References(executor, entry.eval_network, store)
             return with_retries(
-                lambda _: evaluate_pair(
-                    pair, entry.setting, patches, executor, references, canary=entry.canary
-                ),
+                lambda _: evaluate_pair(pair, entry.setting, patches, references, canary=entry.canary),
                 session.stop,
             )
     except Exception as error:

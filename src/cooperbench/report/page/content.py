@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from cooperbench._version import __version__
 from cooperbench.report.analysis import TEAM_SUMS, analyse
-from cooperbench.report.coordination.llm_judge import CAUSES, SYMPTOMS
-from cooperbench.report.coordination.measures import PairFiles, coordination
+from cooperbench.report.coordination import PairFiles, coordination
 from cooperbench.report.fields import listed, mapping, read_bytes, read_object, seconds_between, text_or_none
+from cooperbench.report.llm_judge import CAUSES, SYMPTOMS
 from cooperbench.report.loading import Side, left_out_lines, sides_of
 from cooperbench.report.pairs import ENDED, LOSSES, NOT_JUDGED, STATES, VERDICTS, Meaning, suspicious_text
+from cooperbench.report.patches import meetings
 from cooperbench.storage import utc_now
 from cooperbench.text import head_and_tail
 
@@ -25,23 +26,18 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
     from cooperbench.report.analysis import Analysis
-    from cooperbench.report.coordination.changes import ChangedFile, Work
-    from cooperbench.report.coordination.measures import Coordination
+    from cooperbench.report.coordination import Coordination
     from cooperbench.report.loading import Run
     from cooperbench.report.pairs import PairData, SentMessage
+    from cooperbench.report.patches import ChangedFile, Work
 
 MOST_CHARACTERS = 12_000
 """Of one text of a trajectory, e.g. what a command printed."""
 MOST_FILE_CHARACTERS = 60_000
 MOST_LINES_OF_A_FILE = 2_000
-_SHOWN_FILES = (
-    "result.json",
-    "eval.json",
-    "conversation.json",
-    "task_log.json",
-    "judge.json",
-    "merged.patch",
-)
+_SHOWN_FILES = {
+    "result.json", "eval.json", "conversation.json", "task_log.json", "judge.json", "merged.patch",
+}  # fmt: skip
 _OF_ENTRIES = ("action", "step", "duration_seconds", "returncode", "timed_out", "thought", "observation")
 SCHEMA = "cooperbench.page/2"
 _MOST_PROBLEMS = 2_000
@@ -138,7 +134,7 @@ def _cell(number: int, pair: PairData) -> dict[str, Any]:
         "unsound": pair.unsound_text,
         "suspicious": len(pair.suspicious),
     }
-    error = pair.error or (mapping(pair.evaluation, "merged").get("error") if pair.state == "failed" else "")
+    error = pair.error or (pair.merged.get("error") if pair.state == "failed" else "")
     if error:
         cell["error"] = str(error)[:_MOST_ERROR_CHARACTERS]
     return cell
@@ -276,10 +272,8 @@ def side_by_side(works: Sequence[Work], conflicting: Collection[str]) -> list[di
 def _file(path: str, works: Sequence[Work], conflict: bool) -> dict[str, Any]:
     touched = [next((file for file in work.files if file.path == path), None) for work in works]
     present = [file for file in touched if file is not None]
-    sides = [
-        None if file is None else _side(file, [one for one in present if one is not file], conflict)
-        for file in touched
-    ]
+    mark = "conflict" if conflict else "overlap"
+    sides = [file and _side(file, [one for one in present if one is not file], mark) for file in touched]
     return {
         "path": path,
         "shared": len(present) > 1,
@@ -289,17 +283,15 @@ def _file(path: str, works: Sequence[Work], conflict: bool) -> dict[str, Any]:
     }
 
 
-def _side(file: ChangedFile, others: Sequence[ChangedFile], conflict: bool) -> dict[str, Any]:
-    theirs = [change for other in others for change in other.changes]
+def _side(file: ChangedFile, others: Sequence[ChangedFile], mark: str) -> dict[str, Any]:
+    met = {mine for other in others for mine, kind in meetings(file, other) if kind != "identical"}
     left = MOST_LINES_OF_A_FILE
     hunks = []
     for hunk in file.hunks:
-        lines = hunk.lines[: max(0, left)]
+        lines = [line for _, line in hunk.lines[: max(0, left)]]
         left -= len(hunk.lines)
-        meetings = {mine.meets(other) for mine in hunk.changes for other in theirs}
-        mark = "conflict" if conflict else "overlap"
-        shown = mark if meetings & {"overlapping", "adjacent"} else ""
         more = {"lines": lines, "cut": len(hunk.lines) - len(lines)}
+        shown = mark if met.intersection(hunk.changes) else ""
         hunks.append({"start": hunk.old_start, "heading": hunk.heading, "mark": shown, **more})
     changed = sum(len(change.removed) + len(change.added) for change in file.changes)
     return {"new": file.is_new, "binary": file.is_binary, "lines": changed, "hunks": hunks}
