@@ -196,9 +196,9 @@ def _judge(
     merged = _merged_record(merge, runs)
     if merge.status == "conflict" and len(judged) > 2:
         # Whether the conflict is one of the order in which the patches are merged.
-        found = store.clean_order([work.tree for work in judged.values()])
-        order = None if found.order is None else [[*judged][at] for at in found.order]
-        merged |= {"clean_order": order, "all_orders_tried": found.complete}
+        order, complete = store.clean_order([work.tree for work in judged.values()])
+        names = None if order is None else [[*judged][at] for at in order]
+        merged |= {"clean_order": names, "all_orders_tried": complete}
     # Recorded beside the verdicts, and part of none of them: the lead may have merged the members' work.
     lead: dict[str, Any] = {}
     if setting == "team":

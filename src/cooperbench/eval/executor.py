@@ -16,7 +16,7 @@ import tempfile
 import time
 import weakref
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -148,9 +148,7 @@ class TestRun:
 
     def to_json(self) -> dict[str, Any]:
         """Without its output."""
-        content = asdict(replace(self, output=""))
-        del content["output"]
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in content.items()}
+        return {name: value for name, value in vars(self).items() if name != "output"}
 
     def held_against(self, reference: Reference) -> TestRun:
         """A success needs every test that passes with the golden patch to have passed here, but for flaky ones.

@@ -252,8 +252,6 @@ class References:
             golden,
             flaky_tests=(*golden.flaky_tests, *_differing(base)),
             base_passes=any(run.success for run in base),
-            runs=1,
-            failed_runs=0,
         )
         return self._repeated(golden, runs)
 
@@ -336,7 +334,7 @@ class References:
             runs.append(self._run(task, feature, conditions))
         reference = self._reference(task, feature, conditions, runs[-1])
         if reference.success and len(runs) > 1:
-            reference = replace(reference, flaky_tests=_differing(runs), runs=2, failed_runs=1)
+            return self._repeated(reference, runs[:1])
         # What failed with all that was asked for may pass tomorrow: an index was away, a machine was slow.
         if reference.success or not last:
             self._save(reference)
