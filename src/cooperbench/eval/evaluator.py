@@ -26,7 +26,6 @@ from cooperbench.eval.executor import TestRun, not_run
 from cooperbench.eval.test_side import judged_patch
 from cooperbench.eval.trees import TreeStore
 from cooperbench.models import seats_of
-from cooperbench.retry import with_retries
 from cooperbench.storage import error_record, read_json, utc_now, write_bytes, write_json, write_text
 
 if TYPE_CHECKING:
@@ -293,12 +292,9 @@ def evaluate_and_write(
 ) -> dict[str, Any]:
     """The record that now is eval.json; `status` tells whether it is a verdict or an error of ours."""
     place, stop = paths.pair(pair, setting), references.executor.stop
-
-    def judge(attempt: int) -> Evaluation:  # noqa: ARG001  # each attempt is like the first
-        return evaluate_pair(pair, setting, read_patches(place, pair, setting), references, canary=canary)
-
     try:
-        evaluation = with_retries(judge, stop)
+        patches = read_patches(place, pair, setting)
+        evaluation = evaluate_pair(pair, setting, patches, references, canary=canary)
     except Interrupted:
         raise
     except Exception as error:

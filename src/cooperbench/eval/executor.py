@@ -15,11 +15,10 @@ import hashlib
 import tempfile
 import time
 import weakref
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from cooperbench.errors import SandboxDestroyed, SandboxError, UserError
 from cooperbench.eval.base import base_folder, load_base, read_base
@@ -27,12 +26,12 @@ from cooperbench.eval.canary import make_canary
 from cooperbench.eval.counts import first_error, read_counts, read_outcomes
 from cooperbench.eval.test_side import TestSide, feature_paths
 from cooperbench.models import REPO_DIR
-from cooperbench.retry import Once
+from cooperbench.retry import Once, with_retries
 from cooperbench.sandbox.contract import CommandResult, SandboxOptions, capabilities_of, check_network
 from cooperbench.temporary import owned_prefix, remove_tree
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from cooperbench.eval.base import Base
     from cooperbench.eval.canary import Canary
@@ -42,6 +41,8 @@ if TYPE_CHECKING:
     from cooperbench.models import EvalNetwork, Feature, Image, Task
     from cooperbench.sandbox.contract import Capabilities, FullBackend, NetworkPolicy, RichSandbox
     from cooperbench.sandbox.session import SandboxSession
+
+T = TypeVar("T")
 
 RUNNER = "/usr/local/bin/runner.sh"
 SPARE_SECONDS = 300
@@ -293,9 +294,12 @@ class TestExecutor:
 
         Without a patch it is the base as it is.
         """
-        with self._sandbox(task, conditions) as sandbox:
-            tests = feature.tests.read_bytes() if tests is None else tests
-            return run_tests(sandbox, tests, patch, self.timeout_seconds, conditions.env)
+        given = feature.tests.read_bytes() if tests is None else tests
+        return self._in_sandbox(
+            task,
+            conditions,
+            lambda sandbox: run_tests(sandbox, given, patch, self.timeout_seconds, conditions.env),
+        )
 
     def _read_base(self, task: Task) -> Base:
         if digest := self.image(task).digest:
@@ -308,24 +312,29 @@ class TestExecutor:
         if known := load_base(folder):
             return known
         network: NetworkPolicy = "none" if "none" in self.backend_can.networks else "public"
-        with self._sandbox(task, Conditions(network), judged=False) as sandbox:
-            return read_base(sandbox, folder)
-
-    @contextmanager
-    def _sandbox(self, task: Task, conditions: Conditions, *, judged: bool = True) -> Iterator[RichSandbox]:
-        image = self.image(task).reference
-        if conditions.installed:
-            image = self._installed.get(task, lambda: self._image_with_installs(task))
-        labels = {**self._labels, "task": task.label}
-        sandbox = self._session.open(
-            image,
-            timeout_seconds=self.timeout_seconds + SPARE_SECONDS,
-            options=SandboxOptions("evaluation", conditions.network or "none", labels, judged=judged),
+        return self._in_sandbox(
+            task, Conditions(network), lambda sandbox: read_base(sandbox, folder), judged=False
         )
-        try:
-            yield sandbox
-        finally:
-            self._removals.submit(self._session.end, sandbox)
+
+    def _in_sandbox(
+        self, task: Task, conditions: Conditions, work: Callable[[RichSandbox], T], *, judged: bool = True
+    ) -> T:
+        """In a fresh one; again in another where that fails through nobody's fault."""
+        labels = {**self._labels, "task": task.label}
+        options = SandboxOptions("evaluation", conditions.network or "none", labels, judged=judged)
+
+        def attempt(_: int) -> T:
+            image = self.image(task).reference
+            if conditions.installed:
+                image = self._installed.get(task, lambda: self._image_with_installs(task))
+            seconds = self.timeout_seconds + SPARE_SECONDS
+            sandbox = self._session.open(image, timeout_seconds=seconds, options=options)
+            try:
+                return work(sandbox)
+            finally:
+                self._removals.submit(self._session.end, sandbox)
+
+        return with_retries(attempt, self.stop)
 
     def _image_with_installs(self, task: Task) -> str:
         """The reference of the image, made now if it is not there yet."""

@@ -20,7 +20,7 @@ from cooperbench.eval.counts import read_outcomes
 from cooperbench.eval.executor import Conditions, conditions_to_try, not_run
 from cooperbench.eval.test_side import judged_patch
 from cooperbench.eval.trees import TreeStore
-from cooperbench.retry import Once, with_retries
+from cooperbench.retry import Once
 from cooperbench.settings import default_cache_dir
 from cooperbench.storage import read_json, utc_now, write_json
 
@@ -327,8 +327,7 @@ class References:
         problem, patch, tree = self._golden(task, feature)
         if problem:
             return self._reference(task, feature, conditions, not_run(problem))
-        ask, stop = self.executor.ask, self.executor.stop
-        runs = [with_retries(lambda _: ask(task, feature, patch, tree, conditions), stop)]
+        runs = [self.executor.ask(task, feature, patch, tree, conditions)]
         if last and not runs[0].success:
             # A golden patch that fails now and then is not to cost all pairs of its feature.
             runs.append(self._run(task, feature, conditions))
@@ -362,8 +361,7 @@ class References:
     ) -> TestRun:
         """With the golden patch, or on the base as it is."""
         patch = self._golden(task, feature)[1] if golden else None
-        run, stop = self.executor.run, self.executor.stop
-        return with_retries(lambda _: run(task, feature, patch, conditions, tests), stop)
+        return self.executor.run(task, feature, patch, conditions, tests)
 
     def _reference(self, task: Task, feature: Feature, conditions: Conditions, run: TestRun) -> Reference:
         facts = run.to_json()

@@ -24,7 +24,6 @@ from cooperbench.eval.evaluator import Evaluation, evaluate_pair, write_failure
 from cooperbench.eval.executor import TestExecutor
 from cooperbench.eval.reference import References, ReferenceStore, exported
 from cooperbench.processes import end_like_ctrl_c
-from cooperbench.retry import with_retries
 from cooperbench.sandbox.session import SandboxSession
 from cooperbench.storage import ExperimentPaths
 
@@ -60,10 +59,7 @@ def _judge(entry: Entry, pair: Pair, paths: ExperimentPaths, store: ReferenceSto
         with SandboxSession(backends.get_backend(entry.backend)) as session:
             executor = TestExecutor(session, entry.test_timeout_seconds, entry.run)
             references = References(executor, entry.eval_network, store)
-            return with_retries(
-                lambda _: evaluate_pair(pair, entry.setting, patches, references, canary=entry.canary),
-                session.stop,
-            )
+            return evaluate_pair(pair, entry.setting, patches, references, canary=entry.canary)
     except Exception as error:
         record = write_failure(paths, pair, entry.setting, error)
         if paths.error_log.is_file():
