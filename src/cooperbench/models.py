@@ -26,8 +26,12 @@ REPO_DIR = "/workspace/repo"
 class Feature:
     """One feature that could be added to a task's repository."""
 
+    task: Task
     feature_id: int
-    path: Path
+
+    @property
+    def path(self) -> Path:
+        return self.task.path / f"feature{self.feature_id}"
 
     @property
     def description(self) -> Path:
@@ -82,7 +86,7 @@ class Task:
         return self.path / "combined.patch"
 
     def feature(self, feature_id: int) -> Feature:
-        return Feature(feature_id, self.path / f"feature{feature_id}")
+        return Feature(self, feature_id)
 
     @property
     def features(self) -> tuple[Feature, ...]:

@@ -242,8 +242,8 @@ class TestExecutor:
         self._session = session
         self._labels = {"run": run_name} if run_name else {}
         self._bases: Once[Task, Base] = Once()
-        self._paths: Once[tuple[Task, int], tuple[frozenset[str], frozenset[str]]] = Once()
-        self._canaries: Once[tuple[Task, int, str], Canary | None] = Once()
+        self._paths: Once[Feature, tuple[frozenset[str], frozenset[str]]] = Once()
+        self._canaries: Once[tuple[Feature, str], Canary | None] = Once()
         self._installed: Once[Task, str] = Once()
         self._answers: Once[tuple[object, ...], TestRun] = Once()
         # A removal takes a while in some backends, and no test has to wait for it. What is left ends with the session.
@@ -260,31 +260,29 @@ class TestExecutor:
         """The task's base commit, read from its image unless that was done on this machine before."""
         return self._bases.get(task, lambda: self._read_base(task))
 
-    def test_side(self, task: Task, features: Iterable[Feature], store: TreeStore) -> TestSide:
+    def test_side(self, features: Iterable[Feature], store: TreeStore) -> TestSide:
         """What patches that are to implement these features are held against."""
         found = [
-            self._paths.get((task, one.feature_id), lambda one=one: feature_paths(one, store))  # type: ignore[misc]
+            self._paths.get(one, lambda one=one: feature_paths(one, store))  # type: ignore[misc]
             for one in features
         ]
         hidden, golden = (frozenset[str]().union(*paths) for paths in zip(*found, strict=True))
         return TestSide(hidden, golden, store.base.paths, store.base.installed_modules)
 
-    def canary(self, task: Task, feature: Feature, store: TreeStore, secret: str) -> Canary | None:
+    def canary(self, feature: Feature, store: TreeStore, secret: str) -> Canary | None:
         """Those in the feature's tests that a secret stands for; None where there are none."""
-        question = (task, feature.feature_id, secret)
-        return self._canaries.get(question, lambda: make_canary(feature, store, secret))
+        return self._canaries.get((feature, secret), lambda: make_canary(feature, store, secret))
 
-    def ask(self, task: Task, feature: Feature, patch: bytes, tree: str, conditions: Conditions) -> TestRun:
+    def ask(self, feature: Feature, patch: bytes, tree: str, conditions: Conditions) -> TestRun:
         """Run the feature's tests with a patch, unless that was done already. `tree` identifies what it makes."""
-        question = (task, feature.feature_id, tree, conditions)
-        run = self._answers.get(question, lambda: self.run(task, feature, patch, conditions))
+        question = (feature, tree, conditions)
+        run = self._answers.get(question, lambda: self.run(feature, patch, conditions))
         if len(run.output) > _KEPT_OUTPUT_CHARACTERS:
             self._answers.forget(question)
         return run
 
     def run(
         self,
-        task: Task,
         feature: Feature,
         patch: bytes | None,
         conditions: Conditions,
@@ -296,7 +294,7 @@ class TestExecutor:
         """
         given = feature.tests.read_bytes() if tests is None else tests
         return self._in_sandbox(
-            task,
+            feature.task,
             conditions,
             lambda sandbox: run_tests(sandbox, given, patch, self.timeout_seconds, conditions.env),
         )

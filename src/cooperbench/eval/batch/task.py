@@ -45,7 +45,7 @@ def main() -> int:
         unpack_folder((folder / f"task-{entry.task_digest}").read_bytes(), Path(scratch, "task"))
         pair = entry.pair(Path(scratch, "task"))
         evaluation = _judge(entry, pair, ExperimentPaths(Path(scratch, "logs"), entry.run), store)
-        known = [found for feature in pair.features for found in store.about(pair.task, feature)]
+        known = [found for feature in pair.features for found in store.about(feature)]
     (folder / f"result-{entry_id}").write_bytes(pack_result(entry_id, evaluation, exported(known)))
     sys.stdout.write(f"{pair.label}: {evaluation.record['status']} {evaluation.record.get('error', '')}\n")
     return 0
