@@ -95,15 +95,6 @@ class TreeMerge(NamedTuple):
     """Git's first word about the conflict."""
 
 
-class CleanOrder(NamedTuple):
-    """Of trees that conflict in the order that counts: one in which they all merge plainly."""
-
-    order: tuple[int, ...] | None
-    """Places in the sequence of trees; None: none was found."""
-    complete: bool
-    """Every order was tried, or ruled out, before that was said."""
-
-
 class TreeStore:
     """Trees on top of one base, there as long as the `with` block."""
 
@@ -247,27 +238,31 @@ class TreeStore:
         same = len(trees) > 1 and set(trees) == {merged} and merged != self.base.tree
         return MergeResult("identical" if same else "clean", "plain", b"", tree=merged)
 
-    def clean_order(self, trees: Sequence[str]) -> CleanOrder:
-        """Whether another order would merge: depth first, without what has led to the same tree before."""
+    def clean_order(self, trees: Sequence[str]) -> tuple[tuple[int, ...] | None, bool]:
+        """An order, as places in the sequence, in which trees merge plainly, and whether all were tried to find one.
+
+        Depth first, without what has led to the same tree before.
+        """
         tried = 0
         seen: set[tuple[str, frozenset[int]]] = set()
-        open_ends: list[tuple[tuple[int, ...], str]] = []
-        open_ends += [((at,), tree) for at, tree in enumerate(trees)][::-1]
+        open_ends: list[tuple[tuple[int, ...], str]] = [
+            ((at,), trees[at]) for at in reversed(range(len(trees)))
+        ]
         while open_ends:
             order, merged = open_ends.pop()
             left = [at for at in range(len(trees)) if at not in order]
             if not left:
-                return CleanOrder(order, complete=True)
+                return order, True
             if (merged, frozenset(order)) in seen:
                 continue
             seen.add((merged, frozenset(order)))
             tried += len(left)
             if tried > MOST_ORDER_MERGES:
-                return CleanOrder(None, complete=False)
+                return None, False
             steps = self.merge_pairs([(merged, trees[at]) for at in left])
             longer = [((*order, at), step.tree) for at, step in zip(left, steps, strict=True) if step.tree]
-            open_ends += reversed(longer)
-        return CleanOrder(None, complete=True)
+            open_ends += longer[::-1]
+        return None, True
 
     def merge_pairs(self, pairs: Sequence[tuple[str, str]], *, union: bool = False) -> list[TreeMerge]:
         """Merge two trees at a time, all in one process; `union` keeps both sides of textual conflicts."""

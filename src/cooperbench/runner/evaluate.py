@@ -211,11 +211,11 @@ def run_patch_test(
     with SandboxSession(open_backend(backend, {})) as session:
         executor = TestExecutor(session, timeout)
         references = References(executor, checked_eval_network(eval_network))
-        reference = references.get(task, feature)
+        reference = references.get(feature)
         with TreeStore(executor.base(task)) as store:
-            work = judged_patch(patch, executor.test_side(task, (feature,), store), store)
+            work = judged_patch(patch, executor.test_side((feature,), store), store)
         if work.patch:
-            run = references.test(task, feature, work.patch, work.tree)
+            run = references.test(feature, work.patch, work.tree)
         else:
             run = not_run(work.error or "nothing to test")
     return {
