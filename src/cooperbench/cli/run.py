@@ -1,92 +1,72 @@
-"""`cooperbench run`."""
+"""What runs agents, judges them, or says what they are told: `cooperbench run`, `ablate`, `eval` and `prompts`."""
 
 from __future__ import annotations
 
 import sys
-from argparse import BooleanOptionalAction
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from cooperbench.agents.registry import short_name, uses_model
 from cooperbench.cli import EXIT_ERRORS, EXIT_OVER_BUDGET
 from cooperbench.cli.arguments import (
-    above_zero,
-    add_eval_network_argument,
     add_logs_argument,
+    add_option,
     add_selection_arguments,
-    add_sound_only_argument,
     print_json,
     print_line,
     whole_above_zero,
 )
-from cooperbench.cli.attach import detach
-from cooperbench.report.summary import summary_text
+from cooperbench.cli.background import detach
+from cooperbench.errors import UserError
+from cooperbench.eval.reference import ReferenceStore
+from cooperbench.models import seats_of
+from cooperbench.report.formatting import Table, print_tables
+from cooperbench.report.summary import budget_text, rate_cells, summary_text
+from cooperbench.runner.ablation import make_study
 from cooperbench.runner.api import check, run_experiment, select
 from cooperbench.runner.config import make_config, split_values
 from cooperbench.runner.display import Display, make_display
-from cooperbench.runner.options import GROUPS, REPLAY_MODEL, RunOptions, options
+from cooperbench.runner.evaluate import EVALUATION_OPTIONS, evaluation_arms
+from cooperbench.runner.experiment import carry_out
+from cooperbench.runner.options import GROUPS, REPLAY_MODEL, TEAM_PARTS, options
 from cooperbench.settings import default_backend, default_eval_network
 from cooperbench.storage import checked_run_name
+from cooperbench.team.team import task_prompt
+from cooperbench.text import dollars_text
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable
 
+    from cooperbench.runner.ablation import Study
     from cooperbench.runner.config import RunConfig
-    from cooperbench.runner.options import Option
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     named = "the experiment's name (default: made from setting, agent, model, subset)"
     parser.add_argument("-n", "--name", help=named)
     add_selection_arguments(parser)
+    group: argparse._ActionsContainer = parser
     for name, option in options().items():
         if name in GROUPS:
             group = parser.add_argument_group(GROUPS[name])
-        if option.flags:
+        if option.words:
             add_option(group, name)
-        elif name == "eval_network":
-            add_eval_network_argument(group)
     dry = "check everything and say what would be run"
     group.add_argument("--dry-run", action="store_true", help=dry)
     add_output_arguments(parser, group)
 
 
-def add_output_arguments(
-    parser: argparse.ArgumentParser, group: argparse.ArgumentParser | argparse._ArgumentGroup
-) -> None:
+def add_output_arguments(parser: argparse.ArgumentParser, group: argparse._ActionsContainer) -> None:
     """Of `run` and `eval`."""
     machines = "for machines: the summary as JSON on stdout, the rest on stderr"
     group.add_argument("--json", action="store_true", help=machines)
     background = "go on in the background; see `cooperbench status` and `cooperbench attach`"
     group.add_argument("--detach", action="store_true", help=background)
-    add_sound_only_argument(parser)
     add_logs_argument(parser)
 
 
-def add_option(group: argparse.ArgumentParser | argparse._ArgumentGroup, name: str, **other: Any) -> None:
-    """The argument of an option of a run, as `RunOptions` declares it; `other`: what is different about it here."""
-    field = RunOptions.__dataclass_fields__[name]
-    option: Option = field.metadata["option"]
-    default = field.default if option.cli_default is None else option.cli_default
-    settings: dict[str, Any] = {"dest": name, "help": option.help}
-    if isinstance(default, bool):
-        settings["action"] = f"store_{str(not default).lower()}"
-    elif field.type == "bool | None":
-        settings |= {"action": BooleanOptionalAction, "default": None}
-    elif default == ():
-        settings |= {"action": "append", "metavar": option.metavar}
-    else:
-        if default is not None and "default:" not in option.help:
-            settings["help"] += " (default: %(default)s)"
-        numbers = {"int": whole_above_zero, "float": above_zero}
-        kind = numbers.get(str(field.type).partition(" ")[0], str)
-        # Which backend is the default depends on the user's settings.
-        settings |= {"default": None if name == "backend" else default, "type": kind}
-        settings |= {"choices": option.choices, "metavar": option.metavar}
-    group.add_argument(*option.flags, **settings | other)
-
-
-def execute(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     config = config_of(args)
     if args.dry_run:
         return _dry_run(config, as_json=args.json)
@@ -161,8 +141,6 @@ def automatic_name(args: argparse.Namespace) -> str:
 
 
 def _dry_run(config: RunConfig, *, as_json: bool) -> int:
-    from cooperbench.eval.reference import ReferenceStore
-
     arm, notes = select(config)
     arm = check(arm)
     references = ReferenceStore().unknown((*arm.to_run, *arm.to_evaluate) if config.auto_eval else ())
@@ -186,3 +164,111 @@ def _dry_run(config: RunConfig, *, as_json: bool) -> int:
     for line in (*lines, f"{config.run_name}: {counts}"):
         print_line(line)
     return 0
+
+
+def add_ablate_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("which arms")
+    off = f"parts to switch off, one at a time: {', '.join(TEAM_PARTS)}"
+    group.add_argument("--off", required=True, metavar="PART,PART", help=off)
+    every = "every combination of them instead"
+    group.add_argument("--full-factorial", action="store_true", help=every)
+    repeat = "run each arm K times (default: %(default)s)"
+    group.add_argument("--repeat", type=whole_above_zero, default=1, metavar="K", help=repeat)
+    add_arguments(parser)
+
+
+def ablate(args: argparse.Namespace) -> int:
+    if args.detach:
+        raise UserError("ablate has no --detach; nohup lets it go on in the background")
+    if not args.name:
+        raise UserError("a study needs a name: -n NAME")
+    off = [part.strip().replace("-", "_") for part in args.off.split(",") if part.strip()]
+    if not off:
+        raise UserError("--off names no part")
+    study = make_study(config_of(args), off, full_factorial=args.full_factorial, repeat=args.repeat)
+    if args.dry_run:
+        return _dry_ablate(study, as_json=args.json)
+    summaries = study.run(display_for(args))
+    if args.json:
+        print_json({"study": args.name, "arms": summaries})
+    else:
+        rows = [
+            _row(name, summary["settings"][args.setting], summary["cost"])
+            for name, summary in summaries.items()
+        ]
+        headings = ("arm", "pairs", "evaluated", "overall", "errors", "cost")
+        budget = next(iter(summaries.values()))["budget"]
+        print_line("")
+        print_tables([Table(args.name, headings, rows, [budget_text(budget)] if budget else [])])
+        print_line(f"What each part is worth: cooperbench report {args.name}")
+    return exit_code(summaries.values())
+
+
+def _row(name: str, part: dict[str, Any], cost: float) -> list[str]:
+    overall = "{} ({})".format(*rate_cells(part["rates"]["overall_success"]))
+    counts = [str(part[key]) for key in ("pairs", "evaluated")]
+    return [name, *counts, overall, str(part["errors"]), dollars_text(cost)]
+
+
+def _dry_ablate(study: Study, *, as_json: bool) -> int:
+    arms = {
+        name: {"pairs": len(arm.pairs), "to_run": len(arm.to_run), "to_evaluate": len(arm.to_evaluate)}
+        for name, arm in study.checked().items()
+    }
+    if as_json:
+        print_json({"study": study.paths.run_name, "arms": arms, "notes": list(study.notes)})
+        return 0
+    for name, left in arms.items():
+        counts = f"{left['pairs']} pairs, {left['to_run']} to run, {left['to_evaluate']} to evaluate"
+        print_line(f"{study.paths.run_name}/{name}: {counts}")
+    for note in study.notes:
+        print_line(f"note: {note}")
+    return 0
+
+
+def add_eval_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-n", "--name", required=True, help="the experiment's name")
+    add_selection_arguments(parser, groups=False)
+    add_option(parser, "concurrency", default=10, help="evaluations at once (default: %(default)s)")
+    for name in ("backend", "eval_network", "test_timeout_seconds", *EVALUATION_OPTIONS):
+        add_option(parser, name)
+    add_option(parser, "force", help="judge again what is judged already")
+    add_output_arguments(parser, parser)
+
+
+def evaluate(args: argparse.Namespace) -> int:
+    arms = evaluation_arms(given_options(args) | {"run_name": args.name})
+    config = arms[0].config
+    if args.detach:
+        return detach(config.paths, args.words)
+    summary = carry_out(arms, display_for(args))[args.name]
+    print_summary(summary, config, as_json=args.json)
+    return EXIT_ERRORS if summary["errors"] else 0
+
+
+def prompts(args: argparse.Namespace) -> int:
+    config = config_of(args)
+    pair = select(config)[0].pairs[0]
+    for seat in seats_of(pair, config.setting):
+        text = task_prompt(
+            pair,
+            seat,
+            config.setting,
+            messaging=config.messaging_enabled,
+            git=bool(config.git_enabled),
+            limits=config.limits,
+            features=config.team_features,
+            prompts_dir=config.prompts_dir,
+        )
+        sys.stdout.write(f"===== {seat.agent_id} ({pair.label}) =====\n{text}\n")
+    templates = files("cooperbench.team") / "templates"
+    sys.stderr.write(f"templates: {templates}; copy those that you change to a folder for --prompts\n")
+    return 0
+
+
+COMMANDS = {
+    "run": (add_arguments, run),
+    "ablate": (add_ablate_arguments, ablate),
+    "eval": (add_eval_arguments, evaluate),
+    "prompts": (add_arguments, prompts),
+}

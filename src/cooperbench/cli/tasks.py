@@ -8,20 +8,17 @@ from cooperbench.cli.arguments import (
     add_json_argument,
     add_selection_arguments,
     print_json,
-    print_line,
     print_note,
     selected_pairs,
 )
-from cooperbench.dataset.discovery import discover, resolve_dataset_dir, scan_tasks
-from cooperbench.dataset.subsets import load_subset, subset_names
-from cooperbench.errors import UserError
+from cooperbench.dataset.discovery import resolve_dataset_dir, scan_tasks
+from cooperbench.dataset.subsets import subset_names
 from cooperbench.report.formatting import Table, print_tables
 from cooperbench.text import plural
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
-    from pathlib import Path
 
     from cooperbench.models import Task
 
@@ -31,17 +28,13 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_selection_arguments(parser)
-    add = parser.add_mutually_exclusive_group().add_argument
-    add("--subsets", action="store_true", help="list the subsets instead")
     tests = "for each feature the tests that have to pass, as far as known"
-    add("--tests", action="store_true", help=tests)
+    parser.add_argument("--tests", action="store_true", help=tests)
     add_json_argument(parser)
 
 
 def execute(args: argparse.Namespace) -> int:
     dataset_dir = resolve_dataset_dir(args.dataset_dir)
-    if args.subsets:
-        return _show_subsets(dataset_dir, args)
     if (args.subset, args.features, args.group_sizes, args.groups_per_task) == (None,) * 4:
         # A task with a single feature has no pairs, and is listed all the same.
         scan = scan_tasks(dataset_dir, args.repo, args.task_id)
@@ -59,7 +52,7 @@ def execute(args: argparse.Namespace) -> int:
         print_json({"dataset_dir": str(dataset_dir), **content, "notes": list(notes)})
         return 0
     print_tables(tables)
-    for note in notes:
+    for note in (*notes, f"subsets (-s): {', '.join(subset_names(dataset_dir)) or 'none'}"):
         print_note(f"note: {note}")
     return 0
 
@@ -109,31 +102,3 @@ def _tests(features: dict[Task, tuple[int, ...]], _: Groups) -> tuple[dict[str, 
             counted = {"flaky": newest.flaky_tests, "tests_passed": newest.tests_passed}
             content.append({**about, "expected": expected, **counted})
     return {"features": content}, tables
-
-
-def _show_subsets(dataset_dir: Path, args: argparse.Namespace) -> int:
-    if {args.repo, args.task_id, args.groups_per_task} != {None} or args.features or args.group_sizes:
-        raise UserError(
-            "--subsets lists whole subsets; leave out --repo, --task, --features, --agents and --groups"
-        )
-    found: list[dict[str, Any]] = []
-    broken: list[str] = []
-    for name in subset_names(dataset_dir) if args.subset is None else (args.subset,):
-        try:
-            subset = load_subset(dataset_dir, name)
-            pairs = discover(dataset_dir, subset=name).pairs
-        except UserError as error:
-            broken.append(str(error))
-            continue
-        tasks = len({pair.task for pair in pairs})
-        found.append({"name": name, "description": subset.description, "tasks": tasks, "pairs": len(pairs)})
-    if args.json:
-        print_json({"dataset_dir": str(dataset_dir), "subsets": found, "broken": broken})
-    elif found:
-        cells = [(one["name"], str(one["tasks"]), str(one["pairs"]), one["description"]) for one in found]
-        print_tables([Table(str(dataset_dir), ("subset", "tasks", "pairs", "description"), cells)])
-    elif not broken:
-        print_line(f"no subsets in {dataset_dir}")
-    for line in broken:
-        print_note(f"error: {line}")
-    return 2 if broken else 0

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cooperbench.cli.arguments import (
-    add_eval_network_argument,
     add_json_argument,
+    add_option,
     add_selection_arguments,
     print_json,
     print_line,
@@ -23,7 +23,7 @@ from cooperbench.eval.executor import TestExecutor
 from cooperbench.eval.reference import References, ReferenceStore, exported
 from cooperbench.eval.validate import SCHEMA, validate_features
 from cooperbench.sandbox.session import SandboxSession
-from cooperbench.settings import BACKEND_DEFAULT, default_backend, default_eval_network
+from cooperbench.settings import default_backend, default_eval_network
 from cooperbench.storage import write_json
 from cooperbench.text import plural
 
@@ -42,16 +42,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     clones = "clones, one for each repository, named like the dataset's folders"
     add("--repos", type=Path, metavar="DIR", help=clones)
     add("--report", type=Path, metavar="FILE", help="write the conflicts to this file as well")
-    add("--backend", help=f"where tests run (default: {BACKEND_DEFAULT})")
-    at_once = "tasks at once (default: %(default)s)"
-    add("-c", "--concurrency", type=whole_above_zero, default=4, help=at_once)
-    timeout = "how long one test run may take (default: %(default)s)"
-    add("--test-timeout", type=whole_above_zero, default=600, metavar="SECONDS", help=timeout)
+    for name in ("backend", "eval_network", "test_timeout_seconds"):
+        add_option(parser, name)
+    add_option(parser, "concurrency", default=4, help="tasks at once (default: %(default)s)")
     flaky = "run base and golden patches K times: tests whose results differ are named and not required"
     add("--repeat", type=whole_above_zero, default=1, metavar="K", help=flaky)
     attacks = "also try patches that implement nothing and attack the tests: none may be scored as a success"
     add("--attacks", action="store_true", help=attacks)
-    add_eval_network_argument(parser)
     export = "write the reference runs to a file, for another machine"
     add("--export", type=Path, metavar="FILE", help=export)
     other = "take in another machine's reference runs"
@@ -95,7 +92,7 @@ def _in_sandboxes(
 ) -> tuple[dict[str, Any], list[TaskReport]]:
     reports: list[TaskReport] = []
     with SandboxSession(backends.get_backend(args.backend or default_backend())) as session:
-        executor = TestExecutor(session, args.test_timeout)
+        executor = TestExecutor(session, args.test_timeout_seconds)
         references = References(executor, args.eval_network or default_eval_network(), note=_say)
         session.prepare(tasks, lambda task, done, total: _say(f"prepared {done}/{total}: {task.label}"))
         where: Any = {"repos_dir": args.repos} if args.repos else {"base_of": executor.base}

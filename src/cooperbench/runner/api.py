@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from cooperbench.dataset.discovery import Selection
     from cooperbench.models import Setting
     from cooperbench.runner.display import Display
 
@@ -95,9 +96,8 @@ def run(
     print(summary_text(summary, str(config.paths.root)))  # noqa: T201  # the documented function prints
 
 
-def select(config: RunConfig) -> tuple[Arm, tuple[str, ...]]:
-    """The pairs that a call asks for, and what is to be said about them."""
-    found = discover(
+def discovered(config: RunConfig) -> Selection:
+    return discover(
         config.dataset_dir,
         subset=config.subset,
         repo=config.repo,
@@ -107,11 +107,19 @@ def select(config: RunConfig) -> tuple[Arm, tuple[str, ...]]:
         groups_per_task=config.groups_per_task,
         seed=config.seed,
     )
+
+
+def select(config: RunConfig) -> tuple[Arm, tuple[str, ...]]:
+    """What a call asks for, and what is to be said about it."""
+    found = discovered(config)
+    notes = found.notes
+    if config.git_enabled and config.setting == "solo":
+        notes += ("--git is for coop and team; in solo there is nobody to share with, it is ignored",)
     if not config.sound_only:
-        return Arm(config, found.pairs), (*found.notes, *config.notes())
+        return Arm(config, found.pairs), notes
     sound = sound_pairs(found.pairs)
-    left_out = f"{plural(len(found.pairs) - len(sound), 'pair')} left out as unsound"
-    return Arm(config, sound), (*found.notes, *config.notes(), left_out)
+    left_out = plural(len(found.pairs) - len(sound), "pair")
+    return Arm(config, sound), (*notes, f"{left_out} left out as unsound")
 
 
 def check_backend(config: RunConfig) -> None:

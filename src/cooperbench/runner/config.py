@@ -14,7 +14,7 @@ from cooperbench.dataset.discovery import resolve_dataset_dir
 from cooperbench.errors import UserError
 from cooperbench.eval.batch import Order
 from cooperbench.models import SETTINGS, seats_of
-from cooperbench.runner.options import EXECUTORS, ONLY_IN_TEAM, REPLAY_MODEL, TEAM_PARTS, RunOptions, options
+from cooperbench.runner.options import EXECUTORS, REPLAY_MODEL, TEAM_PARTS, RunOptions, options
 from cooperbench.settings import checked_eval_network
 from cooperbench.storage import ExperimentPaths, checked_run_name, read_json, utc_now, write_json
 from cooperbench.text import plural
@@ -59,7 +59,7 @@ class RunConfig(RunOptions):
             object.__setattr__(self, "git_enabled", self.setting == "team")
         for one in fields(self):
             value = getattr(self, one.name)
-            is_number = str(one.type).startswith(("int", "float")) and one.metadata["option"].flags
+            is_number = str(one.type).startswith(("int", "float")) and one.metadata["option"].words
             if is_number and value is not None and value <= 0:
                 raise UserError(f"{one.name} is {value}; it is above 0")
         checked_eval_network(self.eval_network)
@@ -157,18 +157,6 @@ class RunConfig(RunOptions):
             return None
         recorded = ExperimentPaths(self.logs_dir, self.replay_from)
         return recorded.pair(pair, self.setting).agent(agent_id).exchanges
-
-    def notes(self) -> tuple[str, ...]:
-        """What was asked for and has no effect."""
-        notes = []
-        if self.git_enabled and self.setting == "solo":
-            notes.append(
-                "git collaboration (--git) is for coop; in solo there is nobody to share with, it is ignored"
-            )
-        off = [part for part in ONLY_IN_TEAM if not getattr(self, TEAM_PARTS[part])]
-        if off and self.setting != "team":
-            notes.append(f"{', '.join(off)}: parts of setting team; to switch them off is ignored here")
-        return tuple(notes)
 
     def identity(self) -> dict[str, Any]:
         """What must stay the same for results to stand in one table."""

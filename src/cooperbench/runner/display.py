@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections import deque
 from typing import TYPE_CHECKING, Any, TextIO
 
 from cooperbench.text import dollars_text, duration_text, plural, printable
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
 _MESSAGE_CHARACTERS = 160
 _MOST_RUNNING = 12
-_MOST_MESSAGES = 8
 
 
 def agent_title(agent_id: str) -> str:
@@ -91,19 +89,24 @@ def header_lines(arms: Sequence[Arm]) -> list[str]:
 
 
 class Display:
-    """Told what happens, from any thread. This one prints lines, for logs and pipes; each names its pair."""
+    """Told what happens, from any thread; prints lines. Each names its pair, since pairs run side by side."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stdout
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._numbers: dict[Pair, int] = {}
-        self._total = 0
-        self._started: dict[Pair, float] = {}
-        self._outages: set[tuple[Pair, str]] = set()
+        self._running: dict[Pair, float] = {}
+        """Since when."""
+        self._waiting: dict[tuple[Pair, str], tuple[float, str]] = {}
+        """For a provider that fails: which agent, since when, and why."""
+        self._counts = {"passed": 0, "failed": 0, "errors": 0, "no reference": 0}
+        self._ran = self._judged = self._to_run = self._to_judge = 0
+        self._cost = 0.0
+        self._began = time.monotonic()
 
     def begin(self, lines: Sequence[str], *, to_run: int, to_judge: int) -> None:
         """What this is about, and how many pairs are to be run and to be judged."""
-        self._total = max(to_run, to_judge)
+        self._to_run, self._to_judge, self._began = to_run, to_judge, time.monotonic()
         for line in lines:
             self.note(line)
         self._print("")
@@ -116,7 +119,8 @@ class Display:
         self.note(f"{what} {done}/{total}: {label}")
 
     def pair_started(self, pair: Pair, seats: Sequence[Seat]) -> None:
-        self._started[pair] = time.monotonic()
+        with self._lock:
+            self._running[pair] = time.monotonic()
         features = "features_" + "_".join(map(str, pair.feature_ids))
         self._tell(pair, pair.label.replace(pair.name, features))
         for seat in seats:
@@ -127,9 +131,10 @@ class Display:
     def outage(self, pair: Pair, agent_id: str, reason: str) -> None:
         """An agent waits for a provider that fails; without a reason: no longer."""
         with self._lock:
-            known = (pair, agent_id) in self._outages
-            (self._outages.add if reason else self._outages.discard)((pair, agent_id))
-        if known != bool(reason):
+            since, known = self._waiting.pop((pair, agent_id), (time.monotonic(), ""))
+            if reason:
+                self._waiting[pair, agent_id] = since, reason
+        if bool(known) != bool(reason):
             what = f"waits for its model: {printable(reason)}" if reason else "has its model back"
             self._tell(pair, f"  {agent_title(agent_id)} {what}")
 
@@ -137,13 +142,23 @@ class Display:
         self._tell(pair, f"  {message_line(message)}")
 
     def pair_ended(self, pair: Pair, result: dict[str, Any]) -> None:
-        took = duration_text(time.monotonic() - self._started.get(pair, time.monotonic()))
-        if result.get("status") == "completed":
-            self._tell(pair, f"✓ Complete in {took}")
-        else:
-            self._tell(pair, f"! Error after {took}: {printable(str(result.get('error')))}")
+        completed = result.get("status") == "completed"
+        with self._lock:
+            took = duration_text(time.monotonic() - self._running.pop(pair, time.monotonic()))
+            self._waiting = {key: since for key, since in self._waiting.items() if key[0] != pair}
+            self._ran += 1
+            self._cost += float(result.get("cost") or 0.0)
+            self._counts["errors"] += not completed
+            self._to_judge -= not completed
+        error = printable(str(result.get("error")))
+        self._tell(pair, f"✓ Complete in {took}" if completed else f"! Error after {took}: {error}")
 
     def evaluated(self, pair: Pair, evaluation: dict[str, Any]) -> None:
+        passed = "passed" if evaluation.get("overall_success") else "failed"
+        counted = {"completed": passed, "no_reference": "no reference"}
+        with self._lock:
+            self._judged += 1
+            self._counts[counted.get(evaluation["status"], "errors")] += 1
         self._tell(pair, verdict_text(evaluation))
 
     def end(self) -> None: ...
@@ -151,7 +166,7 @@ class Display:
     def _tell(self, pair: Pair, text: str) -> None:
         with self._lock:
             number = self._numbers.setdefault(pair, len(self._numbers) + 1)
-        self._print(f"[Task {number}/{self._total}] {text}")
+        self._print(f"[Task {number}/{max(self._to_run, self._to_judge)}] {text}")
 
     def _print(self, line: str) -> None:
         with self._lock:
@@ -159,89 +174,37 @@ class Display:
             self._stream.flush()
 
 
-def make_display(stream: TextIO | None = None) -> Display:
+def make_display() -> Display:
     """A live display where somebody watches, lines elsewhere."""
-    stream = stream or sys.stdout
-    if stream.isatty():
+    if sys.stdout.isatty():
         from rich.console import Console
 
-        console = Console(file=stream)
+        console = Console()
         if not console.is_dumb_terminal:
             return LiveDisplay(console)
-    return Display(stream)
+    return Display()
 
 
 class LiveDisplay(Display):
-    """State under one lock; a rich Live draws it a few times a second."""
+    """The same lines, and below them how all stands, drawn a few times a second."""
 
     def __init__(self, console: Console) -> None:
         from rich.live import Live
 
         super().__init__()
         self._console = console
-        self._running: dict[Pair, float] = {}
-        self._latest: dict[Pair, str] = {}
-        self._waiting: dict[tuple[Pair, str], tuple[float, str]] = {}
-        """For a provider: which agent, since when, and why."""
-        self._messages: deque[str] = deque(maxlen=_MOST_MESSAGES)
-        self._counts = {"passed": 0, "failed": 0, "errors": 0, "no reference": 0}
-        self._ran = self._judged = self._to_run = self._to_judge = 0
-        self._cost = 0.0
-        self._began = time.monotonic()
-        self._progress: dict[str, str] = {}
-        """What is being prepared, or tested with golden patches."""
         self._live = Live(console=console, get_renderable=self._render, refresh_per_second=8, transient=True)
 
     def begin(self, lines: Sequence[str], *, to_run: int, to_judge: int) -> None:
-        for line in lines:
-            self.note(line)
-        self._to_run, self._to_judge, self._began = to_run, to_judge, time.monotonic()
+        super().begin(lines, to_run=to_run, to_judge=to_judge)
         self._live.start()
-
-    def note(self, text: str) -> None:
-        self._console.print(f"[CooperBench] {printable(text)}", markup=False, highlight=False)
-
-    def progress(self, what: str, label: str, done: int, total: int) -> None:
-        with self._lock:
-            self._progress[what] = "" if done == total else f"{what} {done}/{total} ({printable(label)})  "
-
-    def pair_started(self, pair: Pair, seats: Sequence[Seat]) -> None:  # noqa: ARG002  # one line a pair
-        with self._lock:
-            self._running[pair] = time.monotonic()
-
-    def outage(self, pair: Pair, agent_id: str, reason: str) -> None:
-        with self._lock:
-            since, _ = self._waiting.pop((pair, agent_id), (time.monotonic(), ""))
-            if reason:
-                self._waiting[pair, agent_id] = since, reason
-
-    def message(self, pair: Pair, message: Message) -> None:
-        line = message_line(message)
-        with self._lock:
-            self._latest[pair] = line
-            self._messages.append(f"{pair.label}  {line}")
-
-    def pair_ended(self, pair: Pair, result: dict[str, Any]) -> None:
-        with self._lock:
-            self._running.pop(pair, None)
-            self._waiting = {key: since for key, since in self._waiting.items() if key[0] != pair}
-            self._ran += 1
-            self._cost += float(result.get("cost") or 0.0)
-            if result.get("status") != "completed":
-                self._counts["errors"] += 1
-                self._to_judge -= 1
-
-    def evaluated(self, pair: Pair, evaluation: dict[str, Any]) -> None:
-        with self._lock:
-            self._latest.pop(pair, None)
-            self._judged += 1
-            passed = "passed" if evaluation.get("overall_success") else "failed"
-            counted = {"completed": passed, "no_reference": "no reference"}
-            self._counts[counted.get(evaluation["status"], "errors")] += 1
 
     def end(self) -> None:
         if self._live.is_started:
             self._live.stop()
+
+    def _print(self, line: str) -> None:
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def _render(self) -> RenderableType:
         from rich.console import Group
@@ -252,22 +215,14 @@ class LiveDisplay(Display):
             now = time.monotonic()
             table = Table.grid(padding=(0, 2))
             for pair, started in list(self._running.items())[:_MOST_RUNNING]:
-                table.add_row(
-                    Text("●", style="cyan"),
-                    Text(pair.label),
-                    Text(duration_text(now - started), style="dim"),
-                    Text(self._latest.get(pair, ""), style="italic", overflow="ellipsis", no_wrap=True),
-                )
+                table.add_row(Text("●", style="cyan"), Text(pair.label), duration_text(now - started))
             for (pair, agent_id), (since, reason) in list(self._waiting.items())[:_MOST_RUNNING]:
                 waits = f"{agent_title(agent_id)} waits for its model since {duration_text(now - since)}: {reason}"
-                table.add_row(
-                    Text("!", style="red"), Text(pair.label), "", Text(printable(waits), no_wrap=True)
-                )
+                table.add_row(Text("!", style="red"), Text(pair.label), Text(printable(waits), no_wrap=True))
             hidden = len(self._running) - _MOST_RUNNING
             if hidden > 0:
-                table.add_row("", Text(f"… {hidden} more", style="dim"), "", "")
-            messages = [Text(line, style="dim", overflow="ellipsis", no_wrap=True) for line in self._messages]
-            return Group(Text(self._status(now)), table, Text(), *messages)
+                table.add_row("", Text(f"… {hidden} more", style="dim"), "")
+            return Group(Text(self._status(now)), table)
 
     def _status(self, now: float) -> str:
         done, total = self._ran + self._judged, self._to_run + max(self._to_judge, self._judged)
@@ -277,5 +232,4 @@ class LiveDisplay(Display):
             f"{number} {name}" for name, number in self._counts.items() if number or name != "no reference"
         )
         ran = f"pairs {self._ran}/{self._to_run}" if self._to_run else f"evaluated {self._judged}"
-        progress = "".join(self._progress.values())
-        return f"{ran}  {counts}  {dollars_text(self._cost)}  {duration_text(elapsed)}{left}  {progress}"
+        return f"{ran}  {counts}  {dollars_text(self._cost)}  {duration_text(elapsed)}{left}"

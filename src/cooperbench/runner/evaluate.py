@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cooperbench.dataset.discovery import discover, load_tasks, resolve_dataset_dir
+from cooperbench.dataset.discovery import load_tasks, resolve_dataset_dir
 from cooperbench.errors import UserError
 from cooperbench.eval import backends
 from cooperbench.eval.executor import TestExecutor, not_run
@@ -16,7 +16,7 @@ from cooperbench.eval.trees import TreeStore
 from cooperbench.models import Pair
 from cooperbench.report.loading import read_pairs
 from cooperbench.report.summary import summary_text
-from cooperbench.runner.api import check_backend
+from cooperbench.runner.api import check_backend, discovered
 from cooperbench.runner.config import RunConfig, make_config
 from cooperbench.runner.display import make_display
 from cooperbench.runner.experiment import Arm, carry_out
@@ -86,13 +86,7 @@ def evaluation_arms(values: Mapping[str, Any]) -> list[Arm]:
         raise UserError(
             f"no experiment {paths.run_name!r} in {paths.logs_dir}; there are: {', '.join(known) or 'none'}"
         )
-    found = discover(
-        config.dataset_dir,
-        subset=config.subset,
-        repo=config.repo,
-        task_id=config.task_id,
-        features=config.features,
-    )
+    found = discovered(config)
     arms = []
     for setting in paths.settings_on_disk():
         pairs = [*found.pairs, *_larger_groups(config, setting, found.pairs)]

@@ -146,7 +146,7 @@ def carry_out(
         if config.executor == "local":
             backend = open_backend(config)
         else:
-            from cooperbench.runner.executors.driver import open_engine, work_by_jobs
+            from cooperbench.runner.executors.driver import Driver, open_engine
 
             engine = stack.enter_context(open_engine(config))
         for paths in {arm.config.run_name: arm.config.paths for arm in arms}.values():
@@ -172,7 +172,7 @@ def carry_out(
                 with SandboxSession(backend) as session:
                     Experiment(arms, session, display, mailboxes, budget).work_through()
             elif engine:
-                work_by_jobs(engine, arms, display, budget)
+                Driver(engine, arms, display, budget).work_off()
         finally:
             used = resource_use_of(backend) if backend else None
             summaries = finished(lambda: _sum_up(arms, budget, used))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal
 
-from cooperbench.models import SETTINGS, Setting
+from cooperbench.models import EVAL_NETWORKS, SETTINGS, Setting
 from cooperbench.settings import BACKEND_DEFAULT, DOCUMENTED_BACKEND
 from cooperbench.team.mailbox import DEFAULT_REDIS_URL
 
@@ -38,7 +38,7 @@ class Option:
     """How a field of `RunOptions` is given on the command line, checked and recorded."""
 
     words: str = ""
-    """Flags and what stands for the value, `-x --example N`; empty: the argument is one of `cli/arguments`."""
+    """Flags and what stands for the value, `-x --example N`; empty where commands share it (cli/arguments)."""
     help: str = ""
     choices: Sequence[str] | None = None
     cli_default: Any = None
@@ -47,14 +47,6 @@ class Option:
     """The keyword of a backend that it is, if the backend has it."""
     recorded: Literal["identity", "invocation"] | None = "invocation"
     """In config.json: as what must stay the same within an experiment, with every call, or not at all."""
-
-    @property
-    def flags(self) -> list[str]:
-        return [word for word in self.words.split() if word.startswith("-")]
-
-    @property
-    def metavar(self) -> str | None:
-        return next((word for word in self.words.split() if not word.startswith("-")), None)
 
 
 def option(words: str = "", text: str = "", *, default: Any = None, **settings: Any) -> Any:
@@ -67,9 +59,8 @@ def _team_part(flag: str, text: str) -> Any:
     return option(flag, f"setting team: {text}", default=True, recorded="identity")
 
 
-ONLY_IN_TEAM = ("task_list", "scratchpad", "protocol", "mcp", "auto_refresh", "roles")
 TEAM_PARTS = {"messages": "messaging_enabled", "git": "git_enabled"} | {
-    part: f"team_{part}" for part in ONLY_IN_TEAM
+    part: f"team_{part}" for part in ("task_list", "scratchpad", "protocol", "mcp", "auto_refresh", "roles")
 }
 """What setting team is made of, and the fields of `RunOptions` that switch it: each can be off alone."""
 
@@ -81,6 +72,19 @@ class RunOptions:
     run_name: str
     dataset_dir: Path
     logs_dir: Path
+    subset: str | None = option()
+    repo: str | None = option()
+    task_id: int | None = option()
+    features: tuple[int, ...] | None = option()
+    group_sizes: tuple[int, ...] | None = option()
+    """Groups of so many features instead of pairs; this and the next two as in `discover`."""
+    groups_per_task: int | None = option()
+    seed: int = option(default=0)
+    sound_only: bool = option(
+        "--sound-only",
+        "leave out unsound pairs: those with tests that pass without the feature",
+        default=False,
+    )
     setting: Setting = option(
         "--setting",
         "one agent for each feature, one for all, or one for each as a team: a lead, members, shared tools",
@@ -129,16 +133,6 @@ class RunOptions:
         recorded=None,
     )
     redis_url: str = option("--redis URL", "where messages go", default=DEFAULT_REDIS_URL, recorded=None)
-    subset: str | None = option()
-    repo: str | None = option()
-    task_id: int | None = option()
-    features: tuple[int, ...] | None = option()
-    group_sizes: tuple[int, ...] | None = option()
-    """Groups of so many features instead of pairs; this and the next two as in `discover`."""
-    groups_per_task: int | None = option()
-    seed: int = option(default=0)
-    sound_only: bool = option(default=False)
-    """Without features whose tests pass without them."""
     backend: str = option(
         "--backend",
         f"local, docker, modal, gcp or module:Class (default: {BACKEND_DEFAULT})",
@@ -176,7 +170,14 @@ class RunOptions:
         choices=("none", "public"),
         recorded="identity",
     )
-    eval_network: EvalNetwork = option(default="auto", recorded="identity")
+    eval_network: EvalNetwork = option(
+        "--eval-network",
+        "what test runs reach; auto: nothing where the golden patch passes so, else everything"
+        " (default: $COOPERBENCH_EVAL_NETWORK, your config, auto)",
+        default="auto",
+        choices=EVAL_NETWORKS,
+        recorded="identity",
+    )
     max_cost: float | None = option(
         "--max-cost DOLLARS", "what the whole experiment may cost: past it no new pair starts (exit code 3)"
     )

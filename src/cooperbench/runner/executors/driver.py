@@ -58,33 +58,18 @@ def open_engine(config: RunConfig) -> Iterator[Engine]:
         engine.close(keep_files=True)
 
 
-def work_by_jobs(engine: Engine, arms: Sequence[Arm], display: Display, budget: Budget) -> None:
-    """Returns when each pair has an outcome, or may not start any more. Whatever is raised ends all jobs."""
-    work: dict[str, tuple[RunConfig, Pair]] = {}
-    for arm in arms:
-        config = arm.config
-        for pair in arm.to_run if config.force else ():
-            # A job that is started again must not run again what it has finished.
-            config.paths.archive(pair, config.setting)
-        work |= {key_of(config, pair): (config, pair) for pair in (*arm.to_evaluate, *arm.to_run)}
-    Driver(engine, arms[0].config, work, display, budget).work_off()
-
-
 class Driver:
     """One call of `run` or `eval` whose pairs are worked on by jobs."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        config: RunConfig,
-        work: dict[str, tuple[RunConfig, Pair]],
-        display: Display,
-        budget: Budget,
-    ) -> None:
+    def __init__(self, engine: Engine, arms: Sequence[Arm], display: Display, budget: Budget) -> None:
         self._engine = engine
-        self._config = config
-        self._paths = config.paths
-        self._work = work
+        self._config = arms[0].config
+        self._paths = self._config.paths
+        self._work = {
+            key_of(arm.config, pair): (arm.config, pair)
+            for arm in arms
+            for pair in (*arm.to_evaluate, *arm.to_run)
+        }
         """What has no outcome yet, by key."""
         self._display = display
         self._budget = budget
@@ -104,6 +89,11 @@ class Driver:
         """Of jobs, by setting."""
 
     def work_off(self) -> None:
+        """Returns when each pair has an outcome, or may not start any more. Whatever is raised ends all jobs."""
+        for config, pair in self._work.values():
+            if config.force and not config.evaluate_only:
+                # A job that is started again must not run again what it has finished.
+                config.paths.archive(pair, config.setting)
         try:
             self._find_jobs()
             self._hold_if_spent()

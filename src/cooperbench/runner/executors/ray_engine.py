@@ -191,7 +191,7 @@ class _Channel:
         taken, self._events = self._events, []
         return taken
 
-    def hold(self, jobs: Collection[str]) -> None:  # noqa: ARG002  # all of them
+    def hold(self) -> None:
         self._held = True
 
     def held(self) -> bool:
