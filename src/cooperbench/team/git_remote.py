@@ -141,14 +141,13 @@ class CarriedRemote:
             raise _Refused(f"you have pushed {MOST_PUSHES} times, and may not push more often")
         repository = self._repository
         if not repository.created:
-            pack = _read_pack(sandbox, TEAM_GIT_DIR, repository.base_commit, limit_bytes=_LARGEST_BASE_BYTES)
+            pack = _read_pack(sandbox, TEAM_GIT_DIR, repository.base_commit, _LARGEST_BASE_BYTES)
             with self._lock:
                 repository.create(pack)
         if repository.has(commit):
             return b""
-        limit_bytes = QUOTA_BYTES - self._counts["bytes"][agent_id]
-        known = repository.known_tips()
-        return _read_pack(sandbox, TEAM_GIT_DIR, commit, limit_bytes=limit_bytes, known=known)
+        left_bytes = QUOTA_BYTES - self._counts["bytes"][agent_id]
+        return _read_pack(sandbox, TEAM_GIT_DIR, commit, left_bytes, repository.known_tips())
 
     def _deliver(self, agent_id: str, branch: str) -> str:
         """Put a branch into an agent's sandbox; a note for its pusher where that did not work."""
@@ -370,16 +369,10 @@ def _add_remote(
 
 
 def _read_pack(
-    sandbox: RichSandbox,
-    git_dir: str,
-    commit: str,
-    *,
-    limit_bytes: int,
-    known: Iterable[str] = (),
-    folder: str = TEAM_GIT_DIR,
+    sandbox: RichSandbox, git_dir: str, commit: str, limit_bytes: int, known: Iterable[str] = ()
 ) -> bytes:
-    """What a commit in a sandbox has beyond the known ones. `folder` is for a temporary file."""
-    file = f"{folder}/outgoing-{secrets.token_hex(8)}.pack"
+    """What a commit in a sandbox has beyond the known ones."""
+    file = f"{git_dir}/outgoing-{secrets.token_hex(8)}.pack"
     done = _in_repository(sandbox, "pack", git_dir, str(limit_bytes), file, commit, *known)
     size = done.stdout_read().strip()
     if done.returncode != 0 or not size.isdigit():
@@ -394,7 +387,7 @@ def _read_pack(
 def _upload_base(server: GitServer, sandbox: RichSandbox, git_dir: str, commit: str) -> None:
     """From an agent's sandbox; the caller holds the server's lock for the commit."""
     try:
-        pack = _read_pack(sandbox, git_dir, commit, limit_bytes=_LARGEST_BASE_BYTES, folder="/tmp")  # noqa: S108
+        pack = _read_pack(sandbox, git_dir, commit, _LARGEST_BASE_BYTES)
     except _Refused as problem:
         raise SandboxError(f"the base commit cannot be taken out of the sandbox: {problem}") from problem
     file = f"{SERVER_DIR}/{commit}.pack"
