@@ -11,6 +11,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import field, fields
 from importlib import import_module
 from pathlib import Path
@@ -172,14 +173,8 @@ def name_value_pairs(value: object) -> dict[str, str]:
 
 def import_named(name: str) -> ModuleType:
     """A module that the user names; one that is not installed may lie in the working directory, as with `python -m`."""
-    try:
+    with suppress(ModuleNotFoundError):
         return import_module(name)
-    except ModuleNotFoundError as error:
-        first = name.partition(".")[0]
-        here = Path.cwd()
-        lies_here = (here / f"{first}.py").is_file() or (here / first / "__init__.py").is_file()
-        if error.name != first or not lies_here or str(here) in sys.path:
-            raise
     # Last, and only now: a folder here must not pass for a library that is not installed.
-    sys.path.append(str(here))
+    sys.path.append(str(Path.cwd()))
     return import_module(name)

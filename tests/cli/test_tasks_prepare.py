@@ -13,7 +13,7 @@ import pytest
 from cooperbench.cli import prepare, tasks
 from cooperbench.cli.arguments import add_selection_arguments, number_list, task_number
 from cooperbench.errors import UserError
-from cooperbench.eval.conflicts import ConflictReport, PairConflict, to_json
+from cooperbench.eval.conflicts import SCHEMA
 from tests.dataset.factory import write_dataset, write_public_shape
 from tests.dataset.hub_server import DATASET_ID, Hub, files_of, serving
 
@@ -138,9 +138,11 @@ def test_stats(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ]
     report = dataset / "gold_conflict_report.json"
     assert f"cooperbench validate --dataset-dir {dataset} --conflicts-only --report {report}" in shown.err
-    conflict = PairConflict("beta_task", 12, (1, 3), "conflict", ("x.py",), union=False)
-    clean = PairConflict("beta_task", 12, (1, 2), "clean", (), union=False)
-    report.write_text(json.dumps(to_json(ConflictReport((clean, conflict), ()))))
+    pairs = [
+        {"repo": "beta_task", "task_id": 12, "features": [1, number], "conflict": number == 3}
+        for number in (2, 3)
+    ]
+    report.write_text(json.dumps({"schema": SCHEMA, "pairs": pairs}))
     assert run_tasks("--dataset-dir", str(dataset), "--stats", "--json") == 0
     content = json.loads(capsys.readouterr().out)
     assert [(one["repo"], one["conflicts"]) for one in content["repositories"]] == [

@@ -60,7 +60,6 @@ def agent_at_work(folder: Path) -> Iterator[AtWork]:
     (pair,) = discover(write_tiny(folder / "data"), features=[1, 2]).pairs
     mailbox = Mailbox(("agent1", "agent2"))
     inbox = Inbox(SandboxRpc("agent1", ["agent2"]), mailbox)
-    inbox.start()
     # Nothing here needs a sandbox.
     session = make_session(folder, pair, "coop", model="m", sandbox=None, inbox=inbox)
     try:

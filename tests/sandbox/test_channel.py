@@ -19,9 +19,9 @@ from cooperbench.sandbox.channel import (
     ChannelBroken,
     ChannelUnavailable,
     Command,
+    PipeTransport,
     quote,
 )
-from cooperbench.sandbox.transport import PipeTransport
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -129,7 +129,7 @@ def _tests(rows: list[_Row]) -> tuple[dict[str, Any], list[Table]]:
     tables = []
     for row in rows:
         for feature in map(row.task.feature, row.feature_ids):
-            known = [one for one in store.about(row.task, feature) if one.success]
+            known = [one for one in store.about(feature) if one.success]
             newest = max(known, key=lambda one: one.time, default=None)
             expected = sorted({*newest.passed_tests} - {*newest.flaky_tests}) if newest else None
             if newest is None:

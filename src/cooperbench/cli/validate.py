@@ -15,7 +15,7 @@ from cooperbench.cli.arguments import (
     whole_above_zero,
 )
 from cooperbench.errors import UserError
-from cooperbench.eval.conflicts import golden_conflicts, to_json
+from cooperbench.eval.conflicts import golden_conflicts
 from cooperbench.settings import default_backend, default_eval_network
 from cooperbench.storage import write_json
 from cooperbench.text import plural, printable
@@ -23,7 +23,6 @@ from cooperbench.text import plural, printable
 if TYPE_CHECKING:
     import argparse
 
-    from cooperbench.eval.conflicts import ConflictReport
     from cooperbench.eval.validate import TaskReport
     from cooperbench.models import Pair, Task
 
@@ -90,7 +89,7 @@ def execute(args: argparse.Namespace) -> int:
     else:
         conflicts, reports = _in_sandboxes(args, tasks, pairs)
     if args.report:
-        write_json(args.report, to_json(conflicts))
+        write_json(args.report, conflicts)
     if args.export:
         from cooperbench.eval.reference import ReferenceStore, exported
 
@@ -98,7 +97,7 @@ def execute(args: argparse.Namespace) -> int:
         write_json(args.export, exported(known))
         _say(f"{plural(len(known), 'reference')} exported to {args.export}")
     _show(args, conflicts, reports)
-    return 1 if conflicts.broken or any(report.problems for report in reports) else 0
+    return 1 if conflicts["broken"] or any(report.problems for report in reports) else 0
 
 
 def _import(path: Path) -> int:
@@ -112,7 +111,7 @@ def _import(path: Path) -> int:
 
 def _in_sandboxes(
     args: argparse.Namespace, tasks: list[Task], pairs: tuple[Pair, ...]
-) -> tuple[ConflictReport, list[TaskReport]]:
+) -> tuple[dict[str, Any], list[TaskReport]]:
     from cooperbench.eval import backends
     from cooperbench.eval.executor import TestExecutor
     from cooperbench.eval.reference import References
@@ -137,7 +136,6 @@ def _in_sandboxes(
                 wanted,
                 session,
                 references,
-                executor,
                 concurrency=args.concurrency,
                 repeat=args.repeat,
                 attacks=args.attacks,
@@ -155,17 +153,17 @@ def _headline(report: TaskReport) -> str:
     return f"{report.repo}/task{report.task_id}: {state}, {plural(report.checks, 'test run')}"
 
 
-def _show(args: argparse.Namespace, conflicts: ConflictReport, reports: list[TaskReport]) -> None:
-    content: dict[str, Any] = to_json(conflicts)
+def _show(args: argparse.Namespace, conflicts: dict[str, Any], reports: list[TaskReport]) -> None:
     if args.json:
+        content = conflicts
         if not args.conflicts_only:
             from cooperbench.eval.validate import SCHEMA
 
             content = {
                 "schema": SCHEMA,
-                "ok": not conflicts.broken and not any(report.problems for report in reports),
+                "ok": not conflicts["broken"] and not any(report.problems for report in reports),
                 "tasks": [report.to_json() for report in reports],
-                "conflicts": content,
+                "conflicts": conflicts,
             }
         sys.stdout.write(json.dumps(content, indent=2) + "\n")
         return
@@ -174,11 +172,13 @@ def _show(args: argparse.Namespace, conflicts: ConflictReport, reports: list[Tas
         for report in reports
         for line in (*report.problems, *(f"note: {note}" for note in report.notes))
     ]
-    lines += [f"{broken.repo}/task{broken.task_id}: {broken.reason}" for broken in conflicts.broken]
+    lines += [
+        f"{broken['repo']}/task{broken['task_id']}: {broken['reason']}" for broken in conflicts["broken"]
+    ]
     if reports:
         sound = sum(not report.problems for report in reports)
         lines.append(f"{sound} of {plural(len(reports), 'task')} sound")
-    summary = content["summary"]
+    summary = conflicts["summary"]
     for size, counts in summary.get("by_agents", {"2": summary}).items():
         noun = "pairs" if size == "2" else f"groups of {size}"
         lines.append(

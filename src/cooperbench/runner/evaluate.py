@@ -143,8 +143,7 @@ def evaluate_experiment(
     force: bool,
 ) -> dict[str, Any]:
     """Judge what of the order has to be judged; the summary of the whole run."""
-    from cooperbench.eval.evaluator import mark_unsound
-    from cooperbench.eval.record import is_evaluated
+    from cooperbench.eval.evaluator import is_evaluated, mark_unsound
     from cooperbench.eval.reference import ReferenceStore
     from cooperbench.runner.executors.orders import open_jobs
     from cooperbench.runner.experiment import evaluate_pairs, open_backend
@@ -193,10 +192,9 @@ def run_patch_test(
     `status` is `no_reference` where the golden patch does not pass under the same conditions: then the answer says
     nothing about the patch.
     """
-    from cooperbench.eval.executor import TestExecutor
+    from cooperbench.eval.executor import TestExecutor, not_run
     from cooperbench.eval.reference import References
     from cooperbench.eval.test_side import judged_patch
-    from cooperbench.eval.testrun import not_run
     from cooperbench.eval.trees import TreeStore
     from cooperbench.runner.experiment import open_backend
     from cooperbench.sandbox.session import SandboxSession
@@ -212,12 +210,12 @@ def run_patch_test(
     patch = feature.patch.read_bytes() if agent_patch is None else _read_patch(agent_patch)
     with SandboxSession(open_backend(backend, {})) as session:
         executor = TestExecutor(session, timeout)
-        reference = References(executor, checked_eval_network(eval_network)).get(task, feature)
+        references = References(executor, checked_eval_network(eval_network))
+        reference = references.get(feature)
         with TreeStore(executor.base(task)) as store:
-            work = judged_patch(patch, executor.test_side(task, (feature,), store), store)
+            work = judged_patch(patch, executor.test_side((feature,), store), store)
         if work.patch:
-            run = executor.ask(task, feature, work.patch, work.tree, reference.conditions)
-            run = run.held_against(reference)
+            run = references.test(feature, work.patch, work.tree)
         else:
             run = not_run(work.error or "nothing to test")
     return {
@@ -228,7 +226,7 @@ def run_patch_test(
         **run.to_json(),
         "network": reference.network,
         "apply_status": work.status,
-        "dropped_files": [{"path": file.path, "reason": file.reason} for file in work.dropped],
+        "dropped_files": [file._asdict() for file in work.dropped],
         "output": run.output,
     }
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cooperbench.errors import Interrupted, RunStopped
 from cooperbench.eval.batch import Order, remote_evaluation_of
-from cooperbench.eval.evaluator import Evaluator
+from cooperbench.eval.evaluator import evaluate_and_write
 from cooperbench.eval.executor import TestExecutor
 from cooperbench.eval.reference import References
 from cooperbench.models import seats_of
@@ -57,13 +57,11 @@ class Experiment:
         self._session = session
         self._display = display
         if shared is None:
-            self._executor = TestExecutor(session, order.test_timeout_seconds, order.paths.run_name)
-            self._references = References(self._executor, order.eval_network, note=display.note)
+            executor = TestExecutor(session, order.test_timeout_seconds, order.paths.run_name)
+            self._references = References(executor, order.eval_network, note=display.note)
             self._evaluations = session.pool(order.concurrency, "eval")
         else:
-            self._executor, self._references = shared._executor, shared._references
-            self._evaluations = shared._evaluations
-        self._evaluator = Evaluator(order.paths, self._executor, self._references, canary=order.canary)
+            self._references, self._evaluations = shared._references, shared._evaluations
         self._remote = remote_evaluation_of(session.backend)
         self._for_remote: list[Work] = []
 
@@ -100,7 +98,9 @@ class Experiment:
     def _judge(self, pair: Pair, setting: Setting) -> None:
         if self._session.stop.is_set():
             raise Interrupted("stopped")
-        self._display.evaluated(pair, self._evaluator.evaluate(pair, setting))
+        order = self._order
+        record = evaluate_and_write(order.paths, pair, setting, self._references, canary=order.canary)
+        self._display.evaluated(pair, record)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cooperbench.eval.record import is_evaluated
+from cooperbench.eval.evaluator import is_evaluated
 from cooperbench.storage import is_finished, is_undamaged
 
 if TYPE_CHECKING:

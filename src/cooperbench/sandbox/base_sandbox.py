@@ -5,24 +5,24 @@ Where a sandbox runs, how a channel into it is opened and how it ends is each ba
 
 from __future__ import annotations
 
+import io
 import posixpath
 import threading
 import time
 from abc import ABC, abstractmethod
 from contextlib import contextmanager, suppress
 from itertools import count
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import IO, TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 from cooperbench.errors import InfraError, SandboxDead, SandboxDestroyed, SandboxError, SandboxTimeout
 from cooperbench.sandbox import kill_script
 from cooperbench.sandbox.channel import ChannelBroken, Command
-from cooperbench.sandbox.contract import DEFAULT_OUTPUT_LIMIT, TIMEOUT_EXIT_CODE, CommandResult
+from cooperbench.sandbox.contract import DEFAULT_OUTPUT_LIMIT, TIMEOUT_EXIT_CODE, CommandResult, Stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from cooperbench.sandbox.channel import Channel
-    from cooperbench.sandbox.contract import Stream
+    from cooperbench.sandbox.channel import Channel, Transport
 
 T = TypeVar("T")
 
@@ -30,6 +30,7 @@ _BEYOND_LIFETIME_SECONDS = 30.0
 """So that the end of a sandbox's lifetime is told as such, not as a command's time limit."""
 _KILL_SECONDS = 30.0
 _MOST_CHANNELS = 64
+_NO_LIMIT_SECONDS = 10 * 365 * 24 * 3600.0
 
 
 class BaseSandbox(ABC):
@@ -190,6 +191,16 @@ class BaseSandbox(ABC):
             self._end_reason = self._end_reason or reason
         return bool(self._end_reason)
 
+    def _stream_over(self, transport: Transport, half_close: Callable[[], None], mark: str) -> Stream:
+        """To a command with this mark. `half_close` lets it read end of file."""
+
+        def end() -> None:
+            self._end_stream(mark)
+            transport.close()
+
+        stdin = cast("IO[bytes]", _TransportFile(transport, half_close))
+        return Stream(stdin, io.BufferedReader(_TransportFile(transport)), end)
+
     def _end_stream(self, mark: str) -> None:
         """End what a stream has started, found by its mark."""
         # With the sandbox the stream has ended too.
@@ -223,6 +234,47 @@ class BaseSandbox(ABC):
 
     def _path(self, path: str) -> str:
         return posixpath.join(self._workdir, path)
+
+
+class _TransportFile(io.RawIOBase):
+    """One end of a stream, for reading or for writing."""
+
+    def __init__(self, transport: Transport, on_close: Callable[[], None] = lambda: None) -> None:
+        self._transport = transport
+        self._on_close = on_close
+        self._received = b""
+        self._ended = False
+
+    def readable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        content = bytes(data)
+        self._transport.send(content, time.monotonic() + _NO_LIMIT_SECONDS)
+        return len(content)
+
+    def readinto(self, buffer: Any) -> int:
+        if not self._received and not self._ended:
+            try:
+                self._received = self._transport.receive(time.monotonic() + _NO_LIMIT_SECONDS)
+            except SandboxError as error:
+                # As files fail.
+                raise OSError(str(error)) from error
+            self._ended = not self._received
+        size = min(len(buffer), len(self._received))
+        buffer[:size] = self._received[:size]
+        self._received = self._received[size:]
+        return size
+
+    def close(self) -> None:
+        if not self.closed:
+            # With the command its input has ended too.
+            with suppress(OSError, SandboxError):
+                self._on_close()
+        super().close()
 
 
 def _lost_result(error: SandboxError, code: int) -> CommandResult:

@@ -75,9 +75,9 @@ def is_dead(owner: Owner, *, running: bool) -> bool:
         return False
 
 
-def is_leftover(labels: Mapping[str, str], *, running: bool = True) -> bool:
-    """Does something in a cloud have our labels, and has its process certainly ended?"""
-    owner = read_owner(labels.get(OWNER_LABEL, ""))
+def is_leftover(labels: Mapping[str, str], label: str = OWNER_LABEL, *, running: bool = True) -> bool:
+    """Does something name one of our processes as its owner, one that has certainly ended?"""
+    owner = read_owner(labels.get(label, ""))
     return owner is not None and is_dead(owner, running=running)
 
 

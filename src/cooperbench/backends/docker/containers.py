@@ -19,7 +19,7 @@ from cooperbench.backends.docker.images import EXPIRES, OWNER, PURPOSE, SESSION,
 from cooperbench.backends.docker.sandbox import SCRATCH_DIR
 from cooperbench.errors import InfraError, UserError
 from cooperbench.sandbox.contract import PROGRAMS_DIR
-from cooperbench.sandbox.ownership import is_dead, read_owner, this_owner
+from cooperbench.sandbox.ownership import is_leftover, this_owner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -202,12 +202,7 @@ class EngineSession:
 
 def remove_leftovers(engine: Engine) -> list[str]:
     """Remove the containers, networks and volumes of processes that are gone; returns their names."""
-
-    def is_leftover(labels: dict[str, str], running: bool) -> bool:
-        owner = read_owner(labels.get(OWNER, ""))
-        return owner is not None and is_dead(owner, running=running)
-
-    return _remove(engine, is_leftover)
+    return _remove(engine, lambda labels, running: is_leftover(labels, OWNER, running=running))
 
 
 def remove_session(engine: Engine, session: str) -> list[str]:

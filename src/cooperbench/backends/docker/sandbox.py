@@ -24,7 +24,7 @@ import time
 from dataclasses import replace
 from importlib import resources
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from cooperbench.backends.docker.engine import NEEDED_TOOLS, EngineGone, NotThere
 from cooperbench.errors import InfraError, SandboxDead, SandboxError, SandboxTimeout, UserError
@@ -39,7 +39,6 @@ from cooperbench.sandbox.channel import (
     as_bytes,
 )
 from cooperbench.sandbox.contract import TIMEOUT_EXIT_CODE, CommandResult
-from cooperbench.sandbox.transport import stream_over
 from cooperbench.text import printable
 
 if TYPE_CHECKING:
@@ -47,7 +46,6 @@ if TYPE_CHECKING:
 
     from cooperbench.backends.docker.engine import Engine
     from cooperbench.sandbox.contract import Stream
-    from cooperbench.sandbox.transport import Transport
 
 SCRATCH_DIR = "/cooperbench/scratch"
 """For what channels keep."""
@@ -123,11 +121,11 @@ class DockerSandbox(BaseSandbox):
         next(self._numbers)  # the supervisor's channel
         self._files: list[tuple[str, bytes, int]] | None = [] if judged else None
         """Of a judged one: what its only command needs."""
-        # A channel that breaks must not close the supervisor's stream, as that ends the container.
-        held = SimpleNamespace(send=stream.send, receive=stream.receive, close=lambda: None)
         if judged:
             return
-        first = Channel(cast("Transport", held))
+        # A channel that breaks must not close the supervisor's stream, as that ends the container.
+        held: Any = SimpleNamespace(send=stream.send, receive=stream.receive, close=lambda: None)
+        first = Channel(held)
         try:
             first.handshake()
         except ChannelUnavailable as error:
@@ -141,7 +139,7 @@ class DockerSandbox(BaseSandbox):
         command = ["sh", "-c", _STREAM, "sh", mark, *argv]
         with self._alive(), self._engine.faults("opening a stream"):
             stream = ContainerStream(self._engine.exec(self.container, command, self._workdir))
-        return stream_over(stream, stream.half_close, lambda: self._end_stream(mark))
+        return self._stream_over(stream, stream.half_close, mark)
 
     def write_file(self, path: str, data: bytes, mode: int = 0o644) -> None:
         if self._files is None:

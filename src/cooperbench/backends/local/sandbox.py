@@ -13,6 +13,8 @@ import secrets
 import select
 import threading
 import time
+from pathlib import Path
+from tempfile import mkdtemp
 from typing import TYPE_CHECKING
 
 from cooperbench.backends.local.bubblewrap import last_line
@@ -20,14 +22,12 @@ from cooperbench.backends.local.cache import record_process
 from cooperbench.backends.local.rootfs import IO_DIR, LIB_DIR, SCRATCH_DIR, SHELL
 from cooperbench.errors import InfraError, SandboxDead, SandboxError
 from cooperbench.sandbox.base_sandbox import BaseSandbox
-from cooperbench.sandbox.channel import CappedOutput, Channel, Command, as_bytes, quote
+from cooperbench.sandbox.channel import CappedOutput, Channel, Command, PipeTransport, as_bytes, quote
 from cooperbench.sandbox.contract import TIMEOUT_EXIT_CODE, CommandResult, SandboxOptions, Stream
-from cooperbench.sandbox.transport import PipeTransport
 from cooperbench.temporary import remove_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
     from cooperbench.backends.local.bubblewrap import Bubblewrap, SandboxProcess
     from cooperbench.backends.local.rootfs import Content, RootFsBuilder
@@ -55,7 +55,6 @@ class LocalSandbox(BaseSandbox):
 
     def __init__(
         self,
-        folder: Path,
         builder: RootFsBuilder,
         bubblewrap: Bubblewrap,
         content: Content,
@@ -65,10 +64,9 @@ class LocalSandbox(BaseSandbox):
         options: SandboxOptions | None = None,
         on_end: Callable[[LocalSandbox], None] = lambda _: None,
     ) -> None:
-        """Takes over `folder`, which is empty, and removes it in the end."""
         super().__init__(lifetime_seconds=lifetime_seconds, workdir=workdir)
-        self._folder = folder
-        self._log = folder / "log"
+        self._folder = Path(mkdtemp(dir=builder.run_folder))
+        self._log = self._folder / "log"
         self._bubblewrap = bubblewrap
         self._on_end = on_end
         self._end_lock = threading.Lock()
@@ -79,8 +77,8 @@ class LocalSandbox(BaseSandbox):
         self._control_lock = threading.Lock()
         self._control: PipeTransport | None = None
         try:
-            self._rootfs = builder.build(
-                folder, content, options or SandboxOptions(), overlays=bubblewrap.overlays
+            self._sees = builder.build(
+                self._folder, content, options or SandboxOptions(), overlays=bubblewrap.overlays
             )
             stdin, into = os.pipe()
             out_of, stdout = os.pipe()
@@ -127,7 +125,7 @@ class LocalSandbox(BaseSandbox):
             limits = self._bubblewrap.limits
             numbers = [str(limits.processes), str(limits.disk_bytes // 1024)]
             argv = [SHELL, f"{LIB_DIR}/supervisor.sh", *numbers, *words]
-            self._started = self._bubblewrap.start(self._rootfs, argv, stdio)
+            self._started = self._bubblewrap.start(self._folder, self._sees, argv, stdio)
         finally:
             for fd in stdio:
                 os.close(fd)

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 
 from cooperbench.errors import InfraError, RunStopped, UserError
 from cooperbench.eval.batch.entry import unpack_folder
-from cooperbench.eval.evaluator import write_failure
-from cooperbench.eval.record import is_evaluated
+from cooperbench.eval.evaluator import is_evaluated, write_failure
 from cooperbench.models import Message, Usage, seats_of
 from cooperbench.processes import finished
 from cooperbench.retry import ATTEMPTS
