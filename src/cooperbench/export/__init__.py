@@ -27,7 +27,7 @@ FORMATS = {
     "parquet": Format("the same, with types", "pairs.parquet"),
     "junit": Format("JUnit XML, pairs as tests, for CI", "junit.xml"),
     "leaderboard": Format("verdicts with checksums of what they rest on, to hand in", "submission.json"),
-    "atif": Format("Agent Trajectory Interchange Format, a document for each pair and each agent"),
+    "atif": Format("Agent Trajectory Interchange Format, a document for each agent"),
 }
 
 
