@@ -97,7 +97,7 @@ class GCPBatchBackend:
         return machine.create_promised(image, task, lifetime_seconds, workdir, options)
 
     def git_server(self, run_name: str) -> GitServer:
-        """See `GitServingBackend`."""
+        """See `cooperbench.sandbox.git_server`."""
         return self._connected().git_server.get(run_name)
 
     def resource_use(self) -> ResourceUse:

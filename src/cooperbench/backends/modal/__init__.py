@@ -120,7 +120,7 @@ class ModalBackend:
 
     @property
     def git_server(self) -> Callable[[str], GitServer] | None:
-        """See `GitServingBackend`."""
+        """See `cooperbench.sandbox.git_server`."""
         return self._git_server.get if self.settings.git == "server" else None
 
     def interrupt(self) -> None:
@@ -250,9 +250,7 @@ class ModalBackend:
                 lambda: sandbox.remote.tunnels.aio(timeout=_TUNNEL_SECONDS),
                 _TUNNEL_SECONDS + 30.0,
             )
-            tunnel = tunnels[_GIT_PORT]
-            reaches = (f"{tunnel.host}:{tunnel.port}",)
-            return GitServer(sandbox, tunnel.url, host="0.0.0.0", port=_GIT_PORT, reaches=reaches)  # noqa: S104
+            return GitServer(sandbox, tunnels[_GIT_PORT].url, host="0.0.0.0", port=_GIT_PORT)  # noqa: S104
         except BaseException:
             sandbox.terminate()
             raise
