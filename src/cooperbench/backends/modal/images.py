@@ -81,18 +81,12 @@ class ImageStore:
 
     def find_snapshot(self, path: Path) -> str | None:
         """The id in the file of a snapshot, if Modal still has it."""
-        import modal
-
         found = str((read_json(path) or {}).get("image") or "")
-        if not found:
-            return None
-        image = modal.Image.from_id(found, client=self.connection.client)
-        try:
-            self._built(image, f"looking for the snapshot {found}")
-        except (Gone, UserError):  # expired, deleted, or another account's
-            return None
-        self._known[found] = image
-        return found
+        if found:
+            with suppress(Gone, UserError):  # expired, deleted, or another account's
+                self._built(self.get(found), f"looking for the snapshot {found}")
+                return found
+        return None
 
     def remove_snapshots(self, tasks: set[str] | None) -> list[str]:
         """Of these tasks or of all; their ids."""
