@@ -143,11 +143,6 @@ class Machine(DockerBackend):
             with self._fleet.lock:
                 self.promised -= 1
 
-    def create_server(self, image: str, timeout: int) -> DockerSandbox:
-        """For a program of ours that others are to reach: on the machine's own network."""
-        sign_in(self.engine.api, [image])
-        return self._make(image, timeout, "/", SandboxOptions("git"), {"NetworkMode": "host"})
-
     def close(self) -> None:
         """Let go of it. Whoever calls this has it deleted: sandboxes only have to know."""
         self._ended_at = self._ended_at or time.monotonic()
@@ -270,7 +265,9 @@ class Fleet:
             machine.start()
             address = machine.addresses()[0]
             lifetime_seconds = _GIT_LIFETIME_SECONDS - SPARE_SECONDS
-            sandbox = machine.create_server(self.settings.git_image, lifetime_seconds)
+            image, options = self.settings.git_image, SandboxOptions("git")
+            sign_in(machine.engine.api, [image])
+            sandbox = machine.create_sandbox(image, lifetime_seconds, "/", options=options)
             return GitServer(sandbox, f"http://{address}:{GIT_PORT}", host=address, port=GIT_PORT)
         except BaseException as error:
             self._delete([machine])
