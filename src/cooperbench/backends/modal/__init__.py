@@ -17,10 +17,11 @@ import re
 import secrets
 import threading
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from cooperbench.backends.modal.connection import Connection, require_client
-from cooperbench.backends.modal.images import ImageStore, snapshot_file
+from cooperbench.backends.modal.connection import Connection, Gone, require_client
+from cooperbench.backends.modal.images import ImageStore, snapshot_file, snapshot_files
 from cooperbench.backends.modal.sandbox import FIRST_COMMAND, ModalSandbox
 from cooperbench.backends.modal.settings import ModalSettings, Share, read_settings
 from cooperbench.errors import CooperBenchError, InfraError, UserError
@@ -153,7 +154,17 @@ class ModalBackend:
 
     def remove_snapshots(self, tasks: set[str] | None) -> list[str]:
         """Of these tasks or of all; their ids. For `cooperbench images clean`."""
-        return self._connected().remove_snapshots(tasks)
+        from modal.experimental import image_delete
+
+        connection, removed = self._connected().connection, []
+        for path, content in snapshot_files(tasks):
+            image = str(content.get("image"))
+            with contextlib.suppress(Gone):
+                delete = partial(image_delete.aio, image, client=connection.client)
+                connection.call(f"deleting {image}", delete)
+            path.unlink(missing_ok=True)
+            removed.append(image)
+        return removed
 
     @property
     def git_server(self) -> Callable[[str], GitServer] | None:

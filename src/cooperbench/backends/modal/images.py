@@ -11,7 +11,6 @@ import base64
 import os
 import re
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cooperbench.backends.image_digest import resolve_digest
@@ -87,20 +86,6 @@ class ImageStore:
                 self._built(self.get(found), f"looking for the snapshot {found}")
                 return found
         return None
-
-    def remove_snapshots(self, tasks: set[str] | None) -> list[str]:
-        """Of these tasks or of all; their ids."""
-        from modal.experimental import image_delete
-
-        removed = []
-        for path, content in snapshot_files(tasks):
-            image = str(content.get("image"))
-            with suppress(Gone):
-                delete = partial(image_delete.aio, image, client=self.connection.client)
-                self.connection.call(f"deleting {image}", delete)
-            path.unlink(missing_ok=True)
-            removed.append(image)
-        return removed
 
     def _source(self, task: Task) -> tuple[modal.Image, str, tuple[str, ...]]:
         """The image as published or built, its digest if it has one, and notes for the user."""
