@@ -15,10 +15,11 @@ import re
 import secrets
 from dataclasses import replace
 from itertools import islice
+from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
 from cooperbench.eval.counts import read_outcomes
-from cooperbench.eval.mutation import Chooser, mutated, new_lines
+from cooperbench.eval.mutation import mutated, new_lines
 from cooperbench.eval.test_side import applied_tests
 from cooperbench.git import encode_path
 
@@ -95,10 +96,10 @@ class Canary(NamedTuple):
 
 def make_canary(feature: Feature, store: TreeStore, secret: str) -> Canary | None:
     """The canaries that this secret stands for; None where there are none."""
-    chooser = Chooser(secret)
+    random = Random(secret)  # noqa: S311  # the seed is a secret
     canary = Canary(feature.tests.read_bytes())
     if not secret.startswith(_ADDED):
-        changed = mutated(canary.tests, chooser)
+        changed = mutated(canary.tests, random)
         if changed is None:
             return None
         canary = Canary(*changed)
@@ -116,15 +117,15 @@ def make_canary(feature: Feature, store: TreeStore, secret: str) -> Canary | Non
         if form := next((form for ending, form in _NEW_TESTS.items() if re.search(ending, path)), None):
             content = (store.content(change.after) or b"").decode("utf-8", "surrogateescape")
             if found := re.search(form[0], content, re.MULTILINE):
-                added = _with_test(content, form[1], found[1], chooser)
+                added = _with_test(content, form[1], found[1], random)
                 files[path] = added.encode("utf-8", "surrogateescape")
     return Canary(store.patch_of(store.edited(tree, files), below)) if files else None
 
 
-def _with_test(content: str, form: str, found: str, chooser: Chooser) -> str:
+def _with_test(content: str, form: str, found: str, random: Random) -> str:
     """Under a name that looks like the others, before what runs a file of Python as a program."""
     words = sorted(set(re.findall("[a-z]{4,9}", content))) or ["other"]
-    first, second = (chooser.one(label, words) for label in ("first", "second"))
+    first, second = random.choices(words, k=2)
     added = form.format(first=first, second=second, First=first.title(), Second=second.title(), found=found)
     main = re.search(r"^if __name__ ", content, re.MULTILINE)
     place = main.start() if main else len(content)

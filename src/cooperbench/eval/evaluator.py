@@ -26,7 +26,6 @@ from cooperbench.eval.executor import TestRun, not_run
 from cooperbench.eval.test_side import judged_patch
 from cooperbench.eval.trees import TreeStore
 from cooperbench.models import seats_of
-from cooperbench.retry import with_retries
 from cooperbench.storage import error_record, read_json, utc_now, write_bytes, write_json, write_text
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 
     from cooperbench.eval.reference import References, ReferenceStore
     from cooperbench.eval.trees import Applied
-    from cooperbench.models import EvalNetwork, Feature, MergeResult, Pair, Setting, Task
+    from cooperbench.models import EvalNetwork, Feature, MergeResult, Pair, Setting
     from cooperbench.storage import ExperimentPaths, PairPaths
 
 SCHEMA = "cooperbench.eval/1"
@@ -113,7 +112,7 @@ def evaluate_pair(
     """The whole verdict. InfraErrors of sandboxes pass through: they are nobody's failure."""
     started_at, started = utc_now(), time.monotonic()
     executor, asked = references.executor, references.asked
-    found = {feature.feature_id: references.get(pair.task, feature) for feature in pair.features}
+    found = {feature.feature_id: references.get(feature) for feature in pair.features}
     evaluation = Evaluation({})
     failed = {str(number): one.error or "unknown" for number, one in found.items() if not one.success}
     if failed:
@@ -164,7 +163,7 @@ def _judge(
     canary: bool,
 ) -> dict[str, Any]:
     """What eval.json says of the agents; puts what was tested and printed beside it."""
-    side = references.executor.test_side(pair.task, pair.features, store)
+    side = references.executor.test_side(pair.features, store)
     judged = {agent_id: judged_patch(patch, side, store) for agent_id, patch in patches.items()}
     merge = store.merge(list(judged.values()))
 
@@ -173,8 +172,7 @@ def _judge(
         if not work.patch:
             return {number: not_run(reason) for number in numbers}
         runs = {
-            number: references.test(pair.task, pair.task.feature(number), work.patch, work.tree)
-            for number in numbers
+            number: references.test(pair.task.feature(number), work.patch, work.tree) for number in numbers
         }
         evaluation.outputs |= {(subject, number): run.output for number, run in runs.items()}
         return runs
@@ -196,9 +194,9 @@ def _judge(
     merged = _merged_record(merge, runs)
     if merge.status == "conflict" and len(judged) > 2:
         # Whether the conflict is one of the order in which the patches are merged.
-        found = store.clean_order([work.tree for work in judged.values()])
-        order = None if found.order is None else [[*judged][at] for at in found.order]
-        merged |= {"clean_order": order, "all_orders_tried": found.complete}
+        order, complete = store.clean_order([work.tree for work in judged.values()])
+        names = None if order is None else [[*judged][at] for at in order]
+        merged |= {"clean_order": names, "all_orders_tried": complete}
     # Recorded beside the verdicts, and part of none of them: the lead may have merged the members' work.
     lead: dict[str, Any] = {}
     if setting == "team":
@@ -219,8 +217,7 @@ def _judge(
     confirmation: dict[str, str] = {}
     if overall and canary:
         confirmation = {
-            str(one.feature_id): confirm(pair.task, one, merge.patch, store, references)
-            for one in pair.features
+            str(one.feature_id): confirm(one, merge.patch, store, references) for one in pair.features
         }
     for number, answer in confirmation.items():
         if answer == "suspicious":
@@ -241,15 +238,15 @@ def _judge(
     }
 
 
-def confirm(task: Task, feature: Feature, patch: bytes, store: TreeStore, references: References) -> str:
+def confirm(feature: Feature, patch: bytes, store: TreeStore, references: References) -> str:
     """The tests once more with some that must fail: `confirmed`, `suspicious`, or why it cannot be told."""
-    executor, reference = references.executor, references.with_canary(task, feature)
-    canary = executor.canary(task, feature, store, reference.canary) if reference.canary else None
+    executor, reference = references.executor, references.with_canary(feature)
+    canary = executor.canary(feature, store, reference.canary) if reference.canary else None
     if canary is None:
         return "none that can be put into these tests fails with the golden patch"
     for again in (False, True):
-        reference = references.with_canary(task, feature, again=again)
-        run = executor.run(task, feature, patch, reference.conditions, canary.tests)
+        reference = references.with_canary(feature, again=again)
+        run = executor.run(feature, patch, reference.conditions, canary.tests)
         if agrees(run, reference):
             return "confirmed"
     return "suspicious"
@@ -293,12 +290,9 @@ def evaluate_and_write(
 ) -> dict[str, Any]:
     """The record that now is eval.json; `status` tells whether it is a verdict or an error of ours."""
     place, stop = paths.pair(pair, setting), references.executor.stop
-
-    def judge(attempt: int) -> Evaluation:  # noqa: ARG001  # each attempt is like the first
-        return evaluate_pair(pair, setting, read_patches(place, pair, setting), references, canary=canary)
-
     try:
-        evaluation = with_retries(judge, stop)
+        patches = read_patches(place, pair, setting)
+        evaluation = evaluate_pair(pair, setting, patches, references, canary=canary)
     except Interrupted:
         raise
     except Exception as error:

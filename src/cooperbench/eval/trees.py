@@ -27,9 +27,9 @@ from cooperbench.temporary import owned_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from subprocess import CompletedProcess
 
     from cooperbench.eval.base import Base
-    from cooperbench.git import GitOutput
 
 MOST_PATCH_BYTES = 64 * 1024**2
 MOST_CHANGED_BYTES = 128 * 1024**2
@@ -93,15 +93,6 @@ class TreeMerge(NamedTuple):
     """The conflicting ones, sorted; a conflict about directories may have none."""
     message: str = ""
     """Git's first word about the conflict."""
-
-
-class CleanOrder(NamedTuple):
-    """Of trees that conflict in the order that counts: one in which they all merge plainly."""
-
-    order: tuple[int, ...] | None
-    """Places in the sequence of trees; None: none was found."""
-    complete: bool
-    """Every order was tried, or ruled out, before that was said."""
 
 
 class TreeStore:
@@ -247,27 +238,31 @@ class TreeStore:
         same = len(trees) > 1 and set(trees) == {merged} and merged != self.base.tree
         return MergeResult("identical" if same else "clean", "plain", b"", tree=merged)
 
-    def clean_order(self, trees: Sequence[str]) -> CleanOrder:
-        """Whether another order would merge: depth first, without what has led to the same tree before."""
+    def clean_order(self, trees: Sequence[str]) -> tuple[tuple[int, ...] | None, bool]:
+        """An order, as places in the sequence, in which trees merge plainly, and whether all were tried to find one.
+
+        Depth first, without what has led to the same tree before.
+        """
         tried = 0
         seen: set[tuple[str, frozenset[int]]] = set()
-        open_ends: list[tuple[tuple[int, ...], str]] = []
-        open_ends += [((at,), tree) for at, tree in enumerate(trees)][::-1]
+        open_ends: list[tuple[tuple[int, ...], str]] = [
+            ((at,), trees[at]) for at in reversed(range(len(trees)))
+        ]
         while open_ends:
             order, merged = open_ends.pop()
             left = [at for at in range(len(trees)) if at not in order]
             if not left:
-                return CleanOrder(order, complete=True)
+                return order, True
             if (merged, frozenset(order)) in seen:
                 continue
             seen.add((merged, frozenset(order)))
             tried += len(left)
             if tried > MOST_ORDER_MERGES:
-                return CleanOrder(None, complete=False)
+                return None, False
             steps = self.merge_pairs([(merged, trees[at]) for at in left])
             longer = [((*order, at), step.tree) for at, step in zip(left, steps, strict=True) if step.tree]
-            open_ends += reversed(longer)
-        return CleanOrder(None, complete=True)
+            open_ends += longer[::-1]
+        return None, True
 
     def merge_pairs(self, pairs: Sequence[tuple[str, str]], *, union: bool = False) -> list[TreeMerge]:
         """Merge two trees at a time, all in one process; `union` keeps both sides of textual conflicts."""
@@ -329,7 +324,7 @@ class TreeStore:
     def _loose(self, object_id: str) -> Path:
         return self._git_dir / "objects" / object_id[:2] / object_id[2:]
 
-    def _run(self, *args: str, index: Path | None = None, stdin: bytes = b"") -> GitOutput:
+    def _run(self, *args: str, index: Path | None = None, stdin: bytes = b"") -> CompletedProcess[bytes]:
         return run_git(*args, git_dir=self._git_dir, index=index, stdin=stdin, bounded=True)
 
     def _git(self, *args: str, index: Path | None = None, stdin: bytes = b"") -> bytes:
