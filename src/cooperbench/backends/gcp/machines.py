@@ -70,7 +70,7 @@ class Machine(DockerBackend):
         self._description = description
         self._size = size
         self._started_at = self.last_used_at = time.monotonic()
-        self._ended_at: float | None = None
+        self.ended_at: float | None = None
         self.ends_at = self._started_at + description.scheduling.max_run_duration.seconds
         self._tunnel: Tunnel | None = None
         self._sandbox_type = partial(MachineSandbox, self._is_running)
@@ -93,7 +93,7 @@ class Machine(DockerBackend):
     @property
     def resource_use(self) -> ResourceUse:
         """Until now, or until it was closed."""
-        seconds = (self._ended_at or time.monotonic()) - self._started_at
+        seconds = (self.ended_at or time.monotonic()) - self._started_at
         vcpus, gib = self._size.guest_cpus, self._size.memory_mb / 1024
         return ResourceUse(1, "machine", seconds, seconds * vcpus, seconds * gib)
 
@@ -145,7 +145,7 @@ class Machine(DockerBackend):
 
     def close(self) -> None:
         """Let go of it. Whoever calls this has it deleted: sandboxes only have to know."""
-        self._ended_at = self._ended_at or time.monotonic()
+        self.ended_at = self.ended_at or time.monotonic()
         if self._tunnel is not None:
             self._tunnel.close()
         for sandbox in list(self._open):
@@ -245,9 +245,7 @@ class Fleet:
         try:
             self.git_server.close()
         finally:
-            with self.lock:
-                machines = [*self._machines, *([self._git_machine] if self._git_machine else [])]
-            self._delete(machines)
+            self._delete([machine for machine in self._made if machine.ended_at is None])
         if self._has_rules:
             self.compute.remove_rules(self.session)
         remove_tree(self.keys.folder)
