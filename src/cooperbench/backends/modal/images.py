@@ -11,7 +11,6 @@ import base64
 import os
 import re
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cooperbench.backends.image_digest import resolve_digest
@@ -81,32 +80,12 @@ class ImageStore:
 
     def find_snapshot(self, path: Path) -> str | None:
         """The id in the file of a snapshot, if Modal still has it."""
-        import modal
-
         found = str((read_json(path) or {}).get("image") or "")
-        if not found:
-            return None
-        image = modal.Image.from_id(found, client=self.connection.client)
-        try:
-            self._built(image, f"looking for the snapshot {found}")
-        except (Gone, UserError):  # expired, deleted, or another account's
-            return None
-        self._known[found] = image
-        return found
-
-    def remove_snapshots(self, tasks: set[str] | None) -> list[str]:
-        """Of these tasks or of all; their ids."""
-        from modal.experimental import image_delete
-
-        removed = []
-        for path, content in snapshot_files(tasks):
-            image = str(content.get("image"))
-            with suppress(Gone):
-                delete = partial(image_delete.aio, image, client=self.connection.client)
-                self.connection.call(f"deleting {image}", delete)
-            path.unlink(missing_ok=True)
-            removed.append(image)
-        return removed
+        if found:
+            with suppress(Gone, UserError):  # expired, deleted, or another account's
+                self._built(self.get(found), f"looking for the snapshot {found}")
+                return found
+        return None
 
     def _source(self, task: Task) -> tuple[modal.Image, str, tuple[str, ...]]:
         """The image as published or built, its digest if it has one, and notes for the user."""
