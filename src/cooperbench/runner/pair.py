@@ -33,7 +33,7 @@ from cooperbench.eval.trees import MOST_PATCH_BYTES
 from cooperbench.gateway.recording import Exchanges
 from cooperbench.git import GitError
 from cooperbench.models import seats_of, summed_accounts
-from cooperbench.sandbox import scrub_script
+from cooperbench.sandbox import sandbox_script
 from cooperbench.sandbox.contract import SandboxOptions
 from cooperbench.secrets import redact
 from cooperbench.storage import utc_now, write_json
@@ -92,7 +92,7 @@ def prepare_repository(sandbox: RichSandbox, *, already_scrubbed: bool) -> Start
     if already_scrubbed:
         argv = ["git", f"--git-dir={git_dir}", "rev-parse", "HEAD"]
     else:
-        argv = ["bash", "-c", scrub_script().decode(), "scrub", REPO_DIR, git_dir]
+        argv = ["bash", "-c", sandbox_script("scrub.sh"), "scrub", REPO_DIR, git_dir]
     done = sandbox.run(argv, timeout_seconds=SCRUB_SECONDS)
     commit = done.stdout_read().strip().rpartition("\n")[2]
     if done.returncode != 0 or len(commit) < 40:

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 from cooperbench.backends.local.rootfs import Content, copy_tree
 from cooperbench.errors import SandboxError, UserError
 from cooperbench.processes import start_of
-from cooperbench.sandbox import scrub_script
+from cooperbench.sandbox import sandbox_script
 from cooperbench.sandbox.contract import SandboxOptions
 from cooperbench.sandbox.ownership import locked
 from cooperbench.settings import default_cache_dir
@@ -164,7 +164,7 @@ def _build(task: Task, digest: str, staging: Path, log: Path, make_sandbox: Make
     run("setup.sh", _SETUP, places, SandboxOptions(purpose="setup", network="public", labels=labels))
     copy_tree(staging / "workspace", staging / "agent-workspace")
     places = {"agent-workspace": "/workspace", "base": "/cooperbench/base"}
-    scrub = scrub_script().decode()
+    scrub = sandbox_script("scrub.sh")
     run("removing the repository's history", scrub, places, SandboxOptions(purpose="setup", labels=labels))
     (staging / "base" / "base.git").rename(staging / "base.git")
     (staging / "base").rmdir()
