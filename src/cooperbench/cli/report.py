@@ -38,11 +38,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from cooperbench.report.ablation import analyse_study
     from cooperbench.report.analysis import analyse
-    from cooperbench.report.coordination.llm_judge import judge_run
-    from cooperbench.report.coordination.measures import coordination_of_run, coordination_tables
+    from cooperbench.report.compare import analyse_study
+    from cooperbench.report.coordination import coordination_of_run, coordination_tables
     from cooperbench.report.formatting import print_tables
+    from cooperbench.report.llm_judge import judge_run
     from cooperbench.report.loading import (
         arm_folders,
         check_same_dataset,
@@ -51,7 +51,7 @@ def execute(args: argparse.Namespace) -> int:
         run_names,
         sound_only,
     )
-    from cooperbench.report.tables import ablation_table, analysis_tables
+    from cooperbench.report.tables import ablation_table, analysis_tables, judge_table
 
     logs_dir = Path(args.log_dir)
     if not args.runs:
@@ -77,7 +77,7 @@ def execute(args: argparse.Namespace) -> int:
         print_tables(map(ablation_table, ablations))
         print_tables(analysis_tables(analysis))
         print_tables(table for name, found in together for table in coordination_tables(name, found))
-        print_tables(one.table() for one in opinions)
+        print_tables(map(judge_table, opinions))
     return 0
 
 

@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from cooperbench.report.analysis import TEAM_SUMS
+from cooperbench.report.fields import listed, mapping
 from cooperbench.report.formatting import (
     Table,
     basis_text,
@@ -26,11 +28,11 @@ from cooperbench.text import dollars_text, duration_text, plural
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from cooperbench.report.ablation import Ablation, Effect
     from cooperbench.report.analysis import Analysis, CrossPlay, RateRow, TeamRow
-    from cooperbench.report.compare import Comparison
+    from cooperbench.report.compare import Ablation, Comparison, Effect
     from cooperbench.report.curves import AgentCurve, Difficulty
     from cooperbench.report.formatting import Cell
+    from cooperbench.report.llm_judge import JudgeReport
     from cooperbench.report.statistics import Estimate
 
 _INTERVALS = {
@@ -44,11 +46,11 @@ def analysis_tables(analysis: Analysis) -> Iterator[Table]:
     """In the order in which one reads them; what there is nothing to say about is left out."""
     yield _rates(analysis)
     yield _costs([row for row in analysis.rates if row.repo is None])
-    if analysis.deficits or analysis.without_solo:
+    if analysis.coordination_deficits or analysis.coop_without_solo:
         yield _deficits(analysis)
     if analysis.team:
         yield _teams(analysis.team)
-    yield from map(_agent_curve, analysis.curves)
+    yield from map(_agent_curve, analysis.agent_curves)
     yield from _difficulty(analysis.difficulty)
     for repeats in analysis.repeats:
         rates: list[list[Cell]] = [
@@ -90,7 +92,7 @@ def _rates(analysis: Analysis) -> Table:
         if row.unsound:
             rows.append([f"{indent}  without unsound", *cells(row.sound_rates)])
     notes = [f"{mark} {remark}" for remark, mark in marks.items()]
-    notes += [f"{_INTERVALS[analysis.method]}; n: judged pairs; deff: design effect of overall", ""]
+    notes += [f"{_INTERVALS[analysis.interval]}; n: judged pairs; deff: design effect of overall", ""]
     notes += [f"{row.name}: {line}" for row in analysis.rates if row.repo is None for line in _states(row)]
     notes += left_out_lines(analysis.runs)
     notes += ["", *(f"{name}: {VERDICTS[name]}" for name in names)]
@@ -129,7 +131,7 @@ def _costs(rows: Sequence[RateRow]) -> Table:
 def _deficits(analysis: Analysis) -> Table:
     rows: list[list[Cell]] = []
     notes = ["Over the pairs that have a verdict in both; deficit: solo − coop; retention: coop ∕ solo"]
-    for one in analysis.deficits:
+    for one in analysis.coordination_deficits:
         assert one.coordination_deficit is not None
         assert one.retention is not None
         deficit, p = points_text(one.coordination_deficit), p_text(one.mcnemar_p)
@@ -143,7 +145,7 @@ def _deficits(analysis: Analysis) -> Table:
         if one.retention.note:
             notes.append(f"{one.second}: retention: {one.retention.note}")
     notes = notes if rows else []
-    notes += [f"{name}: no solo run of the same agent and model given" for name in analysis.without_solo]
+    notes += [f"{name}: no solo run of the same agent and model given" for name in analysis.coop_without_solo]
     headings = ("solo", "coop", "n", "solo rate", "coop rate", "deficit", "retention", "McNemar")
     return Table("Coordination deficit", headings, rows, notes)
 
@@ -217,7 +219,6 @@ def _cross_play(played: CrossPlay) -> Table:
 
 
 def comparison_tables(comparison: Comparison, problems: Sequence[str] = ()) -> Iterator[Table]:
-    """The numbers, the flips, and what could not be compared."""
     first, second = comparison.first, comparison.second
     yield _compared_rates(comparison)
     for title, keys in (
@@ -283,6 +284,24 @@ def ablation_table(ablation: Ablation) -> Table:
         "conflict: the patches conflict in plain git; cost and time: of a pair",
     ]
     return Table(f"What each part is worth: {ablation.study}", headings, rows, notes)
+
+
+def judge_table(report: JudgeReport) -> Table:
+    labels = [label for record in report.records if (label := mapping(record, "label"))]
+    symptoms = [one for label in labels for one in listed(label, "symptoms", dict)]
+    rows: list[list[Cell]] = [
+        [kind, name, count]
+        for kind, found in (("cause", labels), ("symptom", symptoms))
+        for name, count in Counter(str(one.get(kind)) for one in found).most_common()
+    ]
+    spent = f"{report.judged} judged now for {dollars_text(report.cost)}, {report.kept} before"
+    notes = [f"{spent}; evidence: judge.json beside each pair"]
+    if report.unusable:
+        notes.append(f"{plural(report.unusable, 'pair')} without a usable answer")
+    notes += [f"not judged: {line}" for line in report.errors]
+    count = plural(len(labels), "pair")
+    title = f"Why pairs of {report.run} failed, in the opinion of {report.model} ({count})"
+    return Table(title, ("", "label", "pairs"), rows, notes)
 
 
 def _amount(value: float | None, unit: str) -> str:

@@ -13,6 +13,8 @@ import secrets
 import select
 import threading
 import time
+from pathlib import Path
+from tempfile import mkdtemp
 from typing import TYPE_CHECKING
 
 from cooperbench.backends.local.bubblewrap import last_line
@@ -26,7 +28,6 @@ from cooperbench.temporary import remove_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
     from cooperbench.backends.local.bubblewrap import Bubblewrap, SandboxProcess
     from cooperbench.backends.local.rootfs import Content, RootFsBuilder
@@ -54,7 +55,6 @@ class LocalSandbox(RichSandbox):
 
     def __init__(
         self,
-        folder: Path,
         builder: RootFsBuilder,
         bubblewrap: Bubblewrap,
         content: Content,
@@ -64,10 +64,9 @@ class LocalSandbox(RichSandbox):
         options: SandboxOptions | None = None,
         on_end: Callable[[LocalSandbox], None] = lambda _: None,
     ) -> None:
-        """Takes over `folder`, which is empty, and removes it in the end."""
         super().__init__(lifetime_seconds=lifetime_seconds, workdir=workdir, on_end=on_end)
-        self._folder = folder
-        self._log = folder / "log"
+        self._folder = Path(mkdtemp(dir=builder.run_folder))
+        self._log = self._folder / "log"
         self._bubblewrap = bubblewrap
         expired = f"it reached its lifetime of {lifetime_seconds:g} s"
         self._timer = threading.Timer(min(lifetime_seconds, threading.TIMEOUT_MAX), self.end, [expired])
@@ -75,8 +74,8 @@ class LocalSandbox(RichSandbox):
         self._control_lock = threading.Lock()
         self._control: PipeTransport | None = None
         try:
-            self._rootfs = builder.build(
-                folder, content, options or SandboxOptions(), overlays=bubblewrap.overlays
+            self._sees = builder.build(
+                self._folder, content, options or SandboxOptions(), overlays=bubblewrap.overlays
             )
             stdin, into = os.pipe()
             out_of, stdout = os.pipe()
@@ -116,7 +115,7 @@ class LocalSandbox(RichSandbox):
             limits = self._bubblewrap.limits
             numbers = [str(limits.processes), str(limits.disk_bytes // 1024)]
             argv = [SHELL, f"{LIB_DIR}/supervisor.sh", *numbers, *words]
-            self._started = self._bubblewrap.start(self._rootfs, argv, stdio)
+            self._started = self._bubblewrap.start(self._folder, self._sees, argv, stdio)
         finally:
             for fd in stdio:
                 os.close(fd)

@@ -19,12 +19,7 @@ from cooperbench.backends.modal.connection import Gone, RateLimited, Unavailable
 from cooperbench.errors import CooperBenchError, InfraError, SandboxDead, SandboxError, SandboxTimeout
 from cooperbench.sandbox import sandbox_script
 from cooperbench.sandbox.base_sandbox import RichSandbox
-from cooperbench.sandbox.channel import (
-    BACKSTOP_SECONDS,
-    CappedOutput,
-    Channel,
-    ChannelUnavailable,
-)
+from cooperbench.sandbox.channel import BACKSTOP_SECONDS, CappedOutput, Channel, ChannelUnavailable
 from cooperbench.sandbox.contract import TIMEOUT_EXIT_CODE, CommandResult, ResourceUse
 
 if TYPE_CHECKING:
@@ -97,14 +92,9 @@ class ModalSandbox(RichSandbox):
         settings: ModalSettings,
         lifetime_seconds: float,
         workdir: str,
-        *,
-        trusted: bool,
         on_end: Callable[[ModalSandbox], None],
     ) -> None:
-        """Takes over a sandbox that has just been made; ChannelUnavailable where its image lacks bash or another tool.
-
-        `trusted`: the image's tools have been tested before.
-        """
+        """Takes over a sandbox that has just been made; ChannelUnavailable where its image lacks a tool."""
         super().__init__(lifetime_seconds=lifetime_seconds, workdir=workdir, on_end=on_end)
         self.remote = remote
         self.is_terminated = False
@@ -112,7 +102,8 @@ class ModalSandbox(RichSandbox):
         self._settings = settings
         self._connection = connection
         self._started = time.monotonic()
-        self._trusted = trusted
+        self._trusted = False
+        """Its tools have passed the channel's self test."""
         self._transports: list[ExecTransport] = []
         self._ended = 0.0
         self._left_out: tuple[str, ...] = ()

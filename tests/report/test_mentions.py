@@ -6,9 +6,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cooperbench.report.coordination.changes import read_work
-from cooperbench.report.coordination.mentions import MOST_NAMES, Mention, mentions_of, names_in
+from cooperbench.report.messages import MOST_NAMES, Mention, mentions_of, names_in
 from cooperbench.report.pairs import SentMessage
+from cooperbench.report.patches import read_work
 
 PATHS = {"Makefile": {"Makefile"}, "größe.py": {"src/größe.py"}}
 PATCH = b"""\
@@ -51,8 +51,8 @@ index 1111111..2222222 100644
         ("I will add limit to parse() in src/parser.py.", ["parse", "src/parser.py"]),
         ("我会修改src/app.py的第10-20行和`part_3`函数。", ["src/app.py", "src/app.py:10-20", "part_3"]),
         ("Ich ändere app.py (Zeilen 3–9), nicht `Money.add`.", ["app.py", "app.py:3-9", "Money.add"]),
-        ("Правлю строки 10-20 в файле app.py", ["app.py", "app.py:10-20"]),
-        ("lines 12-30 of `src/a.ts`, then b.ts", ["src/a.ts", "src/a.ts:12-30", "b.ts"]),
+        ("Правлю app.py строки 10-20", ["app.py", "app.py:10-20"]),
+        ("`src/a.ts` lines 12-30, then b.ts", ["src/a.ts", "src/a.ts:12-30", "b.ts"]),
         ("`c.go:10-20`, a.py#L5-L9, b.py:7", ["c.go", "c.go:10-20", "a.py", "a.py:5-9", "b.py", "b.py:7-7"]),
         ("a.py 1-5, b.py", ["a.py", "a.py:1-5", "b.py"]),
         ("app.py of 2026-03-04", ["app.py"]),

@@ -9,7 +9,7 @@ import pytest
 
 from cooperbench.cli import main
 from cooperbench.errors import UserError
-from cooperbench.report.coordination.llm_judge import (
+from cooperbench.report.llm_judge import (
     CAUSES,
     SYMPTOMS,
     case_of,

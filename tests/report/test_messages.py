@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cooperbench.report.coordination.messages import SIMILAR, never_shown, questions_in, repetitions_in
+from cooperbench.report.messages import SIMILAR, never_shown, questions_in, repetitions_in
 from cooperbench.report.pairs import Conversation, SentMessage
 
 if TYPE_CHECKING:
