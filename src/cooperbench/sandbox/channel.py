@@ -26,7 +26,7 @@ from cooperbench.sandbox.contract import DEFAULT_OUTPUT_LIMIT, TIMEOUT_EXIT_CODE
 from cooperbench.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 READY = b"cooperbench-channel 1 ready"
 UNAVAILABLE = b"cooperbench-channel unavailable "
@@ -121,12 +121,11 @@ class Transport(Protocol):
 class PipeTransport:
     """A Transport over two file descriptors, which it owns."""
 
-    def __init__(self, write_fd: int, read_fd: int, on_close: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, write_fd: int, read_fd: int) -> None:
         os.set_blocking(write_fd, False)
         os.set_blocking(read_fd, False)
         self._write_fd = write_fd
         self._read_fd = read_fd
-        self._on_close = on_close
         self._closed = False
 
     def send(self, data: bytes, deadline: float) -> None:
@@ -150,7 +149,6 @@ class PipeTransport:
         self._closed = True
         os.close(self._write_fd)
         os.close(self._read_fd)
-        self._on_close()
 
 
 def _wait(fd: int, event: int, deadline: float) -> None:

@@ -89,7 +89,7 @@ class EngineSession:
             mounts.append(self._mount_programs(image, options.programs))
         # Not on the container's disk: a channel must answer when that is full, and leave nothing in images.
         tmpfs = {SCRATCH_DIR: "rw,nosuid,nodev,mode=1777,size=1g"}
-        if image.user.partition(":")[0] not in ("", "0", "root"):
+        if str(image.config.get("User") or "").partition(":")[0] not in ("", "0", "root"):
             # The supervisor could not make these folders.
             tmpfs |= dict.fromkeys((_BIN_DIR, "/patches"), "rw,exec,nosuid,nodev,mode=1777")
         host_config: dict[str, Any] = {

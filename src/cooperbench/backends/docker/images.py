@@ -89,14 +89,6 @@ class EngineImage:
         variables = dict(entry.partition("=")[::2] for entry in self.config.get("Env") or [])
         return variables.get("PATH") or _DEFAULT_PATH
 
-    @property
-    def user(self) -> str:
-        return str(self.config.get("User") or "")
-
-    @property
-    def labels(self) -> Mapping[str, str]:
-        return self.config.get("Labels") or {}
-
 
 def say_nothing(line: str) -> None:
     """For those who want no progress."""
@@ -158,8 +150,10 @@ class ImageStore:
         """The task's image if the engine has it and it is not one that we built from other files."""
         for name in self.names_of(task):
             found = self.find(name)
-            if found is not None and found.labels.get(CONTEXT, "") in ("", _context_key(task)):
-                return found
+            if found is not None:
+                made_of = (found.config.get("Labels") or {}).get(CONTEXT, "")
+                if made_of in ("", _context_key(task)):
+                    return found
         return None
 
     def provide(self, task: Task, say: Say = say_nothing) -> EngineImage:
