@@ -37,9 +37,7 @@ _log = logging.getLogger("cooperbench")
 class GCPBatchBackend:
     """Its evaluations go to Batch, which `cooperbench.eval.batch` sees by `batch_settings`."""
 
-    capabilities = Capabilities(
-        rich=True, streams=True, networks=frozenset({"none", "public"}), programs=True
-    )
+    capabilities = Capabilities(streams=True, networks=frozenset({"none", "public"}), programs=True)
     options: ClassVar = ("image_template",)
 
     def __init__(

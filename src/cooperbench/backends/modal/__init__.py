@@ -61,7 +61,7 @@ _log = logging.getLogger("cooperbench")
 class ModalBackend:
     options: ClassVar = ("gpu", "image_template")
     capabilities = Capabilities(
-        rich=True, streams=True, networks=frozenset({"none", "public"}), snapshots=True, programs=True
+        streams=True, networks=frozenset({"none", "public"}), snapshots=True, programs=True
     )
 
     def __init__(self, **settings: object) -> None:
@@ -192,7 +192,8 @@ class ModalBackend:
         with contextlib.suppress(CooperBenchError):
             ended = _end_tagged(images.connection, {_SESSION: images.connection.session})
         for sandbox in still_open:
-            sandbox.end("its backend was closed", already=sandbox.name in ended)
+            sandbox.is_terminated = sandbox.name in ended
+            sandbox.end("its backend was closed")
         self._git_server.close()
 
     @staticmethod

@@ -19,7 +19,7 @@ from cooperbench.dataset.discovery import demo_dir
 from cooperbench.dataset.images import ENVIRONMENT_VARIABLE, PUBLISHED_TEMPLATE, image_name, image_template
 from cooperbench.errors import CooperBenchError, InfraError, UserError
 from cooperbench.models import REPO_DIR, Image
-from cooperbench.sandbox import scrub_script
+from cooperbench.sandbox import sandbox_script
 from cooperbench.sandbox.git_server import DEFAULT_IMAGE
 from cooperbench.settings import default_cache_dir
 from cooperbench.storage import read_json
@@ -71,7 +71,7 @@ class ImageStore:
         Its digest is the registry's, else Modal's id of the image, which stands for its definition.
         """
         source, digest, notes = self._source(task)
-        script = base64.b64encode(scrub_script()).decode("ascii")
+        script = base64.b64encode(sandbox_script("scrub.sh").encode()).decode("ascii")
         scrub = f'RUN bash -c "$(echo {script} | base64 -d)" scrub {REPO_DIR} {_BASE_GIT_DIR}'
         agents = self._built(source.dockerfile_commands(scrub), f"{task.label}: removing the history")
         for image in (source, agents):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from cooperbench.sandbox.base_sandbox import RichSandbox
 from cooperbench.sandbox.contract import (
     Capabilities,
     CommandResult,
     EvalBackend,
     ExecResult,
-    RichSandbox,
     Sandbox,
     SandboxOptions,
 )
