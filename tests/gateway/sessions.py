@@ -33,7 +33,7 @@ class AtWork:
 
     def arrives(self, text: str) -> Message:
         """From the colleague."""
-        return self.mailbox.post("agent2", "agent1", text).message
+        return self.mailbox.post("agent2", "agent1", text)
 
     def entries(self, *actions: str) -> list[dict[str, Any]]:
         trajectory = read_trajectory(self.paths)

@@ -17,7 +17,7 @@ from tests.report.factory import Kind, Style, keys_of, write_run
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cooperbench.report.records import PairKey
+    from cooperbench.report.pairs import PairKey
 
 BARE = Style(("a",) * 4, ("m",) * 4, bare=True, talk=(), dataset="data")
 

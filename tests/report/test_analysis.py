@@ -9,12 +9,12 @@ import pytest
 
 from cooperbench.errors import UserError
 from cooperbench.report.analysis import analyse, cross_play, find_repeats, pass_at_k
-from cooperbench.report.compare import check_same_dataset, compare_sides, sides_to_compare
-from cooperbench.report.difficulty import analyse_difficulty, area
+from cooperbench.report.compare import compare_sides, sides_to_compare
+from cooperbench.report.curves import analyse_difficulty, area
 from cooperbench.report.formatting import print_tables
-from cooperbench.report.loading import Run, load_run
+from cooperbench.report.loading import Run, check_same_dataset, load_run
 from cooperbench.report.page.content import make_overview
-from cooperbench.report.text_report import analysis_tables
+from cooperbench.report.tables import analysis_tables
 from tests.report.factory import Kind, Style, keys_of, layout, write_run
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cooperbench.models import Setting
-    from cooperbench.report.records import PairKey
+    from cooperbench.report.pairs import PairKey
 
 PAIRS = layout(2, 4, 12)
 KEYS = keys_of(PAIRS)

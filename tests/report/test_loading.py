@@ -16,12 +16,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cooperbench.errors import UserError
-from cooperbench.export import write_junit
+from cooperbench.export.junit import junit_bytes
+from cooperbench.report.analysis import rate_rows
+from cooperbench.report.fields import parse_time
 from cooperbench.report.loading import load_run, resolve_run, run_names
 from cooperbench.report.page.content import pair_detail
-from cooperbench.report.records import parse_time
-from cooperbench.report.rows import rate_rows
-from cooperbench.report.states import JUDGED, Verdicts
+from cooperbench.report.pairs import JUDGED, Verdicts
 from cooperbench.storage import ExperimentPaths
 from tests.report.factory import Kind, Style, layout, write_run
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from cooperbench.report.records import PairData, PairKey
+    from cooperbench.report.pairs import PairData, PairKey
 
 KINDS: tuple[Kind, ...] = (
     "passed", "union", "conflict", "capability", "integration",
@@ -211,7 +211,6 @@ def test_whatever_is_in_the_files_nothing_raises(
     _ = (
         pair.cost,
         pair.steps,
-        pair.tokens,
         pair.messages,
         pair.duration_seconds,
         pair.merge_status,
@@ -263,9 +262,8 @@ def test_a_time_without_a_zone_is_utc_for_every_reader(tmp_path: Path) -> None:
 
     def shown() -> tuple[object, ...]:
         run = load_run(tmp_path, "r")
-        write_junit(run, tmp_path / "junit.xml")
         detail, _ = pair_detail(run.pairs[0])
-        suite = ET.parse(tmp_path / "junit.xml").getroot().find("testsuite")
+        suite = ET.fromstring(junit_bytes(run)).find("testsuite")
         assert suite is not None
         return detail["entries"], detail["messages"], suite.get("timestamp")
 

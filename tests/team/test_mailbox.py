@@ -14,7 +14,7 @@ from tests.team.redis_fixtures import AGENTS, Received
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cooperbench.team.redis_mailbox import RedisMailbox
+    from cooperbench.team.mailbox import RedisMailbox
 
 
 @pytest.fixture(params=["memory", "redis"])
@@ -26,9 +26,9 @@ def mailbox(request: pytest.FixtureRequest, open_redis: Callable[..., RedisMailb
 
 def test_a_message_sent_before_anybody_reads_is_there(mailbox: Mailbox) -> None:
     posted = mailbox.post("agent1", "agent2", "hello\nthere ✓", sender_step=4)
-    assert not posted.recipient_finished
+    assert mailbox.finished == []
     (message,) = Received(mailbox, "agent2").messages
-    assert message == posted.message
+    assert message == posted
     assert (message.sender, message.text, message.sequence, message.sender_step) == (
         "agent1",
         "hello\nthere ✓",
@@ -54,8 +54,8 @@ def test_everybody_learns_once_that_an_agent_finished_and_who_writes_to_it_is_to
     mailbox.finish("agent2")
     assert (before.texts, before.finished) == (["last words"], ["agent2"])
     assert Received(mailbox, "agent3").finished == ["agent2"]
-    assert mailbox.post("agent1", "agent2", "too late").recipient_finished
-    assert not mailbox.post("agent2", "agent1", "goodbye").recipient_finished
+    mailbox.post("agent1", "agent2", "too late")
+    assert mailbox.finished == ["agent2"]
 
 
 def test_strangers_cannot_be_written_to(mailbox: Mailbox) -> None:
@@ -94,7 +94,8 @@ def test_what_comes_after_the_end_is_on_record(mailbox: Mailbox) -> None:
     mailbox.post("agent1", "agent2", "in time")
     mailbox.close()
     mailbox.close()
-    assert mailbox.post("agent1", "agent2", "late").message.sequence == 2
+    assert mailbox.post("agent1", "agent2", "late").sequence == 2
     mailbox.finish("agent1")
-    assert mailbox.post("agent2", "agent1", "too late").recipient_finished
+    mailbox.post("agent2", "agent1", "too late")
+    assert mailbox.finished == ["agent1"]
     assert [message.text for message in mailbox.messages()] == ["in time", "late", "too late"]

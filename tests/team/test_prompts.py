@@ -115,4 +115,4 @@ def test_bytes_that_are_no_text_do_not_stop_it(tmp_path: Path) -> None:
 
 def test_a_gap_in_what_the_template_is_given_is_an_error() -> None:
     with pytest.raises(UndefinedError):
-        team._render(None, setting="coop", colleagues=[])
+        team._templates(None).get_template("task.md.j2").render(setting="coop", colleagues=[])

@@ -6,8 +6,7 @@ import threading
 import time
 from collections import Counter
 
-from cooperbench.team.task_list import MOST_CHANGES, TaskList
-from cooperbench.team.tools import finished, run_command, tools_of
+from cooperbench.team.tools import MOST_CHANGES, TaskList, finished, run_command, tools_of
 
 AGENTS = [f"agent{number}" for number in range(1, 17)]
 

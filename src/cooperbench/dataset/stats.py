@@ -61,40 +61,40 @@ class _Size(NamedTuple):
     added: int
     removed: int
     test_lines: int
-    languages: Counter[str]
+    languages: list[str]
 
 
 def dataset_stats(rows: Sequence[Chosen], known: Conflicts) -> tuple[dict[str, Stats], Stats, list[str]]:
     """By repository, of all together, and what could not be read."""
     notes: list[str] = []
-    sizes: dict[Task, list[_Size]] = {}
+    sizes: dict[Task, list[_Size]] = {task: [] for task, _, _ in rows}
     for task, feature_ids, _ in rows:
-        sizes[task] = []
         for feature_id in feature_ids:
             try:
                 sizes[task].append(_size(task.feature(feature_id)))
             except (OSError, UserError) as error:
                 notes.append(f"{task.label}/feature{feature_id} is not measured: {error}")
-    repos = dict.fromkeys(task.repo for task, _, _ in rows)
+    repos = dict.fromkeys(task.repo for task in sizes)
     by_repo = {repo: _stats([row for row in rows if row[0].repo == repo], sizes, known) for repo in repos}
     return by_repo, _stats(rows, sizes, known), notes
 
 
 def _stats(rows: Sequence[Chosen], sizes: Mapping[Task, Sequence[_Size]], known: Conflicts) -> Stats:
     of_features = [size for task, _, _ in rows for size in sizes[task]]
-    languages = sum((size.languages for size in of_features), Counter[str]())
+    languages = Counter(language for size in of_features for language in size.languages)
     frameworks = dict.fromkeys(filter(None, (_framework(task.runner_script) for task, _, _ in rows)))
     keys = [(task.repo, task.task_id, group) for task, _, groups in rows for group in groups]
     judged = [known[key] for key in keys if key in known]
+    medians = [median(values) for values in list(zip(*of_features, strict=True))[:3]] or [None] * 3
     return Stats(
         tasks=len(rows),
         features=sum(len(feature_ids) for _, feature_ids, _ in rows),
         pairs=len(keys),
         language=max(languages, key=languages.__getitem__, default=None),
         framework=", ".join(frameworks) or None,
-        lines_added=median(size.added for size in of_features) if of_features else None,
-        lines_removed=median(size.removed for size in of_features) if of_features else None,
-        test_lines=median(size.test_lines for size in of_features) if of_features else None,
+        lines_added=medians[0],
+        lines_removed=medians[1],
+        test_lines=medians[2],
         conflicts=sum(judged) if judged else None,
         judged_pairs=len(judged),
     )
@@ -103,7 +103,7 @@ def _stats(rows: Sequence[Chosen], sizes: Mapping[Task, Sequence[_Size]], known:
 def _size(feature: Feature) -> _Size:
     golden = feature.patch.read_bytes()
     endings = (PurePosixPath(file.paths[-1]).suffix for file in parse_diff(golden))
-    languages = Counter(_LANGUAGE_OF[ending] for ending in endings if ending in _LANGUAGE_OF)
+    languages = [_LANGUAGE_OF[ending] for ending in endings if ending in _LANGUAGE_OF]
     return _Size(*_changed_lines(golden), sum(_changed_lines(feature.tests.read_bytes())), languages)
 
 

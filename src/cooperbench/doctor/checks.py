@@ -156,7 +156,6 @@ def _backends(_: Asked) -> Iterator[Finding]:
 def backend_finding(name: str) -> Finding:
     """By its own `check` where it has one, which may ask a service: only that knows whether a token is valid."""
     from cooperbench.eval.backends import get_backend
-    from cooperbench.sandbox.contract import capabilities_of
 
     title = f"backend {name}"
     backend: Any = None
@@ -164,7 +163,7 @@ def backend_finding(name: str) -> Finding:
         backend = get_backend(name)
         if name == "gcp":
             return _google_services(title)
-        if capabilities_of(backend).checks:
+        if hasattr(backend, "check"):
             backend.check()
         if name == "docker":
             return _engine(title, backend.engine)
@@ -177,7 +176,7 @@ def backend_finding(name: str) -> Finding:
         detail = f"cannot be used: {type(error).__name__}: {error}"
         return Finding(title, Status.BROKEN, detail, "see where it comes from: pip list")
     finally:
-        if backend is not None and capabilities_of(backend).closes:
+        if hasattr(backend, "close"):
             backend.close()
 
 
@@ -203,11 +202,11 @@ def _google_services(title: str) -> Finding:
         return Finding(title, Status.MISSING, f"no credentials in {credentials}", fix)
     settings = read_settings()
     answers = []
-    for probe in probes(settings, make_bucket=False):
+    for service, probe in probes(settings, make_bucket=False).items():
         try:
-            answers.append(f"{probe.service}: {probe.ask()}")
+            answers.append(f"{service}: {probe()}")
         except CooperBenchError as error:
-            return _from_error(f"{title} ({probe.service})", Status.BROKEN, error, fix_is_last=True)
+            return _from_error(f"{title} ({service})", Status.BROKEN, error, fix_is_last=True)
     return Finding(title, Status.OK, f"project {settings.project}; {'; '.join(answers)}")
 
 
@@ -260,11 +259,11 @@ def _redis(asked: Asked) -> Iterator[Finding]:
     if missing := _missing_extra("redis", "redis", "redis"):
         yield replace(missing, detail=f"{missing.detail}; messages are carried in process without it")
         return
-    from cooperbench.team.redis_mailbox import ensure_redis
+    from cooperbench.team.mailbox import ensure_redis
 
     try:
-        with ensure_redis(asked.redis_url or DEFAULT_REDIS_URL) as running:
-            said = running.description.replace("for this run", "to try it, and ended")
+        with ensure_redis(asked.redis_url or DEFAULT_REDIS_URL) as client:
+            said = client.description.replace("for this run", "to try it, and ended")
             yield Finding("redis", Status.OK, said)
     except CooperBenchError as error:
         status = Status.BROKEN if asked.redis_url else Status.MISSING

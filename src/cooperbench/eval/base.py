@@ -70,17 +70,17 @@ class Base:
         return frozenset(decode_path(path) for path in listed.split(b"\0") if path)
 
     def _git(self, *args: str) -> bytes:
-        return git(*args, git_dir=self.objects.parent, own_repository=True)
+        return git(*args, git_dir=self.objects.parent)
 
 
 def base_of_clone(git_dir: Path, commit: str) -> Base:
     """A commit of a clone on this machine."""
     name = f"{commit}^{{commit}}"
     words = ("rev-parse", "--verify", "--quiet", "--end-of-options", name)
-    found = git(*words, git_dir=git_dir, check=False, own_repository=True)
+    found = git(*words, git_dir=git_dir, check=False)
     if not found:
         raise UserError(f"commit {commit} is not in {git_dir}: fetch it there, e.g. `git fetch --unshallow`")
-    objects = git("rev-parse", "--git-path", "objects", git_dir=git_dir, own_repository=True)
+    objects = git("rev-parse", "--git-path", "objects", git_dir=git_dir)
     return Base((git_dir / os.fsdecode(objects.rstrip(b"\n"))).absolute(), found.decode().strip())
 
 
@@ -106,7 +106,7 @@ def read_base(sandbox: RichSandbox, folder: Path) -> Base:
     folder.parent.mkdir(parents=True, exist_ok=True)
     made = Path(mkdtemp(prefix=".new-", dir=folder.parent))
     try:
-        git("index-pack", "--stdin", git_dir=make_git_dir(made / "git"), stdin=pack, own_repository=True)
+        git("index-pack", "--stdin", git_dir=make_git_dir(made / "git"), stdin=pack)
         names = sorted({name.partition(".")[0] for name in modules} - {""})
         write_json(made / "base.json", {"commit": commit, "installed_modules": names})
         made.rename(folder)

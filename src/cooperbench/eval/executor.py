@@ -106,7 +106,7 @@ class Conditions(NamedTuple):
 
 def conditions_to_try(can: Capabilities, asked: EvalNetwork) -> tuple[Conditions, ...]:
     """From the strictest to what was asked for at most; UserError where the backend cannot give that."""
-    if not can.options:
+    if not can.networks:
         if asked != "auto":
             raise UserError(
                 f"this backend cannot be asked for a network of evaluation ({asked}): it takes no options;"

@@ -325,9 +325,7 @@ class TreeStore:
         return self._git_dir / "objects" / object_id[:2] / object_id[2:]
 
     def _run(self, *args: str, index: Path | None = None, stdin: bytes = b"") -> GitOutput:
-        return run_git(
-            *args, git_dir=self._git_dir, index=index, stdin=stdin, own_repository=True, bounded=True
-        )
+        return run_git(*args, git_dir=self._git_dir, index=index, stdin=stdin, bounded=True)
 
     def _git(self, *args: str, index: Path | None = None, stdin: bytes = b"") -> bytes:
         done = self._run(*args, index=index, stdin=stdin)

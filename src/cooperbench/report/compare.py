@@ -9,8 +9,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cooperbench.errors import UserError
-from cooperbench.report.records import PairKey
-from cooperbench.report.statistics import Estimate, Observation, mcnemar_exact, mean, rate, ratio
+from cooperbench.report.loading import Side, sides_of
+from cooperbench.report.pairs import PairKey
+from cooperbench.report.statistics import (
+    CHANGE_OF_SHARE,
+    Estimate,
+    Observation,
+    differences,
+    mcnemar_exact,
+    mean,
+    rate,
+    ratio,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,23 +28,6 @@ if TYPE_CHECKING:
     from cooperbench.models import Setting
     from cooperbench.report import Method
     from cooperbench.report.loading import Run
-    from cooperbench.report.records import PairData
-
-
-@dataclass(frozen=True)
-class Side:
-    """One setting of one run."""
-
-    run: Run
-    setting: Setting
-
-    @property
-    def label(self) -> str:
-        return f"{self.run.name}:{self.setting}"
-
-    @property
-    def pairs(self) -> dict[PairKey, PairData]:
-        return {pair.key: pair for pair in self.run.of(self.setting)}
 
 
 @dataclass(frozen=True, order=True)
@@ -78,7 +71,6 @@ class Comparison:
 def compare_sides(
     first: Side, second: Side, verdict: str = "overall", method: Method = "clustered"
 ) -> Comparison:
-    """Everything about two sides. A method of `wilson` is for the two rates; a difference has none: it is clustered."""
     ours, theirs = first.pairs, second.pairs
     before, after, unpaired = [], [], []
     for key in sorted({*ours, *theirs}):
@@ -90,14 +82,13 @@ def compare_sides(
         else:
             before.append(Observation(key, float(old)))
             after.append(Observation(key, float(new)))
-    over_tasks: Method = "clustered" if method == "wilson" else method
-    changes = _differences(after, before)
+    changes = differences(after, before)
     gained = tuple(key for key, change in changes if change > 0)
     lost = tuple(key for key, change in changes if change < 0)
     deficit = retention = None
-    if first.setting != second.setting and "solo" in (first.setting, second.setting):
+    if (first.setting == "solo") != (second.setting == "solo"):
         solo, coop = (before, after) if first.setting == "solo" else (after, before)
-        deficit = mean(_differences(solo, coop), (-1.0, 1.0), over_tasks)
+        deficit = mean(differences(solo, coop), CHANGE_OF_SHARE, method)
         retention = ratio(coop, solo)
     return Comparison(
         first=first.label,
@@ -106,7 +97,7 @@ def compare_sides(
         n=len(changes),
         first_rate=rate(before, method),
         second_rate=rate(after, method),
-        difference=mean(changes, (-1.0, 1.0), over_tasks),
+        difference=mean(changes, CHANGE_OF_SHARE, method),
         gained=gained,
         lost=lost,
         mcnemar_p=mcnemar_exact(len(gained), len(lost)),
@@ -117,25 +108,18 @@ def compare_sides(
     )
 
 
-def _differences(above: Sequence[Observation], below: Sequence[Observation]) -> list[Observation]:
-    """For the same pairs in the same order."""
-    return [Observation(one.key, one.value - other.value) for one, other in zip(above, below, strict=True)]
-
-
 def sides_to_compare(chosen: Sequence[tuple[Run, Setting | None]]) -> list[tuple[Side, Side]]:
     """Which settings stand against which: as said, else one run's solo and coop, else what both runs have."""
-    if (
-        len(chosen) == 1
-        and chosen[0][1] is None
-        and "solo" in (there := chosen[0][0].settings)
-        and len(there) > 1
-    ):
-        return [(Side(chosen[0][0], "solo"), Side(chosen[0][0], one)) for one in there if one != "solo"]
+    sides = [[side for side in sides_of([run]) if setting in (None, side.setting)] for run, setting in chosen]
+    if len(chosen) == 1 and chosen[0][1] is None:
+        solo = [side for side in sides[0] if side.setting == "solo"]
+        others = [side for side in sides[0] if side.setting != "solo"]
+        if solo and others:
+            return [(solo[0], other) for other in others]
     if len(chosen) != 2:
         raise UserError(
             f"compare takes two runs, or one that has solo and another setting, not {len(chosen)}"
         )
-    sides = [[Side(run, one) for one in run.settings if setting in (None, one)] for run, setting in chosen]
     if [len(one) for one in sides] == [1, 1]:
         return [(sides[0][0], sides[1][0])]
     shared = [(one, other) for one in sides[0] for other in sides[1] if one.setting == other.setting]
@@ -153,26 +137,13 @@ def match_solo_and_coop(runs: Sequence[Run]) -> tuple[list[tuple[Side, Side]], l
     """
     matched: list[tuple[Side, Side]] = []
     alone: list[Side] = []
-    for run, setting in [(one, setting) for one in runs for setting in one.settings if setting != "solo"]:
-        alike = [
-            other
-            for other in runs
-            if "solo" in other.settings
-            and (other.configuration, other.dataset) == (run.configuration, run.dataset)
+    sides = sides_of(runs)
+    solos = [side for side in sides if side.setting == "solo"]
+    for coop in (side for side in sides if side.setting != "solo"):
+        wanted = coop.run.configuration, coop.run.dataset
+        chosen = [solo for solo in solos if solo.run is coop.run] or [
+            solo for solo in solos if (solo.run.configuration, solo.run.dataset) == wanted
         ]
-        chosen = [run] if "solo" in run.settings else alike
-        matched += [(Side(one, "solo"), Side(run, setting)) for one in chosen]
-        if not chosen:
-            alone.append(Side(run, setting))
+        matched += [(solo, coop) for solo in chosen]
+        alone += [] if chosen else [coop]
     return matched, alone
-
-
-def check_same_dataset(runs: Sequence[Run], *, anyway: bool = False) -> None:
-    """Numbers of different datasets do not belong into one table."""
-    different = {run.dataset: run.name for run in reversed(runs)}
-    if len(different) > 1 and not anyway:
-        shown = "; ".join(
-            f"{name} has {dataset or 'an unknown dataset'}" + (f" at revision {revision}" if revision else "")
-            for (dataset, revision), name in reversed(different.items())
-        )
-        raise UserError(f"these runs are of different datasets ({shown}); add --anyway to go on all the same")

@@ -30,7 +30,7 @@ from cooperbench.errors import (
     UserError,
 )
 from cooperbench.eval.trees import MOST_PATCH_BYTES
-from cooperbench.gateway.recording import open_exchanges
+from cooperbench.gateway.recording import Exchanges
 from cooperbench.git import GitError
 from cooperbench.models import seats_of, summed_accounts
 from cooperbench.sandbox import scrub_script
@@ -269,7 +269,7 @@ class PairRun:
             files, place.seat, agent=assigned.agent, model=assigned.model, agent_version=version
         )
         recording = self._config.recording(self._pair, place.seat.agent_id)
-        exchanges = open_exchanges(files.exchanges if self._config.record else None, recording)
+        exchanges = Exchanges(files.exchanges if self._config.record else None, recording)
         session = Session(
             pair=self._pair,
             seat=place.seat,

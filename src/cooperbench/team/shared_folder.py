@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from cooperbench.errors import SandboxError, SandboxRefused
-from cooperbench.team.task_list import shown
+from cooperbench.team.tools import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -114,6 +114,14 @@ def solo(tmp_path: Path, server: ModelServer, script: Any, **options: Any) -> di
     return dict(agents["solo"])
 
 
+def test_models_of_the_responses_api_are_accounted_for_too(tmp_path: Path, server: ModelServer) -> None:
+    script = [call("ls", tool="terminal"), *TONGUES["openhands"].last_words]
+    agent = solo(tmp_path, server, script, model_name="openai/gpt-5-codex")
+    assert {request.path for request in server.requests} == {"/v1/responses"}
+    assert (agent["status"], agent["model_calls"], agent["prompt_tokens"]) == ("submitted", 2, 200)
+    assert agent["cost"] > 0
+
+
 def test_limits_end_it_and_the_work_is_taken(tmp_path: Path, server: ModelServer) -> None:
     def script(request: Request) -> Reply:
         return call(f"echo {request.number} >>app.txt", tool="terminal")

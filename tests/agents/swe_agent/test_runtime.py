@@ -19,7 +19,7 @@ BODY = """
 import asyncio, pathlib
 from swerex.exceptions import CommandTimeoutError, NonZeroExitCodeError
 from swerex.runtime import abstract as rex
-from swe_worker import AgentOver, ColleagueHook, SandboxDeployment
+from swe_worker import ColleagueHook, SandboxDeployment
 
 deployment = SandboxDeployment(harness)
 runtime = deployment.runtime

@@ -22,7 +22,7 @@ from tests.report.factory import Kind, layout, share, write_run
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cooperbench.report.records import PairData
+    from cooperbench.report.pairs import PairData
 
 KINDS: dict[Kind, float] = {"passed": 2, "conflict": 2, "error": 1, "missing": 1, "killed": 1, "broken": 1}
 

@@ -25,7 +25,6 @@ from cooperbench.backends.local.rootfs import Content, RootFsBuilder
 from cooperbench.backends.local.sandbox import NOT_STARTED, LocalSandbox
 from cooperbench.errors import SandboxError, UserError
 from cooperbench.models import Image
-from cooperbench.sandbox.base_sandbox import OpenSandboxes
 from cooperbench.sandbox.contract import Capabilities, SandboxOptions
 from cooperbench.settings import default_cache_dir
 
@@ -50,11 +49,7 @@ class LocalBackend:
     capabilities = Capabilities(
         rich=True,
         streams=True,
-        options=True,
         networks=frozenset({"none", "public"}),
-        prepares=True,
-        checks=True,
-        closes=True,
         programs=True,
     )
 
@@ -70,7 +65,7 @@ class LocalBackend:
         self._limits = limits or Limits()
         self._owner_pid = os.getpid()
         self._builder: RootFsBuilder | None = None
-        self._open: OpenSandboxes[LocalSandbox] = OpenSandboxes()
+        self._open: set[LocalSandbox] = set()
         _backends.add(self)
 
     @property
@@ -107,8 +102,10 @@ class LocalBackend:
 
     def close(self) -> None:
         """Terminate what is still open. In a forked child that is the parent's business."""
-        if self._owner_pid == os.getpid():
-            self._open.end_all("its backend was closed")
+        if self._owner_pid != os.getpid():
+            return
+        for sandbox in list(self._open):
+            sandbox.end("its backend was closed")
 
     def _make(
         self, content: Content, options: SandboxOptions, lifetime_seconds: int, workdir: str = "/workspace"

@@ -22,9 +22,8 @@ from cooperbench.backends.local.cache import record_process
 from cooperbench.backends.local.rootfs import IO_DIR, LIB_DIR, SCRATCH_DIR, SHELL
 from cooperbench.errors import InfraError, SandboxDead, SandboxError
 from cooperbench.sandbox.base_sandbox import BaseSandbox
-from cooperbench.sandbox.channel import CappedOutput, Channel, ChannelPool, Command, as_bytes, quote
-from cooperbench.sandbox.contract import TIMEOUT_EXIT_CODE, CommandResult, SandboxOptions
-from cooperbench.sandbox.transport import CommandStream, PipeTransport
+from cooperbench.sandbox.channel import CappedOutput, Channel, Command, PipeTransport, as_bytes, quote
+from cooperbench.sandbox.contract import TIMEOUT_EXIT_CODE, CommandResult, SandboxOptions, Stream
 from cooperbench.temporary import remove_tree
 
 if TYPE_CHECKING:
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 
     from cooperbench.backends.local.bubblewrap import Bubblewrap, SandboxProcess
     from cooperbench.backends.local.rootfs import Content, RootFsBuilder
-    from cooperbench.sandbox.contract import Stream
 
 NOT_STARTED = "the sandbox did not start: "
 _OPEN_SECONDS = 60.0
@@ -76,7 +74,6 @@ class LocalSandbox(BaseSandbox):
         expired = f"it reached its lifetime of {lifetime_seconds:g} s"
         self._timer = threading.Timer(min(lifetime_seconds, threading.TIMEOUT_MAX), self.end, [expired])
         self._timer.daemon = True
-        self._commands = ChannelPool(self._open_channel)
         self._control_lock = threading.Lock()
         self._control: PipeTransport | None = None
         try:
@@ -91,7 +88,8 @@ class LocalSandbox(BaseSandbox):
             words = ["serve", IO_DIR, SCRATCH_DIR, workdir, *trusted]
             self._start(words, (stdin, stdout, log_fd))
             self._timer.start()
-            self._commands.open_one()
+            with self._channel():
+                pass
             builder.tools_proven = True
         except BaseException as error:
             reason = last_line(self._log)
@@ -105,7 +103,7 @@ class LocalSandbox(BaseSandbox):
         with self._alive():
             write_fd, read_fd = self._open("stream", mark, *argv)
         stdin, stdout = os.fdopen(write_fd, "wb", buffering=0), os.fdopen(read_fd, "rb")
-        return CommandStream(stdin, stdout, lambda: self._end_stream(mark))
+        return Stream(stdin, stdout, lambda: self._end_stream(mark))
 
     def end(self, reason: str) -> None:
         """Kill everything in it, then remove its files. Calling it again does nothing."""
@@ -139,7 +137,7 @@ class LocalSandbox(BaseSandbox):
         if hasattr(self, "_started"):
             self._started.kill()
             self._started.wait()
-        self._commands.close()
+        self._close_channels()
         with self._control_lock:
             control, self._control = self._control, None
         if control is not None:

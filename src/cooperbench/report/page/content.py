@@ -12,23 +12,13 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from cooperbench._version import __version__
-from cooperbench.report.analysis import analyse
-from cooperbench.report.compare import Side
-from cooperbench.report.coordination.llm_judge import CAUSES, SYMPTOMS
-from cooperbench.report.coordination.measures import PairFiles, coordination
-from cooperbench.report.loading import left_out_lines
-from cooperbench.report.records import listed, mapping, read_bytes, read_object, seconds_between, text_or_none
-from cooperbench.report.states import (
-    ENDED,
-    LOSSES,
-    NOT_JUDGED,
-    STATES,
-    VERDICTS,
-    Meaning,
-    suspicious_text,
-    unsound_text,
-)
-from cooperbench.report.team import SUMS, integrated_by_lead
+from cooperbench.report.analysis import TEAM_SUMS, analyse
+from cooperbench.report.coordination import PairFiles, coordination
+from cooperbench.report.fields import listed, mapping, read_bytes, read_object, seconds_between, text_or_none
+from cooperbench.report.llm_judge import CAUSES, SYMPTOMS
+from cooperbench.report.loading import Side, left_out_lines, sides_of
+from cooperbench.report.pairs import ENDED, LOSSES, NOT_JUDGED, STATES, VERDICTS, Meaning, suspicious_text
+from cooperbench.report.patches import meetings
 from cooperbench.storage import utc_now
 from cooperbench.text import head_and_tail
 
@@ -36,23 +26,18 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
     from cooperbench.report.analysis import Analysis
-    from cooperbench.report.coordination.changes import ChangedFile, Work
-    from cooperbench.report.coordination.measures import Coordination
+    from cooperbench.report.coordination import Coordination
     from cooperbench.report.loading import Run
-    from cooperbench.report.records import PairData, SentMessage
+    from cooperbench.report.pairs import PairData, SentMessage
+    from cooperbench.report.patches import ChangedFile, Work
 
 MOST_CHARACTERS = 12_000
 """Of one text of a trajectory, e.g. what a command printed."""
 MOST_FILE_CHARACTERS = 60_000
 MOST_LINES_OF_A_FILE = 2_000
-_SHOWN_FILES = (
-    "result.json",
-    "eval.json",
-    "conversation.json",
-    "task_log.json",
-    "judge.json",
-    "merged.patch",
-)
+_SHOWN_FILES = {
+    "result.json", "eval.json", "conversation.json", "task_log.json", "judge.json", "merged.patch",
+}  # fmt: skip
 _OF_ENTRIES = ("action", "step", "duration_seconds", "returncode", "timed_out", "thought", "observation")
 SCHEMA = "cooperbench.page/2"
 _MOST_PROBLEMS = 2_000
@@ -73,14 +58,9 @@ def outcome_of(pair: PairData) -> str:
     return pair.loss or pair.state
 
 
-def series_of(runs: Sequence[Run]) -> list[Side]:
-    """What a mark or a column of the page stands for, in the order of the runs."""
-    return [Side(run, setting) for run in runs for setting in run.settings]
-
-
 def numbered_pairs(runs: Sequence[Run]) -> list[PairData]:
     """Every attempt that there is something to show of; its place in this list is its number on the page."""
-    return [pair for side in series_of(runs) for pair in side.pairs.values()]
+    return [pair for side in sides_of(runs) for pair in side.pairs.values()]
 
 
 def title_of(runs: Sequence[Run]) -> str:
@@ -89,7 +69,7 @@ def title_of(runs: Sequence[Run]) -> str:
 
 def make_overview(runs: Sequence[Run]) -> dict[str, Any]:
     """Everything but what has to be read from trajectories."""
-    series = series_of(runs)
+    series = sides_of(runs)
     analysis = analyse(runs, "repo")
     pairs = _pairs(series)
     outcomes = [cell["outcome"] for pair in pairs for cell in pair["cells"] if cell]
@@ -107,7 +87,7 @@ def make_overview(runs: Sequence[Run]) -> dict[str, Any]:
         "left_out": left_out_lines(runs),
         "difficulty": _difficulty(analysis),
         "agent_curves": [asdict(curve) for curve in analysis.curves],
-        "team": {"columns": SUMS, "rows": [asdict(row) for row in analysis.team]},
+        "team": {"columns": TEAM_SUMS, "rows": [asdict(row) for row in analysis.team]},
         "coordination": [],
         "repos": sorted({pair["repo"] for pair in pairs}),
         "pairs": pairs,
@@ -151,10 +131,10 @@ def _cell(number: int, pair: PairData) -> dict[str, Any]:
         "steps": pair.steps,
         "cost": round(pair.cost, 6),
         "seconds": round(pair.duration_seconds, 1),
-        "unsound": unsound_text(pair.unsound) if pair.unsound else "",
+        "unsound": pair.unsound_text,
         "suspicious": len(pair.suspicious),
     }
-    error = pair.error or (mapping(pair.evaluation, "merged").get("error") if pair.state == "failed" else "")
+    error = pair.error or (pair.merged.get("error") if pair.state == "failed" else "")
     if error:
         cell["error"] = str(error)[:_MOST_ERROR_CHARACTERS]
     return cell
@@ -166,11 +146,10 @@ def pair_detail(pair: PairData) -> tuple[dict[str, Any], Coordination | None]:
     found = coordination(pair, files) if pair.state in ENDED else None
     start = _start(pair, files)
     works = [*files.works.values()]
-    merged = mapping(pair.evaluation, "merged") if pair.verdicts is not None else {}
     detail = {
         "outcome": outcome_of(pair),
         "error": pair.error,
-        "unsound": unsound_text(pair.unsound) if pair.unsound else "",
+        "unsound": pair.unsound_text,
         "suspicious": [cut(suspicious_text(one), 500) for one in pair.suspicious],
         "problems": [*pair.problems, *files.problems],
         "agents": [_agent(pair, agent_id) for agent_id in pair.agent_ids],
@@ -178,7 +157,7 @@ def pair_detail(pair: PairData) -> tuple[dict[str, Any], Coordination | None]:
         "messages": [_message(message, start) for message in files.conversation.messages],
         "diffs": side_by_side(works, pair.conflicting_files),
         "unreadable": [work.agent_id for work in works if not work.usable and pair.result is not None],
-        "merged": {name: value for name, value in merged.items() if name != "features"} or None,
+        "merged": {name: value for name, value in pair.merged.items() if name != "features"} or None,
         "tests": list(_tests(pair)),
         "team": _team(pair),
         "opinion": read_object(pair.paths.judgement)[0],
@@ -260,7 +239,7 @@ def _team(pair: PairData) -> dict[str, Any] | None:
     return {
         "features": mapping(pair.result, "team_features"),
         "metrics": mapping(pair.result, "metrics"),
-        "integrated_by_lead": integrated_by_lead(pair),
+        "integrated_by_lead": pair.integrated_by_lead,
         "tasks": [{key: _cut_value(task.get(key)) for key in keys} for task in tasks],
     }
 
@@ -293,10 +272,8 @@ def side_by_side(works: Sequence[Work], conflicting: Collection[str]) -> list[di
 def _file(path: str, works: Sequence[Work], conflict: bool) -> dict[str, Any]:
     touched = [next((file for file in work.files if file.path == path), None) for work in works]
     present = [file for file in touched if file is not None]
-    sides = [
-        None if file is None else _side(file, [one for one in present if one is not file], conflict)
-        for file in touched
-    ]
+    mark = "conflict" if conflict else "overlap"
+    sides = [file and _side(file, [one for one in present if one is not file], mark) for file in touched]
     return {
         "path": path,
         "shared": len(present) > 1,
@@ -306,17 +283,15 @@ def _file(path: str, works: Sequence[Work], conflict: bool) -> dict[str, Any]:
     }
 
 
-def _side(file: ChangedFile, others: Sequence[ChangedFile], conflict: bool) -> dict[str, Any]:
-    theirs = [change for other in others for change in other.changes]
+def _side(file: ChangedFile, others: Sequence[ChangedFile], mark: str) -> dict[str, Any]:
+    met = {mine for other in others for mine, kind in meetings(file, other) if kind != "identical"}
     left = MOST_LINES_OF_A_FILE
     hunks = []
     for hunk in file.hunks:
-        lines = hunk.lines[: max(0, left)]
+        lines = [line for _, line in hunk.lines[: max(0, left)]]
         left -= len(hunk.lines)
-        meetings = {mine.meets(other) for mine in hunk.changes for other in theirs}
-        mark = "conflict" if conflict else "overlap"
-        shown = mark if meetings & {"overlapping", "adjacent"} else ""
         more = {"lines": lines, "cut": len(hunk.lines) - len(lines)}
+        shown = mark if met.intersection(hunk.changes) else ""
         hunks.append({"start": hunk.old_start, "heading": hunk.heading, "mark": shown, **more})
     changed = sum(len(change.removed) + len(change.added) for change in file.changes)
     return {"new": file.is_new, "binary": file.is_binary, "lines": changed, "hunks": hunks}

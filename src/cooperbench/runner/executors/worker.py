@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cooperbench._version import __version__
-from cooperbench.agents import rate_limits
+from cooperbench.agents import llm
 from cooperbench.errors import Interrupted, RunStopped, UserError
 from cooperbench.eval.batch.entry import pack_folder, unpack_folder
 from cooperbench.runner.executors import key_of
@@ -58,7 +58,7 @@ def _work(order: JobOrder, link: Link) -> None:
 
     paths, config = order.judging.paths, order.config
     if not order.carried.logs:
-        rate_limits.use(paths.logs_dir / ".rate-limits")
+        llm.share_pauses(paths.logs_dir / ".rate-limits")
     with ExitStack() as stack:
         for one in order.work:
             # A job that Slurm thinks dead may still be at work on it: then this one waits.

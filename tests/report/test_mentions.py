@@ -6,9 +6,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cooperbench.report.coordination.changes import read_work
-from cooperbench.report.coordination.mentions import MOST_NAMES, Mention, mentions_of, names_in
-from cooperbench.report.records import SentMessage
+from cooperbench.report.messages import MOST_NAMES, Mention, mentions_of, names_in
+from cooperbench.report.pairs import SentMessage
+from cooperbench.report.patches import read_work
 
 PATHS = {"Makefile": {"Makefile"}, "größe.py": {"src/größe.py"}}
 PATCH = b"""\

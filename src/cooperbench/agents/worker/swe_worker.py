@@ -1,8 +1,8 @@
 """The worker of the agent `swe_agent`: SWE-agent's SWEEnv, agent and configs with our sandbox, messages and limits.
 
-Runs in SWE-agent's environment, not in ours: besides SWE-agent it imports those files of `worker/` that stand alone.
-SWE-agent runs every call of the runtime in an event loop of its own, so nothing here may be bound to one; the calls
-block, which is fine with one agent a process.
+Runs in SWE-agent's environment, not in ours: besides SWE-agent it imports `client`, which is beside it. SWE-agent runs
+every call of the runtime in an event loop of its own, so nothing here may be bound to one; the calls block, which is
+fine with one agent a process.
 """
 
 from __future__ import annotations
@@ -10,20 +10,18 @@ from __future__ import annotations
 import base64
 import os
 import shlex
-import time
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import yaml
-from client import Harness, Result, Shell, connect, litellm_extras, litellm_usage, message_text
-from model_faults import Verdict, judge_model_error
+from client import BadConfig, Harness, ModelCalls, Result, Shell, Verdict, message_text, run_worker
 from pydantic import ValidationError
 from swerex.deployment.abstract import AbstractDeployment
 from swerex.exceptions import CommandTimeoutError, NonZeroExitCodeError, SessionDoesNotExistError
 from swerex.runtime import abstract as rex
 
-TRAJECTORY = "swe_agent"
+_RECORD = "swe_agent"
 """The folder with what SWE-agent itself writes down, beside trajectory.json."""
 _DEFAULT_SECONDS = 600.0
 _STATUSES = {
@@ -38,20 +36,11 @@ _WITHOUT_RETRIES = "export PIP_RETRIES=0; {command}\n_cb_code=$?; unset PIP_RETR
 """Some tool bundles call pip, which would try again for many seconds where there is no network."""
 
 
-class AgentOver(BaseException):
-    """The harness has ended the agent. Not an Exception: SWE-agent would take those for the model's fault."""
-
-
-class BadConfig(Exception):
-    """One line for the user."""
-
-
 class SandboxRuntime(rex.AbstractRuntime):
     """What SWE-agent can do in a sandbox."""
 
     def __init__(self, harness: Harness) -> None:
         self._harness = harness
-        harness.ended_as = AgentOver
         self._shells: dict[str, Shell] = {}
         self.thought: str | None = None
         """Of the agent's action that is being carried out; None: the framework's own doing."""
@@ -197,62 +186,15 @@ class ColleagueHook:
     def on_step_start(self) -> None:
         """Before the model is asked: what colleagues wrote."""
         for message in self._harness.incoming():
-            self._agent._append_history(
-                {
-                    "role": "user",
-                    "content": message_text(message["from"], message["text"]),
-                    "agent": self._agent.name,
-                    "message_type": "user",
-                }
-            )
+            text = message_text(message["from"], message["text"])
+            entry = {"role": "user", "content": text, "agent": self._agent.name, "message_type": "user"}
+            self._agent._append_history(entry)
 
     def on_action_started(self, *, step: Any) -> None:
         self._runtime.thought = step.thought or ""
 
     def on_action_executed(self, *, step: Any) -> None:  # noqa: ARG002  # the hook's signature
         self._runtime.thought = None
-
-
-class ModelCalls:
-    """`litellm.completion` as SWE-agent calls it: checked before, accounted for after."""
-
-    def __init__(self, harness: Harness) -> None:
-        self._harness = harness
-        litellm: Any = import_module("litellm")
-        self._ask, litellm.completion = litellm.completion, self
-        self.count = 0
-        self.error: Exception | None = None
-        """Of the last call, if it failed."""
-
-    def __call__(self, **kwargs: Any) -> Any:
-        self._harness.check_limits()
-        started = time.monotonic()
-        self.error = None
-        try:
-            # SWE-agent tries again, and then the harness knows of it.
-            response = self._ask(**({"max_retries": 0} | kwargs))
-        except Exception as error:
-            self.error = error
-            raise
-        self.count += 1
-        self._harness.reply(
-            response.choices[0].message.content or "",
-            model_seconds=time.monotonic() - started,
-            **litellm_usage(response, str(kwargs["model"])),
-            **litellm_extras(response),
-        )
-        return response
-
-
-def main() -> None:
-    harness = connect()
-    harness.ended_as = AgentOver
-    try:
-        harness.finish(work(harness))
-    except AgentOver:
-        return
-    except BadConfig as error:
-        harness.failed("user", f"agent config: {error}")
 
 
 def work(harness: Harness) -> Verdict:
@@ -263,6 +205,7 @@ def work(harness: Harness) -> Verdict:
     from sweagent.exceptions import TotalCostLimitExceededError
 
     calls, start = ModelCalls(harness), harness.start
+    calls.watch(import_module("litellm"), "completion")
     settings = agent_settings(start)
     try:
         config = DefaultAgentConfig(**settings)
@@ -277,7 +220,7 @@ def work(harness: Harness) -> Verdict:
     # The repository is clean and on its only commit; SWE-agent would fetch from remotes that are not there.
     repo = PreExistingRepoConfig(repo_name=str(start["repo_dir"]).lstrip("/"), reset=False)
     env = SWEEnv(deployment=deployment, repo=repo, post_startup_commands=[])
-    folder = Path(start["folder"]) / TRAJECTORY
+    folder = Path(start["folder"]) / _RECORD
     folder.mkdir(parents=True, exist_ok=True)
     env.start()
     task = TextProblemStatement(text=start["prompt"], id=str(start["agent_id"]))
@@ -288,15 +231,14 @@ def work(harness: Harness) -> Verdict:
     exit_status, most_calls = str(result.info.get("exit_status")), config.model.per_instance_call_limit
     if "exit_cost" in exit_status and 0 < most_calls < calls.count:
         return Verdict("done", "step_limit", f"limit of {most_calls} model calls reached (agent config)")
-    return outcome(exit_status, calls, str(start["model"]))
+    return outcome(exit_status, calls.fault())
 
 
-def outcome(exit_status: str, calls: ModelCalls, model: str) -> Verdict:
+def outcome(exit_status: str, fault: Verdict | None) -> Verdict:
     """How it ended; `submitted (exit_cost)` is SWE-agent's way of saying that it handed in for the agent."""
     reason = exit_status.removeprefix("submitted").strip(" ()")
     if reason in ("", "exit_command"):
         return Verdict("done", "submitted", "")
-    fault = judge_model_error(calls.error, model, first_call=calls.count == 0) if calls.error else None
     # SWE-agent has asked again after a refusal, and counts refusals among the replies that it cannot read.
     if reason in _STATUSES and not (fault and fault.kind == "content_policy"):
         return Verdict("done", _STATUSES[reason], f"SWE-agent: {exit_status}")
@@ -305,6 +247,8 @@ def outcome(exit_status: str, calls: ModelCalls, model: str) -> Verdict:
 
 def agent_settings(start: dict[str, Any]) -> dict[str, Any]:
     """SWE-agent's config with the user's over it, and the model."""
+    from sweagent.utils.serialization import merge_nested_dicts
+
     config = start["config"] or {}
     if not isinstance(config, dict) or not config.keys() <= {"extends", "agent"}:
         raise BadConfig("it is a mapping with extends and agent, and nothing else")
@@ -313,8 +257,7 @@ def agent_settings(start: dict[str, Any]) -> dict[str, Any]:
     extended = folder / str(config.get("extends", "default.yaml"))
     if not extended.is_file():
         raise BadConfig(f"SWE-agent has no config {extended.name!r} to extend")
-    base = yaml.safe_load(extended.read_text())["agent"]
-    settings: dict[str, Any] = merged(base, own)
+    settings: dict[str, Any] = merge_nested_dicts(yaml.safe_load(extended.read_text())["agent"], own)
     model = settings.setdefault("model", {})
     model["name"] = start["model"]
     for name in ("per_instance_cost_limit", "total_cost_limit"):
@@ -326,12 +269,5 @@ def agent_settings(start: dict[str, Any]) -> dict[str, Any]:
     return settings
 
 
-def merged(base: Any, over: Any) -> Any:
-    """Mappings key by key, everything else replaced."""
-    if isinstance(base, dict) and isinstance(over, dict):
-        return {**base, **{key: merged(base.get(key), value) for key, value in over.items()}}
-    return over
-
-
 if __name__ == "__main__":
-    main()
+    run_worker(work)

@@ -1,4 +1,4 @@
-"""One pair as it lies on disk, for every report: small facts at hand, large files read when asked for.
+"""One pair as it lies on disk, for every report: its state and verdicts at hand, large files read when asked for.
 
 Tolerant by design: what is missing, half written or of an older schema becomes a line in `problems` and a state of its
 own. Nothing in here raises for what is in a file, and nothing that could not be read is taken for a failure of agents.
@@ -6,26 +6,98 @@ own. Nothing in here raises for what is in a file, and nothing that could not be
 
 from __future__ import annotations
 
-import json
-import math
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeGuard
 
 from cooperbench.agents.recorder import read_journal
-from cooperbench.report.states import JUDGED, Verdicts, is_completed, state_of
-from cooperbench.storage import read_regular_file
+from cooperbench.report.fields import flag, listed, mapping, number, read_bytes, read_object, text_or_none
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
+    from collections.abc import Iterator, Mapping
 
     from cooperbench.models import Setting
-    from cooperbench.report.states import Loss, State
     from cooperbench.storage import PairPaths
 
-T = TypeVar("T")
+State = Literal["passed", "failed", "error", "no_reference", "unevaluated", "missing", "broken"]
+Loss = Literal["passed", "capability", "conflict", "integration"]
+
+
+class Meaning(NamedTuple):
+    mark: str
+    """One character, for the page."""
+    short: str
+    """As a label, and after a number: `2 not run yet`."""
+    sentence: str
+
+
+STATES: Mapping[State, Meaning] = {
+    "passed": Meaning("✓", "passed", "every patch passes alone, and their merge passes all tests"),
+    "failed": Meaning(
+        "✗", "failed", "a patch fails its own tests alone, the merge fails tests, or the tests did not decide"
+    ),
+    "error": Meaning("!", "ended in an error", "a sandbox, a server or a provider failed; not scored"),
+    "no_reference": Meaning(
+        "∅",
+        "no reference",
+        "a golden patch does not pass its own tests here, which is the dataset's or the machine's fault; not scored",
+    ),
+    "unevaluated": Meaning("…", "not evaluated yet", "the agents are done, the tests have not run"),
+    "missing": Meaning("·", "not run yet", "there is no result yet"),
+    "broken": Meaning(
+        "!", "could not be read", "a file of the pair cannot be read or has no verdict; not scored"
+    ),
+}
+LOSSES: Mapping[Loss, Meaning] = {
+    "passed": STATES["passed"],
+    "capability": Meaning(
+        "✗", "failed alone", "a patch fails its own feature's tests, before anything is merged"
+    ),
+    "conflict": Meaning(
+        "⚡", "conflict", "each patch passes alone, git cannot merge them plainly, and the union merge fails"
+    ),
+    "integration": Meaning(
+        "≠",
+        "failed together",
+        "each patch passes alone and they merge, but the merge fails, or its tests did not decide",
+    ),
+}
+"""How a judged pair ended: `failed` is split by the first thing that went wrong."""
+JUDGED: tuple[State, ...] = ("passed", "failed")
+"""Those with a verdict: rates are over these."""
+NOT_JUDGED: tuple[State, ...] = tuple(state for state in STATES if state not in JUDGED)
+ENDED: tuple[State, ...] = (*JUDGED, "no_reference", "unevaluated")
+"""The agents came to an end: what they did and cost is on record."""
+
+
+class Verdicts(NamedTuple):
+    """What the tests said of one pair; None where it does not apply or an older record does not tell."""
+
+    individual: bool | None
+    merge: bool | None
+    merged: bool | None
+    overall: bool
+    strict: bool | None
+
+
+VERDICTS: Mapping[str, str] = {
+    "individual": "every patch passes its own tests alone",
+    "merge": "the patches merge in plain git",
+    "merged": "the merge passes all tests",
+    "overall": "both: alone and merged",
+    "strict": "overall, and without a textual conflict",
+}
+"""The fields of `Verdicts`, and what they mean."""
+
+
+def applicable_verdicts(setting: Setting) -> tuple[str, ...]:
+    """One agent's patch merges with nothing."""
+    return tuple(VERDICTS) if setting != "solo" else ("individual", "overall")
+
+
+def is_completed(record: Mapping[str, Any] | None) -> TypeGuard[Mapping[str, Any]]:
+    """Older records have no status."""
+    return record is not None and record.get("status", "completed") == "completed"
 
 
 @dataclass(frozen=True, order=True)
@@ -68,7 +140,7 @@ class AgentData:
 
     @property
     def configuration(self) -> str:
-        """Who it is, in words: model and framework."""
+        """Model and framework."""
         return " · ".join(part for part in (self.model, self.agent) if part) or "unknown"
 
 
@@ -122,17 +194,27 @@ class PairData:
 
     @cached_property
     def state(self) -> State:
-        return state_of(self.result, self.evaluation, unreadable=self.unreadable)
+        if self.unreadable:
+            return "broken"
+        if self.result is None:
+            return "missing"
+        if not is_completed(self.result):
+            return "error"
+        if self.evaluation is None:
+            return "unevaluated"
+        if not is_completed(self.evaluation):
+            return "no_reference" if self.evaluation.get("status") == "no_reference" else "error"
+        overall = flag(self.evaluation, "overall_success")
+        return "broken" if overall is None else "passed" if overall else "failed"
 
     @cached_property
     def verdicts(self) -> Verdicts | None:
         """None unless the state is passed or failed."""
-        overall = flag(self.evaluation, "overall_success")
-        if self.state not in JUDGED or overall is None:
+        if self.state not in JUDGED:
             return None
         individual = flag(self.evaluation, "individual_success")
+        overall = self.state == "passed"
         if self.setting == "solo":
-            # One agent's patch merges with nothing.
             return Verdicts(individual, None, None, overall, None)
         return Verdicts(
             individual,
@@ -168,13 +250,26 @@ class PairData:
         return self.problems[0] if self.state == "broken" and self.problems else None
 
     @property
+    def _judged(self) -> Mapping[str, Any]:
+        """eval.json where there is a verdict."""
+        return (self.evaluation or {}) if self.state in JUDGED else {}
+
+    @property
     def unsound(self) -> tuple[int, ...]:
-        """Features whose tests pass without the feature: the verdict tells little. Empty without a verdict."""
+        """Features whose tests pass without the feature: the verdict tells little."""
         return tuple(listed(self._judged, "unsound", int))
 
     @property
+    def unsound_text(self) -> str:
+        several = "s" if len(self.unsound) > 1 else ""
+        features = ", ".join(map(str, self.unsound))
+        return (
+            f"the tests of feature{several} {features} pass without the feature{several}" if features else ""
+        )
+
+    @property
     def suspicious(self) -> list[dict[str, Any]]:
-        """Evidence that the tests may not have decided, as eval.json has it; empty without a verdict."""
+        """Evidence that the tests may not have decided, as eval.json has it."""
         return listed(self._judged, "suspicious", dict)
 
     @property
@@ -199,22 +294,24 @@ class PairData:
         )
 
     @property
-    def _judged(self) -> Mapping[str, Any]:
-        return (self.evaluation or {}) if self.verdicts is not None else {}
+    def merged(self) -> Mapping[str, Any]:
+        """What eval.json says of the merge; empty without a verdict."""
+        return mapping(self._judged, "merged")
 
     @property
     def merge_status(self) -> str | None:
         """`clean`, `identical`, `conflict`, `missing_input`; None without a verdict."""
-        return text_or_none(mapping(self._judged, "merged"), "merge_status")
+        return text_or_none(self.merged, "merge_status")
 
     @property
     def conflicting_files(self) -> list[str]:
-        return listed(mapping(self._judged, "merged"), "conflicting_files", str)
+        return listed(self.merged, "conflicting_files", str)
 
     @property
-    def clean_order(self) -> list[str]:
-        """Agents in an order in which their patches merge, where these conflict in the order that counts."""
-        return listed(mapping(self._judged, "merged"), "clean_order", str)
+    def integrated_by_lead(self) -> bool | None:
+        """The lead's patch alone has all features; None where there is no lead or no verdict."""
+        has_lead = flag(mapping(self.result, "team_features"), "roles")
+        return flag(self._judged, "integrated_by_lead") if has_lead else None
 
     @property
     def cost(self) -> float:
@@ -223,10 +320,6 @@ class PairData:
     @property
     def steps(self) -> int:
         return sum(agent.steps for agent in self.agents)
-
-    @property
-    def tokens(self) -> int:
-        return sum(agent.prompt_tokens + agent.completion_tokens for agent in self.agents)
 
     @property
     def messages(self) -> int:
@@ -251,27 +344,24 @@ class PairData:
         content, problem = read_object(self.paths.conversation)
         if content is not None:
             lines = listed(content, "messages", dict)
+            complete = isinstance(content.get("messages"), list)
             if content.get("messages") != lines:
                 problem = "conversation.json has messages that cannot be read"
-            messages = [_message(place, line) for place, line in enumerate(lines, 1)]
-            ordered = tuple(sorted(messages, key=lambda one: one.sequence))
-            return Conversation(
-                ordered, isinstance(content.get("messages"), list), (problem,) if problem else ()
-            )
-        nothing_sent = self.setting == "solo" or (self.result or {}).get("messages") == 0
-        if problem is None and self.result is not None and nothing_sent:
-            return Conversation()
-        return Conversation(self._received(), complete=False, problems=(problem,) if problem else ())
+        else:
+            nothing_sent = self.setting == "solo" or (self.result or {}).get("messages") == 0
+            complete = problem is None and self.result is not None and nothing_sent
+            lines = [] if complete else list(self._received())
+        messages = [_message(place, line) for place, line in enumerate(lines, 1)]
+        ordered = tuple(sorted(messages, key=lambda message: message.sequence))
+        return Conversation(ordered, complete, (problem,) if problem else ())
 
-    def _received(self) -> tuple[SentMessage, ...]:
-        found = []
+    def _received(self) -> Iterator[dict[str, Any]]:
         for agent_id in self.agent_ids:
             for entry in self.trajectory(agent_id).entries:
-                args = mapping(entry, "args")
                 if entry.get("action") == "receive_message":
-                    line = {**args, "to": agent_id, "message": args.get("content", "")}
-                    found.append(_message(0, {**line, "timestamp": entry.get("timestamp", "")}))
-        return tuple(sorted(found, key=lambda message: message.sequence))
+                    args = mapping(entry, "args")
+                    line = {"to": agent_id, "message": args.get("content", "")}
+                    yield {**args, **line, "timestamp": entry.get("timestamp", "")}
 
     def patch(self, agent_id: str) -> bytes | None:
         """As it was handed in; None where there is none."""
@@ -282,26 +372,6 @@ class PairData:
         folder = self.paths.test_output("x", 0).parent
         found = {file.stem: read_bytes(file) for file in sorted(folder.glob("*.txt"))}
         return {name: data.decode("utf-8", "replace") for name, data in found.items() if data is not None}
-
-
-def read_object(path: Path) -> tuple[dict[str, Any] | None, str | None]:
-    """The JSON object in a file, or why there is none; two times None where there is no file."""
-    try:
-        content = json.loads(read_regular_file(path))
-    except FileNotFoundError:
-        return None, None
-    except OSError as error:
-        return None, f"{path.name} cannot be read: {error.strerror}"
-    except (ValueError, RecursionError):
-        return None, f"{path.name} is not whole JSON"
-    return (content, None) if isinstance(content, dict) else (None, f"{path.name} holds no JSON object")
-
-
-def read_bytes(path: Path) -> bytes | None:
-    try:
-        return read_regular_file(path)
-    except OSError:
-        return None
 
 
 def _agent(agent_id: str, record: Mapping[str, Any], verdict: Mapping[str, Any]) -> AgentData:
@@ -333,48 +403,9 @@ def _message(place: int, line: Mapping[str, Any]) -> SentMessage:
     )
 
 
-def mapping(record: Mapping[str, Any] | None, key: str) -> Mapping[str, Any]:
-    """A part of a record; empty where it is missing or something else."""
-    value = (record or {}).get(key)
-    return value if isinstance(value, dict) else {}
-
-
-def listed(record: Mapping[str, Any] | None, key: str, kind: type[T]) -> list[T]:
-    """What a list in a record has of this kind; empty where it is missing or something else."""
-    value = (record or {}).get(key)
-    return [one for one in value if isinstance(one, kind)] if isinstance(value, list) else []
-
-
-def number(record: Mapping[str, Any] | None, key: str) -> float:
-    """0 where it is missing or no number."""
-    value = (record or {}).get(key)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return 0.0
-    return float(value)
-
-
-def text_or_none(record: Mapping[str, Any] | None, key: str) -> str | None:
-    value = (record or {}).get(key)
-    return value if isinstance(value, str) and value else None
-
-
-def flag(record: Mapping[str, Any] | None, key: str) -> bool | None:
-    value = (record or {}).get(key)
-    return value if isinstance(value, bool) else None
-
-
-def parse_time(text: object) -> datetime | None:
-    """A time as files have it (ISO 8601), in UTC; one without a zone is UTC. None for anything else."""
-    if not isinstance(text, str):
-        return None
-    try:
-        time = datetime.fromisoformat(text)
-        return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
-    except (ValueError, OverflowError):
-        return None
-
-
-def seconds_between(start: object, end: object) -> float | None:
-    """Between two times as files have them; never below zero: clocks of two processes may differ a little."""
-    first, last = parse_time(start), parse_time(end)
-    return None if first is None or last is None else round(max(0.0, (last - first).total_seconds()), 3)
+def suspicious_text(record: Mapping[str, Any]) -> str:
+    """One entry of `suspicious` in eval.json."""
+    if record.get("reason") == "canary":
+        return f"the tests of feature {record.get('feature')} do not fail where they must"
+    place = f"{record.get('path')}:{record.get('line')}"
+    return f"{record.get('agent')} reaches for the test process at {place}: {record.get('text')}"

@@ -1,8 +1,7 @@
 """A patch as changes to the base, and where two patches meet: files, line ranges, functions and classes.
 
-Built on `cooperbench.diff`, which decides what belongs to which file. A change is a run of removed and added lines
-without context; its place is the range of base lines that it replaces (empty for an insertion). Places of two patches
-are compared in the base's line numbers, which both share.
+A change is a run of removed and added lines without context; its place is the range of base lines that it replaces
+(empty for an insertion). Places of two patches are compared in the base's line numbers, which both share.
 
 Symbols are read from the patch alone, because the base repository is not on disk. A changed line belongs to the nearest
 definition above it that is less indented; where the hunk does not show one, to the hunk's heading. Definitions are
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Literal
 from cooperbench.diff import PatchError, parse_diff
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from cooperbench.diff import FilePatch
 
@@ -83,15 +82,9 @@ class Hunk:
     """What git found above the hunk: a function or class, as a rule."""
     old_start: int
     """The base line of its first line, from 1; for a hunk without base lines the one after which it goes."""
-    old_count: int
-    patch_line: int
-    """The line of the patch file, from 1, after which its lines come."""
-    lines: tuple[str, ...]
-    """With the sign in front."""
-
-    @cached_property
-    def changes(self) -> tuple[Change, ...]:
-        return tuple(_changes(self))
+    lines: tuple[tuple[int, str], ...]
+    """With the sign in front, each with its line of the patch file, from 1."""
+    changes: tuple[Change, ...]
 
 
 @dataclass(frozen=True)
@@ -115,13 +108,6 @@ class ChangedFile:
     @cached_property
     def changes(self) -> tuple[Change, ...]:
         return tuple(change for hunk in self.hunks for change in hunk.changes)
-
-    @property
-    def changed_lines(self) -> Iterator[tuple[int, str]]:
-        """Removed and added ones, each with its line of the patch file."""
-        for hunk in self.hunks:
-            numbered = enumerate(hunk.lines, hunk.patch_line + 1)
-            yield from ((place, line) for place, line in numbered if line.startswith(("+", "-")))
 
 
 @dataclass(frozen=True)
@@ -152,10 +138,9 @@ class Work:
     def symbols(self) -> tuple[Symbol, ...]:
         """In the order of the patch, each once per file."""
         found: dict[tuple[str, str], Symbol] = {}
-        for file in self.files:
-            for hunk in file.hunks if _CODE.search(file.path) else ():
-                for symbol in _symbols(file.path, hunk):
-                    found.setdefault((symbol.path, symbol.name), symbol)
+        for file in (file for file in self.files if _CODE.search(file.path)):
+            for name, patch_line in (place for hunk in file.hunks for place in _symbols(hunk)):
+                found.setdefault((file.path, name), Symbol(file.path, name, patch_line))
         return tuple(found.values())
 
 
@@ -189,10 +174,9 @@ def read_work(agent_id: str, patch: bytes | None) -> Work:
     if patch is None:
         return Work(agent_id)
     try:
-        files = tuple(_changed_file(section) for section in parse_diff(patch))
+        return Work(agent_id, tuple(map(_changed_file, parse_diff(patch))), usable=True)
     except PatchError:
         return Work(agent_id)
-    return Work(agent_id, files, usable=True)
 
 
 def overlap_of(first: Work, second: Work, conflicting: frozenset[str] | None) -> Overlap:
@@ -204,7 +188,10 @@ def overlap_of(first: Work, second: Work, conflicting: frozenset[str] | None) ->
         theirs = next(filter(None, map(by_path.get, ours.paths)), None)
         if theirs is not None:
             conflicts = None if conflicting is None else bool(conflicting & {*ours.paths, *theirs.paths})
-            files.append(SharedFile(ours.path, conflicts, *_meetings(ours, theirs)))
+            kinds = [kind for _, kind in meetings(ours, theirs)]
+            binary = ours.is_binary or theirs.is_binary
+            counts = (kinds.count("overlapping") + binary, kinds.count("adjacent"), kinds.count("identical"))
+            files.append(SharedFile(ours.path, conflicts, *counts))
     union = first.paths | second.paths
     share = len(first.paths & second.paths) / len(union) if union else None
     touched = {(symbol.path, symbol.name) for symbol in second.symbols}
@@ -212,60 +199,53 @@ def overlap_of(first: Work, second: Work, conflicting: frozenset[str] | None) ->
     return Overlap(first.agent_id, second.agent_id, tuple(files), share, symbols)
 
 
-def _meetings(first: ChangedFile, second: ChangedFile) -> tuple[int, int, int]:
-    """Changes of one file are sorted by place and free of overlaps in themselves: one walk over both."""
-    binary = first.is_binary or second.is_binary
-    kinds: list[Meeting | None] = ["overlapping"] if binary else []
-    ours, theirs = first.changes, second.changes
-    mine, yours = 0, 0
-    while mine < len(ours) and yours < len(theirs):
-        one, other = ours[mine], theirs[yours]
-        kinds.append(one.meets(other))
-        if (one.old_end, one.old_start) <= (other.old_end, other.old_start):
-            mine += 1
-        else:
-            yours += 1
-    return kinds.count("overlapping"), kinds.count("adjacent"), kinds.count("identical")
+def meetings(first: ChangedFile, second: ChangedFile) -> Iterator[tuple[Change, Meeting]]:
+    """Changes of the first that meet one of the second. Changes of one file are sorted by place: one walk over both."""
+    ours, theirs = list(first.changes[::-1]), list(second.changes[::-1])
+    while ours and theirs:
+        one, other = ours[-1], theirs[-1]
+        if kind := one.meets(other):
+            yield one, kind
+        ended = ours if (one.old_end, one.old_start) <= (other.old_end, other.old_start) else theirs
+        ended.pop()
 
 
 def _changed_file(section: FilePatch) -> ChangedFile:
     path = section.new_path if section.new_path is not None else section.old_path
     assert path is not None, "a section names a path"
-    hunks = tuple(_hunks(section.data.decode("utf-8", "surrogateescape"), section.patch_line))
-    return ChangedFile(path, section.old_path, section.is_binary, section.patch_line, hunks)
-
-
-def _hunks(text: str, first_line: int) -> Iterator[Hunk]:
-    """Of one file's section, whose hunks `parse_diff` has counted: a body line never begins with `@@`."""
-    lines = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
+    text = section.data.decode("utf-8", "surrogateescape").removesuffix("\n")
+    lines = [line.removesuffix("\r") for line in text.split("\n")]
+    # `parse_diff` has counted the lines of hunks: none in a body begins with `@@`.
     heads = [(at, head) for at, line in enumerate(lines) if (head := _HUNK.match(line))]
     ends = [at for at, _ in heads[1:]] + [len(lines)]
+    hunks = []
     for (at, head), end in zip(heads, ends, strict=True):
-        count = 1 if head[2] is None else int(head[2])
-        yield Hunk(head[3].strip(), int(head[1]), count, first_line + at, tuple(lines[at + 1 : end]))
+        start, body = int(head[1]), tuple(enumerate(lines[at + 1 : end], section.patch_line + at + 1))
+        hunks.append(Hunk(head[3].strip(), start, body, tuple(_changes(body, start + (head[2] == "0")))))
+    return ChangedFile(path, section.old_path, section.is_binary, section.patch_line, tuple(hunks))
 
 
-def _changes(hunk: Hunk) -> Iterator[Change]:
+def _changes(lines: Sequence[tuple[int, str]], base_line: int) -> Iterator[Change]:
     """Each with its place in the base."""
-    base_line = hunk.old_start + (hunk.old_count == 0)
-    together: list[str] = []
-    for place, line in enumerate((*hunk.lines, " "), hunk.patch_line + 1):
+    together: list[tuple[int, str]] = []
+    for place, line in (*lines, (0, " ")):
         if line.startswith(("+", "-")):
-            together.append(line)
+            together.append((place, line))
         elif not line.startswith("\\"):
             if together:
-                removed, added = (tuple(one[1:] for one in together if one[0] == sign) for sign in "-+")
+                removed, added = (tuple(one[1:] for _, one in together if one[0] == sign) for sign in "-+")
                 start, base_line = base_line, base_line + len(removed)
-                yield Change(start, base_line, removed, added, place - len(together))
+                yield Change(start, base_line, removed, added, together[0][0])
                 together = []
             base_line += 1
 
 
-def _symbols(path: str, hunk: Hunk) -> Iterator[Symbol]:
+def _symbols(hunk: Hunk) -> Iterator[tuple[str, int]]:
+    """The symbol of each changed line that has one, and the line."""
     heading = _definition(hunk.heading)
     # Git's heading is the nearest line above that is not indented, so everything in the hunk may be inside.
     scopes = [(_indent(hunk.heading), heading)] if heading else []
-    for place, line in enumerate(hunk.lines, hunk.patch_line + 1):
+    for place, line in hunk.lines:
         text = line[1:_LONGEST_LINE]
         if not text.strip() or line.startswith("\\"):
             continue
@@ -273,11 +253,10 @@ def _symbols(path: str, hunk: Hunk) -> Iterator[Symbol]:
         closes = text.lstrip()[0] in ")}]"
         while scopes and (scopes[-1][0] > indent or (scopes[-1][0] == indent and not closes)):
             scopes.pop()
-        name = _definition(text)
-        if name is not None:
+        if name := _definition(text):
             scopes.append((indent, name))
         if line.startswith(("+", "-")) and scopes:
-            yield Symbol(path, ".".join(name for _, name in scopes[-3:]), place)
+            yield ".".join(name for _, name in scopes[-3:]), place
 
 
 def _indent(text: str) -> int:

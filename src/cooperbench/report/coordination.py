@@ -9,23 +9,26 @@ from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
-from cooperbench.report.coordination.changes import overlap_of, read_work
-from cooperbench.report.coordination.mentions import mentions_of
-from cooperbench.report.coordination.messages import activity_of, never_shown, questions_in, repetitions_in
+from cooperbench.report.fields import mapping
 from cooperbench.report.formatting import Table, decimal_text, first_lines, rate_text
-from cooperbench.report.records import mapping
-from cooperbench.report.states import ENDED, LOSSES
-from cooperbench.report.statistics import Estimate, Observation, cluster_of, mean
+from cooperbench.report.messages import (
+    activity_of,
+    mentions_of,
+    never_shown,
+    questions_in,
+    repetitions_in,
+)
+from cooperbench.report.pairs import ENDED, LOSSES
+from cooperbench.report.patches import overlap_of, read_work
+from cooperbench.report.statistics import SHARE, Estimate, Observation, cluster_of, mean
 from cooperbench.text import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from cooperbench.report.coordination.changes import Overlap
-    from cooperbench.report.coordination.mentions import Mention
-    from cooperbench.report.coordination.messages import Activity, Question, Repetition, UnreadMessage
-    from cooperbench.report.records import PairData, PairKey
-    from cooperbench.report.states import Loss
+    from cooperbench.report.messages import Activity, Mention, Question, Repetition, UnreadMessage
+    from cooperbench.report.pairs import Loss, PairData, PairKey
+    from cooperbench.report.patches import Overlap
 
 SCHEMA = "cooperbench.run_coordination/3"
 _MEASURES = {
@@ -50,7 +53,7 @@ _MEASURES = {
     "adjacent_changes": ("changes that are adjacent", "pairs of agents"),
     "shared_symbols": ("functions and classes changed by two agents", "pairs of agents"),
 }
-"""Title and unit, in the order in which they are shown. docs/coordination.md defines each."""
+"""Title and unit, in the order in which they are shown."""
 _COUNTS = {
     "messages", "questions", "names", "shared_files", "overlapping_changes", "adjacent_changes", "shared_symbols",
 }  # fmt: skip
@@ -105,20 +108,18 @@ def coordination(pair: PairData, files: PairFiles | None = None) -> Coordination
     """What trajectories, conversation and patches show. Never raises for their content."""
     files = files or PairFiles(pair)
     conversation, works = files.conversation, files.works
-    records = {agent_id: mapping(mapping(pair.result, "agents"), agent_id) for agent_id in pair.agent_ids}
+    records = mapping(pair.result, "agents")
     conflicting = frozenset(pair.conflicting_files) if pair.verdicts else None
     readable = [work for work in works.values() if work.usable]
     problems = [*files.problems]
     problems += [f"{agent_id}: no readable patch" for agent_id, work in works.items() if not work.usable]
-    problems += [
-        f"{agent_id}: no trajectory" for agent_id, one in files.trajectories.items() if not one.entries
-    ]
+    problems += [f"{one.agent_id}: no trajectory" for one in files.trajectories.values() if not one.entries]
     if not conversation.complete:
         problems.append("there is no usable conversation.json: only messages that were received are known")
     return Coordination(
         tuple(
-            activity_of(records[agent_id], one, conversation.messages)
-            for agent_id, one in files.trajectories.items()
+            activity_of(mapping(records, one.agent_id), one, conversation.messages)
+            for one in files.trajectories.values()
         ),
         tuple(questions_in(conversation.messages)),
         tuple(repetitions_in(conversation.messages)),
@@ -171,7 +172,6 @@ class Measure:
     unit: str
     is_share: bool
     estimate: Estimate
-    """Its interval is clustered by task."""
 
     @property
     def n_text(self) -> str:
@@ -179,17 +179,16 @@ class Measure:
 
     @property
     def value_text(self) -> str:
-        if self.is_share or self.estimate.low is None:
-            return rate_text(self.estimate) if self.is_share else decimal_text(self.estimate.value, 1)
-        value, low, high = (
-            decimal_text(one, 1) for one in (self.estimate.value, self.estimate.low, self.estimate.high)
-        )
-        return f"{value} [{low}–{high}]"
+        if self.is_share:
+            return rate_text(self.estimate)
+        one = self.estimate
+        interval = f" [{decimal_text(one.low, 1)}–{decimal_text(one.high, 1)}]"
+        return decimal_text(one.value, 1) + ("" if one.low is None else interval)
 
 
 @dataclass(frozen=True)
 class RunCoordination:
-    """Of the coop pairs of a run that have been run to their end."""
+    """Of the pairs of a run that several agents worked on."""
 
     n: int
     """Pairs that were looked at: those with a result."""
@@ -218,11 +217,14 @@ class RunCoordination:
 def coordination_of_run(
     pairs: Sequence[PairData], look: Callable[[PairData], Coordination] = coordination
 ) -> RunCoordination:
-    """Over those that several agents worked on. `look` is for callers who have looked at each pair already."""
+    """`look` is for callers who have looked at each pair already."""
     coop = [pair for pair in pairs if pair.setting != "solo"]
     ended = [pair for pair in coop if pair.state in ENDED]
     looked = tuple((pair.key, look(pair)) for pair in ended)
-    values = [(key, _values(one)) for key, one in looked]
+    found: dict[str, list[Observation]] = {name: [] for name in _MEASURES}
+    for key, one in looked:
+        for name, values in _values(one).items():
+            found[name] += [Observation(key, float(value)) for value in values if value is not None]
     conflicts = Counter(
         f"{pair.key.repo}/task{pair.key.task_id} {path}" for pair in ended for path in pair.conflicting_files
     )
@@ -231,10 +233,7 @@ def coordination_of_run(
         len(looked),
         len(coop) - len(looked),
         len({cluster_of(key) for key, _ in looked}),
-        tuple(
-            _measure(name, ((key, value) for key, found in values for value in found[name]))
-            for name in _MEASURES
-        ),
+        tuple(_measure(name, known) for name, known in found.items()),
         {kind: losses.count(kind) for kind in LOSSES},
         dict(conflicts.most_common()),
         tuple(f"{key.label}: {line}" for key, one in looked for line in one.problems),
@@ -242,14 +241,13 @@ def coordination_of_run(
     )
 
 
-def _measure(name: str, values: Iterable[tuple[PairKey, float | None]]) -> Measure:
-    title, unit = _MEASURES[name]
-    known = [Observation(key, float(value)) for key, value in values if value is not None]
-    estimate = mean(known, None if name in _COUNTS else (0.0, 1.0))
+def _measure(name: str, known: Sequence[Observation]) -> Measure:
+    is_share = name not in _COUNTS
+    estimate = mean(known, SHARE if is_share else None)
     if estimate.low is not None and estimate.low < 0.0:
         # Nothing that is measured here can be negative.
         estimate = replace(estimate, low=0.0)
-    return Measure(name, title, unit, name not in _COUNTS, estimate)
+    return Measure(name, *_MEASURES[name], is_share, estimate)
 
 
 def coordination_tables(run_name: str, found: RunCoordination) -> Iterator[Table]:
@@ -260,7 +258,7 @@ def coordination_tables(run_name: str, found: RunCoordination) -> Iterator[Table
     yield Table(
         f"Where pairs of {run_name} were lost",
         (*(one.short for one in LOSSES.values()), "with a verdict"),
-        [[str(count) for count in (*found.loss.values(), sum(found.loss.values()))]],
+        [[*found.loss.values(), sum(found.loss.values())]],
         [f"{found.skipped} without a result left out"] if found.skipped else [],
     )
     yield Table(

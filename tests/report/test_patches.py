@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cooperbench.report.coordination.changes import Overlap, overlap_of, read_work
+from cooperbench.report.patches import Overlap, overlap_of, read_work
 from tests.eval.realgit import RealRepo, text
 from tests.report.patches import git_patch
 

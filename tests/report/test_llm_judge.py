@@ -9,7 +9,7 @@ import pytest
 
 from cooperbench.cli import main
 from cooperbench.errors import UserError
-from cooperbench.report.coordination.llm_judge import (
+from cooperbench.report.llm_judge import (
     CAUSES,
     SYMPTOMS,
     case_of,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from cooperbench.report.records import PairData
+    from cooperbench.report.pairs import PairData
 
 pytestmark = [
     # LiteLLM's import takes seconds: one process for all tests that need it.

@@ -1,13 +1,9 @@
 """A model's opinion of a failed pair, in the words of a taxonomy, beside the computed numbers and never among them.
 
-Kinds of failed cooperation follow the CooperBench paper (arXiv 2601.13295) in our own words: judge_prompt.txt. The case
-holds facts, messages, patches and test output, each under a name to quote it by. All of that is text from agents and
-their tests: it is put between lines that the text cannot contain, and said to be material; long parts are cut, and what
-was cut is said. Of an answer only known words are taken, and quotes that really occur where it says.
-
-Asked through LiteLLM (extra `agents`). The answer is checked, asked for again where it does not hold, and kept as
-judge.json in the pair's folder together with model, prompt version, cost and the quotes that prove it. A pair that has
-been judged by the same model on the same material is not judged again.
+Kinds of failed cooperation follow the CooperBench paper (arXiv 2601.13295) in our own words: judge_prompt.txt. What
+agents and tests wrote is put between lines that it cannot contain, and said to be material. Of an answer only known
+words are taken, and quotes that really occur where it says; one that does not hold is asked for again. Answers are kept
+as judge.json beside each pair: the same model is not asked twice about the same material.
 """
 
 from __future__ import annotations
@@ -15,28 +11,25 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import threading
 import time
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cooperbench._version import __version__
-from cooperbench.errors import AgentFailure, InfraError, Interrupted
+from cooperbench.errors import AgentFailure, InfraError
 from cooperbench.models import Usage
-from cooperbench.report.formatting import Table
-from cooperbench.report.records import listed, mapping
+from cooperbench.report.fields import listed, mapping
 from cooperbench.secrets import redact
 from cooperbench.storage import read_json, utc_now, write_json
-from cooperbench.text import dollars_text, head_and_tail, plural, printable
+from cooperbench.text import head_and_tail, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from cooperbench.report.loading import Run
-    from cooperbench.report.records import PairData
+    from cooperbench.report.pairs import PairData
 
 SCHEMA = "cooperbench.judge/1"
 PROMPT_VERSION = "1"
@@ -59,7 +52,6 @@ _PATCH_CHARACTERS = 30_000
 _TEST_CHARACTERS = 3_000
 _SHORTEST_QUOTE = 8
 _LONGEST_TEXT = 1_000
-_MOST_TRIES = 20
 
 
 class Case(NamedTuple):
@@ -74,7 +66,7 @@ class Case(NamedTuple):
 
 @dataclass(frozen=True)
 class JudgeReport:
-    """One model's labels of the failed pairs of a run: opinions, in tables and keys of their own."""
+    """One model's labels of the failed pairs of a run."""
 
     run: str
     model: str
@@ -91,23 +83,6 @@ class JudgeReport:
     records: tuple[dict[str, Any], ...]
     """judge.json of each pair that has one."""
 
-    def table(self) -> Table:
-        labels = [label for record in self.records if (label := mapping(record, "label"))]
-        symptoms = [one for label in labels for one in listed(label, "symptoms", dict)]
-        rows = [
-            [kind, name, str(count)]
-            for kind, found in (("cause", labels), ("symptom", symptoms))
-            for name, count in Counter(str(one.get(kind)) for one in found).most_common()
-        ]
-        spent = f"{self.judged} judged now for {dollars_text(self.cost)}, {self.kept} before"
-        notes = [f"{spent}; evidence: judge.json beside each pair"]
-        if self.unusable:
-            notes.append(f"{plural(self.unusable, 'pair')} without a usable answer")
-        notes += [f"not judged: {line}" for line in self.errors]
-        count = plural(len(labels), "pair")
-        title = f"Why pairs of {self.run} failed, in the opinion of {self.model} ({count})"
-        return Table(title, ("", "label", "pairs"), rows, notes)
-
 
 def judge_run(run: Run, model: str, tell: Callable[[str], object] = lambda _: None) -> JudgeReport:
     """Have the failed coop pairs labelled; `tell` gets a line for each as it happens.
@@ -123,22 +98,15 @@ def judge_run(run: Run, model: str, tell: Callable[[str], object] = lambda _: No
     if todo:
         check_model(model, {})
         warm_up()
-    stop = threading.Event()
     with ThreadPoolExecutor(_CONCURRENCY, thread_name_prefix="judge") as pool:
-        try:
-            for pair, answer in zip(
-                todo, pool.map(lambda pair: _judge(model, pair, stop), todo), strict=True
-            ):
-                if isinstance(answer, InfraError):
-                    errors.append(f"{pair.label}: {answer}")
-                    continue
-                records[pair.key] = answer
-                cost += answer["cost"]
-                label = answer["label"]
-                tell(printable(f"judged {pair.label}: {label['cause'] if label else 'no usable answer'}"))
-        except BaseException:
-            stop.set()
-            raise
+        for pair, answer in zip(todo, pool.map(lambda pair: _judge(model, pair), todo), strict=True):
+            if isinstance(answer, InfraError):
+                errors.append(f"{pair.label}: {answer}")
+                continue
+            records[pair.key] = answer
+            cost += answer["cost"]
+            label = answer["label"]
+            tell(printable(f"judged {pair.label}: {label['cause'] if label else 'no usable answer'}"))
     ordered = tuple(records[pair.key] for pair in failed if pair.key in records)
     unusable = sum(record.get("label") is None for record in ordered)
     return JudgeReport(run.name, model, len(ordered) - kept, kept, unusable, tuple(errors), cost, ordered)
@@ -146,41 +114,27 @@ def judge_run(run: Run, model: str, tell: Callable[[str], object] = lambda _: No
 
 def read_judgement(pair: PairData, model: str) -> dict[str, Any] | None:
     """judge.json, where it is of this model and of what lies here now."""
-    record = read_json(pair.paths.judgement)
-    if record is None or record.get("schema") != SCHEMA:
-        return None
-    return record if (record.get("model"), record.get("key")) == (model, case_of(pair).key) else None
+    record = read_json(pair.paths.judgement) or {}
+    asked = (SCHEMA, model, case_of(pair).key) if record else None
+    return record if asked == tuple(record.get(name) for name in ("schema", "model", "key")) else None
 
 
-def _judge(model: str, pair: PairData, stop: threading.Event) -> dict[str, Any] | InfraError:
+def _judge(model: str, pair: PairData) -> dict[str, Any] | InfraError:
     """The record that now is judge.json, or the outage that left none."""
     from cooperbench.agents.llm import DEFAULT_CALL_SECONDS, NO_OTHER_RETRIES, Caller, load_litellm, usage_of
 
-    def check() -> None:
-        if stop.is_set():
-            raise Interrupted("stopped")
-
-    def complete() -> Any:
-        return litellm.completion(
-            model=model,
-            messages=messages,
-            temperature=0,
-            max_tokens=_ANSWER_TOKENS,
-            drop_params=True,
-            timeout=DEFAULT_CALL_SECONDS,
-            **NO_OTHER_RETRIES,
-        )
-
     litellm = load_litellm()
-    caller = Caller(model, check, lambda _: None)
+    caller = Caller(model, lambda: None, lambda _: None)
     case = case_of(pair)
     messages = [{"role": "system", "content": PROMPT}, {"role": "user", "content": case.text}]
+    options = {"temperature": 0, "max_tokens": _ANSWER_TOKENS, "drop_params": True, **NO_OTHER_RETRIES}
+    call = {"model": model, "messages": messages, "timeout": DEFAULT_CALL_SECONDS, **options}
     usage, answers, label = Usage(), 0, None
     problems: list[str] = []
     while answers < ANSWERS:
         started = time.monotonic()
         try:
-            response = caller.ask(complete)
+            response = caller.ask(lambda: litellm.completion(**call))
         except AgentFailure as failure:
             # The material is too long or too foul for it: an outcome, not an outage.
             problems = [f"{failure.status}: {failure}"]
@@ -205,10 +159,7 @@ def _judge(model: str, pair: PairData, stop: threading.Event) -> dict[str, Any] 
         "judged_at": utc_now(),
         "answers": answers,
         "problems": [redact(line) for line in problems],
-        "cost": usage.cost,
-        "unpriced_calls": usage.unpriced_calls,
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
+        **usage.accounts(),
         "version": __version__,
         "label": label,
     }
@@ -217,6 +168,7 @@ def _judge(model: str, pair: PairData, stop: threading.Event) -> dict[str, Any] 
 
 
 def case_of(pair: PairData) -> Case:
+    """Long parts are cut, and what was cut is said."""
     messages = pair.conversation().messages
     titles = {f"message:{one.sequence}": f"from {one.sender} to {one.recipient} " for one in messages}
     sources = {f"message:{one.sequence}": one.text for one in messages}
@@ -228,7 +180,7 @@ def case_of(pair: PairData) -> Case:
         f"its patch alone {'passes' if agent.success else 'fails'} its own tests"
         for agent in pair.agents
     ]
-    runs = mapping(mapping(pair.evaluation, "merged"), "features")
+    runs = mapping(pair.merged, "features")
     failed = [feature for feature in runs if mapping(runs, feature).get("success") is False]
     merge = f"Merge: {pair.merge_status}; conflicting files: {', '.join(pair.conflicting_files) or 'none'}"
     fails = f"Features whose tests fail on the merge: {', '.join(failed) or 'none'}"
@@ -250,65 +202,42 @@ def case_of(pair: PairData) -> Case:
 
 def check_answer(answer: str, sources: Mapping[str, str]) -> tuple[dict[str, Any] | None, list[str]]:
     """What of an answer holds, None where nothing does; and what does not, in words that a judge can mend it by."""
-    content = next((one for one in _json_objects(answer) if "cause" in one), None)
-    if content is None:
+    try:
+        # Models like to put words around what they were asked for.
+        content = json.loads(answer[answer.index("{") : answer.rindex("}") + 1])
+        cause = content["cause"]
+    except (ValueError, KeyError, RecursionError):
         return None, ["the answer holds no JSON object with a cause"]
-    cause = content["cause"]
-    if not isinstance(cause, str) or cause not in CAUSES:
+    if str(cause) not in CAUSES:
         return None, [f"cause is {_short(cause)}; it is one of {', '.join(CAUSES)}"]
     problems: list[str] = []
     symptoms = []
     for item in listed(content, "symptoms", dict)[: len(SYMPTOMS)]:
-        name = item.get("symptom")
-        if not isinstance(name, str) or name not in SYMPTOMS:
+        name = str(item.get("symptom"))
+        if name not in SYMPTOMS:
             problems.append(f"symptom {_short(name)} is none of {', '.join(SYMPTOMS)}")
             continue
-        given = listed(item, "quotes", dict)[:20]
-        quotes = [quote for one in given if (quote := _quote(one, sources, problems))]
+        quotes = []
+        for quote in listed(item, "quotes", dict)[:20]:
+            source, text = str(quote.get("source")), str(quote.get("text"))
+            if source not in sources:
+                problems.append(f"there is no part {_short(source)} to quote from")
+            elif not _SHORTEST_QUOTE <= len(text) <= _LONGEST_TEXT:
+                lengths = f"{_SHORTEST_QUOTE} to {_LONGEST_TEXT}"
+                problems.append(f"a quote from {source} is no text of {lengths} characters")
+            elif (start := sources[source].find(text)) < 0:
+                problems.append(f"this does not occur in {source}: {_short(text)}")
+            else:
+                quotes.append({"source": source, "text": text, "start": start})
         if quotes:
-            symptoms.append({"symptom": name, "why": _text(item.get("why")), "quotes": quotes})
+            why = str(item.get("why", ""))[:_LONGEST_TEXT]
+            symptoms.append({"symptom": name, "why": why, "quotes": quotes})
         else:
             problems.append(f"symptom {name} has no quote that occurs")
     if cause != "none" and not symptoms:
         return None, [*problems, f"the cause is {cause}, but no symptom with a quote that occurs supports it"]
-    return {"cause": cause, "summary": _text(content.get("summary")), "symptoms": symptoms}, problems
-
-
-def _quote(
-    given: Mapping[str, Any], sources: Mapping[str, str], problems: list[str]
-) -> dict[str, Any] | None:
-    source, text = given.get("source"), given.get("text")
-    if not isinstance(source, str) or source not in sources:
-        problems.append(f"there is no part {_short(source)} to quote from")
-    elif not isinstance(text, str) or not _SHORTEST_QUOTE <= len(text) <= _LONGEST_TEXT:
-        problems.append(
-            f"a quote from {source} is no text of {_SHORTEST_QUOTE} to {_LONGEST_TEXT} characters"
-        )
-    elif (start := sources[source].find(text)) < 0:
-        problems.append(f"this does not occur in {source}: {_short(text)}")
-    else:
-        return {"source": source, "text": text, "start": start}
-    return None
-
-
-def _json_objects(answer: str) -> Iterator[dict[str, Any]]:
-    """Models like to put words around what they were asked for."""
-    decoder = json.JSONDecoder()
-    at = answer.find("{")
-    for _ in range(_MOST_TRIES):
-        if at < 0:
-            return
-        try:
-            content, end = decoder.raw_decode(answer, at)
-        except (ValueError, RecursionError):
-            end = at + 1
-        else:
-            yield content
-        at = answer.find("{", end)
-
-
-def _text(value: object) -> str:
-    return value[:_LONGEST_TEXT] if isinstance(value, str) else ""
+    summary = str(content.get("summary", ""))[:_LONGEST_TEXT]
+    return {"cause": cause, "summary": summary, "symptoms": symptoms}, problems
 
 
 def _short(value: object) -> str:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cooperbench.report.coordination.measures import coordination, coordination_of_run, coordination_tables
+from cooperbench.report.coordination import coordination, coordination_of_run, coordination_tables
 from cooperbench.report.loading import load_run
 from tests.report.factory import Style, Talk, layout, share, write_run
 
 if TYPE_CHECKING:
-    from cooperbench.report.records import PairData
+    from cooperbench.report.pairs import PairData
     from tests.report.factory import Kind
 
 ONE = {"alpha_task": {3: [(1, 2)]}}
@@ -143,7 +143,7 @@ def test_a_run_adds_up(tmp_path: Path) -> None:
     content = json.loads(json.dumps(found.to_json()))
     assert [len(content["pairs"]), content["n"], content["loss"]] == [found.n, found.n, found.loss]
     split, *_ = coordination_tables(run.name, found)
-    assert list(split.rows[0]) == [str(count) for count in (*found.loss.values(), judged)]
+    assert list(split.rows[0]) == [*found.loss.values(), judged]
     assert f"{found.skipped} without a result left out" in split.notes
 
 
@@ -179,5 +179,5 @@ def test_a_run_without_pairs_has_no_numbers_and_says_so(tmp_path: Path) -> None:
 
 def test_every_number_has_its_definition_in_the_docs() -> None:
     found = coordination_of_run([])
-    docs = (Path(__file__).parents[3] / "docs" / "coordination.md").read_text()
+    docs = (Path(__file__).parents[2] / "docs" / "coordination.md").read_text()
     assert [one.name for one in found.measures if f"`{one.name}`" not in docs] == []

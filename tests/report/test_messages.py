@@ -7,13 +7,8 @@ from typing import TYPE_CHECKING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cooperbench.report.coordination.messages import (
-    SIMILAR,
-    never_shown,
-    questions_in,
-    repetitions_in,
-)
-from cooperbench.report.records import Conversation, SentMessage
+from cooperbench.report.messages import SIMILAR, never_shown, questions_in, repetitions_in
+from cooperbench.report.pairs import Conversation, SentMessage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
