@@ -14,7 +14,6 @@ from __future__ import annotations
 import re
 import secrets
 from dataclasses import replace
-from itertools import islice
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -177,12 +176,10 @@ class SuspiciousLine(NamedTuple):
 
 def suspicious_lines(patch: bytes) -> list[SuspiciousLine]:
     """At most 50 of them."""
-    return list(islice(_suspicious_lines(patch), _MOST_LINES))
-
-
-def _suspicious_lines(patch: bytes) -> Iterator[SuspiciousLine]:
+    found: list[SuspiciousLine] = []
     for line in new_lines(patch):
         pattern = next((one for ending, one in _SUSPICIOUS.items() if re.search(ending, line.path)), None)
         text = line.content.decode("utf-8", "replace") if line.added and pattern else ""
-        if pattern and re.search(pattern, text):
-            yield SuspiciousLine(line.path, line.number, text.strip()[:_LONGEST_LINE])
+        if pattern and re.search(pattern, text) and len(found) < _MOST_LINES:
+            found.append(SuspiciousLine(line.path, line.number, text.strip()[:_LONGEST_LINE]))
+    return found

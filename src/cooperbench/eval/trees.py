@@ -122,8 +122,9 @@ class TreeStore:
         onto = onto or self.base.tree
         if patch is None:
             return Applied("missing", error="no patch")
+        nothing = Applied("empty", onto, "the patch changes nothing")
         if not patch.strip():
-            return Applied("empty", onto, "the patch changes nothing")
+            return nothing
         failed = "the patch does not apply: "
         if len(patch) > MOST_PATCH_BYTES:
             return Applied("failed", error=f"{failed}it has more than {MOST_PATCH_BYTES // 1024**2} MiB")
@@ -137,9 +138,7 @@ class TreeStore:
         tree = self._write_tree(index)
         if problem := self._too_large(tree):
             return Applied("failed", error=failed + problem)
-        return (
-            Applied("applied", tree) if tree != onto else Applied("empty", tree, "the patch changes nothing")
-        )
+        return Applied("applied", tree) if tree != onto else nothing
 
     def changes(self, tree: str, since: str = "") -> Mapping[str, Change]:
         """What differs from the base, or from another tree, by path."""
