@@ -22,6 +22,16 @@ REPO_DIR = "/workspace/repo"
 """Where the repository is, in every sandbox of every task."""
 
 
+class _File:
+    """A file of a feature or a task: it has this name in the dataset."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, owner: Feature | Task, _: object = None) -> Path:
+        return owner.path / self._name
+
+
 @dataclass(frozen=True)
 class Feature:
     """One feature that could be added to a task's repository."""
@@ -33,20 +43,12 @@ class Feature:
     def path(self) -> Path:
         return self.task.path / f"feature{self.feature_id}"
 
-    @property
-    def description(self) -> Path:
-        """What an agent is told."""
-        return self.path / "feature.md"
-
-    @property
-    def patch(self) -> Path:
-        """The golden patch, hidden from agents."""
-        return self.path / "feature.patch"
-
-    @property
-    def tests(self) -> Path:
-        """The test patch, hidden from agents."""
-        return self.path / "tests.patch"
+    description = _File("feature.md")
+    """What an agent is told."""
+    patch = _File("feature.patch")
+    """The golden patch, hidden from agents."""
+    tests = _File("tests.patch")
+    """The test patch, hidden from agents."""
 
 
 @dataclass(frozen=True)
@@ -60,30 +62,16 @@ class Task:
     feature_ids: tuple[int, ...]
     """In numeric order."""
 
+    dockerfile = _File("Dockerfile")
+    setup_script = _File("setup.sh")
+    runner_script = _File("runner.sh")
+    run_tests_script = _File("run_tests.sh")
+    combined_patch = _File("combined.patch")
+    """All features together."""
+
     @property
     def label(self) -> str:
         return f"{self.repo}/task{self.task_id}"
-
-    @property
-    def dockerfile(self) -> Path:
-        return self.path / "Dockerfile"
-
-    @property
-    def setup_script(self) -> Path:
-        return self.path / "setup.sh"
-
-    @property
-    def runner_script(self) -> Path:
-        return self.path / "runner.sh"
-
-    @property
-    def run_tests_script(self) -> Path:
-        return self.path / "run_tests.sh"
-
-    @property
-    def combined_patch(self) -> Path:
-        """All features together."""
-        return self.path / "combined.patch"
 
     def feature(self, feature_id: int) -> Feature:
         return Feature(self, feature_id)

@@ -50,7 +50,6 @@ def agent_at_work(folder: Path, limits: Limits | None = None) -> Iterator[AtWork
     mailbox = Mailbox(("agent1", "agent2"))
     rpc = SandboxRpc("agent1", ["agent2"])
     inbox = Inbox(rpc, mailbox)
-    inbox.start()
     session = Session(
         pair=pair,
         seat=seat,

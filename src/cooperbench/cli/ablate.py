@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
-from cooperbench.cli import EXIT_ERRORS, EXIT_OVER_BUDGET, run
+from cooperbench.cli import run
 from cooperbench.cli.arguments import print_json, print_line, whole_above_zero
 from cooperbench.errors import UserError
 from cooperbench.report.formatting import Table, print_tables
 from cooperbench.report.summary import budget_text, rate_cells
-from cooperbench.runner.ablation import make_study, plan_study, run_study
-from cooperbench.runner.display import PlainDisplay, make_display
+from cooperbench.runner.ablation import make_study
 from cooperbench.runner.options import TEAM_PARTS
 from cooperbench.text import dollars_text
 
@@ -43,9 +41,9 @@ def execute(args: argparse.Namespace) -> int:
     study = make_study(run.config_of(args), off, full_factorial=args.full_factorial, repeat=args.repeat)
     if args.dry_run:
         return _dry_run(study, as_json=args.json)
-    summaries = run_study(study, PlainDisplay(sys.stderr) if args.json else make_display())
+    summaries = study.run(run.display_for(args))
     if args.json:
-        print_json({"study": study.paths.run_name, "arms": summaries})
+        print_json({"study": args.name, "arms": summaries})
     else:
         rows = [
             _row(name, summary["settings"][args.setting], summary["cost"])
@@ -53,14 +51,10 @@ def execute(args: argparse.Namespace) -> int:
         ]
         headings = ("arm", "pairs", "evaluated", "overall", "errors", "cost")
         budget = next(iter(summaries.values()))["budget"]
-        notes = [budget_text(budget)] if budget else []
         print_line("")
-        print_tables([Table(study.paths.run_name, headings, rows, notes)])
-        print_line(f"What each part is worth: cooperbench report {study.paths.run_name}")
-    if any(summary["errors"] for summary in summaries.values()):
-        return EXIT_ERRORS
-    over = any((summary["budget"] or {}).get("pairs_not_started") for summary in summaries.values())
-    return EXIT_OVER_BUDGET if over else 0
+        print_tables([Table(args.name, headings, rows, [budget_text(budget)] if budget else [])])
+        print_line(f"What each part is worth: cooperbench report {args.name}")
+    return run.exit_code(summaries.values())
 
 
 def _row(name: str, part: dict[str, Any], cost: float) -> list[str]:
@@ -70,17 +64,16 @@ def _row(name: str, part: dict[str, Any], cost: float) -> list[str]:
 
 
 def _dry_run(study: Study, *, as_json: bool) -> int:
-    plans, notes = plan_study(study)
     arms = {
-        arm.name: {"pairs": len(plan.pairs), "to_run": len(plan.to_run), "to_evaluate": len(plan.to_evaluate)}
-        for arm, plan in zip(study.arms, plans, strict=True)
+        name: {"pairs": len(arm.pairs), "to_run": len(arm.to_run), "to_evaluate": len(arm.to_evaluate)}
+        for name, arm in study.checked().items()
     }
     if as_json:
-        print_json({"study": study.paths.run_name, "arms": arms, "notes": list(notes)})
+        print_json({"study": study.paths.run_name, "arms": arms, "notes": list(study.notes)})
         return 0
     for name, left in arms.items():
         counts = f"{left['pairs']} pairs, {left['to_run']} to run, {left['to_evaluate']} to evaluate"
         print_line(f"{study.paths.run_name}/{name}: {counts}")
-    for note in notes:
+    for note in study.notes:
         print_line(f"note: {note}")
     return 0

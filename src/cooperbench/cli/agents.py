@@ -45,26 +45,23 @@ def _list(*, as_json: bool) -> None:
     for name in sorted({*agent_names(), *FRAMEWORKS}):
         framework = FRAMEWORKS.get(name)
         environment = find_environment(framework) if framework else None
-        rows.append(
-            {
-                "agent": name,
-                "framework": framework is not None,
-                "installed": framework is None or environment is not None,
-                "version": environment.version if environment else None,
-                "python": environment.description.get("python") if environment else None,
-                "size_bytes": environment.description.get("size_bytes") if environment else None,
-                "install": framework.install_command if framework else None,
-            }
-        )
+        about = environment.description if environment else {}
+        row: dict[str, Any] = {
+            "agent": name,
+            "framework": framework is not None,
+            "installed": framework is None or environment is not None,
+            "version": environment.version if environment else None,
+            "python": about.get("python"),
+            "size_bytes": about.get("size_bytes"),
+            "install": framework.install_command if framework else None,
+        }
+        rows.append(row)
+        if as_json:
+            continue
+        state = f"not installed: {row['install']}" if framework else "part of cooperbench"
+        if environment:
+            python = f", Python of {row['python']}" if row["python"] else ""
+            state = f"{environment.version}{python}, {(row['size_bytes'] or 0) // 1_000_000} MB"
+        print_line(f"{name:<18} {state}")
     if as_json:
         print_json(rows)
-        return
-    width = max(len(row["agent"]) for row in rows)
-    for row in rows:
-        state = "part of cooperbench"
-        if row["framework"] and row["installed"]:
-            python = f", Python of {row['python']}" if row["python"] else ""
-            state = f"{row['version']}{python}, {(row['size_bytes'] or 0) // 1_000_000} MB"
-        elif row["framework"]:
-            state = f"not installed: {row['install']}"
-        print_line(f"{row['agent']:<{width}}  {state}")

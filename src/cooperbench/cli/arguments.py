@@ -9,7 +9,6 @@ import sys
 from typing import TYPE_CHECKING, TypeVar
 
 from cooperbench.models import EVAL_NETWORKS, MOST_AGENTS
-from cooperbench.settings import BACKEND_VARIABLE, DOCUMENTED_BACKEND
 from cooperbench.text import printable
 
 if TYPE_CHECKING:
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
     from cooperbench.dataset.discovery import Selection
 
 N = TypeVar("N", int, float)
-BACKEND_DEFAULT = f"${BACKEND_VARIABLE}, your config, {DOCUMENTED_BACKEND}"
-"""Of `--backend`, for its help."""
 
 
 def number(kind: Callable[[str], N], wanted: str, is_valid: Callable[[N], bool]) -> Callable[[str], N]:

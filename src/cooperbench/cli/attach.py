@@ -21,11 +21,6 @@ _POLL_SECONDS = 0.2
 _LAST_SECONDS = 1.0
 
 
-def add_detach_argument(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
-    how = "go on in the background; see `cooperbench status` and `cooperbench attach`"
-    parser.add_argument("--detach", action="store_true", help=how)
-
-
 def detach(paths: ExperimentPaths, words: list[str]) -> int:
     """Start the same command in the background; 0 when it has begun, its exit code where it ended before."""
     if holder := paths.holder():

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from cooperbench.cli.arguments import add_dataset_argument, add_json_argument, print_json, print_line
-from cooperbench.doctor.checks import Asked, Status, examine_all
+from cooperbench.doctor.checks import Status, examine_all
 
 if TYPE_CHECKING:
     import argparse
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     """1 where something is missing that `cooperbench run` needs with the user's defaults."""
     findings = []
-    for finding in examine_all(Asked(args.dataset_dir, args.redis)):
+    for finding in examine_all(args.dataset_dir, args.redis):
         findings.append(finding)
         if not args.json:
             needed = "needed: " if finding.needed and finding.status is not Status.OK else ""

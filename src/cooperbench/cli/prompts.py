@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     config = run.config_of(args)
-    (pair, *_), _ = select(config)
+    pair = select(config)[0].pairs[0]
     for seat in seats_of(pair, config.setting):
         text = task_prompt(
             pair,

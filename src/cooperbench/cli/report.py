@@ -38,8 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from cooperbench.report.ablation import analyse_study
     from cooperbench.report.analysis import analyse
+    from cooperbench.report.compare import analyse_study
     from cooperbench.report.coordination import coordination_of_run, coordination_tables
     from cooperbench.report.formatting import print_tables
     from cooperbench.report.llm_judge import judge_run

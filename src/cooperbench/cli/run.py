@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from argparse import BooleanOptionalAction
-from dataclasses import MISSING
 from typing import TYPE_CHECKING, Any
 
 from cooperbench.agents.registry import short_name, uses_model
@@ -16,64 +14,76 @@ from cooperbench.cli.arguments import (
     add_logs_argument,
     add_selection_arguments,
     add_sound_only_argument,
+    print_json,
+    print_line,
     whole_above_zero,
 )
-from cooperbench.cli.attach import add_detach_argument, detach
+from cooperbench.cli.attach import detach
 from cooperbench.report.summary import summary_text
-from cooperbench.runner.api import plan_experiment, run_experiment
-from cooperbench.runner.assignment import Assignment
-from cooperbench.runner.config import RunConfig, make_config
-from cooperbench.runner.display import PlainDisplay, make_display
-from cooperbench.runner.options import GROUPS, REPLAY_MODEL, WHAT, WHERE, options
+from cooperbench.runner.api import check, run_experiment, select
+from cooperbench.runner.config import make_config, split_values
+from cooperbench.runner.display import Display, make_display
+from cooperbench.runner.options import GROUPS, REPLAY_MODEL, RunOptions, options
 from cooperbench.settings import default_backend, default_eval_network
 from cooperbench.storage import checked_run_name
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterable
 
+    from cooperbench.runner.config import RunConfig
     from cooperbench.runner.options import Option
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "-n", "--name", help="the experiment's name (default: made from setting, agent, model, subset)"
-    )
+    named = "the experiment's name (default: made from setting, agent, model, subset)"
+    parser.add_argument("-n", "--name", help=named)
     add_selection_arguments(parser)
-    add_sound_only_argument(parser)
-    groups = {title: parser.add_argument_group(title) for title in GROUPS}
     for name, option in options().items():
+        if name in GROUPS:
+            group = parser.add_argument_group(GROUPS[name])
         if option.flags:
-            add_option(groups[option.group], name)
-    add_eval_network_argument(groups[WHERE])
-    groups[WHAT].add_argument(
-        "--dry-run", action="store_true", help="check everything and say what would be run"
-    )
-    groups[WHAT].add_argument(
-        "--json", action="store_true", help="for machines: the summary as JSON on stdout, the rest on stderr"
-    )
-    add_detach_argument(groups[WHAT])
+            add_option(group, name)
+        elif name == "eval_network":
+            add_eval_network_argument(group)
+    dry = "check everything and say what would be run"
+    group.add_argument("--dry-run", action="store_true", help=dry)
+    add_output_arguments(parser, group)
+
+
+def add_output_arguments(
+    parser: argparse.ArgumentParser, group: argparse.ArgumentParser | argparse._ArgumentGroup
+) -> None:
+    """Of `run` and `eval`."""
+    machines = "for machines: the summary as JSON on stdout, the rest on stderr"
+    group.add_argument("--json", action="store_true", help=machines)
+    background = "go on in the background; see `cooperbench status` and `cooperbench attach`"
+    group.add_argument("--detach", action="store_true", help=background)
+    add_sound_only_argument(parser)
     add_logs_argument(parser)
 
 
-def add_option(group: argparse.ArgumentParser | argparse._ArgumentGroup, name: str) -> None:
-    """The argument of an option of a run, as `RunConfig` declares it."""
-    field = RunConfig.__dataclass_fields__[name]
+def add_option(group: argparse.ArgumentParser | argparse._ArgumentGroup, name: str, **other: Any) -> None:
+    """The argument of an option of a run, as `RunOptions` declares it; `other`: what is different about it here."""
+    field = RunOptions.__dataclass_fields__[name]
     option: Option = field.metadata["option"]
-    settings: dict[str, Any] = {"dest": name, "help": option.help, "metavar": option.metavar}
-    default = None if field.default is MISSING else field.default
+    default = field.default if option.cli_default is None else option.cli_default
+    settings: dict[str, Any] = {"dest": name, "help": option.help}
     if isinstance(default, bool):
-        settings = {"dest": name, "help": option.help, "action": f"store_{str(not default).lower()}"}
+        settings["action"] = f"store_{str(not default).lower()}"
     elif field.type == "bool | None":
-        settings = {"dest": name, "help": option.help, "action": BooleanOptionalAction, "default": None}
+        settings |= {"action": BooleanOptionalAction, "default": None}
     elif default == ():
-        settings |= {"action": "append"}
+        settings |= {"action": "append", "metavar": option.metavar}
     else:
-        settings |= {
-            "default": default if option.cli_default is None else option.cli_default,
-            "choices": option.choices,
-            "type": {int: whole_above_zero, float: above_zero, None: str}[option.above_zero],
-        }
-    group.add_argument(*option.flags, **settings)
+        if default is not None and "default:" not in option.help:
+            settings["help"] += " (default: %(default)s)"
+        numbers = {"int": whole_above_zero, "float": above_zero}
+        kind = numbers.get(str(field.type).partition(" ")[0], str)
+        # Which backend is the default depends on the user's settings.
+        settings |= {"default": None if name == "backend" else default, "type": kind}
+        settings |= {"choices": option.choices, "metavar": option.metavar}
+    group.add_argument(*option.flags, **settings | other)
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -81,34 +91,42 @@ def execute(args: argparse.Namespace) -> int:
     if args.dry_run:
         return _dry_run(config, as_json=args.json)
     if args.detach:
-        plan_experiment(config)
+        check(select(config)[0])
         return detach(config.paths, args.words)
-    display = PlainDisplay(sys.stderr) if args.json else make_display()
-    summary = run_experiment(config, display)
-    print_summary(summary, str(config.paths.root), as_json=args.json)
-    if summary["settings"][config.setting]["errors"]:
+    summary = run_experiment(config, display_for(args))
+    print_summary(summary, config, as_json=args.json)
+    return exit_code([summary["settings"][config.setting] | {"budget": summary["budget"]}])
+
+
+def display_for(args: argparse.Namespace) -> Display:
+    return Display(sys.stderr) if args.json else make_display()
+
+
+def exit_code(summaries: Iterable[dict[str, Any]]) -> int:
+    if any(summary["errors"] for summary in summaries):
         return EXIT_ERRORS
-    return EXIT_OVER_BUDGET if (summary["budget"] or {}).get("pairs_not_started") else 0
+    over = any((summary["budget"] or {}).get("pairs_not_started") for summary in summaries)
+    return EXIT_OVER_BUDGET if over else 0
 
 
-def print_summary(summary: dict[str, Any], logs: str, *, as_json: bool) -> None:
-    sys.stdout.write(
-        (json.dumps(summary, indent=2) if as_json else "\n" + summary_text(summary, logs)) + "\n"
-    )
+def print_summary(summary: dict[str, Any], config: RunConfig, *, as_json: bool) -> None:
+    if as_json:
+        print_json(summary)
+    else:
+        sys.stdout.write(f"\n{summary_text(summary, str(config.paths.root))}\n")
+
+
+def given_options(args: argparse.Namespace) -> dict[str, Any]:
+    """Those of a run that the command has."""
+    given = {name: getattr(args, name) for name in options() if hasattr(args, name)}
+    backend = args.backend or default_backend()
+    return given | {"dataset_dir": args.dataset_dir, "logs_dir": args.log_dir, "backend": backend}
 
 
 def config_of(args: argparse.Namespace) -> RunConfig:
-    values = {name: getattr(args, name) for name in options()}
-    return make_config(
-        values
-        | {
-            "run_name": args.name or automatic_name(args),
-            "dataset_dir": args.dataset_dir,
-            "logs_dir": args.log_dir,
-            "backend": args.backend or default_backend(),
-            "eval_network": args.eval_network or default_eval_network(),
-        }
-    )
+    network = args.eval_network or default_eval_network()
+    name = args.name or automatic_name(args)
+    return make_config(given_options(args) | {"run_name": name, "eval_network": network})
 
 
 def automatic_name(args: argparse.Namespace) -> str:
@@ -118,16 +136,15 @@ def automatic_name(args: argparse.Namespace) -> str:
     """
     if args.agent == REPLAY_MODEL:
         return checked_run_name(f"replay-{args.replay_from}")
-    assignment = Assignment.parse(args.agent, args.model, args.agent_config)
-    parts = [args.setting, "+".join(short_name(name) for name in assignment.agents)]
-    if any(uses_model(name) for name in assignment.agents):
-        parts.append("+".join((name or "").rpartition("/")[2] for name in assignment.models))
-    if args.git_enabled:
-        parts.append("git")
+    agents = split_values(args.agent, "agents")
+    parts = [args.setting, "+".join(map(short_name, agents))]
+    if any(map(uses_model, agents)):
+        models = split_values(args.model, "models")
+        parts.append("+".join(name.rpartition("/")[2] for name in models))
+    if args.git_enabled is not None:
+        parts.append("git" if args.git_enabled else "nogit")
     if not args.messaging_enabled:
         parts.append("nomsg")
-    if args.git_enabled is False:
-        parts.append("nogit")
     off = [name for name in options() if name.startswith("team_") and not getattr(args, name)]
     parts += [name.replace("team_", "no") for name in off]
     parts += [part for part in (args.subset, args.repo) if part]
@@ -146,29 +163,26 @@ def automatic_name(args: argparse.Namespace) -> str:
 def _dry_run(config: RunConfig, *, as_json: bool) -> int:
     from cooperbench.eval.reference import ReferenceStore
 
-    plan, notes = plan_experiment(config)
-    to_judge = (*plan.to_run, *plan.to_evaluate) if config.auto_eval else ()
-    references = ReferenceStore().unknown(to_judge)
+    arm, notes = select(config)
+    arm = check(arm)
+    references = ReferenceStore().unknown((*arm.to_run, *arm.to_evaluate) if config.auto_eval else ())
     if as_json:
         content = {
             "run_name": config.run_name,
-            "pairs": len(plan.pairs),
-            "to_run": [pair.label for pair in plan.to_run],
-            "to_evaluate": [pair.label for pair in plan.to_evaluate],
+            "pairs": len(arm.pairs),
+            "to_run": [pair.label for pair in arm.to_run],
+            "to_evaluate": [pair.label for pair in arm.to_evaluate],
             "reference_runs": references,
             "notes": list(notes),
         }
-        sys.stdout.write(json.dumps(content, indent=2) + "\n")
+        print_json(content)
         return 0
-    for pair in plan.to_run:
-        sys.stdout.write(f"would run {pair.label}\n")
-    for pair in plan.to_evaluate:
-        sys.stdout.write(f"would evaluate {pair.label}\n")
-    for note in notes:
-        sys.stdout.write(f"note: {note}\n")
+    lines = [f"would run {pair.label}" for pair in arm.to_run]
+    lines += [f"would evaluate {pair.label}" for pair in arm.to_evaluate]
+    lines += [f"note: {note}" for note in notes]
     if references:
-        sys.stdout.write(f"reference runs of golden patches, once on this machine: about {references}\n")
-    sys.stdout.write(
-        f"{config.run_name}: {len(plan.pairs)} pairs, {len(plan.to_run)} to run, {len(plan.to_evaluate)} to evaluate\n"
-    )
+        lines.append(f"reference runs of golden patches, once on this machine: about {references}")
+    counts = f"{len(arm.pairs)} pairs, {len(arm.to_run)} to run, {len(arm.to_evaluate)} to evaluate"
+    for line in (*lines, f"{config.run_name}: {counts}"):
+        print_line(line)
     return 0

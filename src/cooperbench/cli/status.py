@@ -56,14 +56,14 @@ def existing(args: argparse.Namespace) -> ExperimentPaths:
 
 def jobs_of(paths: ExperimentPaths) -> dict[str, int]:
     """How many are in which state; of Slurm's it is known, also where no driver is at work."""
-    from cooperbench.runner.executors.driver import read_record
+    from cooperbench.runner.experiment import jobs_on_record
 
-    jobs = read_record(paths)
+    jobs = jobs_on_record(paths)
     if (read_json(paths.jobs_record) or {}).get("engine") != "slurm":
         return {"given out": len(jobs)} if jobs else {}
-    from cooperbench.runner.executors.slurm_engine import SlurmEngine
+    from cooperbench.runner.executors.slurm_engine import job_states
 
-    states = SlurmEngine(paths, None, 1, 1).states(jobs)
+    states = job_states(paths.run_name, jobs)
     if states is None:
         return {"given out (Slurm does not answer)": len(jobs)}
     return dict(Counter(states.get(job, "ended").lower() for job in jobs))

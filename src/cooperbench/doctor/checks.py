@@ -1,4 +1,4 @@
-"""One check for each thing; `CHECKS` lists them in the order in which people read them.
+"""What is installed, reachable and configured: one check for each thing.
 
 Our errors say first what is wrong, and then what to do about it: a finding is made of one (`_from_error`).
 """
@@ -12,12 +12,16 @@ import shutil
 import subprocess
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cooperbench._version import __version__
+from cooperbench.dataset.discovery import load_tasks, resolve_dataset_dir
 from cooperbench.errors import CooperBenchError, UserError
+from cooperbench.settings import config_file, default_backend
+from cooperbench.team.mailbox import DEFAULT_REDIS_URL
 from cooperbench.text import plural
 
 if TYPE_CHECKING:
@@ -53,30 +57,43 @@ class Finding:
     """By `cooperbench run` with the user's defaults; the others may be missing."""
 
 
-@dataclass(frozen=True)
-class Asked:
-    """What the user said about where things are."""
+def examine_all(dataset_dir: str | None = None, redis_url: str | None = None) -> Iterator[Finding]:
+    """Everything, each as soon as it is known, in the order in which people read it."""
+    from cooperbench.agents.registry import agent_names
+    from cooperbench.eval.backends import backend_names
 
-    dataset_dir: str | None = None
-    redis_url: str | None = None
-
-
-def examine_all(asked: Asked | None = None) -> Iterator[Finding]:
-    """Everything, each as soon as it is known. One check that fails does not keep the others from telling."""
-    needed = {"settings", "git", "dataset", f"agent {_DEFAULT_AGENT}", f"backend {_default_backend()}"}
-    for check in CHECKS:
+    default = _default_backend()
+    needed = {"settings", "git", "dataset", f"agent {_DEFAULT_AGENT}", f"backend {default}"}
+    backends = dict.fromkeys(filter(None, (default, "local", "docker", *backend_names())))
+    checks: dict[str, Callable[[], Finding]] = {
+        "cooperbench": lambda: _ok("cooperbench", f"{__version__}, Python {platform.python_version()}"),
+        "settings": _settings,
+        "git": _git,
+        "node": _node,
+        **{f"backend {name}": partial(backend_finding, name) for name in backends},
+        **{f"agent {name}": partial(_agent, name) for name in agent_names()},
+        "model keys": _model_keys,
+        "redis": partial(_redis, redis_url),
+        "hub": partial(_extra, "hub", "huggingface_hub", "hub", "for `cooperbench prepare`"),
+        "executor ray": partial(_extra, "executor ray", "ray", "ray", "a run looks for the cluster"),
+        "executor slurm": _slurm,
+        "dataset": partial(_dataset, dataset_dir),
+    }
+    for name, check in checks.items():
         try:
-            for finding in check(asked or Asked()):
-                yield replace(finding, needed=finding.name in needed)
-        except Exception as error:
-            name = check.__name__.strip("_").replace("_", " ")
-            yield Finding(name, Status.BROKEN, f"the check itself failed: {type(error).__name__}: {error}")
+            finding = check()
+        except Exception as error:  # one check that fails does not keep the others from telling
+            detail = f"the check itself failed: {type(error).__name__}: {error}"
+            finding = Finding(name, Status.BROKEN, detail)
+        yield replace(finding, needed=finding.name in needed)
+
+
+def _ok(name: str, detail: str) -> Finding:
+    return Finding(name, Status.OK, detail)
 
 
 def _default_backend() -> str | None:
     """None where the settings cannot be read."""
-    from cooperbench.settings import default_backend
-
     try:
         return default_backend()
     except UserError:
@@ -97,60 +114,44 @@ def _missing_extra(name: str, extra: str, *packages: str) -> Finding | None:
     return Finding(name, Status.MISSING, detail, f"pip install 'cooperbench[{extra}]'")
 
 
-def _version_of(program: str) -> str | None:
-    """None where it is not installed or does not run."""
-    if shutil.which(program) is None:
-        return None
+def _extra(name: str, package: str, extra: str, purpose: str) -> Finding:
+    return _missing_extra(name, extra, package) or _ok(name, f"{package} is installed; {purpose}")
+
+
+def _output(*command: str) -> str | None:
+    """What a program prints; None where it is not installed or does not work."""
     try:
-        done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=30, check=False)
-    except (OSError, subprocess.TimeoutExpired):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip().partition("\n")[0] if done.returncode == 0 else None
+    return done.stdout.strip()
 
 
-def _cooperbench(_: Asked) -> Iterator[Finding]:
-    yield Finding("cooperbench", Status.OK, f"{__version__}, Python {platform.python_version()}")
-
-
-def _settings(_: Asked) -> Iterator[Finding]:
-    from cooperbench.settings import config_file, default_backend
-
+def _settings() -> Finding:
     try:
         backend = default_backend()
     except UserError as error:
-        yield _from_error("settings", Status.BROKEN, error, fix_is_last=True)
-        return
+        return _from_error("settings", Status.BROKEN, error, fix_is_last=True)
     there = "" if config_file().is_file() else " (no such file: defaults are in force)"
-    yield Finding("settings", Status.OK, f"{config_file()}{there}; the default backend is {backend}")
+    return _ok("settings", f"{config_file()}{there}; the default backend is {backend}")
 
 
-def _git(_: Asked) -> Iterator[Finding]:
-    version = _version_of("git")
+def _git() -> Finding:
+    version = _output("git", "--version")
     if version is None:
-        yield Finding("git", Status.MISSING, "not installed", "sudo apt-get install git")
-        return
+        return Finding("git", Status.MISSING, "not installed", "sudo apt-get install git")
     numbers = re.search(r"(\d+)\.(\d+)", version)
     if numbers and (int(numbers[1]), int(numbers[2])) < _OLDEST_GIT:
         needed = ".".join(map(str, _OLDEST_GIT))
-        yield Finding("git", Status.BROKEN, f"{version} is too old", f"install git {needed} or newer")
-        return
-    yield Finding("git", Status.OK, version)
+        return Finding("git", Status.BROKEN, f"{version} is too old", f"install git {needed} or newer")
+    return _ok("git", version)
 
 
-def _node(_: Asked) -> Iterator[Finding]:
-    version = _version_of("node")
-    if version is None:
-        detail = "not installed: JavaScript tasks of the demo are left out on the local backend"
-        yield Finding("node", Status.MISSING, detail, "sudo apt-get install nodejs")
-        return
-    yield Finding("node", Status.OK, version)
-
-
-def _backends(_: Asked) -> Iterator[Finding]:
-    from cooperbench.eval.backends import backend_names
-
-    names = dict.fromkeys((_default_backend(), "local", "docker", *backend_names()))
-    yield from (backend_finding(name) for name in names if name)
+def _node() -> Finding:
+    if version := _output("node", "--version"):
+        return _ok("node", version)
+    detail = "not installed: JavaScript tasks of the demo are left out on the local backend"
+    return Finding("node", Status.MISSING, detail, "sudo apt-get install nodejs")
 
 
 def backend_finding(name: str) -> Finding:
@@ -167,7 +168,7 @@ def backend_finding(name: str) -> Finding:
             backend.check()
         if name == "docker":
             return _engine(title, backend.engine)
-        return Finding(title, Status.OK, str(getattr(backend, "about", "it can be used")))
+        return _ok(title, str(getattr(backend, "about", "it can be used")))
     except UserError as error:
         return _from_error(title, Status.MISSING, error)
     except CooperBenchError as error:
@@ -187,7 +188,7 @@ def _engine(title: str, engine: Any) -> Finding:
     if cannot:
         fix = "enable these cgroup controllers, or set the limits to 0"
         return Finding(title, Status.BROKEN, f"{about}; it cannot limit {', '.join(cannot)}", fix)
-    return Finding(title, Status.OK, f"{about}; limits cpu, memory and processes")
+    return _ok(title, f"{about}; limits cpu, memory and processes")
 
 
 def _google_services(title: str) -> Finding:
@@ -207,13 +208,7 @@ def _google_services(title: str) -> Finding:
             answers.append(f"{service}: {probe()}")
         except CooperBenchError as error:
             return _from_error(f"{title} ({service})", Status.BROKEN, error, fix_is_last=True)
-    return Finding(title, Status.OK, f"project {settings.project}; {'; '.join(answers)}")
-
-
-def _agents(_: Asked) -> Iterator[Finding]:
-    from cooperbench.agents.registry import agent_names
-
-    yield from (_agent(name) for name in agent_names())
+    return _ok(title, f"project {settings.project}; {'; '.join(answers)}")
 
 
 def _agent(name: str) -> Finding:
@@ -232,93 +227,58 @@ def _agent(name: str) -> Finding:
         if not works(environment):
             detail = f"{environment.folder} does not work"
             return Finding(title, Status.BROKEN, detail, framework.install_command)
-        return Finding(title, Status.OK, f"{framework.distribution or name} {environment.version}")
+        return _ok(title, f"{framework.distribution or name} {environment.version}")
     try:
         agent: Any = get_agent(name)
     except Exception as error:  # somebody else's code: it must not hide the others
         detail = f"cannot be loaded: {type(error).__name__}: {error}"
         return Finding(title, Status.BROKEN, detail, "see where it comes from: pip list")
     needs = "asks a model" if getattr(agent, "uses_model", True) else "needs no model"
-    return Finding(title, Status.OK, needs)
+    return _ok(title, needs)
 
 
-def _model_keys(_: Asked) -> Iterator[Finding]:
+def _model_keys() -> Finding:
     """Named, never shown. Whether a provider takes them is known when it is asked."""
-    found = sorted(name for name, value in os.environ.items() if value and _KEY.fullmatch(name))
-    if found:
-        yield Finding("model keys", Status.OK, ", ".join(found))
-        return
+    if found := sorted(name for name, value in os.environ.items() if value and _KEY.fullmatch(name)):
+        return _ok("model keys", ", ".join(found))
     fix = "export OPENAI_API_KEY=… (or ANTHROPIC_API_KEY, GEMINI_API_KEY, …), or put it into .env"
-    yield Finding("model keys", Status.MISSING, "none in the environment or .env", fix)
+    return Finding("model keys", Status.MISSING, "none in the environment or .env", fix)
 
 
-def _redis(asked: Asked) -> Iterator[Finding]:
+def _redis(url: str | None) -> Finding:
     """By sending messages over it: the one at the URL, else one that is started and ended."""
-    from cooperbench.team.mailbox import DEFAULT_REDIS_URL
-
     if missing := _missing_extra("redis", "redis", "redis"):
-        yield replace(missing, detail=f"{missing.detail}; messages are carried in process without it")
-        return
+        return replace(missing, detail=f"{missing.detail}; messages are carried in process without it")
     from cooperbench.team.mailbox import ensure_redis
 
     try:
-        with ensure_redis(asked.redis_url or DEFAULT_REDIS_URL) as client:
-            said = client.description.replace("for this run", "to try it, and ended")
-            yield Finding("redis", Status.OK, said)
+        with ensure_redis(url or DEFAULT_REDIS_URL) as client:
+            return _ok("redis", client.description.replace("for this run", "to try it, and ended"))
     except CooperBenchError as error:
-        status = Status.BROKEN if asked.redis_url else Status.MISSING
-        yield _from_error("redis", status, error, fix_is_last=True)
+        status = Status.BROKEN if url else Status.MISSING
+        return _from_error("redis", status, error, fix_is_last=True)
 
 
-def _hub(_: Asked) -> Iterator[Finding]:
-    here = Finding("hub", Status.OK, "huggingface_hub is installed, for `cooperbench prepare`")
-    yield _missing_extra("hub", "hub", "huggingface_hub") or here
-
-
-def _clusters(_: Asked) -> Iterator[Finding]:
-    """For `--executor`. What nodes have is known when a run asks them."""
-    here = Finding("executor ray", Status.OK, "ray is installed; a run looks for the cluster")
-    yield _missing_extra("executor ray", "ray", "ray") or here
+def _slurm() -> Finding:
+    """What nodes have is known when a run asks them."""
     name = "executor slurm"
     if shutil.which("sinfo") is None:
-        yield Finding(name, Status.MISSING, "no Slurm on this machine", "use a login node of a cluster")
-        return
+        return Finding(name, Status.MISSING, "no Slurm on this machine", "use a login node of a cluster")
     if missing := _missing_extra(name, "slurm", "submitit"):
-        yield missing
-        return
-    done = subprocess.run(["sinfo", "-h", "-o", "%P: %D nodes"], capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        yield Finding(name, Status.MISSING, "Slurm does not answer", "see `scontrol ping`")
-    else:
-        yield Finding(name, Status.OK, "; ".join(done.stdout.strip().splitlines()))
+        return missing
+    partitions = _output("sinfo", "-h", "-o", "%P: %D nodes")
+    if partitions is None:
+        return Finding(name, Status.MISSING, "Slurm does not answer", "see `scontrol ping`")
+    return _ok(name, "; ".join(partitions.splitlines()))
 
 
-def _dataset(asked: Asked) -> Iterator[Finding]:
-    from cooperbench.dataset.discovery import load_tasks, resolve_dataset_dir
-
+def _dataset(dataset_dir: str | None) -> Finding:
     try:
-        folder = resolve_dataset_dir(asked.dataset_dir)
+        folder = resolve_dataset_dir(dataset_dir)
         tasks = load_tasks(folder)
     except UserError as error:
         what, _, _ = str(error).partition(";")
-        yield Finding("dataset", Status.MISSING, what, "cooperbench prepare, or use --dataset-dir demo")
-        return
+        fix = "cooperbench prepare, or use --dataset-dir demo"
+        return Finding("dataset", Status.MISSING, what, fix)
     pairs = sum(len(task.pairs) for task in tasks)
-    yield Finding("dataset", Status.OK, f"{folder}: {plural(len(tasks), 'task')}, {plural(pairs, 'pair')}")
-
-
-CHECKS: tuple[Callable[[Asked], Iterator[Finding]], ...] = (
-    *(
-        _cooperbench,
-        _settings,
-        _git,
-        _node,
-        _backends,
-        _agents,
-        _model_keys,
-        _redis,
-        _hub,
-        _clusters,
-        _dataset,
-    ),
-)
+    return _ok("dataset", f"{folder}: {plural(len(tasks), 'task')}, {plural(pairs, 'pair')}")

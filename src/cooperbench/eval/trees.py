@@ -33,8 +33,8 @@ from cooperbench.temporary import owned_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from subprocess import CompletedProcess
 
-    from cooperbench.git import GitOutput
     from cooperbench.sandbox.contract import RichSandbox
 
 MOST_PATCH_BYTES = 64 * 1024**2
@@ -404,7 +404,7 @@ class TreeStore:
     def _loose(self, object_id: str) -> Path:
         return self._git_dir / "objects" / object_id[:2] / object_id[2:]
 
-    def _run(self, *args: str, index: Path | None = None, stdin: bytes = b"") -> GitOutput:
+    def _run(self, *args: str, index: Path | None = None, stdin: bytes = b"") -> CompletedProcess[bytes]:
         return run_git(*args, git_dir=self._git_dir, index=index, stdin=stdin, bounded=True)
 
     def _git(self, *args: str, index: Path | None = None, stdin: bytes = b"") -> bytes:

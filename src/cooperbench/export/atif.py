@@ -113,7 +113,7 @@ def _pair_document(
             "setting": pair.setting,
             **asdict(key),
             "state": pair.state,
-            "verdicts": pair.verdicts._asdict() if pair.verdicts else None,
+            "verdicts": pair.verdicts or None,
             "unsound": pair.unsound,
             "suspicious": pair.suspicious,
             "conversation": [

@@ -78,7 +78,6 @@ class Run:
 
     @property
     def configuration(self) -> str:
-        """Model and agent framework."""
         return " · ".join(part for part in (self.model, self.agent) if part) or self.name
 
 
@@ -103,7 +102,6 @@ def sides_of(runs: Sequence[Run]) -> list[Side]:
 
 
 def load_run(logs_dir: Path, name: str) -> Run:
-    """Everything small about a run. Raises UserError only where there is no such run at all."""
     paths = ExperimentPaths(logs_dir, name)
     if not paths.root.is_dir():
         there = names_for_error(run_names(logs_dir), name)
@@ -280,8 +278,8 @@ def _pair_row(run: Run, pair: PairData) -> dict[str, Any]:
         "unsound": ",".join(map(str, pair.unsound)) or None,
         "network": pair.network,
     }
-    if pair.verdicts is not None:
-        row |= pair.verdicts._asdict() | {"suspicious": len(pair.suspicious)}
+    if pair.verdicts:
+        row |= {**pair.verdicts, "suspicious": len(pair.suspicious)}
     if agents:
         row |= {name: getattr(pair, name) for name in ("messages", "cost", "steps", "duration_seconds")}
         for name in ("prompt_tokens", "completion_tokens"):
@@ -296,8 +294,7 @@ def csv_bytes(rows: Sequence[dict[str, Any]]) -> bytes:
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, list(rows[0] if rows else columns()), lineterminator="\n")
     writer.writeheader()
-    for row in rows:
-        writer.writerow({name: _csv_cell(value) for name, value in row.items()})
+    writer.writerows({name: _csv_cell(value) for name, value in row.items()} for row in rows)
     return text.getvalue().encode("utf-8", "backslashreplace")
 
 

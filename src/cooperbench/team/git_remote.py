@@ -275,6 +275,7 @@ class ServedRemote:
         self._get_server = get_server
         self._server: GitServer | None = None
         self._name = secrets.token_hex(16)
+        self._folder = f"{SERVER_DIR}/pairs/{self._name}"
         self._tokens = {agent_id: secrets.token_urlsafe(24) for agent_id in agent_ids}
         self._created = False
 
@@ -295,7 +296,14 @@ class ServedRemote:
                 _upload_base(server, sandbox, base_git_dir, base_commit)
         with self._lock:
             if not self._created:
-                self._create(server, base_commit)
+                limits = (str(QUOTA_BYTES), str(MOST_PUSHES))
+                done = server.manage("create", self._name, base_commit, *limits, *self._agent_ids)
+                _check(done, "the git server could not make a repository")
+                access = {"tokens": self._tokens, "quota_bytes": QUOTA_BYTES}
+                with server.sandbox() as its_sandbox:
+                    # Last: without it nobody gets in.
+                    file = f"{self._folder}/access.json"
+                    its_sandbox.write_file(file, json.dumps(access).encode(), 0o600)
                 self._created = True
         url = urlsplit(f"{server.url}/{self._name}.git")
         # The token is in the address, so that clones that an agent makes of it work too.
@@ -313,7 +321,7 @@ class ServedRemote:
         counts: Counts = {name: dict.fromkeys(self._agent_ids, 0) for name in _COUNTS}
         if self._server is not None and self._created:
             with self._server.sandbox() as sandbox:
-                log = sandbox.read_file(f"{SERVER_DIR}/pairs/{self._name}/log").decode("utf-8", "replace")
+                log = sandbox.read_file(f"{self._folder}/log").decode("utf-8", "replace")
             for line in log.splitlines():
                 agent_id, name, number = line.split()
                 counts[name][agent_id] += int(number)
@@ -326,7 +334,7 @@ class ServedRemote:
         if not size.isdigit() or int(size) > READ_FILE_LIMIT:
             return False
         with self._server.sandbox() as sandbox:
-            path.write_bytes(sandbox.read_file(f"{SERVER_DIR}/pairs/{self._name}/bundle"))
+            path.write_bytes(sandbox.read_file(f"{self._folder}/bundle"))
         return True
 
     def close(self) -> None:
@@ -335,16 +343,6 @@ class ServedRemote:
                 with suppress(InfraError):
                     self._server.manage("remove", self._name)
             self._server = None
-
-    def _create(self, server: GitServer, base_commit: str) -> None:
-        limits = (str(QUOTA_BYTES), str(MOST_PUSHES))
-        done = server.manage("create", self._name, base_commit, *limits, *self._agent_ids)
-        _check(done, "the git server could not make a repository")
-        access = {"tokens": self._tokens, "quota_bytes": QUOTA_BYTES}
-        with server.sandbox() as sandbox:
-            # Last: without it nobody gets in.
-            file = f"{SERVER_DIR}/pairs/{self._name}/access.json"
-            sandbox.write_file(file, json.dumps(access).encode(), 0o600)
 
 
 class _Refused(Exception):

@@ -14,6 +14,7 @@ import re
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 from importlib.resources import files
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -111,14 +112,19 @@ class SandboxRpc:
             thread.start()
 
     def put(self, folder: str, name: str, data: bytes) -> None:
-        """Make a file in the team folder, in the order of the calls; does nothing once this has ended."""
+        """Make a file in the team folder, once there is a sandbox and in the order of the calls, until the end."""
         if not self._ended.is_set():
             self._outgoing.put((folder, name, data))
 
-    def respond(self, name: str, response: Response) -> None:
-        """For handlers that returned None, since the response takes its time."""
-        data = f"{response.code}\n{response.text}".encode("utf-8", "replace")
-        self.put("responses", name, data)
+    def answer(self, name: str, work: Callable[[], Response | None]) -> None:
+        """Respond to a request with what `work` gives; None: nothing yet."""
+        try:
+            response = work()
+        except Exception as error:  # one request that fails must not cost the agent all that follow
+            response = Response(1, f"the harness could not do it: {error}")
+        if response is not None:
+            data = f"{response.code}\n{response.text}".encode("utf-8", "replace")
+            self.put("responses", name, data)
 
     def last_call(self, *verbs: str) -> None:
         """The agent is done: handle its requests of these kinds that have not come yet."""
@@ -199,12 +205,7 @@ class SandboxRpc:
         self._known.add(key)
         if self._flooded():
             return False
-        try:
-            response = self._handlers[request.verb](request.name, request.content)
-        except Exception as error:  # one request that fails must not cost the agent all that follow
-            response = Response(1, f"the harness could not do it: {error}")
-        if response is not None:
-            self.respond(request.name, response)
+        self.answer(request.name, partial(self._handlers[request.verb], request.name, request.content))
         return True
 
     def _write_all(self, sandbox: RichSandbox) -> None:

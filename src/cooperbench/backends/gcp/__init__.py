@@ -25,7 +25,7 @@ from cooperbench.models import Image
 from cooperbench.sandbox.contract import Capabilities, ResourceUse, SandboxOptions, check_network
 
 if TYPE_CHECKING:
-    from cooperbench.backends.gcp.engine import MachineSandbox
+    from cooperbench.backends.docker.sandbox import DockerSandbox
     from cooperbench.models import Task
     from cooperbench.sandbox.git_server import GitServer
 
@@ -40,10 +40,7 @@ class GCPBatchBackend:
     """Its evaluations go to Batch, which `cooperbench.eval.batch` sees by `batch_settings`."""
 
     capabilities = Capabilities(
-        rich=True,
-        streams=True,
-        networks=frozenset({"none", "public"}),
-        programs=True,
+        rich=True, streams=True, networks=frozenset({"none", "public"}), programs=True
     )
     options: ClassVar = ("image_template",)
 
@@ -90,14 +87,14 @@ class GCPBatchBackend:
         workdir: str = "/workspace",
         *,
         options: SandboxOptions | None = None,
-    ) -> MachineSandbox:
+    ) -> DockerSandbox:
         """`image`: what `prepare` gave, or a name that a registry knows."""
         options = options or SandboxOptions()
         check_network(self.capabilities, options)
         lifetime_seconds = min(max(1, timeout), _LONGEST_SECONDS)
         task = self._tasks.get(image)
         machine = self._connected().place(str(options.labels.get("run", "")), task, lifetime_seconds)
-        return machine.create_sandbox(image, task, lifetime_seconds, workdir, options)
+        return machine.create_promised(image, task, lifetime_seconds, workdir, options)
 
     def git_server(self, run_name: str) -> GitServer:
         """See `GitServingBackend`."""

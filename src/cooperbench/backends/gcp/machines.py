@@ -19,11 +19,13 @@ import threading
 import time
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
+from cooperbench.backends.docker import DockerBackend
 from cooperbench.backends.gcp.api import OutOfMachines, QuotaExceeded
 from cooperbench.backends.gcp.compute import GIT_PORT, Compute, delete_all, machine_of
-from cooperbench.backends.gcp.engine import Keys, MachineEngine, MachineSandbox, Tunnel, sign_in
+from cooperbench.backends.gcp.engine import Keys, MachineSandbox, MachineSession, Tunnel, connect, sign_in
 from cooperbench.errors import (
     CooperBenchError,
     InfraError,
@@ -33,16 +35,16 @@ from cooperbench.errors import (
     UserError,
 )
 from cooperbench.retry import Once
-from cooperbench.sandbox.contract import ResourceUse
+from cooperbench.sandbox.contract import ResourceUse, SandboxOptions
 from cooperbench.sandbox.git_server import GitServer, SharedServer
 from cooperbench.temporary import remove_tree
 
 if TYPE_CHECKING:
     from google.cloud import compute_v1
 
+    from cooperbench.backends.docker.sandbox import DockerSandbox
     from cooperbench.backends.gcp.settings import GcpSettings
     from cooperbench.models import Image, Task
-    from cooperbench.sandbox.contract import SandboxOptions
 
 AGENTS_SUFFIX = "#agents"
 """Of the reference to a task's image: the one for agents."""
@@ -59,10 +61,11 @@ _RUNNING = ("PROVISIONING", "STAGING", "RUNNING")
 _log = logging.getLogger("cooperbench")
 
 
-class Machine:
-    """Made by `start`; nothing else of it may be used before."""
+class Machine(DockerBackend):
+    """The docker backend on the engine of a machine, which `start` makes; nothing else may be used before."""
 
     def __init__(self, fleet: Fleet, description: compute_v1.Instance, size: compute_v1.MachineType) -> None:
+        super().__init__(mounts=(), image_template=fleet.settings.image_template or None)
         self.name = description.name
         self._fleet = fleet
         self._description = description
@@ -71,7 +74,7 @@ class Machine:
         self._ended_at: float | None = None
         self.ends_at = self._started_at + description.scheduling.max_run_duration.seconds
         self._tunnel: Tunnel | None = None
-        self._engine: MachineEngine | None = None
+        self._sandbox_type = partial(MachineSandbox, self._is_running)
         self._prepared: Once[Task, Image] = Once()
         self.tasks: set[Task] = set()
         """Those whose images it has."""
@@ -85,7 +88,7 @@ class Machine:
 
     @property
     def places_taken(self) -> int:
-        return self.promised + (self._engine.open_count if self._engine else 0)
+        return self.promised + len(self._open)
 
     @property
     def resource_use(self) -> ResourceUse:
@@ -94,20 +97,13 @@ class Machine:
         vcpus, gib = self._size.guest_cpus, self._size.memory_mb / 1024
         return ResourceUse(1, "machine", seconds, seconds * vcpus, seconds * gib)
 
-    @property
-    def engine(self) -> MachineEngine:
-        if self._engine is None or not self.alive:
-            words = self._tunnel.last_words if self._tunnel else ""
-            raise SandboxError(f"the connection to {self.name} was lost: {words}")
-        return self._engine
-
     def start(self) -> None:
         fleet = self._fleet
         fleet.compute.create(self._description)
         host_key = self._wait_until_ready()
         self._tunnel = Tunnel(fleet.keys, self.name, self.addresses()[-1], host_key, fleet.stopped)
-        template = fleet.settings.image_template
-        self._engine = MachineEngine(self.name, self._tunnel, self._is_running, template)
+        engine = connect(self.name, self._tunnel)
+        self._session = MachineSession(engine, self.settings, self.name.removeprefix("cooperbench-"))
         if fleet.stopped.is_set():
             raise SandboxError("the backend was closed")
 
@@ -119,32 +115,40 @@ class Machine:
         interface = found.network_interfaces[0]
         return (interface.network_i_p, *(one.nat_i_p for one in interface.access_configs if one.nat_i_p))
 
-    def create_sandbox(
+    def create_promised(
         self, image: str, task: Task | None, timeout: int, workdir: str, options: SandboxOptions
-    ) -> MachineSandbox:
-        """At the place that was promised; the task's images are pulled or built when they are first asked for."""
+    ) -> DockerSandbox:
+        """A sandbox at the place that was promised; a task's images are pulled or built when first asked for."""
         try:
+            if self._tunnel is None or not self._tunnel.open:
+                words = self._tunnel.last_words if self._tunnel else ""
+                raise SandboxError(f"the connection to {self.name} was lost: {words}")
             if task is not None:
-                made = self._prepared.get(task, lambda: self._prepare(task))
+                made = self._prepared.get(task, lambda: self._prepare_here(task))
                 image = (image.endswith(AGENTS_SUFFIX) and made.agent_reference) or made.reference
-            sandbox = self.engine.create_sandbox(image, timeout, workdir, options=options)
-            assert isinstance(sandbox, MachineSandbox)
-            return sandbox
+            return self.create_sandbox(image, timeout, workdir, options=options)
         finally:
             with self._fleet.lock:
                 self.promised -= 1
 
+    def create_server(self, image: str, timeout: int) -> DockerSandbox:
+        """For a program of ours that others are to reach: on the machine's own network."""
+        sign_in(self.engine.api, [image])
+        return self._make(image, timeout, "/", SandboxOptions("git"), {"NetworkMode": "host"})
+
     def close(self) -> None:
-        """Let go of it, without deleting it."""
+        """Let go of it. Whoever calls this has it deleted: sandboxes only have to know."""
         self._ended_at = self._ended_at or time.monotonic()
         if self._tunnel is not None:
             self._tunnel.close()
-        if self._engine is not None:
-            self._engine.close()
+        for sandbox in list(self._open):
+            sandbox.end("its machine was deleted")
+        if self._session is not None:
+            self._session.engine.close()
 
-    def _prepare(self, task: Task) -> Image:
-        sign_in(self.engine.engine.api, self.engine.images.names_of(task))
-        image = self.engine.prepare(task)
+    def _prepare_here(self, task: Task) -> Image:
+        sign_in(self.engine.api, self.images.names_of(task))
+        image = self.prepare(task)
         self.tasks.add(task)
         return image
 
@@ -254,7 +258,7 @@ class Fleet:
             machine.start()
             address = machine.addresses()[0]
             lifetime_seconds = _GIT_LIFETIME_SECONDS - SPARE_SECONDS
-            sandbox = machine.engine.create_server(self.settings.git_image, lifetime_seconds)
+            sandbox = machine.create_server(self.settings.git_image, lifetime_seconds)
             where = f"{address}:{GIT_PORT}"
             return GitServer(sandbox, f"http://{where}", host=address, port=GIT_PORT, reaches=(where,))
         except BaseException as error:

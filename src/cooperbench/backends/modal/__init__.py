@@ -62,11 +62,7 @@ _log = logging.getLogger("cooperbench")
 class ModalBackend:
     options: ClassVar = ("gpu", "image_template")
     capabilities = Capabilities(
-        rich=True,
-        streams=True,
-        networks=frozenset({"none", "public"}),
-        snapshots=True,
-        programs=True,
+        rich=True, streams=True, networks=frozenset({"none", "public"}), snapshots=True, programs=True
     )
 
     def __init__(self, **settings: object) -> None:
@@ -79,8 +75,6 @@ class ModalBackend:
         self._used = ResourceUse()
         """By sandboxes that have ended."""
         self._open: set[ModalSandbox] = set()
-        self._proven: set[str] = set()
-        """Images whose tools have passed the channel's self test."""
         self._git_server = SharedServer(self._start_git_server)
 
     def check(self) -> None:
@@ -221,20 +215,11 @@ class ModalBackend:
 
         remote = connection.create(f"making a sandbox of {image}", create, _CREATE_SECONDS)
         try:
-            sandbox = ModalSandbox(
-                connection,
-                remote,
-                settings,
-                lifetime_seconds,
-                workdir,
-                trusted=image in self._proven,
-                on_end=self._forget,
-            )
+            sandbox = ModalSandbox(connection, remote, settings, lifetime_seconds, workdir, self._forget)
         except ChannelUnavailable as error:
             raise UserError(f"{image}: {error}; images need sh, bash, coreutils and git") from error
         with self._lock:
             self._open.add(sandbox)
-            self._proven.add(image)
         return sandbox
 
     def _forget(self, sandbox: ModalSandbox) -> None:
@@ -289,9 +274,7 @@ def _end_leftovers(connection: Connection) -> list[str]:
 
 
 def _end_tagged(
-    connection: Connection,
-    tags: dict[str, str],
-    wanted: Callable[[dict[str, str]], bool] | None = None,
+    connection: Connection, tags: dict[str, str], wanted: Callable[[dict[str, str]], bool] | None = None
 ) -> list[str]:
     """End the sandboxes with these tags, or those among them whose tags are `wanted`; returns their ids."""
     import modal

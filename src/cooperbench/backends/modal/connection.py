@@ -16,13 +16,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from cooperbench.errors import (
-    CooperBenchError,
-    InfraError,
-    SandboxError,
-    SandboxTimeout,
-    UserError,
-)
+from cooperbench.errors import CooperBenchError, InfraError, SandboxError, SandboxTimeout, UserError
 from cooperbench.retry import retry_for
 from cooperbench.text import printable
 

@@ -20,12 +20,7 @@ from cooperbench.backends.modal.connection import Gone, RateLimited, Unavailable
 from cooperbench.errors import CooperBenchError, InfraError, SandboxDead, SandboxError, SandboxTimeout
 from cooperbench.sandbox import channel_script
 from cooperbench.sandbox.base_sandbox import BaseSandbox
-from cooperbench.sandbox.channel import (
-    BACKSTOP_SECONDS,
-    CappedOutput,
-    Channel,
-    ChannelUnavailable,
-)
+from cooperbench.sandbox.channel import BACKSTOP_SECONDS, CappedOutput, Channel, ChannelUnavailable
 from cooperbench.sandbox.contract import TIMEOUT_EXIT_CODE, CommandResult, ResourceUse
 
 if TYPE_CHECKING:
@@ -98,20 +93,16 @@ class ModalSandbox(BaseSandbox):
         settings: ModalSettings,
         lifetime_seconds: float,
         workdir: str,
-        *,
-        trusted: bool,
         on_end: Callable[[ModalSandbox], None],
     ) -> None:
-        """Takes over a sandbox that has just been made; ChannelUnavailable where its image lacks bash or another tool.
-
-        `trusted`: the image's tools have been tested before.
-        """
+        """Takes over a sandbox that has just been made; ChannelUnavailable where its image lacks a tool."""
         super().__init__(lifetime_seconds=lifetime_seconds, workdir=workdir)
         self.remote = remote
         self._settings = settings
         self._connection = connection
         self._started = time.monotonic()
-        self._trusted = trusted
+        self._trusted = False
+        """Its tools have passed the channel's self test."""
         self._on_end = on_end
         self._transports: list[ExecTransport] = []
         self._end_lock = threading.Lock()

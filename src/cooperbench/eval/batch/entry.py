@@ -104,12 +104,7 @@ class Entry:
 
 
 def make_entry(
-    order: Order,
-    pair: Pair,
-    setting: Setting,
-    task_digest: str,
-    backend: str,
-    environment: Mapping[str, str],
+    order: Order, pair: Pair, setting: Setting, task_digest: str, backend: str, environment: Mapping[str, str]
 ) -> Entry:
     patches = read_patches(order.paths.pair(pair, setting), pair, setting)
     return Entry(

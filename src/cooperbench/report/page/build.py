@@ -1,10 +1,8 @@
 """The report as a file that opens from disk: one HTML document, then the details of each pair, compressed.
 
-Pairs are read, packed and written one by one, so that the memory needed does not grow with their number; many pairs are
-packed by several processes. The file appears whole or not at all.
-
-Style and script are allowed by their hash; markup is never parsed at run time (trusted types forbid it). Data are
-JSON in script elements that browsers do not execute.
+Pairs are read, packed and written one by one, so that the memory needed does not grow with their number. Style and
+script are allowed by their hash; markup is never parsed at run time (trusted types forbid it). Data are JSON in script
+elements that browsers do not execute.
 """
 
 from __future__ import annotations
@@ -52,8 +50,6 @@ _END = "</body>\n</html>\n"
 
 
 class Packed(NamedTuple):
-    """One pair as the page unpacks it, and what was found in it."""
-
     data: bytes
     found: Coordination | None
 
@@ -122,14 +118,15 @@ def _each_pair(runs: Sequence[Run], write: Callable[[int, bytes], None]) -> dict
     for side in sides_of(runs):
         measures = coordination_of_run([*side.pairs.values()], lambda pair: found[id(pair)]).measures
         known = [one for one in measures if one.estimate.n]
-        rows = [{"name": one.title, "value": one.value_text, "n": one.n_text} for one in known]
+        rows = [
+            {"name": one.title, "value": one.value_text, "n": f"{one.estimate.n} {one.unit}"} for one in known
+        ]
         if rows:
             tables.append({"series": side.label, "rows": rows})
     return make_overview(runs) | {"coordination": tables}
 
 
 def pack_pair(pair: PairData) -> Packed:
-    """JSON as the page unpacks it: gzip, then base64."""
     detail, found = pair_detail(pair)
     return Packed(base64.b64encode(gzip.compress(json_bytes(detail), _COMPRESSION, mtime=0)), found)
 
