@@ -34,8 +34,7 @@ from cooperbench.sandbox.contract import SandboxOptions, capabilities_of
 from cooperbench.sandbox.session import open_sandbox
 from cooperbench.team.git_remote import CarriedRemote
 from cooperbench.team.inbox import Inbox
-from cooperbench.team.mailbox import Mailbox, Reader
-from cooperbench.team.redis_mailbox import RedisMailbox, ensure_redis, unique_run_id
+from cooperbench.team.mailbox import Mailbox, RedisMailbox, ensure_redis, unique_run_id
 from cooperbench.team.sandbox_rpc import SandboxRpc
 from cooperbench.team.team import Team
 
@@ -82,7 +81,7 @@ def exchange(mailboxes: Sequence[Mailbox], count: int, pace_seconds: float) -> L
             numbers.append(int(message.text))
             latencies.append(1000 * (time.perf_counter() - sent[place, other, int(message.text)]))
 
-        mailboxes[place].subscribe(me, Reader(note, lambda _: None))
+        mailboxes[place].subscribe(me, note, lambda _: None)
 
     with ThreadPoolExecutor(2 * len(mailboxes)) as pool:
         for place in range(len(mailboxes)):
@@ -130,7 +129,6 @@ def journey(backend: EvalBackend, image: str, mailbox: Mailbox, rounds: int) -> 
             inbox = Inbox(rpc, mailbox)
             rpc.start(sandbox, streams=capabilities_of(backend).streams)
             stack.callback(rpc.close)
-            inbox.start()
             stack.callback(inbox.close)
             inboxes.append(inbox)
             sandboxes.append(sandbox)
@@ -214,7 +212,7 @@ def kinds(url: str) -> Iterator[dict[str, Callable[[], Mailbox]]]:
         print(f"Redis: {redis.description}\n")
         yield {
             "memory": lambda: Mailbox(AGENTS),
-            "redis": lambda: RedisMailbox(redis.client, unique_run_id("benchmark"), AGENTS),
+            "redis": lambda: RedisMailbox(redis, unique_run_id("benchmark"), AGENTS),
         }
 
 

@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from tests.dataset.factory import write_public_shape
 
 from cooperbench.dataset.discovery import discover
-from cooperbench.eval.record import SCHEMA, evaluation_key, read_patches
+from cooperbench.eval.evaluator import SCHEMA, evaluation_key, read_patches
 from cooperbench.runner.config import RunConfig
 from cooperbench.runner.experiment import Arm
 from cooperbench.storage import write_json

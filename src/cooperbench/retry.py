@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from concurrent.futures import Future
+from itertools import count
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from cooperbench.errors import InfraError, Interrupted
@@ -17,6 +19,7 @@ K = TypeVar("K", bound="Hashable")
 V = TypeVar("V")
 ATTEMPTS = 3
 FIRST_PAUSE_SECONDS = 1.0
+LONGEST_PAUSE_SECONDS = 5.0
 
 
 def backoff_seconds(attempt: int, longest: float = float("inf")) -> float:
@@ -46,6 +49,27 @@ def with_retries(
         attempt += 1
 
 
+def retry_for(
+    seconds: float,
+    work: Callable[[], T],
+    errors: tuple[type[InfraError], ...],
+    stop: threading.Event,
+) -> T:
+    """`work()`, again after one of these errors, as long as the next attempt begins in time. A stop ends it at once."""
+    deadline = time.monotonic() + seconds
+    for attempt in count(1):
+        if stop.is_set():
+            raise Interrupted("stopped")
+        try:
+            return work()
+        except errors:
+            pause_seconds = backoff_seconds(attempt, LONGEST_PAUSE_SECONDS)
+            if time.monotonic() + pause_seconds >= deadline:
+                raise
+        stop.wait(pause_seconds)
+    raise AssertionError("unreachable")
+
+
 class Once(Generic[K, V]):
     """By key. A failure is told to everybody who waits for it and not kept: who asks later tries again."""
 
@@ -58,16 +82,13 @@ class Once(Generic[K, V]):
             found = self._made.get(key)
             future = found or self._made.setdefault(key, Future())
         if found is None:
-            self._fill(key, future, make)
+            try:
+                future.set_result(make())
+            except BaseException as error:
+                self.forget(key)
+                future.set_exception(error)
         return future.result()
 
     def forget(self, key: K) -> None:
         with self._lock:
             self._made.pop(key, None)
-
-    def _fill(self, key: K, future: Future[V], make: Callable[[], V]) -> None:
-        try:
-            future.set_result(make())
-        except BaseException as error:
-            self.forget(key)
-            future.set_exception(error)

@@ -1,6 +1,6 @@
 """The user's own settings: a JSON file in the platform's place, overridden by environment variables.
 
-A backend declares its settings as a table of names and parsers, and reads them with `read_section`.
+A backend declares its settings as a dataclass whose fields are made by `setting`, and reads them with `read_section`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import field, fields
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -83,6 +85,16 @@ def checked_eval_network(value: object) -> EvalNetwork:
     if found is None:
         raise UserError(f"the network of evaluation is {value!r}; it is one of {', '.join(EVAL_NETWORKS)}")
     return found
+
+
+def setting(default: Any, parse: Parser) -> Any:
+    """A field of a backend's settings: what it is where nobody sets it, and how it is read."""
+    return field(default_factory=lambda: default, metadata={"parse": parse})
+
+
+def parsers_of(kind: type) -> dict[str, Parser]:
+    """Of a dataclass whose fields are made by `setting`."""
+    return {declared.name: declared.metadata["parse"] for declared in fields(kind)}
 
 
 def read_section(
@@ -163,14 +175,8 @@ def name_value_pairs(value: object) -> dict[str, str]:
 
 def import_named(name: str) -> ModuleType:
     """A module that the user names; one that is not installed may lie in the working directory, as with `python -m`."""
-    try:
+    with suppress(ModuleNotFoundError):
         return import_module(name)
-    except ModuleNotFoundError as error:
-        first = name.partition(".")[0]
-        here = Path.cwd()
-        lies_here = (here / f"{first}.py").is_file() or (here / first / "__init__.py").is_file()
-        if error.name != first or not lies_here or str(here) in sys.path:
-            raise
     # Last, and only now: a folder here must not pass for a library that is not installed.
-    sys.path.append(str(here))
+    sys.path.append(str(Path.cwd()))
     return import_module(name)

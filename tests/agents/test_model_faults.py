@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import ast
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from cooperbench.agents.llm import Caller, load_litellm
-from cooperbench.agents.worker import model_faults
+from cooperbench.agents.worker import client
 from cooperbench.errors import AgentFailure, InfraError, UserError
 
 if TYPE_CHECKING:
@@ -82,10 +79,11 @@ CASES: dict[str, tuple[Callable[[], Exception], tuple[str, str], tuple[str, str]
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("first_call", [True, False])
-def test_every_agent_judges_alike(case: str, first_call: bool) -> None:
+def test_every_agent_judges_alike(case: str, first_call: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COOPERBENCH_MODEL_PATIENCE", "0")
     make, first, later = CASES[case]
     expected = first if first_call else later
-    assert model_faults.judge_model_error(make(), MODEL, first_call=first_call)[:2] == expected
+    assert client.judge_model_error(make(), MODEL, first_call=first_call)[:2] == expected
     assert in_the_harness(make(), first_call=first_call) == expected
 
 
@@ -93,23 +91,9 @@ def in_the_harness(error: Exception, *, first_call: bool) -> tuple[str, str]:
     def call() -> Any:
         raise error
 
-    caller = Caller(MODEL, lambda: None, lambda _: None, patience=0, answered=int(not first_call))
+    caller = Caller(MODEL, lambda: None, lambda _: None, answered=int(not first_call))
     with pytest.raises((AgentFailure, UserError, InfraError)) as caught:
         caller.ask(call)
     if isinstance(caught.value, AgentFailure):
         return "done", caught.value.status
     return USER if isinstance(caught.value, UserError) else INFRA
-
-
-def test_the_table_stands_alone() -> None:
-    """It is put on the path of frameworks' environments, which have neither our package nor always LiteLLM."""
-    tree = ast.parse(Path(model_faults.__file__).read_text())
-    imported = {
-        name.partition(".")[0]
-        for node in ast.walk(tree)
-        for name in (
-            [alias.name for alias in node.names] if isinstance(node, ast.Import)
-            else [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-        )
-    }  # fmt: skip
-    assert imported <= sys.stdlib_module_names

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cooperbench.agents import rate_limits
+from cooperbench.agents import llm
 from cooperbench.cli import main
 from cooperbench.errors import UserError
 from cooperbench.runner.executors import parse_options
@@ -68,21 +68,21 @@ def test_a_run_here_does_not_begin_while_jobs_of_an_earlier_call_may_be_at_work(
 def test_a_refusal_by_the_provider_is_for_all_that_use_its_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rate_limits, "_folder", tmp_path)
+    monkeypatch.setattr(llm, "_pauses_folder", tmp_path)
     monkeypatch.setenv("OPENAI_API_KEY", "key-1")
-    rate_limits.pause("openai/gpt-4o", 30)
-    assert 25 < rate_limits.pause_of("openai/gpt-4o-mini") < 35
-    assert rate_limits.pause_of("anthropic/claude") == 0
-    rate_limits.pause("openai/gpt-4o", 1)
-    assert rate_limits.pause_of("gpt-4o") > 25
+    llm.pause_all("openai/gpt-4o", 30)
+    assert 25 < llm.shared_pause("openai/gpt-4o-mini") < 35
+    assert llm.shared_pause("anthropic/claude") == 0
+    llm.pause_all("openai/gpt-4o", 1)
+    assert llm.shared_pause("gpt-4o") > 25
     monkeypatch.setenv("OPENAI_API_KEY", "key-2")
-    assert rate_limits.pause_of("openai/gpt-4o") == 0
+    assert llm.shared_pause("openai/gpt-4o") == 0
     assert "key-1" not in "".join(path.name for path in tmp_path.iterdir())
 
 
 def test_a_wrong_clock_stops_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rate_limits, "_folder", tmp_path)
-    rate_limits.pause("openai/gpt-4o", 10)
+    monkeypatch.setattr(llm, "_pauses_folder", tmp_path)
+    llm.pause_all("openai/gpt-4o", 10)
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now - 3600)
-    assert rate_limits.pause_of("openai/gpt-4o") == 0
+    assert llm.shared_pause("openai/gpt-4o") == 0

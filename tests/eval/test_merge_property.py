@@ -151,7 +151,7 @@ def test_patches_round_trip_through_trees(situation: tuple[Files, Files, Files])
         patch = real.diff(base_commit, side, "-M", "--full-index")
         with TreeStore(base_of_clone(real.path / ".git", base_commit)) as repo:
             applied = repo.apply(patch)
-            assert applied.tree is not None
+            assert applied.tree
             normalised = repo.patch_of(applied.tree)
             for path in {*base, *ours}:
                 assert file_in(repo, applied.tree, path) == (ours[path].data if path in ours else None)

@@ -21,7 +21,7 @@ from tests.report.factory import Kind, layout, write_run
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cooperbench.report.records import PairData
+    from cooperbench.report.pairs import PairData
 
 TIME = "2026-01-01T00:00:00.000Z"
 ACTIONS = ("reply", "run", "tell", "think", "send_message", "receive_message", "write_file", "of_their_own")

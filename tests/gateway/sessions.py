@@ -33,7 +33,7 @@ class AtWork:
 
     def arrives(self, text: str) -> Message:
         """From the colleague."""
-        return self.mailbox.post("agent2", "agent1", text).message
+        return self.mailbox.post("agent2", "agent1", text)
 
     def entries(self, *actions: str) -> list[dict[str, Any]]:
         trajectory = read_trajectory(self.paths)
@@ -50,7 +50,6 @@ def agent_at_work(folder: Path, limits: Limits | None = None) -> Iterator[AtWork
     mailbox = Mailbox(("agent1", "agent2"))
     rpc = SandboxRpc("agent1", ["agent2"])
     inbox = Inbox(rpc, mailbox)
-    inbox.start()
     session = Session(
         pair=pair,
         seat=seat,

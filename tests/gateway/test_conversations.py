@@ -34,7 +34,7 @@ def ask(conversations: Conversations, program: Program, turn: Turn | None = None
     """What the provider gets; the program gets `turn`."""
     exchange = conversations.request(program.dialect, program.body())
     if turn is not None:
-        exchange.answered(program.takes(turn), Usage(calls=1))
+        conversations.answered(exchange, program.takes(turn), Usage(calls=1))
     return exchange.body
 
 
@@ -334,8 +334,9 @@ def test_whatever_an_agent_sends_the_gateway_goes_on(
     at_work: AtWork, dialect: str, items: list[Json], rest: Json
 ) -> None:
     name = {"responses": "input", "gemini": "contents"}.get(dialect, "messages")
-    exchange = Conversations(at_work.session).request(dialect, {**rest, name: items})
-    exchange.answered({**rest, "content": items, "output": items, "choices": items}, Usage())
+    conversations = Conversations(at_work.session)
+    exchange = conversations.request(dialect, {**rest, name: items})
+    conversations.answered(exchange, {**rest, "content": items, "output": items, "choices": items}, Usage())
 
 
 EVENTS = st.lists(
@@ -392,7 +393,7 @@ def test_places_stay_whatever_happens(at_work: AtWork, dialect: str, events: lis
         before = pieces(exchange.body)
         if event in ("turn", "turns"):
             calls = [program.shell(f"c{next(ids)}", "ls") for _ in range(2 if event == "turns" else 1)]
-            exchange.answered(program.takes(Turn("", calls)), Usage())
+            conversations.answered(exchange, program.takes(Turn("", calls)), Usage())
             program.returns(*("out" for _ in calls))
         elif event == "say":
-            exchange.answered(program.takes(Turn("well")), Usage())
+            conversations.answered(exchange, program.takes(Turn("well")), Usage())

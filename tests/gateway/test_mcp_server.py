@@ -15,12 +15,10 @@ import uvicorn
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from starlette.applications import Starlette
-from starlette.routing import Route
+from starlette.routing import Mount
 
 from cooperbench.gateway.mcp_server import mcp_endpoint
-from cooperbench.team.requests import Requests
-from cooperbench.team.task_list import TaskList
-from cooperbench.team.tools import tools_of
+from cooperbench.team.tools import Colleagues, Requests, TaskList, tools_of
 from tests.gateway.sessions import AtWork, agent_at_work
 
 if TYPE_CHECKING:
@@ -40,7 +38,7 @@ class Server:
             async with endpoint.run():
                 yield
 
-        app = Starlette(routes=[Route("/mcp", endpoint=endpoint.app)], lifespan=lifespan)
+        app = Starlette(routes=[Mount("/mcp", app=endpoint.handle_request)], lifespan=lifespan)
         config = uvicorn.Config(app, port=0, log_level="error", timeout_graceful_shutdown=1)
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run)
@@ -160,8 +158,9 @@ def test_without_a_valid_token_nothing_is_sent(server: Server, at_work: AtWork) 
 
 def test_an_agent_of_a_team_has_its_tools_and_others_do_not(server: Server, at_work: AtWork) -> None:
     agents = ("agent1", "agent2")
-    tasks = TaskList(agents, lambda _: 1, lambda *_: None)
-    requests = Requests(agents, lambda _: 1, lambda *_: None)
+    team = Colleagues(agents, lambda _: 1, lambda *_: None)
+    tasks = TaskList(team)
+    requests = Requests(team)
     assert server.tools("token-1") == ["send_message", "wait_for_message"]
     at_work.session.tools = tools_of("agent1", tasks, requests)
     assert server.tools("token-1") == ["send_message", "wait_for_message", *at_work.session.tools]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cooperbench.errors import AgentFailure
-from cooperbench.gateway.recording import DIFFERS, Recording, Replay, comparable, difference, read_exchanges
+from cooperbench.gateway.recording import DIFFERS, Exchanges, comparable, difference, read_exchanges
 from tests.gateway.sessions import agent_at_work
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def asked(text: str, **more: Any) -> dict[str, Any]:
 
 
 def record(path: Path, *texts: str, received: tuple[int, ...] = ()) -> Path:
-    recording = Recording(path)
+    recording = Exchanges(path)
     for number, text in enumerate(texts):
         recording.keep("chat", asked(text), [{"answer": text}], received[number] if received else 0)
     recording.close()
@@ -33,7 +33,7 @@ def record(path: Path, *texts: str, received: tuple[int, ...] = ()) -> Path:
 
 
 def test_the_same_requests_get_the_same_answers_in_any_order(tmp_path: Path) -> None:
-    replay = Replay(record(tmp_path / "e.gz", "one", "two", "two"))
+    replay = Exchanges(replayed=record(tmp_path / "e.gz", "one", "two", "two"))
     for text in ("two", "one", "two"):
         assert replay.find("chat", asked(text)) == [{"answer": text}]
     with pytest.raises(AgentFailure, match="request 4 has no recorded answer") as caught:
@@ -42,7 +42,9 @@ def test_the_same_requests_get_the_same_answers_in_any_order(tmp_path: Path) -> 
 
 
 def test_the_first_difference_is_named_with_its_place(tmp_path: Path) -> None:
-    replay = Replay(record(tmp_path / "e.gz", "Write a title", "The tests say: 3 passed, 1 failed"))
+    replay = Exchanges(
+        replayed=record(tmp_path / "e.gz", "Write a title", "The tests say: 3 passed, 1 failed")
+    )
     with pytest.raises(AgentFailure) as caught:
         replay.find("chat", asked("The tests say: 4 passed"))
     assert str(caught.value) == (
@@ -106,13 +108,13 @@ def test_no_secret_is_kept_and_the_request_is_still_found(
     monkeypatch.setenv("SOME_API_KEY", "sk-1234567890-abc")
     path = record(tmp_path / "e.gz", "my key is sk-1234567890-abc")
     assert b"1234567890" not in gzip.decompress(path.read_bytes())
-    assert Replay(path).find("chat", asked("my key is sk-1234567890-abc"))
+    assert Exchanges(replayed=path).find("chat", asked("my key is sk-1234567890-abc"))
 
 
 def test_what_a_killed_run_has_recorded_can_be_read(tmp_path: Path) -> None:
     program = (
-        "import sys, time\nfrom pathlib import Path\nfrom cooperbench.gateway.recording import Recording\n"
-        "recording = Recording(Path(sys.argv[1]))\n"
+        "import sys, time\nfrom pathlib import Path\nfrom cooperbench.gateway.recording import Exchanges\n"
+        "recording = Exchanges(Path(sys.argv[1]))\n"
         "for number in range(3):\n    recording.keep('chat', {'n': number}, [{}], 0)\n"
         "print('kept', flush=True)\ntime.sleep(60)\n"
     )
@@ -135,7 +137,7 @@ def test_a_recording_that_was_cut_anywhere_is_read_as_far_as_it_goes(tmp_path: P
 
 
 def test_several_conversations_may_be_recorded_at_once(tmp_path: Path) -> None:
-    recording = Recording(tmp_path / "e.gz")
+    recording = Exchanges(tmp_path / "e.gz")
     threads = [
         threading.Thread(target=recording.keep, args=("chat", asked(str(number) * 5000), [{}], 0))
         for number in range(20)
@@ -154,7 +156,7 @@ def test_a_replay_waits_for_the_messages_that_came_then(tmp_path: Path) -> None:
     path = record(tmp_path / "e.gz", "one", "two", "three", received=(0, 1, 2))
     with agent_at_work(tmp_path) as at_work:
         session = at_work.session
-        session.exchanges = replay = Replay(path)
+        session.exchanges = replay = Exchanges(replayed=path)
         at_work.arrives("early")
         assert session.incoming() == []
         replay.find("chat", asked("one"))

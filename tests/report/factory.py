@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from cooperbench.models import Pair, Task
-from cooperbench.report.records import PairKey
+from cooperbench.report.pairs import PairKey
 from cooperbench.report.summary import save_summary
 from cooperbench.runner.options import RunOptions, options
 from cooperbench.storage import ExperimentPaths, PairPaths, read_json

@@ -9,9 +9,9 @@ import pytest
 
 from cooperbench.cli import main
 from cooperbench.errors import UserError
-from cooperbench.report.ablation import Ablation, analyse_study, load_study
+from cooperbench.report.compare import Ablation, analyse_study
 from cooperbench.report.loading import arm_folders, load_folder, run_names
-from cooperbench.report.records import PairKey
+from cooperbench.report.pairs import PairKey
 from cooperbench.report.statistics import Observation, holm, p_value
 from tests.report.factory import Kind, Style, layout, write_run
 
@@ -46,7 +46,7 @@ def write_study(logs: Path, arms: Mapping[str, tuple[tuple[str, ...], int]], **c
 
 
 def analysed(folder: Path) -> Ablation:
-    return analyse_study(load_study(folder, [load_folder(arm) for arm in arm_folders(folder)]))
+    return analyse_study(folder, [load_folder(arm) for arm in arm_folders(folder)])
 
 
 ONE_OFF: dict[str, tuple[tuple[str, ...], int]] = {

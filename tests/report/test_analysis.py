@@ -9,12 +9,12 @@ import pytest
 
 from cooperbench.errors import UserError
 from cooperbench.report.analysis import analyse, cross_play, find_repeats, pass_at_k
-from cooperbench.report.compare import check_same_dataset, compare_sides, sides_to_compare
-from cooperbench.report.difficulty import analyse_difficulty, area
+from cooperbench.report.compare import compare_sides, sides_to_compare
+from cooperbench.report.curves import analyse_difficulty, area
 from cooperbench.report.formatting import print_tables
-from cooperbench.report.loading import Run, load_run
+from cooperbench.report.loading import Run, check_same_dataset, load_run
 from cooperbench.report.page.content import make_overview
-from cooperbench.report.text_report import analysis_tables
+from cooperbench.report.tables import analysis_tables
 from tests.report.factory import Kind, Style, keys_of, layout, write_run
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cooperbench.models import Setting
-    from cooperbench.report.records import PairKey
+    from cooperbench.report.pairs import PairKey
 
 PAIRS = layout(2, 4, 12)
 KEYS = keys_of(PAIRS)
@@ -84,7 +84,7 @@ def test_solo_against_coop_is_the_deficit_whatever_the_order(tmp_path: Path) -> 
         assert found.retention is not None
         assert found.coordination_deficit.value == pytest.approx(0.5)
         assert found.retention.value == pytest.approx(1 / 3)
-    (paired,) = analyse([run]).deficits
+    (paired,) = analyse([run]).coordination_deficits
     assert paired.coordination_deficit == compare_sides(first, second).coordination_deficit
 
 
@@ -94,7 +94,7 @@ def test_solo_and_coop_of_two_runs_belong_together_by_agent_and_model(tmp_path: 
         made(tmp_path, "solo-b", {0, 1}, "solo", model="b"),
         made(tmp_path, "solo-a", {0, 1, 2}, "solo", model="a"),
     ]
-    (found,) = analyse(runs).deficits
+    (found,) = analyse(runs).coordination_deficits
     assert (found.first, found.second) == ("solo-a:solo", "coop-a:coop")
     (shown,) = make_overview(runs)["deficits"]
     assert (shown["first"], shown["second"], shown["n"]) == (found.first, found.second, found.n)
@@ -105,7 +105,7 @@ def test_what_another_model_does_alone_is_no_measure_of_cooperation(
 ) -> None:
     runs = [made(tmp_path, "coop-a", {0}, model="a"), made(tmp_path, "solo-b", {0, 1}, "solo", model="b")]
     found = analyse(runs)
-    assert (found.deficits, found.without_solo) == ((), ("coop-a:coop",))
+    assert (found.coordination_deficits, found.coop_without_solo) == ((), ("coop-a:coop",))
     page = make_overview(runs)
     assert (page["deficits"], page["without_solo"]) == ([], ("coop-a:coop",))
     print_tables(analysis_tables(found))

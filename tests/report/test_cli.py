@@ -21,7 +21,7 @@ from tests.report.factory import Kind, Style, keys_of, layout, share, write_run
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cooperbench.report.records import PairKey
+    from cooperbench.report.pairs import PairKey
 
 PAIRS = layout(2, 6, 30)
 STYLE = Style(bare=True)

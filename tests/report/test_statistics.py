@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cooperbench.report import METHODS, Method
-from cooperbench.report.records import PairKey
+from cooperbench.report.pairs import PairKey
 from cooperbench.report.statistics import Observation, cluster_of, clusters_of, mean, rate, ratio
 
 DIFFERENCE = (-1.0, 1.0)

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cooperbench.errors import UserError
-from cooperbench.team.mailbox import open_mailboxes
-from cooperbench.team.redis_mailbox import RedisClient
+from cooperbench.team.mailbox import RedisClient, open_mailboxes
 from tests.runner.helpers import Left, run_tiny
 from tests.team.redis_fixtures import Received, free_port, socket_server, wait_for_message
 from tests.tiny import write_script

@@ -12,22 +12,22 @@ from hypothesis import strategies as st
 
 from cooperbench.errors import SandboxDead, SandboxError, SandboxTimeout
 from cooperbench.sandbox import channel_script
+from cooperbench.sandbox.base_sandbox import BaseSandbox
 from cooperbench.sandbox.channel import (
+    CappedOutput,
     Channel,
     ChannelBroken,
-    ChannelPool,
     ChannelUnavailable,
     Command,
+    PipeTransport,
     quote,
-    trim,
 )
-from cooperbench.sandbox.transport import PipeTransport
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from cooperbench.sandbox.contract import CommandResult
+    from cooperbench.sandbox.contract import CommandResult, Stream
 
 RELAXED = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 WORDS = st.binary(max_size=60).map(lambda data: data.replace(b"\0", b"")).map(os.fsdecode)
@@ -125,11 +125,14 @@ def test_a_quoted_word_is_one_printable_line(word: bytes) -> None:
     assert all(32 <= byte < 127 for byte in quote(word))
 
 
-@given(data=st.binary(max_size=50), limit=st.integers(0, 60))
-def test_trimming_counts_what_it_drops(data: bytes, limit: int) -> None:
-    kept, cut = trim(data, limit)
-    assert len(kept) <= limit
-    assert len(kept) + cut == len(data)
+@given(pieces=st.lists(st.binary(max_size=50), max_size=4), limit=st.integers(0, 60))
+def test_capping_counts_what_it_drops(pieces: list[bytes], limit: int) -> None:
+    output, data = CappedOutput(limit), b"".join(pieces)
+    for piece in pieces:
+        output.add(piece)
+    kept = output.taken()
+    assert len(kept) == min(limit, len(data))
+    assert len(kept) + output.cut == len(data)
     assert data.startswith(kept[: len(kept) // 2])
     assert data.endswith(kept[len(kept) // 2 + len(kept) % 2 :])
 
@@ -231,32 +234,45 @@ def test_nul_bytes_are_refused_before_anything_is_sent(channel: Channel) -> None
     assert run(channel, "echo", "fine").stdout == b"fine\n"
 
 
+class OwnSandbox(BaseSandbox):
+    """Channels of this machine, with nothing around them."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(lifetime_seconds=300, workdir="/")
+        self.folder = folder
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def open_stream(self, argv: Sequence[str]) -> Stream:
+        raise NotImplementedError
+
+    def end(self, reason: str) -> None:
+        self._close_channels()
+        for process in self.processes:
+            process.kill()
+            process.wait(timeout=30)
+
+    def _open_channel(self) -> Channel:
+        channel, process = start(self.folder / f"scratch-{len(self.processes)}")
+        self.processes.append(process)
+        channel.handshake()
+        return channel
+
+
 @pytest.mark.parametrize(("signal", "code"), [("KILL", 137), ("STOP", 124)])
 def test_a_killed_or_stopped_shell_is_the_commands_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, signal: str, code: int
 ) -> None:
     monkeypatch.setattr("cooperbench.sandbox.channel.BACKSTOP_SECONDS", 1.0)
-    processes: list[subprocess.Popen[bytes]] = []
-
-    def open_channel() -> Channel:
-        channel, process = start(tmp_path / f"scratch-{len(processes)}")
-        processes.append(process)
-        channel.handshake()
-        return channel
-
-    pool = ChannelPool(open_channel)
+    sandbox = OwnSandbox(tmp_path)
     script = f"echo $$ >{tmp_path}/pid; kill -{signal} {_pid_of_channel()}; exec sleep 900"
-    result = pool.run(Command(["bash", "-c", script], timeout_seconds=2, cwd="/"))
+    result = sandbox.run(["bash", "-c", script], timeout_seconds=2)
     assert (result.returncode, result.timed_out) == (code, signal == "STOP")
     assert "the shell that ran the command was killed or stopped" in result.stderr_read()
     kill = 'kill -9 "$(cat "$0")" && echo killed'
-    after = pool.run(Command(["bash", "-c", kill, f"{tmp_path}/pid"], timeout_seconds=60, cwd="/"))
+    after = sandbox.run(["bash", "-c", kill, f"{tmp_path}/pid"], timeout_seconds=60)
     assert (after.stdout == b"killed\n") == (signal == "KILL"), "nothing outlives its time limit"
-    pool.close()
-    assert len(processes) == 2
-    for process in processes:
-        process.kill()
-        process.wait(timeout=30)
+    assert len(sandbox.processes) == 2
+    sandbox.terminate()
 
 
 def _pid_of_channel() -> str:

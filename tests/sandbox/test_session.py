@@ -34,7 +34,7 @@ def test_a_plain_backend_gets_an_adapter() -> None:
 
 
 class OfflineBackend(PlainBackend):
-    capabilities = Capabilities(options=True, networks=frozenset({"none"}))
+    capabilities = Capabilities(networks=frozenset({"none"}))
 
 
 def test_a_network_policy_that_a_backend_does_not_have_is_refused() -> None:

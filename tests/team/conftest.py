@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cooperbench.team.redis_mailbox import RedisClient, RedisMailbox, unique_run_id
+from cooperbench.team.mailbox import RedisClient, RedisMailbox, unique_run_id
 from tests.team.agent_sandboxes import AgentSandboxes
 from tests.team.redis_fixtures import AGENTS, Server, socket_server
 

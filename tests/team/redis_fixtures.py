@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cooperbench.errors import InfraError
-from cooperbench.team.mailbox import Reader
-from cooperbench.team.redis_mailbox import RedisClient, find_server
+from cooperbench.team.mailbox import RedisClient, find_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -157,7 +156,7 @@ class Received:
     def __init__(self, mailbox: Mailbox, agent_id: str) -> None:
         self.messages: list[Message] = []
         self.finished: list[str] = []
-        mailbox.subscribe(agent_id, Reader(self.messages.append, self.finished.append))
+        mailbox.subscribe(agent_id, self.messages.append, self.finished.append)
 
     @property
     def texts(self) -> list[str]:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cooperbench.errors import InfraError
-from cooperbench.team.redis_mailbox import RedisClient, RedisMailbox, RedisUnavailable, unique_run_id
+from cooperbench.team.mailbox import RedisClient, RedisMailbox, RedisUnavailable, unique_run_id
 from tests.team.redis_fixtures import AGENTS, Received, Server, texts_in
 
 if TYPE_CHECKING:
@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 def test_any_text_comes_out_as_it_went_in(shared_redis: Server, text: str, step: int) -> None:
     client, run_id = RedisClient(shared_redis.url), unique_run_id("any")
     mailbox = RedisMailbox(client, run_id, AGENTS)
-    posted = mailbox.post("agent1", "agent2", text, step).message
-    assert Received(mailbox, "agent2").messages == [posted]
+    received = Received(mailbox, "agent2")
+    posted = mailbox.post("agent1", "agent2", text, step)
+    assert received.messages == [posted]
     assert texts_in(shared_redis, run_id, "agent2") == [text]
     mailbox.close()
     client.close()
@@ -77,7 +78,8 @@ def test_two_runs_on_one_server_do_not_see_each_other(
     one.post("agent1", "agent2", "for one")
     two.finish("agent2")
     assert texts_in(shared_redis, "two", "agent2") == []
-    assert not one.post("agent1", "agent2", "again").recipient_finished
+    one.post("agent1", "agent2", "again")
+    assert one.finished == []
     two.close()
     assert texts_in(shared_redis, "one", "agent2") == ["for one", "again"]
 
@@ -124,7 +126,7 @@ def test_a_server_that_lost_everything_gets_it_back(
     mailbox.post("agent2", "agent1", "answer")
     mailbox.finish("agent3")
     fragile_redis.restart()
-    assert mailbox.post("agent1", "agent2", "after").message.sequence == 3
+    assert mailbox.post("agent1", "agent2", "after").sequence == 3
     assert texts_in(fragile_redis, "lost", "agent2") == ["before", "after"]
     assert texts_in(fragile_redis, "lost", "agent1") == ["answer"]
     client = RedisClient(fragile_redis.url)
@@ -146,7 +148,7 @@ def test_readers_and_writers_wait_for_a_server_that_comes_back(
         writer = pool.submit(mailbox.post, "agent1", "agent2", "two")
         assert [message.text for message in mailbox.messages()] == ["one"]
         fragile_redis.start()
-        assert writer.result(30).message.sequence == 2
+        assert writer.result(30).sequence == 2
     assert received.texts == texts_in(fragile_redis, "waits", "agent2") == ["one", "two"]
 
 
@@ -193,7 +195,7 @@ def test_a_post_whose_answer_was_lost_is_not_doubled(shared_redis: Server) -> No
     client, run_id = LosesAnswers(shared_redis.url), unique_run_id("twice")
     mailbox = RedisMailbox(client, run_id, AGENTS)
     received = Received(mailbox, "agent2")
-    posted = mailbox.post("agent1", "agent2", "once").message
+    posted = mailbox.post("agent1", "agent2", "once")
     assert client.lost == 2
     assert received.messages == [posted]
     assert posted.sequence == 1

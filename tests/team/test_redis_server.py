@@ -20,14 +20,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cooperbench.errors import InfraError, UserError
-from cooperbench.team.mailbox import Mailbox, open_mailboxes
-from cooperbench.team.redis_mailbox import (
+from cooperbench.team.mailbox import (
+    Mailbox,
     NoRedis,
     RedisClient,
     RedisMailbox,
     ensure_redis,
     find_server,
     masked,
+    open_mailboxes,
     start_redis,
     unique_run_id,
 )
@@ -85,11 +86,11 @@ def folder_of(url: str) -> Path:
 def test_it_starts_works_and_leaves_nothing() -> None:
     redis_program()
     with start_redis() as redis:
-        assert works(redis.client.url)
+        assert works(redis.url)
         assert redis.description.endswith(" (started for this run)")
-        folder = folder_of(redis.client.url)
+        folder = folder_of(redis.url)
         pid = int((folder / "pid").read_text())
-    assert not answers(redis.client.url)
+    assert not answers(redis.url)
     assert not folder.exists()
     assert eventually(lambda: not running(pid))
 
@@ -97,7 +98,7 @@ def test_it_starts_works_and_leaves_nothing() -> None:
 def test_it_is_private() -> None:
     redis_program()
     with start_redis() as redis:
-        folder = folder_of(redis.client.url)
+        folder = folder_of(redis.url)
         assert folder.stat().st_mode & 0o077 == 0
         without_password = RedisClient(f"unix://{folder}/redis.sock")
         with pytest.raises(InfraError, match="refuses the password"):
@@ -108,13 +109,13 @@ def test_it_is_private() -> None:
 def test_it_comes_back_when_it_dies_and_mailboxes_do_not_notice() -> None:
     redis_program()
     with start_redis() as redis:
-        mailbox = RedisMailbox(redis.client, "r", ("agent1", "agent2"))
+        mailbox = RedisMailbox(redis, "r", ("agent1", "agent2"))
         received = Received(mailbox, "agent2")
         mailbox.post("agent1", "agent2", "one")
-        os.kill(int((folder_of(redis.client.url) / "pid").read_text()), signal.SIGKILL)
+        os.kill(int((folder_of(redis.url) / "pid").read_text()), signal.SIGKILL)
         mailbox.post("agent1", "agent2", "two")
         assert received.texts == ["one", "two"]
-        assert redis.client.execute("XLEN", "run:r:agent2") == 2
+        assert redis.execute("XLEN", "run:r:agent2") == 2
         mailbox.close()
 
 
@@ -122,9 +123,9 @@ def test_it_dies_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     redis_program()
     code = (
         "import sys, time\n"
-        "from cooperbench.team.redis_mailbox import start_redis\n"
+        "from cooperbench.team.mailbox import start_redis\n"
         "with start_redis() as redis:\n"
-        "    print(redis.client.url, flush=True)\n"
+        "    print(redis.url, flush=True)\n"
         "    time.sleep(600)\n"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
@@ -141,7 +142,7 @@ def test_it_ends_where_who_watches_it_is_killed() -> None:
     """As Ray does with the children of a worker that has ended."""
     redis_program()
     with start_redis() as redis:
-        folder = folder_of(redis.client.url)
+        folder = folder_of(redis.url)
         pid = int((folder / "pid").read_text())
         os.kill(os.getsid(pid), signal.SIGKILL)
         assert eventually(lambda: not running(pid))
@@ -151,7 +152,7 @@ def test_it_ends_where_who_watches_it_is_killed() -> None:
 def test_ctrl_c_in_the_terminal_does_not_end_it() -> None:
     redis_program()
     with start_redis() as redis:
-        pid = int((folder_of(redis.client.url) / "pid").read_text())
+        pid = int((folder_of(redis.url) / "pid").read_text())
         assert os.getsid(pid) != os.getsid(0)
 
 
@@ -172,7 +173,7 @@ def test_where_no_server_can_be_started_messages_stay_in_this_process(
             assert mailboxes.description.startswith("in this process (nothing answers at redis://localhost")
             assert "\n" not in mailboxes.description
             assert type(mailboxes.make("pair", ("agent1", "agent2"))) is Mailbox
-        monkeypatch.setattr("cooperbench.team.redis_mailbox._START_SECONDS", 0.1)
+        monkeypatch.setattr("cooperbench.team.mailbox._START_SECONDS", 0.1)
         monkeypatch.setenv("PATH", f"{tmp_path}:{usual}")
         broken.write_text("#!/bin/sh\nexit 1\n")
         broken.chmod(0o755)
@@ -197,7 +198,7 @@ def test_a_long_temporary_folder_is_no_obstacle(monkeypatch: pytest.MonkeyPatch,
     deep.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(deep))
     with start_redis() as redis:
-        assert works(redis.client.url)
+        assert works(redis.url)
 
 
 # The one at the URL.
@@ -206,7 +207,7 @@ def test_a_long_temporary_folder_is_no_obstacle(monkeypatch: pytest.MonkeyPatch,
 def test_one_that_answers_is_used_and_left_alone() -> None:
     with socket_server() as server:
         with ensure_redis(server.url) as redis:
-            assert redis.client.url == server.url
+            assert redis.url == server.url
             assert redis.description.startswith("Redis ")
             assert "started" not in redis.description
         assert answers(server.url)
@@ -220,8 +221,8 @@ def test_where_nothing_answers_on_localhost_one_is_started() -> None:
         two = stack.enter_context(ensure_redis(url))
         with ensure_redis(url) as one:
             assert "(started for this run)" in one.description
-        assert works(two.client.url), "two experiments at the same time have one each"
-    assert not answers(two.client.url)
+        assert works(two.url), "two experiments at the same time have one each"
+    assert not answers(two.url)
 
 
 def test_passwords_users_and_databases() -> None:
@@ -277,7 +278,7 @@ def test_tls(tmp_path: Path) -> None:
         pytest.skip("this redis-server was built without TLS")
     with server:
         with ensure_redis(found.url) as redis:
-            assert works(redis.client.url)
+            assert works(redis.url)
         bare = found.url.partition("?")[0]
         assert works(f"{bare}?ssl_cert_reqs=none&ssl_check_hostname=false")
         with pytest.raises(UserError, match=r"(?i)certificate"), ensure_redis(bare):

@@ -11,11 +11,12 @@ import pytest
 from cooperbench.errors import InfraError
 from cooperbench.team import inbox as inbox_module
 from cooperbench.team import sandbox_rpc
-from cooperbench.team.mailbox import Mailbox, Posted, Reader
+from cooperbench.team.mailbox import Mailbox
 from cooperbench.team.sandbox_rpc import Response
 from tests.team.agent_sandboxes import AGENTS, BOTH_WAYS
 
 if TYPE_CHECKING:
+    from cooperbench.models import Message
     from tests.team.agent_sandboxes import AgentSandbox, AgentSandboxes
 
 
@@ -47,7 +48,7 @@ def test_an_answer_is_not_missed_when_its_sender_finishes_at_once(
     for _ in range(4 if streams else 1):
         agent = agent_sandboxes.open(streams=streams)
         asked = threading.Event()
-        agent.mailbox.subscribe("agent2", Reader(partial(_set, asked), lambda _: None))
+        agent.mailbox.subscribe("agent2", partial(_set, asked), lambda _: None)
 
         def answer(mailbox: Mailbox = agent.mailbox, asked: threading.Event = asked) -> None:
             asked.wait(60)
@@ -163,7 +164,7 @@ class AwayMailbox(Mailbox):
 
     away = False
 
-    def post(self, sender: str, recipient: str, text: str, sender_step: int = 0) -> Posted:
+    def post(self, sender: str, recipient: str, text: str, sender_step: int = 0) -> Message:
         if self.away:
             raise InfraError("the server is away")
         return super().post(sender, recipient, text, sender_step)

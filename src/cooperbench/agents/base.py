@@ -5,29 +5,28 @@ else: the sandbox, the colleagues, the limits, the record. Returning means that 
 an `AgentFailure`. Whatever happens, the harness takes the work from the sandbox itself. A `UserError` from `run` is
 for what no pair would do better with (a key that is refused, a model that is not there): it stops the whole run.
 
-Besides `run` an adapter's class may have: `uses_model = False` (it asks none), `version` (a text, for the record), and
-`warm_up()`, a class method that is called once a run in a thread of its own, while sandboxes are being made, for slow
-imports; what it raises is ignored.
+Besides `run` an adapter's class may have:
+- `check(config_path, pairs, setting)`: raises UserError for a configuration that cannot work, before anything starts;
+- `check_model(model, config_path)`: raises UserError for a model that is unknown or that there is no key for;
+- `uses_model = False`: it asks none; `version`: a text, for the record;
+- `warm_up()`: a class method for slow imports, called once a run in a thread of its own; what it raises is ignored.
 """
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol
 
 from cooperbench.errors import AgentFailure, UserError
 from cooperbench.models import REPO_DIR as REPO_DIR
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
     from cooperbench.agents.session import Session
-    from cooperbench.models import Pair, Setting
 
 PATIENCE_VARIABLE = "COOPERBENCH_MODEL_PATIENCE"
-DEFAULT_PATIENCE_SECONDS = 300.0
 
 
 class Agent(Protocol):
@@ -35,24 +34,6 @@ class Agent(Protocol):
 
     def run(self, session: Session) -> None:
         """Work on `session.seat.features` until done."""
-        ...
-
-
-@runtime_checkable
-class CheckedAgent(Agent, Protocol):
-    """An adapter that looks at its configuration before anything is started, if it has this method."""
-
-    def check(self, config_path: Path | None, pairs: Sequence[Pair], setting: Setting) -> None:
-        """Raise UserError for a configuration that cannot work."""
-        ...
-
-
-@runtime_checkable
-class ModelCheckedAgent(Agent, Protocol):
-    """An adapter that knows beforehand whether a model can be asked, if it has this method."""
-
-    def check_model(self, model: str, config_path: Path | None) -> None:
-        """Raise UserError for a model that is unknown or that there is no key for."""
         ...
 
 
@@ -92,9 +73,9 @@ class OracleAgent:
 
 def patience_seconds() -> float:
     """For how long a model's provider may fail before that is an infrastructure error."""
-    value = os.environ.get(PATIENCE_VARIABLE)
+    value = os.environ.get(PATIENCE_VARIABLE, "300")
     try:
-        return DEFAULT_PATIENCE_SECONDS if value is None else max(0.0, float(value))
+        return max(0.0, float(value))
     except ValueError:
         raise UserError(f"{PATIENCE_VARIABLE} is {value!r}; it is a number of seconds") from None
 

@@ -18,15 +18,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cooperbench.errors import UserError
-from cooperbench.storage import read_json, utc_now, write_json
+from cooperbench.storage import read_json, write_json
 from cooperbench.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 DATA_VARIABLE = "COOPERBENCH_DATA_DIR"
-SCHEMA = "cooperbench.environment/1"
 _DESCRIPTION = "environment.json"
+_PYTHON = "venv/bin/python"
 _INSTALL_SECONDS = 3600
 _VERSION_OF = "import importlib.metadata, sys; print(importlib.metadata.version(sys.argv[1]))"
 _NODE = "node-linux-{arch}@22.23.3"
@@ -90,31 +90,19 @@ def get_framework(name: str) -> Framework:
     return FRAMEWORKS[name]
 
 
-@dataclass(frozen=True)
 class Environment:
     """One that is installed."""
 
-    framework: Framework
-    folder: Path
-    description: dict[str, Any]
-
-    @property
-    def python(self) -> Path:
-        return self.folder / "venv" / "bin" / "python"
-
-    @property
-    def source(self) -> Path:
-        """For a framework that has no release."""
-        return self.folder / "source"
-
-    @property
-    def programs(self) -> Path:
-        """For a command-line agent: what sandboxes see as `PROGRAMS_DIR`."""
-        return self.folder / "programs"
-
-    @property
-    def version(self) -> str:
-        return str(self.description["version"])
+    def __init__(self, framework: Framework, folder: Path, description: dict[str, Any]) -> None:
+        self.framework = framework
+        self.folder = folder.resolve()
+        self.description = description
+        self.version = str(description["version"])
+        self.python = self.folder / _PYTHON
+        self.source = self.folder / "source"
+        """Of a framework that has no release."""
+        self.programs = self.folder / "programs"
+        """Of a command-line agent: what sandboxes see as `PROGRAMS_DIR`."""
 
 
 def environments_dir() -> Path:
@@ -127,9 +115,7 @@ def find_environment(framework: Framework) -> Environment | None:
     """None where it is not installed."""
     folder = environments_dir() / framework.name
     description = read_json(folder / _DESCRIPTION)
-    if description is None or description.get("schema") != SCHEMA:
-        return None
-    return Environment(framework, folder.resolve(), description)
+    return Environment(framework, folder, description) if description else None
 
 
 def get_environment(framework: Framework) -> Environment:
@@ -169,12 +155,9 @@ def install(
         else:
             _make_venv(framework, folder, interpreter, say)
         description = {
-            "schema": SCHEMA,
             "version": _installed_version(folder, framework),
             "python": interpreter and str(interpreter),
-            "source": source,
             "size_bytes": sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir()),
-            "installed_at": utc_now(),
         }
         write_json(folder / _DESCRIPTION, description)
         _remove(place)
@@ -183,7 +166,7 @@ def install(
     except BaseException:
         _remove(folder)
         raise
-    return Environment(framework, place.resolve(), description)
+    return Environment(framework, place, description)
 
 
 def remove(framework: Framework) -> bool:
@@ -197,14 +180,13 @@ def remove(framework: Framework) -> bool:
 def works(environment: Environment) -> bool:
     """Is it whole? An interpreter that was updated away takes a virtual environment along."""
     try:
-        _installed_version(environment.folder, environment.framework)
+        return bool(_installed_version(environment.folder, environment.framework))
     except UserError:
         return False
-    return True
 
 
 def find_python(framework: Framework, named: Path | None) -> Path:
-    """The Python that was named, else one of this machine, of a version that the framework runs on."""
+    """The one that was named, else one of this machine, of a version that the framework runs on."""
     for candidate in [named] if named else _pythons(framework.pythons):
         try:
             if _output([str(candidate), "-I", "-c", _PYTHON_VERSION]).strip() in framework.pythons:
@@ -234,7 +216,7 @@ def _make_venv(framework: Framework, folder: Path, python: Path, say: Callable[[
     say(f"making an environment with {python}")
     _output([str(python), "-m", "venv", str(folder / "venv")], "the environment cannot be made")
     say(f"installing {', '.join(framework.requirements)} (some hundred MB, a few minutes)")
-    pip = [str(folder / "venv/bin/python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    pip = [str(folder / _PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     source = [str(folder / "source")] if framework.source_folders else []
     _output([*pip, *framework.requirements, *source], "the installation failed")
 
@@ -275,8 +257,8 @@ def _installed_version(folder: Path, framework: Framework) -> str:
         if not (folder / "programs" / "node_modules").is_dir():
             raise UserError("its programs are gone")
         return framework.version
-    python = str(folder / "venv" / "bin" / "python")
-    return _output([python, "-c", _VERSION_OF, framework.distribution], "it cannot be used").strip()
+    asked = [str(folder / _PYTHON), "-c", _VERSION_OF, framework.distribution]
+    return _output(asked, "it cannot be used").strip()
 
 
 def _remove(*paths: Path) -> None:
@@ -285,18 +267,11 @@ def _remove(*paths: Path) -> None:
 
 def _output(argv: Sequence[str], problem: str = "") -> str:
     """What a command prints; UserError where it cannot be run or fails."""
+    options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
     try:
-        done = subprocess.run(
-            argv,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_INSTALL_SECONDS,
-            check=False,
-        )
+        return str(subprocess.run(argv, timeout=_INSTALL_SECONDS, check=True, **options).stdout)
+    except subprocess.CalledProcessError as error:
+        last_line = (error.stderr.strip() or error.stdout.strip()).rpartition("\n")[2]
+        raise UserError(f"{problem}: {printable(last_line)[:300]}") from error
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UserError(f"{problem}: {error}") from error
-    if done.returncode:
-        last_line = (done.stderr.strip() or done.stdout.strip()).rpartition("\n")[2]
-        raise UserError(f"{problem}: {printable(last_line)[:300]}")
-    return done.stdout

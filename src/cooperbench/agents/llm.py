@@ -2,12 +2,17 @@
 
 The import of LiteLLM takes seconds, so nothing of it is imported before `load_litellm()`, which may be called early in
 a thread (`warm_up`). `check_model` says beforehand what cannot work, `Caller` asks and tries again (`Attempts`),
-`usage_of` counts tokens and money; what a failure means is said in `worker/model_faults`.
+`usage_of` counts tokens and money; what a failure means is said in `worker/client`.
+
+A provider that refuses one agent for a while (429) refuses all that use the same key: they all wait. The time until
+which nobody asks is a small file's modification time, so that agents in other processes and, in a folder that they
+share, on other nodes see it too. One file for each provider and key; the key is in no name.
 """
 
 from __future__ import annotations
 
 import atexit
+import hashlib
 import logging
 import os
 import random
@@ -17,19 +22,19 @@ import time
 import warnings
 from concurrent.futures import Future, wait
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cooperbench import secrets
-from cooperbench.agents import rate_limits
 from cooperbench.agents.base import patience_seconds
-from cooperbench.agents.worker import client, model_faults
+from cooperbench.agents.worker import client
 from cooperbench.errors import AgentFailure, InfraError, UserError
 from cooperbench.models import Usage
 from cooperbench.retry import backoff_seconds
+from cooperbench.settings import default_cache_dir
 from cooperbench.text import printable
 
 if TYPE_CHECKING:
@@ -38,6 +43,8 @@ if TYPE_CHECKING:
 DEFAULT_CALL_SECONDS = 600.0
 """How long one attempt may take."""
 LONGEST_PAUSE_SECONDS = 60.0
+LONGEST_SHARED_PAUSE_SECONDS = 120.0
+"""A clock of another node that is wrong must not keep agents from their work."""
 NO_OTHER_RETRIES = {"num_retries": 0, "max_retries": 0}
 _TOO_MANY_REQUESTS = 429
 _WAKE_SECONDS = 0.2
@@ -51,6 +58,7 @@ _CREDENTIAL_KWARGS = (
     "api_key", "api_base", "base_url", "azure_ad_token", "vertex_credentials", "aws_access_key_id", "aws_profile_name",
 )  # fmt: skip
 _CREDENTIALS = {
+    # Of providers whose credentials may be in several places: variables, a file, and what to do without any.
     "vertex_ai": (
         "GOOGLE_APPLICATION_CREDENTIALS VERTEXAI_CREDENTIALS VERTEXAI_PROJECT GOOGLE_CLOUD_PROJECT",
         "~/.config/gcloud/application_default_credentials.json",
@@ -62,16 +70,13 @@ _CREDENTIALS = {
         "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
     ),
 }
-"""Providers whose credentials may be in several places: variables, a file, and what to do without any."""
 _lock = threading.Lock()
+_pauses_folder: Path | None = None
 
 
 @cache
 def load_litellm() -> Any:
-    """The module `litellm`, without its network look-ups, prints and search for .env files.
-
-    A UserError that names the extra where it is not installed.
-    """
+    """The module `litellm`, without its network look-ups, prints and search for .env files."""
     with _lock, warnings.catch_warnings():
         # Deprecations inside of it are not for our users.
         warnings.simplefilter("ignore")
@@ -93,7 +98,10 @@ def load_litellm() -> Any:
 
 
 def import_extra(module: str, purpose: str, settings: Mapping[str, str]) -> Any:
-    """A module of the extra `agents`, imported with these environment variables where the user has not set them."""
+    """A module of the extra `agents`, imported with these environment variables where the user has not set them.
+
+    UserError where it is not installed.
+    """
     for name, value in settings.items():
         os.environ.setdefault(name, value)
     try:
@@ -173,15 +181,14 @@ class Attempts:
     model: str
     first_call: bool
     """Whether this agent has had no answer yet: then a refused request is the user's to mend."""
-    patience: float = field(default_factory=patience_seconds)
     count: int = 0
     _first_failure: float | None = None
 
     def failed(self, error: Exception, note: Callable[[str], None]) -> float:
         """Seconds to wait before the next attempt; what makes no sense to try again is raised as an error of ours."""
         self.count += 1
-        text = model_faults.detail(error, _cleaned)
-        verdict = model_faults.judge_model_error(error, self.model, first_call=self.first_call, text=text)
+        text = client.detail(error, _cleaned)
+        verdict = client.judge_model_error(error, self.model, first_call=self.first_call, text=text)
         if verdict.type == "done":
             raise AgentFailure(verdict.kind, verdict.message) from error
         if verdict.kind == "user":
@@ -189,12 +196,11 @@ class Attempts:
         now = time.monotonic()
         self._first_failure = self._first_failure or now
         pause = _pause_seconds(error, self.count)
-        if now + pause > self._first_failure + self.patience:
-            raise InfraError(
-                f"model {self.model!r} did not answer in {self.count} attempts: {text}"
-            ) from error
+        if now + pause > self._first_failure + patience_seconds():
+            problem = f"model {self.model!r} did not answer in {self.count} attempts: {text}"
+            raise InfraError(problem) from error
         if getattr(error, "status_code", None) == _TOO_MANY_REQUESTS:
-            rate_limits.pause(self.model, pause)
+            pause_all(self.model, pause)
         note(f"model call failed, again in {pause:.1f} s: {text}")
         return pause
 
@@ -212,26 +218,23 @@ class Caller:
     """Raises when the agent has to end; called often."""
     note: Callable[[str], None]
     """Takes what people should find in the log."""
-    patience: float = field(default_factory=patience_seconds)
     answered: int = 0
     again: Callable[[], None] = lambda: None
     """Called before another attempt at the same call."""
 
     def ask(self, call: Callable[[], Any]) -> Any:
         """`call()`, until it answers. What it raises in the end is an error of ours."""
-        attempts = Attempts(self.model, self.answered == 0, self.patience)
+        attempts = Attempts(self.model, first_call=self.answered == 0)
         while True:
-            if others := rate_limits.pause_of(self.model):
-                self._wait(others)
-                self.again()
+            if shared := shared_pause(self.model):
+                self._pause(shared)
             self.check()
             try:
                 answer = self._call_in_thread(call)
             except Exception as error:
                 # What ends the agent may look like a failure of the call.
                 self.check()
-                self._wait(attempts.failed(error, self.note))
-                self.again()
+                self._pause(attempts.failed(error, self.note))
             else:
                 self.answered += 1
                 return answer
@@ -250,11 +253,12 @@ class Caller:
             self.check()
         return answer.result()
 
-    def _wait(self, seconds: float) -> None:
+    def _pause(self, seconds: float) -> None:
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             self.check()
             time.sleep(min(_WAKE_SECONDS, left))
+        self.again()
 
 
 def _cleaned(text: str) -> str:
@@ -264,18 +268,55 @@ def _cleaned(text: str) -> str:
 
 
 def _pause_seconds(error: BaseException, attempt: int) -> float:
-    """What the provider asks for and a little more, so that not all agents come back at once; else growing."""
+    """What the provider asks for; else growing."""
     # LiteLLM keeps the headers in one of two places.
     headers = getattr(getattr(error, "response", None), "headers", None) or {}
     others = getattr(error, "litellm_response_headers", None) or {}
     with suppress(KeyError, ValueError):
-        asked_for = float(headers.get("retry-after") or others["retry-after"])
-        return max(0.0, asked_for) * random.uniform(1.0, 1.1)  # noqa: S311  # jitter, not a secret
+        return _jittered(max(0.0, float(headers.get("retry-after") or others["retry-after"])))
     return backoff_seconds(attempt, LONGEST_PAUSE_SECONDS)
+
+
+def share_pauses(folder: Path) -> None:
+    """With all that use this folder, instead of with this machine's processes."""
+    global _pauses_folder
+    _pauses_folder = folder
+
+
+def pause_all(model: str, seconds: float) -> None:
+    """Nobody who uses this model's key asks before this time is over."""
+    path = _pause_path(model)
+    until = time.time() + min(seconds, LONGEST_SHARED_PAUSE_SECONDS)
+    # Without it each agent meets the refusal by itself.
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists() or until > path.stat().st_mtime:
+            path.touch()
+            os.utime(path, (until, until))
+
+
+def shared_pause(model: str) -> float:
+    """How long to wait now."""
+    try:
+        left = _pause_path(model).stat().st_mtime - time.time()
+    except OSError:
+        return 0.0
+    return _jittered(left) if 0 < left <= LONGEST_SHARED_PAUSE_SECONDS else 0.0
+
+
+def _pause_path(model: str) -> Path:
+    provider = model.partition("/")[0] if "/" in model else "openai"
+    key = os.environ.get(f"{provider.upper()}_API_KEY", "")
+    name = hashlib.sha256(f"{provider}\0{key}".encode()).hexdigest()[:16]
+    return (_pauses_folder or default_cache_dir() / "rate-limits") / name
+
+
+def _jittered(seconds: float) -> float:
+    """A little more, so that not all agents come back at once."""
+    return seconds * random.uniform(1.0, 1.1)  # noqa: S311  # jitter, not a secret
 
 
 def usage_of(response: Any, model: str, seconds: float) -> Usage:
     """What one call used. `seconds` is how long the agent waited for this answer."""
     used = client.litellm_usage(response, model)
-    unpriced = int(used.pop("unpriced"))
-    return Usage(calls=1, model_seconds=seconds, unpriced_calls=unpriced, **used)
+    return Usage(calls=1, model_seconds=seconds, unpriced_calls=int(used.pop("unpriced")), **used)

@@ -19,7 +19,6 @@ from cooperbench.text import head_and_tail, printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from cooperbench.models import Seat
 
@@ -45,6 +44,8 @@ class Recorder:
         self._paths = paths
         self._lock = threading.Lock()
         self.started_at = utc_now()
+        self.folder = paths.trajectory.parent
+        """Where the agent's trajectory is, and what its framework keeps beside it."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self._journal = paths.journal.open("a", encoding="utf-8")
         self._log = paths.log.open("a", encoding="utf-8", errors="backslashreplace")
@@ -58,11 +59,6 @@ class Recorder:
         }
         self._write_journal({"action": _START, "args": who, "timestamp": self.started_at})
         self.note(f"{seat.agent_id} ({agent}) starts on feature {', '.join(map(str, seat.feature_ids))}")
-
-    @property
-    def folder(self) -> Path:
-        """Where the agent's trajectory is, and what its framework keeps beside it."""
-        return self._paths.trajectory.parent
 
     def entry(self, action: str, args: Mapping[str, Any], observation: str, **more: Any) -> None:
         """One thing that the agent did or that happened to it; `step` in `more` where it counts as a step."""

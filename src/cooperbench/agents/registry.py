@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 ENTRY_POINT_GROUP = "cooperbench.agents"
 MODULES_VARIABLE = "COOPERBENCH_EXTERNAL_AGENTS"
-
 _BUILT_IN = {
     "claude_code": "cooperbench.agents.cli_agents:ClaudeCodeAgent",
     "codex": "cooperbench.agents.cli_agents:CodexAgent",
@@ -49,20 +48,25 @@ def register(name: str, factory: Callable[[], Agent]) -> None:
 
 def get_agent(name: str) -> Callable[[], Agent]:
     """The factory of an agent: a known name, `module:Class`, or the path of a program (`./my_agent`)."""
-    if _is_program(name):
+    if "/" in name:
         from cooperbench.agents.worker import program_agent
 
         return program_agent(Path(name).expanduser())
-    _import_external_modules()
+    for module in filter(None, map(str.strip, os.environ.get(MODULES_VARIABLE, "").split(","))):
+        try:
+            import_named(module)
+        except Exception as error:
+            problem = f"{MODULES_VARIABLE} names {module!r}, which cannot be imported: {error}"
+            raise UserError(problem) from error
     if name in _registered:
         return _registered[name]
     target = _BUILT_IN.get(name) or _entry_points().get(name) or (name if ":" in name else None)
     if target is None:
         known = ", ".join(agent_names())
         raise UserError(f"no agent {name!r}; there are: {known}, module:Class, or a program (./my_agent)")
-    module_name, _, attribute = target.partition(":")
+    module, _, attribute = target.partition(":")
     try:
-        factory: Callable[[], Agent] = getattr(import_named(module_name), attribute)
+        factory: Callable[[], Agent] = getattr(import_named(module), attribute)
     except (ImportError, AttributeError) as error:
         raise UserError(f"agent {name!r} ({target}) cannot be loaded: {error}") from error
     if not callable(factory) or not hasattr(factory, "run"):
@@ -76,7 +80,7 @@ def agent_names() -> list[str]:
 
 def short_name(name: str) -> str:
     """As it stands in the names of experiments."""
-    return Path(name).stem if _is_program(name) else _SHORT_NAMES.get(name, name.rpartition(":")[2])
+    return Path(name).stem if "/" in name else _SHORT_NAMES.get(name, name.rpartition(":")[2])
 
 
 def version_of(factory: Callable[[], Agent]) -> str | None:
@@ -96,23 +100,7 @@ def uses_model(name: str) -> bool:
     return bool(getattr(get_agent(name), "uses_model", True))
 
 
-def _is_program(name: str) -> bool:
-    """Whether an agent is given by its path, as shells do: with a slash in it."""
-    return "/" in name
-
-
 def _entry_points() -> dict[str, str]:
     from importlib.metadata import entry_points
 
     return {point.name: point.value for point in entry_points(group=ENTRY_POINT_GROUP)}
-
-
-def _import_external_modules() -> None:
-    for module_name in os.environ.get(MODULES_VARIABLE, "").split(","):
-        try:
-            if module_name.strip():
-                import_named(module_name.strip())
-        except Exception as error:
-            raise UserError(
-                f"{MODULES_VARIABLE} names {module_name.strip()!r}, which cannot be imported: {error}"
-            ) from error

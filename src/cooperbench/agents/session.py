@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import base64
+import math
 import posixpath
 import shlex
 import time
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -68,14 +69,14 @@ class Session:
 
     def __post_init__(self) -> None:
         self._cost_before_call = 0.0
-        self._time_limit = self.limits.seconds
+        self.folder = self.recorder.folder
+        """Where the agent's framework may keep files of its own, beside trajectory.json."""
+        self._time_limit = math.inf if self.limits.seconds is None else self.limits.seconds
         self._time_limit_from = ""
         self._started = time.monotonic()
         self._outage_seconds = 0.0
         self._asked_at: float | None = None
         """When the model was asked that has not answered yet."""
-        self._in_progress: tuple[str, dict[str, Any]] | None = None
-        """The step that has begun and is not on record yet."""
         self._failing_since: float | None = None
 
     @property
@@ -99,11 +100,6 @@ class Session:
             prompts_dir=self.prompts_dir,
         )
 
-    @property
-    def folder(self) -> Path:
-        """Where the agent's framework may keep files of its own, beside trajectory.json."""
-        return self.recorder.folder
-
     def execute(
         self,
         command: str,
@@ -119,19 +115,19 @@ class Session:
         `shown` is the command as the agent gave it, where its framework wraps it into another: that one is on record
         as `executed`. With `step=False` it is the framework's own doing: no step of the agent, not on record.
         """
+        argv = ["bash", "-c", command]
         if not step:
-            self.check_running()
-            return self._run(["bash", "-c", command], timeout_seconds, stdin)
+            return self._run(argv, timeout_seconds, stdin)
         args: dict[str, Any] = {"command": shown or command, "timeout_seconds": timeout_seconds}
         if stdin:
             args["stdin_base64"] = base64.b64encode(stdin).decode()
-        executed = command if shown and shown != command else ""
-        more = {name: text for name, text in (("thought", thought), ("executed", executed)) if text}
-        return self._step("run", args, ["bash", "-c", command], timeout_seconds, stdin, more)
+        more = {"thought": thought} if thought else {}
+        if args["command"] != command:
+            more["executed"] = command
+        return self._command("run", args, argv, timeout_seconds, stdin, **more)
 
     def read_file(self, path: str) -> bytes:
         """A file, relative to the repository, for the framework; FileNotFoundError where there is none."""
-        self.check_running()
         with self._sandbox_in_use():
             return self.sandbox.read_file(posixpath.join(REPO_DIR, path))
 
@@ -141,35 +137,31 @@ class Session:
             args = {"path": path, "content": data.decode()}
         except UnicodeDecodeError:
             args = {"path": path, "content_base64": base64.b64encode(data).decode()}
+        recorded: AbstractContextManager[dict[str, Any]] = nullcontext({})
         if step:
-            self._begin_step("write_file", args)
-        self.check_running()
-        with self._sandbox_in_use():
+            recorded = self._step("write_file", args)
+        with recorded as entry, self._sandbox_in_use():
             self.sandbox.write_file(posixpath.join(REPO_DIR, path), data, mode)
-        if step:
-            self._end_step(f"{len(data)} bytes written")
+            entry["observation"] = f"{len(data)} bytes written"
 
     def apply_patch(self, patch: bytes, name: str) -> CommandResult:
         """One step: a patch, applied whole or not at all."""
         args = {"name": name, "patch": patch.decode("utf-8", "surrogateescape")}
-        return self._step("apply_patch", args, ["git", "apply", "--whitespace=nowarn", "-"], stdin=patch)
+        return self._command("apply_patch", args, ["git", "apply", "--whitespace=nowarn", "-"], stdin=patch)
 
     def send(self, text: str, to: str | None = None) -> CommandResult:
         """One step: tell a colleague (or all of them) something, by the command that agents have."""
         args = {"to": to or "all", "content": text}
-        argv = ["send_message", to or "--all"]
-        return self._step("send_message", args, argv, 60, text.encode("utf-8", "replace"))
+        stdin = text.encode("utf-8", "replace")
+        return self._command("send_message", args, ["send_message", to or "--all"], 60, stdin)
 
     def begin_own_step(self) -> int:
-        """A step that the agent's program takes by itself in the sandbox: its number. `end_own_step` records it."""
+        """A step that the agent's program takes by itself in the sandbox: its number, to be recorded later with it."""
         self.model_answered()
-        self._count_step()
+        self.steps += 1
+        if self.inbox is not None:
+            self.inbox.begin_step(self.steps)
         return self.steps
-
-    def end_own_step(
-        self, number: int, action: str, args: dict[str, Any], observation: str, **more: object
-    ) -> None:
-        self.recorder.entry(action, args, observation, step=number, **more)
 
     def incoming(self) -> list[Message]:
         """Messages that came since the last call, in order. Show them to the agent before its next step."""
@@ -191,12 +183,10 @@ class Session:
 
     def wait_for_message(self, timeout_seconds: float) -> bool:
         """Until there is something for `incoming`, or the time is up."""
-        if self.inbox is None:
-            return False
         self.model_answered()
         self._check(self.usage.cost)
         with self._sandbox_in_use():
-            return self.inbox.wait(self._capped(timeout_seconds))
+            return self.inbox is not None and self.inbox.wait(self._capped(timeout_seconds))
 
     def think(self, text: str) -> None:
         """Words of the agent to itself, for the record."""
@@ -225,7 +215,7 @@ class Session:
 
     def limit_time(self, seconds: float, source: str) -> None:
         """A time limit that the agent's config sets; the shorter one counts."""
-        if self._time_limit is None or seconds < self._time_limit:
+        if seconds < self._time_limit:
             self._time_limit, self._time_limit_from = seconds, f" ({source})"
 
     def check_running(self) -> None:
@@ -235,7 +225,7 @@ class Session:
         """
         if self.stop.is_set():
             raise Interrupted("stopped")
-        if self._time_limit is None or self.seconds < self._time_limit:
+        if self.seconds < self._time_limit:
             return
         limit = f"time limit of {self._time_limit:g} s{self._time_limit_from}"
         if self._asked_at is None:
@@ -277,46 +267,44 @@ class Session:
         if limits.cost is not None and cost >= limits.cost:
             raise AgentFailure("cost_limit", f"cost limit of ${limits.cost:g} reached")
 
-    def _begin_step(self, action: str, args: dict[str, Any]) -> None:
-        self.model_answered()
+    @contextmanager
+    def _step(self, action: str, args: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """Counted from its beginning; the entry, to which its results are added, is on record at its end."""
         # What the last call asked for is paid: it is done, although the call may have reached the limit.
+        self.model_answered()
         self._check(self._cost_before_call)
-        self._count_step()
-        self._in_progress = (action, args)
+        number = self.begin_own_step()
+        entry: dict[str, Any] = {"action": action, "args": args, "observation": ""}
+        try:
+            yield entry
+        except AgentFailure as error:
+            entry["observation"] = str(error)
+            raise
+        finally:
+            self.recorder.entry(**entry, step=number)
 
-    def _count_step(self) -> None:
-        self.steps += 1
-        if self.inbox is not None:
-            self.inbox.begin_step(self.steps)
-
-    def _end_step(self, observation: str, **more: object) -> None:
-        assert self._in_progress is not None
-        action, args = self._in_progress
-        self._in_progress = None
-        self.recorder.entry(action, args, observation, step=self.steps, **more)
-
-    def _step(
+    def _command(
         self,
         action: str,
         args: dict[str, Any],
         argv: Sequence[str],
         timeout_seconds: float = DEFAULT_COMMAND_SECONDS,
         stdin: bytes = b"",
-        more: dict[str, str] | None = None,
+        **more: str,
     ) -> CommandResult:
-        self._begin_step(action, args)
-        result = self._run(argv, timeout_seconds, stdin)
-        if action == "run" and self.inbox is not None and len(self.inbox.sent_in_step) == 1:
-            ((to, text),) = self.inbox.sent_in_step
-            if _only_sends(args["command"]):
-                self._in_progress = ("send_message", {"to": to, "content": text, **args})
-        self._end_step(
-            result.stdout_read() + result.stderr_read(),
-            returncode=result.returncode,
-            timed_out=result.timed_out,
-            duration_seconds=round(result.duration_seconds, 4),
-            **(more or {}),
-        )
+        with self._step(action, args) as entry:
+            result = self._run(argv, timeout_seconds, stdin)
+            sent = self.inbox.sent_in_step if self.inbox is not None else []
+            if action == "run" and len(sent) == 1 and _only_sends(args["command"]):
+                ((to, text),) = sent
+                entry |= {"action": "send_message", "args": {"to": to, "content": text, **args}}
+            entry |= {
+                "observation": result.stdout_read() + result.stderr_read(),
+                "returncode": result.returncode,
+                "timed_out": result.timed_out,
+                "duration_seconds": round(result.duration_seconds, 4),
+                **more,
+            }
         if result.timed_out:
             # If it was the agent's own time that ran out, that is how the agent ends.
             self.check_running()
@@ -332,17 +320,14 @@ class Session:
     @contextmanager
     def _sandbox_in_use(self) -> Iterator[None]:
         """Around everything that needs the agent's sandbox: what the agent destroys is its outcome."""
+        self.check_running()
         try:
             yield
         except SandboxDestroyed as error:
-            if self._in_progress is not None:
-                self._end_step(str(error))
             raise AgentFailure("sandbox_destroyed", str(error)) from error
 
     def _capped(self, timeout_seconds: float) -> float:
         """Never longer than the agent has left."""
-        if self._time_limit is None:
-            return timeout_seconds
         return max(0.05, min(timeout_seconds, self._time_limit - self.seconds))
 
 

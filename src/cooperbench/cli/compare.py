@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from cooperbench.cli.arguments import add_report_arguments, number, print_json, print_note
 from cooperbench.errors import UserError
 from cooperbench.models import SETTINGS
-from cooperbench.report.states import VERDICTS
+from cooperbench.report.pairs import VERDICTS
 
 if TYPE_CHECKING:
     import argparse
@@ -34,10 +34,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from cooperbench.report.compare import check_same_dataset, compare_sides, sides_to_compare
+    from cooperbench.report.compare import compare_sides, sides_to_compare
     from cooperbench.report.formatting import Table, print_tables
-    from cooperbench.report.loading import left_out_lines, sound_only
-    from cooperbench.report.text_report import comparison_tables
+    from cooperbench.report.loading import check_same_dataset, left_out_lines, sound_only
+    from cooperbench.report.tables import comparison_tables
 
     chosen = [_chosen(text, Path(args.log_dir)) for text in args.runs]
     check_same_dataset([run for run, _ in chosen], anyway=args.anyway)

@@ -6,7 +6,7 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cooperbench.cli.arguments import (
     add_json_argument,
@@ -27,9 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from cooperbench.backends.docker import DockerBackend
+    from cooperbench.backends.docker.images import ImageStore, Say
     from cooperbench.models import Task
-
-    Say = Callable[[str], None]
 
 ACTIONS = {
     "list": "which images there are, and what they are called",
@@ -57,53 +56,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-j", "--jobs", type=whole_above_zero, default=2, metavar="N", help=jobs)
 
 
-def execute(args: argparse.Namespace) -> int:
-    from cooperbench.backends.docker import DockerBackend
+class Outcome(NamedTuple):
+    content: dict[str, Any]
+    """For --json."""
+    lines: list[str]
+    exit_code: int = 0
 
+
+def execute(args: argparse.Namespace) -> int:
     chosen = (args.subset, args.repo, args.task_id, args.features, args.dataset_dir)
     every = args.action == "clean" and all(value is None for value in chosen)
     tasks = [] if every else select_tasks(args)
-    if args.backend == "modal":
-        return _of_modal(args.action, None if every else tasks, as_json=args.json)
-    with closing(DockerBackend(image_template=args.image_template)) as backend:
-        match args.action:
-            case "clean":
-                return _clean(backend, None if every else tasks, args)
-            case "list":
-                return _list(backend, tasks, as_json=args.json)
-            case "push":
-                template = registry_template(args.registry)
-                push = partial(_push, backend, template)
-                return _for_each(backend, tasks, push, args, {"image_template": template})
-            case action:
-                make = backend.images.pull_task if action == "pull" else backend.images.build
-                return _for_each(backend, tasks, partial(_make, backend, make), args, {})
-
-
-def _of_modal(action: str, tasks: Sequence[Task] | None, *, as_json: bool) -> int:
-    """Modal itself pulls, builds and keeps images; what we keep there are snapshots with what runners install."""
-    from cooperbench.backends.modal import ModalBackend
-    from cooperbench.backends.modal.images import snapshot_files
-
-    wanted = None if tasks is None else {task.label for task in tasks}
-    if action == "list":
-        rows = [content for _, content in snapshot_files(wanted)]
-        if as_json:
-            print_json({"images": rows})
-            return 0
-        for row in rows:
-            print_line(f"{row['task']}  with what its runner installs: {row['image']}")
-        print_line(plural(len(rows), "snapshot"))
-        return 0
-    if action != "clean":
-        raise UserError(f"images {action} is not for Modal, which does that when a run needs it")
-    with closing(ModalBackend()) as backend:
-        removed = backend.remove_snapshots(wanted)
-    if as_json:
-        print_json({"removed": removed})
+    labels = None if every else {task.label for task in tasks}
+    done = _of_modal(args.action, labels) if args.backend == "modal" else _of_docker(args, tasks, labels)
+    if args.json:
+        print_json(done.content)
     else:
-        print_line(f"removed {plural(len(removed), 'snapshot')}")
-    return 0
+        for line in done.lines:
+            print_line(line)
+    return done.exit_code
 
 
 def select_tasks(args: argparse.Namespace) -> list[Task]:
@@ -112,45 +83,75 @@ def select_tasks(args: argparse.Namespace) -> list[Task]:
     return list(dict.fromkeys(pair.task for pair in selected_pairs(args).pairs))
 
 
-def _list(backend: DockerBackend, tasks: Sequence[Task], *, as_json: bool) -> int:
-    from cooperbench.backends.docker.images import prepared_name
+def _of_modal(action: str, labels: set[str] | None) -> Outcome:
+    """Modal itself pulls, builds and keeps images; what we keep there are snapshots with what runners install."""
+    from cooperbench.backends.modal import ModalBackend
+    from cooperbench.backends.modal.images import snapshot_files
+
+    if action == "list":
+        rows = [content for _, content in snapshot_files(labels)]
+        lines = [f"{row['task']}  with what its runner installs: {row['image']}" for row in rows]
+        return Outcome({"images": rows}, [*lines, plural(len(rows), "snapshot")])
+    if action != "clean":
+        raise UserError(f"images {action} is not for Modal, which does that when a run needs it")
+    with closing(ModalBackend()) as backend:
+        return _removed(backend.remove_snapshots(labels), "snapshot")
+
+
+def _removed(names: list[str], what: str) -> Outcome:
+    lines = [f"removed {name}" for name in names]
+    return Outcome({"removed": names}, [*lines, f"removed {plural(len(names), what)}"])
+
+
+def _of_docker(args: argparse.Namespace, tasks: Sequence[Task], labels: set[str] | None) -> Outcome:
+    from cooperbench.backends.docker import DockerBackend
+
+    with closing(DockerBackend(image_template=args.image_template)) as backend:
+        match args.action:
+            case "clean":
+                done = _removed(backend.images.remove_made(labels, built=args.built), "image")
+            case "list":
+                done = _list(backend.images, tasks)
+            case "push":
+                template = registry_template(args.registry)
+                done = _for_each(backend, tasks, partial(_push, backend, template), args.jobs)
+                done.content["image_template"] = template
+                done.lines.append(f"use them: --image-template '{template}'")
+            case action:
+                make = backend.images.pull_task if action == "pull" else backend.images.build
+                done = _for_each(backend, tasks, partial(_make, backend, make), args.jobs)
+        return done._replace(content={"engine": backend.engine.where, **done.content})
+
+
+def _list(images: ImageStore, tasks: Sequence[Task]) -> Outcome:
+    from cooperbench.backends.docker.images import INSTALLS, prepared_name
 
     rows: list[dict[str, Any]] = []
+    lines = []
     for task in tasks:
-        found = backend.images.present(task)
+        found = images.present(task)
         agents = prepared_name(task, found) if found else None
-        rows.append(
-            {
-                "task": task.label,
-                "image": found.name if found else backend.images.names_of(task)[0],
-                "present": found is not None,
-                "digest": found.digest if found else None,
-                "agent_image": agents,
-                "agent_image_present": bool(agents and backend.images.find(agents)),
-                "images_with_installs": backend.images.layers_with_installs(task),
-            }
-        )
-    if as_json:
-        print_json({"engine": backend.engine.where, "images": rows})
-        return 0
-    for row in rows:
-        agents_too = "" if row["agent_image_present"] or not row["present"] else "  (none for agents yet)"
-        print_line(f"{row['task']}  {row['image']}  {row['digest'] or 'missing'}{agents_too}")
-        for layer in row["images_with_installs"]:
-            print_line(f"  with what its runner installs: {layer}")
+        row = {
+            "task": task.label,
+            "image": found.name if found else images.names_of(task)[0],
+            "present": found is not None,
+            "digest": found.digest if found else None,
+            "agent_image": agents,
+            "agent_image_present": bool(agents and images.find(agents)),
+            "images_with_installs": (layers := images.made(INSTALLS, {task.label})),
+        }
+        rows.append(row)
+        agents_too = "" if row["agent_image_present"] or not found else "  (none for agents yet)"
+        lines.append(f"{task.label}  {row['image']}  {row['digest'] or 'missing'}{agents_too}")
+        lines += [f"  with what its runner installs: {layer}" for layer in layers]
     there = sum(row["present"] for row in rows)
     missing = "; get them: cooperbench images pull, or cooperbench images build" if there < len(rows) else ""
-    print_line(f"{there} of {plural(len(rows), 'image')} there{missing}")
-    return 0
+    return Outcome({"images": rows}, [*lines, f"{there} of {plural(len(rows), 'image')} there{missing}"])
 
 
 def _for_each(
-    backend: DockerBackend,
-    tasks: Sequence[Task],
-    work: Callable[[Task, Say], tuple[str, str]],
-    args: argparse.Namespace,
-    about: dict[str, str],
-) -> int:
+    backend: DockerBackend, tasks: Sequence[Task], work: Callable[[Task, Say], tuple[str, str]], jobs: int
+) -> Outcome:
     """Each by itself: one that fails does not keep the others from being made. `work` gives name and digest."""
     backend.check()  # one clear line, before the work starts
 
@@ -166,16 +167,11 @@ def _for_each(
         say(f"ready: {name} {digest}")
         return {"task": task.label, "image": name, "digest": digest}
 
-    with ThreadPoolExecutor(args.jobs, thread_name_prefix="image") as pool:
+    with ThreadPoolExecutor(jobs, thread_name_prefix="image") as pool:
         rows = list(pool.map(one, tasks))
     failed = sum("error" in row for row in rows)
-    if args.json:
-        print_json({"engine": backend.engine.where, **about, "images": rows})
-    else:
-        print_line(f"{len(rows) - failed} of {plural(len(rows), 'image')} ready")
-        if template := about.get("image_template"):
-            print_line(f"use them: --image-template '{template}'")
-    return 1 if failed else 0
+    line = f"{len(rows) - failed} of {plural(len(rows), 'image')} ready"
+    return Outcome({"images": rows}, [line], 1 if failed else 0)
 
 
 def _make(
@@ -184,18 +180,6 @@ def _make(
     make(task, say)
     image = backend.prepare(task, say)
     return image.reference, image.digest
-
-
-def _clean(backend: DockerBackend, tasks: Sequence[Task] | None, args: argparse.Namespace) -> int:
-    wanted = None if tasks is None else {task.label for task in tasks}
-    removed = backend.images.remove_made(wanted, built=args.built)
-    if args.json:
-        print_json({"engine": backend.engine.where, "removed": removed})
-        return 0
-    for name in removed:
-        print_line(f"removed {name}")
-    print_line(f"removed {plural(len(removed), 'image')}")
-    return 0
 
 
 def registry_template(registry: str | None) -> str:
@@ -219,7 +203,6 @@ def registry_template(registry: str | None) -> str:
 
 
 def _push(backend: DockerBackend, template: str, task: Task, say: Say) -> tuple[str, str]:
-    from cooperbench.backends.docker.engine import faults
     from cooperbench.backends.gcp.engine import sign_in
 
     found = backend.images.present(task)
@@ -229,9 +212,8 @@ def _push(backend: DockerBackend, template: str, task: Task, say: Say) -> tuple[
     name = image_name(task, template)
     repository, _, tag = name.rpartition(":")
     say(f"pushing {name}")
-    problem, digest = "", ""
-    api = backend.engine.api
-    with faults(f"pushing {name}", backend.engine.client):
+    problem, digest, api = "", "", backend.engine.api
+    with backend.engine.faults(f"pushing {name}"):
         api.tag(found.image_id, repository, tag)
         sign_in(api, [name])
         for event in api.push(repository, tag=tag, stream=True, decode=True):

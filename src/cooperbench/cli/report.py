@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from cooperbench.report.ablation import Study
     from cooperbench.report.loading import Run
 
 
@@ -39,19 +38,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from cooperbench.report.ablation import ablation_tables, analyse_study
     from cooperbench.report.analysis import analyse
-    from cooperbench.report.compare import check_same_dataset
-    from cooperbench.report.coordination.llm_judge import judge_run
-    from cooperbench.report.coordination.measures import coordination_of_run, coordination_tables
+    from cooperbench.report.compare import analyse_study
+    from cooperbench.report.coordination import coordination_of_run, coordination_tables
     from cooperbench.report.formatting import print_tables
-    from cooperbench.report.text_report import analysis_tables
+    from cooperbench.report.llm_judge import judge_run
+    from cooperbench.report.loading import (
+        arm_folders,
+        check_same_dataset,
+        load_folder,
+        run_folder,
+        run_names,
+        sound_only,
+    )
+    from cooperbench.report.tables import ablation_table, analysis_tables, judge_table
 
-    runs, studies = _load(args)
+    logs_dir = Path(args.log_dir)
+    if not args.runs:
+        raise UserError(f"which run? in {logs_dir} there are: {names_for_error(run_names(logs_dir))}")
+    # Named twice, by name and by path, a run would count twice.
+    folders = list(dict.fromkeys(run_folder(name, logs_dir).resolve() for name in args.runs))
+    runs = [load_folder(one) for folder in folders for one in (arm_folders(folder) or [folder])]
+    runs = sound_only(runs) if args.sound_only else runs
     check_same_dataset(runs, anyway=args.anyway)
+    ablations = [analyse_study(folder, runs) for folder in folders if arm_folders(folder)]
     opinions = [judge_run(run, args.judge, print_note) for run in runs] if args.judge else []
     _write_files(runs, args)
-    ablations = [analyse_study(study) for study in studies]
     analysis = analyse(runs, args.by, args.interval)
     together = [(run.name, coordination_of_run(run.pairs)) for run in runs] if args.coordination else []
     if args.json:
@@ -62,32 +74,15 @@ def execute(args: argparse.Namespace) -> int:
             content["judge"] = [asdict(one) for one in opinions]
         print_json(content)
     else:
-        print_tables(table for one in ablations for table in ablation_tables(one))
+        print_tables(map(ablation_table, ablations))
         print_tables(analysis_tables(analysis))
         print_tables(table for name, found in together for table in coordination_tables(name, found))
-        print_tables(one.table() for one in opinions)
+        print_tables(map(judge_table, opinions))
     return 0
 
 
-def _load(args: argparse.Namespace) -> tuple[list[Run], list[Study]]:
-    """The runs, those of studies among them, and the studies."""
-    from cooperbench.report.ablation import load_study
-    from cooperbench.report.loading import arm_folders, load_folder, run_folder, run_names, sound_only
-
-    logs_dir = Path(args.log_dir)
-    if not args.runs:
-        raise UserError(f"which run? in {logs_dir} there are: {names_for_error(run_names(logs_dir))}")
-    folders = [run_folder(name, logs_dir) for name in args.runs]
-    runs = [load_folder(one) for folder in folders for one in (arm_folders(folder) or [folder])]
-    # Named twice, by name and by path, a run would count twice.
-    runs = list({run.root.resolve(): run for run in runs}.values())
-    runs = sound_only(runs) if args.sound_only else runs
-    studies = dict.fromkeys(folder.resolve() for folder in folders if arm_folders(folder))
-    return runs, [load_study(folder, runs) for folder in studies]
-
-
 def _write_files(runs: Sequence[Run], args: argparse.Namespace) -> None:
-    from cooperbench.report.rows import csv_bytes, pair_rows, parquet_bytes
+    from cooperbench.report.loading import csv_bytes, pair_rows, parquet_bytes
     from cooperbench.storage import write_bytes
 
     if args.split and not args.html:

@@ -87,7 +87,7 @@ def _tests(features: dict[Task, tuple[int, ...]], _: Groups) -> tuple[dict[str, 
     tables = []
     for task, feature_ids in features.items():
         for feature in map(task.feature, feature_ids):
-            known = [one for one in store.about(task, feature) if one.success]
+            known = [one for one in store.about(feature) if one.success]
             newest = max(known, key=lambda one: one.time, default=None)
             about = {"repo": task.repo, "task_id": task.task_id, "feature": feature.feature_id}
             title = f"{task.label}/feature{feature.feature_id}"

@@ -18,7 +18,7 @@ from cooperbench.cli.arguments import (
 )
 from cooperbench.errors import UserError
 from cooperbench.eval import backends
-from cooperbench.eval.conflicts import golden_conflicts, to_json
+from cooperbench.eval.conflicts import golden_conflicts
 from cooperbench.eval.executor import TestExecutor
 from cooperbench.eval.reference import References, ReferenceStore, exported
 from cooperbench.eval.validate import SCHEMA, validate_features
@@ -30,7 +30,6 @@ from cooperbench.text import plural
 if TYPE_CHECKING:
     import argparse
 
-    from cooperbench.eval.conflicts import ConflictReport
     from cooperbench.eval.validate import TaskReport
     from cooperbench.models import Pair, Task
 
@@ -72,26 +71,25 @@ def execute(args: argparse.Namespace) -> int:
     else:
         conflicts, reports = _in_sandboxes(args, tasks, pairs)
     if args.report:
-        write_json(args.report, to_json(conflicts))
+        write_json(args.report, conflicts)
     if args.export:
         known = ReferenceStore().known(tasks)
         write_json(args.export, exported(known))
         _say(f"{plural(len(known), 'reference')} exported to {args.export}")
-    ok = not conflicts.broken and not any(report.problems for report in reports)
-    content: dict[str, Any] = to_json(conflicts)
+    ok = not conflicts["broken"] and not any(report.problems for report in reports)
     if not args.json:
-        _show(content["summary"], conflicts, reports)
+        _show(conflicts, reports)
     elif args.conflicts_only:
-        print_json(content)
+        print_json(conflicts)
     else:
         found = [report.to_json() for report in reports]
-        print_json({"schema": SCHEMA, "ok": ok, "tasks": found, "conflicts": content})
+        print_json({"schema": SCHEMA, "ok": ok, "tasks": found, "conflicts": conflicts})
     return 0 if ok else 1
 
 
 def _in_sandboxes(
     args: argparse.Namespace, tasks: list[Task], pairs: tuple[Pair, ...]
-) -> tuple[ConflictReport, list[TaskReport]]:
+) -> tuple[dict[str, Any], list[TaskReport]]:
     reports: list[TaskReport] = []
     with SandboxSession(backends.get_backend(args.backend or default_backend())) as session:
         executor = TestExecutor(session, args.test_timeout_seconds)
@@ -108,7 +106,6 @@ def _in_sandboxes(
                 wanted,
                 session,
                 references,
-                executor,
                 concurrency=args.concurrency,
                 repeat=args.repeat,
                 attacks=args.attacks,
@@ -126,15 +123,16 @@ def _headline(report: TaskReport) -> str:
     return f"{report.repo}/task{report.task_id}: {state}, {plural(report.checks, 'test run')}"
 
 
-def _show(summary: dict[str, Any], conflicts: ConflictReport, reports: list[TaskReport]) -> None:
+def _show(conflicts: dict[str, Any], reports: list[TaskReport]) -> None:
     for report in reports:
         for line in (*report.problems, *(f"note: {note}" for note in report.notes)):
             print_line(f"{report.repo}/task{report.task_id}: {line}")
-    for broken in conflicts.broken:
-        print_line(f"{broken.repo}/task{broken.task_id}: {broken.reason}")
+    for broken in conflicts["broken"]:
+        print_line(f"{broken['repo']}/task{broken['task_id']}: {broken['reason']}")
     if reports:
         sound = sum(not report.problems for report in reports)
         print_line(f"{sound} of {plural(len(reports), 'task')} sound")
+    summary = conflicts["summary"]
     for size, counts in summary.get("by_agents", {"2": summary}).items():
         noun = "pairs" if size == "2" else f"groups of {size}"
         found = f"{counts['conflict']} conflict, {counts['clean']} merge cleanly"

@@ -29,7 +29,7 @@ def execute(args: argparse.Namespace) -> int:
     import webbrowser
 
     from cooperbench.report.loading import arm_folders, run_folder, run_names
-    from cooperbench.report.page.live_server import ADDRESS, LiveRuns, LiveServer
+    from cooperbench.report.page.live_server import ADDRESS, LiveServer
 
     logs_dir = Path(args.log_dir)
     folders = [run_folder(name, logs_dir) for name in args.runs]
@@ -40,15 +40,14 @@ def execute(args: argparse.Namespace) -> int:
 
     if not roots():
         raise UserError(f"there is no run in {logs_dir}; start one with `cooperbench run`, or say --log-dir")
-    runs = LiveRuns(roots)
-    runs.now()
     try:
-        server = LiveServer(runs, args.port)
+        server = LiveServer(roots, args.port)
     except OSError as error:
         raise UserError(
             f"cannot listen on {ADDRESS}:{args.port}: {error.strerror}; take another --port"
         ) from None
     with server:
+        server.now()
         print_line(server.url)
         print_line("Ctrl-C ends it.")
         sys.stdout.flush()

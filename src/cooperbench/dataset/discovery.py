@@ -10,11 +10,10 @@ from __future__ import annotations
 import os
 import random
 import re
-from dataclasses import dataclass
 from itertools import combinations
 from math import comb
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from cooperbench.dataset.subsets import load_subset, subset_names
 from cooperbench.errors import UserError
@@ -37,8 +36,7 @@ _REPO_SUFFIX = "_task"
 _FEATURE_FILES = ("feature.md", "feature.patch", "tests.patch")
 
 
-@dataclass(frozen=True)
-class Scan:
+class Scan(NamedTuple):
     """The tasks that were asked for."""
 
     tasks: tuple[Task, ...]
@@ -47,14 +45,23 @@ class Scan:
     """What was passed over in them, one line each."""
 
 
-@dataclass(frozen=True)
-class Selection:
+class Selection(NamedTuple):
     """The pairs that were asked for."""
 
     pairs: tuple[Pair, ...]
     """By repository, task and features; numbers in numeric order."""
     notes: tuple[str, ...]
     """What was passed over in the tasks asked for, one line each."""
+
+
+class _Folder(NamedTuple):
+    """What looks like a task."""
+
+    repo: str
+    task_id: int
+    task: Task | None
+    """None: it has no whole feature."""
+    notes: tuple[str, ...]
 
 
 def demo_dir() -> Path:
@@ -84,7 +91,7 @@ def load_tasks(dataset_dir: Path, repo: str | None = None, task_id: int | None =
 
 def scan_tasks(dataset_dir: Path, repo: str | None = None, task_id: int | None = None) -> Scan:
     """`load_tasks`, with the notes."""
-    return _narrowed(_every_task(dataset_dir), repo, task_id)
+    return _narrowed(_folders(dataset_dir), repo, task_id)
 
 
 def discover(
@@ -104,65 +111,57 @@ def discover(
     are at most `groups_per_task` of a size, by default as many as the task has pairs: more are drawn with the seed.
     """
     group = _feature_group(features)
-    sizes = _group_sizes(group_sizes)
+    sizes = _group_sizes(group_sizes) or ((len(group),) if group else ())
 
     def groups_of(task: Task) -> list[tuple[int, ...]]:
-        if group is not None and not set(group) <= set(task.feature_ids):
-            return []
-        if group is not None and group_sizes is None:
-            return [group]
         chosen = group or task.feature_ids
-        return [one for size in sizes for one in _groups(task, chosen, size, groups_per_task, seed)]
+        if not set(chosen) <= set(task.feature_ids):
+            return []
+        return [one for size in sizes or (2,) for one in _groups(task, chosen, size, groups_per_task, seed)]
 
-    if subset == EVERYTHING and EVERYTHING not in subset_names(dataset_dir):
-        subset = None
-    every = _every_task(dataset_dir)
-    scan = _narrowed(every, repo, task_id)
-    if subset is not None:
+    folders = _folders(dataset_dir)
+    scan = _narrowed(folders, repo, task_id)
+    if subset is None or (subset == EVERYTHING and EVERYTHING not in subset_names(dataset_dir)):
+        pairs = [Pair(task, one) for task in scan.tasks for one in groups_of(task)]
+        where = str(dataset_dir)
+        there_is = [f"{task.label}: {_ids(task.feature_ids)}" for task in scan.tasks]
+    else:
         named = load_subset(dataset_dir, subset)
         if groups_per_task is not None and any(entry.groups is not None for entry in named.tasks):
             raise UserError(f"subset {subset!r} names its groups itself: leave out --groups")
-        pairs = _subset_pairs(named, every.tasks, set(scan.tasks), groups_of)
-        there_is = names_for_error(pair.label for pair in pairs)
-        if group_sizes is not None:
-            pairs = [pair for pair in pairs if len(pair.feature_ids) in sizes]
-            pairs = [pair for pair in pairs if group is None or set(group) >= set(pair.feature_ids)]
-        elif group is not None:
-            pairs = [pair for pair in pairs if pair.feature_ids == group]
-        if not pairs:
-            wanted = f"of features {_ids(group)}" if group else f"of {_ids(sizes)} features"
-            raise UserError(f"subset {subset!r} has no pair {wanted} there; it has: {there_is}")
-    else:
-        if group is not None and not any(set(group) <= set(task.feature_ids) for task in scan.tasks):
-            there_is = names_for_error(f"{task.label}: {_ids(task.feature_ids)}" for task in scan.tasks)
-            raise UserError(f"no task asked for has features {_ids(group)}; there is: {there_is}")
-        pairs = [Pair(task, one) for task in scan.tasks for one in groups_of(task)]
+        every = _subset_pairs(named, [one.task for one in folders if one.task], groups_of)
+        pairs = [
+            pair
+            for pair in every
+            if pair.task in scan.tasks
+            and (not sizes or len(pair.feature_ids) in sizes)
+            and (group is None or set(pair.feature_ids) <= set(group))
+        ]
+        where = f"subset {subset!r}"
+        there_is = [pair.label for pair in every]
     if not pairs:
-        most = len(group) if group else max(len(task.feature_ids) for task in scan.tasks)
-        problem = f"no task asked for in {dataset_dir} has {min(sizes)} features, the most is {most}"
-        if group:
-            problem = f"of {most} features there is no group of {min(sizes)}"
-        raise UserError(f"no pairs: {problem}")
+        what = f" with features {_ids(group)}" if group else ""
+        what += f" of {_ids(sizes or (2,))} features" if group_sizes or not group else ""
+        raise UserError(
+            f"no pair{what} of the tasks asked for in {where}; there is: {names_for_error(there_is)}"
+        )
     return Selection(tuple(pairs), scan.notes)
 
 
 def _feature_group(features: Sequence[int] | None) -> tuple[int, ...] | None:
     if features is None:
         return None
-    if len(set(features)) != len(features):
-        raise UserError(f"features {_ids(features)} name one twice; name each once, e.g. 1,2")
-    if len(features) < 2:
-        raise UserError(f"features {_ids(features) or '(none)'}: name two or more, e.g. 1,2")
-    if len(features) > MOST_AGENTS:
-        raise UserError(f"features {_ids(features)}: at most {MOST_AGENTS} are worked on together")
+    if len(set(features)) != len(features) or not 2 <= len(features) <= MOST_AGENTS:
+        shown = _ids(features) or "(none)"
+        raise UserError(f"features {shown}: name two or more, up to {MOST_AGENTS}, each once, e.g. 1,2")
     return tuple(sorted(features))
 
 
 def _group_sizes(sizes: Sequence[int] | None) -> tuple[int, ...]:
     wrong = [size for size in sizes or () if not 2 <= size <= MOST_AGENTS]
-    if wrong or sizes == ():
+    if wrong or (sizes is not None and not sizes):
         raise UserError(f"groups of {_ids(wrong) or 'no'} agents: from 2 to {MOST_AGENTS} work together")
-    return tuple(sorted(set(sizes or (2,))))
+    return tuple(sorted(set(sizes or ())))
 
 
 def _groups(
@@ -183,12 +182,9 @@ def _groups(
 
 
 def _subset_pairs(
-    subset: Subset,
-    tasks: tuple[Task, ...],
-    chosen: set[Task],
-    groups_of: Callable[[Task], Sequence[tuple[int, ...]]],
+    subset: Subset, tasks: Sequence[Task], groups_of: Callable[[Task], Sequence[tuple[int, ...]]]
 ) -> list[Pair]:
-    """The subset's pairs of the chosen tasks. All of the subset must be in the dataset, chosen or not."""
+    """All of the subset must be in the dataset."""
     every = {(task.repo, task.task_id): task for task in tasks}
     repos = {task.repo for task in tasks}
     wanted: set[Pair] = set()
@@ -204,70 +200,59 @@ def _subset_pairs(
         wanted.update(Pair(task, group) for group in groups)
     if missing:
         raise UserError(f"subset {subset.name!r} names what the dataset lacks: {names_for_error(missing)}")
-    ordered = sorted(wanted, key=lambda pair: (pair.task.repo, pair.task.task_id, pair.feature_ids))
-    pairs = [pair for pair in ordered if pair.task in chosen]
-    if not pairs:
-        there_is = names_for_error(pair.task.label for pair in ordered)
-        raise UserError(f"subset {subset.name!r} has no pairs of what was asked for; it has: {there_is}")
-    return pairs
+    return sorted(wanted, key=lambda pair: (pair.task.repo, pair.task.task_id, pair.feature_ids))
 
 
 def _ids(numbers: Iterable[int]) -> str:
     return ",".join(map(str, numbers))
 
 
-@dataclass(frozen=True)
-class _Everything:
-    tasks: tuple[Task, ...]
-    notes: tuple[tuple[str, int, str], ...]
-    """Repository, task and line."""
-
-
-def _every_task(dataset_dir: Path) -> _Everything:
-    tasks: list[Task] = []
-    notes: list[tuple[str, int, str]] = []
-    for repo in _entries(dataset_dir, Path.is_dir):
-        for task_id, path in _numbered(repo, "task"):
-            whole: list[int] = []
-            for feature_id, feature in _numbered(path, "feature"):
-                there = {entry.name for entry in _entries(feature, Path.is_file)}
-                missing = [name for name in _FEATURE_FILES if name not in there]
-                if missing:
-                    line = f"{repo.name}/{path.name}/{feature.name} skipped: no {', '.join(missing)}"
-                    notes.append((repo.name, task_id, line))
-                else:
-                    whole.append(feature_id)
-            if whole:
-                tasks.append(Task(repo.name, task_id, path, tuple(whole)))
-            else:
-                line = f"{repo.name}/{path.name} skipped: it has no whole feature"
-                notes.append((repo.name, task_id, line))
-    if not tasks:
+def _folders(dataset_dir: Path) -> list[_Folder]:
+    found = [
+        _folder(repo.name, task_id, path)
+        for repo in _entries(dataset_dir, Path.is_dir)
+        for task_id, path in _numbered(repo, "task")
+    ]
+    if not any(one.task for one in found):
         raise UserError(
             f"no tasks in {dataset_dir} (looked for <repo>_task/task<id>/feature<N>/ with"
             f" {', '.join(_FEATURE_FILES)}); download them with"
             " `cooperbench prepare`, or try `--dataset-dir demo`"
         )
-    return _Everything(tuple(tasks), tuple(notes))
+    return found
 
 
-def _narrowed(every: _Everything, repo: str | None, task_id: int | None) -> Scan:
-    tasks, where = every.tasks, ""
-    name = None
+def _folder(repo: str, task_id: int, path: Path) -> _Folder:
+    whole: list[int] = []
+    notes: list[str] = []
+    for feature_id, feature in _numbered(path, "feature"):
+        there = {entry.name for entry in _entries(feature, Path.is_file)}
+        if missing := [name for name in _FEATURE_FILES if name not in there]:
+            notes.append(f"{repo}/{path.name}/{feature.name} skipped: no {', '.join(missing)}")
+        else:
+            whole.append(feature_id)
+    if not whole:
+        notes.append(f"{repo}/{path.name} skipped: it has no whole feature")
+    task = Task(repo, task_id, path, tuple(whole)) if whole else None
+    return _Folder(repo, task_id, task, tuple(map(printable, notes)))
+
+
+def _narrowed(folders: Sequence[_Folder], repo: str | None, task_id: int | None) -> Scan:
+    repos = dict.fromkeys(one.repo for one in folders if one.task)
+    where = ""
     if repo is not None:
-        repos = dict.fromkeys(task.repo for task in tasks)
         name = _repo_named(repo, repos)
         if name is None:
             raise UserError(f"no repository {printable(repo)!r}; there is: {names_for_error(repos, repo)}")
-        tasks = tuple(task for task in tasks if task.repo == name)
+        folders = [one for one in folders if one.repo == name]
         where = f" in {name}"
     if task_id is not None:
-        labels = [str(task.task_id) if where else f"{task.repo} {task.task_id}" for task in tasks]
-        tasks = tuple(task for task in tasks if task.task_id == task_id)
-        if not tasks:
+        labels = [str(one.task_id) if where else f"{one.repo} {one.task_id}" for one in folders if one.task]
+        folders = [one for one in folders if one.task_id == task_id]
+        if not any(one.task for one in folders):
             raise UserError(f"no task {task_id}{where}; there is: {names_for_error(labels)}")
-    notes = (note for note in every.notes if name in (None, note[0]) and task_id in (None, note[1]))
-    return Scan(tasks, tuple(printable(line) for _, _, line in notes))
+    tasks = tuple(one.task for one in folders if one.task)
+    return Scan(tasks, tuple(note for one in folders for note in one.notes))
 
 
 def _repo_named(name: str, repos: Iterable[str]) -> str | None:

@@ -67,68 +67,56 @@ def load_subset(dataset_dir: Path, name: str) -> Subset:
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read: {printable(str(error))}") from None
     try:
-        return _subset(name, content)
+        _require(isinstance(content, dict), "it", "an object with a list `tasks`", content)
+        description = content.get("description", "")
+        _require(isinstance(description, str), "`description`", "a text", description)
+        tasks = tuple(_task(entry, where) for entry, where in _items(content, "tasks"))
     except (_FormError, RecursionError) as error:
         raise UserError(f"{path}: {error}") from None
+    return Subset(name, description, tasks)
 
 
 class _FormError(Exception):
     """Where in the file, and what is wrong there."""
 
-    def __init__(self, where: str, wanted: str, value: object) -> None:
+
+def _require(met: bool, where: str, wanted: str, value: object) -> None:
+    if not met:
         shown = printable(json.dumps(value, ensure_ascii=False, default=str))
-        super().__init__(f"{where} must be {wanted}, not {shown if len(shown) <= 60 else shown[:57] + '…'}")
+        shown = shown if len(shown) <= 60 else shown[:57] + "…"
+        raise _FormError(f"{where} must be {wanted}, not {shown}")
 
 
-def _subset(name: str, content: object) -> Subset:
-    if not isinstance(content, dict):
-        raise _FormError("it", "an object with a list `tasks`", content)
-    description = content.get("description", "")
-    if not isinstance(description, str):
-        raise _FormError("`description`", "a text", description)
-    return Subset(name, description, tuple(_task(*item) for item in _items(content, "tasks")))
-
-
-def _task(entry: object, where: str) -> SubsetTask:
-    if not isinstance(entry, dict):
-        raise _FormError(where, "an object with `repo` and `task_id`", entry)
+def _task(entry: Any, where: str) -> SubsetTask:
+    _require(isinstance(entry, dict), where, "an object with `repo` and `task_id`", entry)
     repo = entry.get("repo")
-    if not isinstance(repo, str) or not repo:
-        raise _FormError(f"{where}.repo", "a repository's name", repo)
+    _require(isinstance(repo, str) and repo != "", f"{where}.repo", "a repository's name", repo)
     task_id = _number(entry.get("task_id"), f"{where}.task_id")
-    chosen = [key for key in ("pairs", "groups") if entry.get(key) is not None]
-    if not chosen:
-        return SubsetTask(repo, task_id, None)
-    groups = {
-        _group(*item, pair=key == "pairs") for key in chosen for item in _items(entry, key, f"{where}.")
-    }
-    return SubsetTask(repo, task_id, tuple(sorted(groups)))
+    sizes = {"pairs": (2, "two"), "groups": (MOST_AGENTS, f"2 to {MOST_AGENTS}")}
+    chosen = [key for key in sizes if entry.get(key) is not None]
+    groups = {_group(*item, *sizes[key]) for key in chosen for item in _items(entry, key, f"{where}.")}
+    return SubsetTask(repo, task_id, tuple(sorted(groups)) if chosen else None)
 
 
-def _items(entry: dict[str, Any], key: str, where: str = "") -> Iterator[tuple[object, str]]:
+def _items(entry: dict[str, Any], key: str, where: str = "") -> Iterator[tuple[Any, str]]:
     """Each with its place in the file."""
     items = entry.get(key)
-    if not isinstance(items, list):
-        raise _FormError(f"{where}{key}", "a list", items)
-    return ((item, f"{where}{key}[{place}]") for place, item in enumerate(items))
+    _require(isinstance(items, list), f"{where}{key}", "a list", items)
+    return ((item, f"{where}{key}[{place}]") for place, item in enumerate(items or ()))
 
 
-def _group(item: object, where: str, *, pair: bool) -> tuple[int, ...]:
-    most = 2 if pair else MOST_AGENTS
-    wanted = f"a list of {'two' if pair else f'2 to {most}'} different features"
-    if not isinstance(item, list) or not 2 <= len(item) <= most:
-        raise _FormError(where, wanted, item)
+def _group(item: Any, where: str, most: int, words: str) -> tuple[int, ...]:
+    wanted = f"a list of {words} different features"
+    _require(isinstance(item, list) and 2 <= len(item) <= most, where, wanted, item)
     ids = {_number(value, where) for value in item}
-    if len(ids) != len(item):
-        raise _FormError(where, wanted, item)
+    _require(len(ids) == len(item), where, wanted, item)
     return tuple(sorted(ids))
 
 
-def _number(value: object, where: str) -> int:
+def _number(value: Any, where: str) -> int:
     """Also `task12` and `feature1`."""
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
     match = _NUMBER.fullmatch(value) if isinstance(value, str) else None
-    if match is None:
-        raise _FormError(where, "a number", value)
-    return int(match[1])
+    _require(match is not None, where, "a number", value)
+    return int(match[1]) if match else 0

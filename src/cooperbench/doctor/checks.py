@@ -23,7 +23,6 @@ from cooperbench.agents.registry import agent_names, get_agent
 from cooperbench.dataset.discovery import load_tasks, resolve_dataset_dir
 from cooperbench.errors import CooperBenchError, UserError
 from cooperbench.eval.backends import backend_names, get_backend
-from cooperbench.sandbox.contract import capabilities_of
 from cooperbench.settings import config_file, default_backend
 from cooperbench.team.mailbox import DEFAULT_REDIS_URL
 from cooperbench.text import plural
@@ -170,13 +169,13 @@ def _backend(name: str) -> str:
     try:
         if name == "gcp":
             return _google_services()
-        if capabilities_of(backend).checks:
+        if hasattr(backend, "check"):
             backend.check()
         return (
             _engine(backend.engine) if name == "docker" else str(getattr(backend, "about", "it can be used"))
         )
     finally:
-        if capabilities_of(backend).closes:
+        if hasattr(backend, "close"):
             backend.close()
 
 
@@ -201,12 +200,12 @@ def _google_services() -> str:
         raise _Problem(Status.MISSING, f"no credentials in {credentials}", fix)
     settings = read_settings()
     answers = []
-    for probe in probes(settings, make_bucket=False):
+    for service, probe in probes(settings, make_bucket=False).items():
         try:
-            answers.append(f"{probe.service}: {probe.ask()}")
+            answers.append(f"{service}: {probe()}")
         except CooperBenchError as error:
             problem = _Problem.of(Status.BROKEN, error).finding
-            raise _Problem(Status.BROKEN, f"{probe.service}: {problem.detail}", problem.fix) from error
+            raise _Problem(Status.BROKEN, f"{service}: {problem.detail}", problem.fix) from error
     return f"project {settings.project}; {'; '.join(answers)}"
 
 
@@ -235,11 +234,11 @@ def _model_keys() -> str:
 def _redis(url: str | None) -> str:
     """By sending messages over it: the one at the URL, else one that is started and ended."""
     _extra("redis", "redis", about="")
-    from cooperbench.team.redis_mailbox import ensure_redis
+    from cooperbench.team.mailbox import ensure_redis
 
     try:
-        with ensure_redis(url or DEFAULT_REDIS_URL) as running:
-            return running.description.replace("for this run", "to try it, and ended")
+        with ensure_redis(url or DEFAULT_REDIS_URL) as client:
+            return client.description.replace("for this run", "to try it, and ended")
     except CooperBenchError as error:
         raise _Problem.of(Status.BROKEN if url else Status.MISSING, error) from error
 

@@ -1,4 +1,4 @@
-"""The base commit of a task, in a bare repository on this machine.
+"""The base commit of a task, in a repository on this machine.
 
 It is read once out of a fresh sandbox of the task's image and kept in the cache, so that patches can be applied,
 inspected and merged here, where no agent has been. A clone on this machine serves as well.
@@ -22,15 +22,13 @@ from cooperbench.settings import default_cache_dir
 from cooperbench.storage import read_json, write_json
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from cooperbench.sandbox.contract import RichSandbox
 
-GITLINK = "160000"
-LINK = "120000"
+_ATTRIBUTES = "merge text eol crlf diff filter ident working-tree-encoding conflict-marker-size whitespace"
+_CONFIG = "[core]\n\trepositoryformatversion = 0\n\tbare = true\n\tlooseCompression = 0\n\tfsync = none\n"
 _PACK = "/tmp/cooperbench-base.pack"  # noqa: S108  # inside a sandbox
-_SECONDS = 600
-_SCRIPT = """
+_READ_SECONDS = 600
+_READ_BASE = """
 set -euo pipefail
 export GIT_CONFIG_NOSYSTEM=1 GIT_CONFIG_GLOBAL=/dev/null GIT_NO_REPLACE_OBJECTS=1
 export GIT_AUTHOR_NAME=x GIT_AUTHOR_EMAIL=x@x GIT_AUTHOR_DATE='946684800 +0000'
@@ -51,7 +49,7 @@ find / -xdev -type d '(' -name site-packages -o -name dist-packages ')' -not -pa
 
 @dataclass(frozen=True)
 class Base:
-    """Only read, never written to."""
+    """A base commit in a repository on this machine, which is only read."""
 
     objects: Path
     """The object store with the commit."""
@@ -63,77 +61,61 @@ class Base:
 
     @cached_property
     def tree(self) -> str:
-        return self.git("rev-parse", f"{self.commit}^{{tree}}").decode().strip()
+        return self._git("rev-parse", f"{self.commit}^{{tree}}").decode().strip()
 
     @cached_property
-    def files(self) -> Mapping[str, str]:
-        """Mode by path. Paths that are not UTF-8 carry surrogates."""
-        listed = self.git("ls-tree", "-r", "-z", "--full-tree", self.commit)
-        return {path: entry.mode for path, entry in parse_tree(listed).items()}
+    def paths(self) -> frozenset[str]:
+        """Those that are not UTF-8 carry surrogates."""
+        listed = self._git("ls-tree", "-r", "-z", "--full-tree", "--name-only", self.commit)
+        return frozenset(decode_path(path) for path in listed.split(b"\0") if path)
 
-    def git(self, *args: str) -> bytes:
-        return git(*args, git_dir=self.objects.parent, own_repository=True)
-
-
-@dataclass(frozen=True)
-class TreeEntry:
-    mode: str
-    """100644, 100755, 120000 (a symbolic link) or 160000 (a submodule)."""
-    object_id: str
-
-
-def parse_tree(listed: bytes) -> dict[str, TreeEntry]:
-    """What `git ls-tree -z` prints, by path."""
-    entries = {}
-    for line in filter(None, listed.split(b"\0")):
-        facts, _, path = line.partition(b"\t")
-        mode, _, object_id = facts.decode().split(" ")
-        entries[decode_path(path)] = TreeEntry(mode, object_id)
-    return entries
+    def _git(self, *args: str) -> bytes:
+        return git(*args, git_dir=self.objects.parent)
 
 
 def base_of_clone(git_dir: Path, commit: str) -> Base:
     """A commit of a clone on this machine."""
     name = f"{commit}^{{commit}}"
     words = ("rev-parse", "--verify", "--quiet", "--end-of-options", name)
-    found = git(*words, git_dir=git_dir, check=False, own_repository=True)
+    found = git(*words, git_dir=git_dir, check=False)
     if not found:
         raise UserError(f"commit {commit} is not in {git_dir}: fetch it there, e.g. `git fetch --unshallow`")
-    objects = git("rev-parse", "--git-path", "objects", git_dir=git_dir, own_repository=True)
+    objects = git("rev-parse", "--git-path", "objects", git_dir=git_dir)
     return Base((git_dir / os.fsdecode(objects.rstrip(b"\n"))).absolute(), found.decode().strip())
 
 
-def cached_base(image_digest: str) -> Base | None:
-    """What was read before of the image with this digest."""
-    folder = _folder(image_digest)
-    known = read_json(folder / "base.json") if image_digest else None
+def base_folder(image_digest: str) -> Path:
+    """Where the base of the image with this digest is kept."""
+    return default_cache_dir() / "bases" / hashlib.sha256(image_digest.encode()).hexdigest()[:32]
+
+
+def load_base(folder: Path) -> Base | None:
+    known = read_json(folder / "base.json")
     if known is None:
         return None
     return Base(folder / "git" / "objects", known["commit"], frozenset(known["installed_modules"]))
 
 
-def read_base(sandbox: RichSandbox, image_digest: str, scratch: Path) -> Base:
-    """HEAD of a sandbox's repository, kept for the image's digest; in `scratch` where there is none."""
-    done = sandbox.run(["bash", "-c", _SCRIPT, "base", REPO_DIR, _PACK], timeout_seconds=_SECONDS)
+def read_base(sandbox: RichSandbox, folder: Path) -> Base:
+    """HEAD of a sandbox's repository, from now on in this folder."""
+    done = sandbox.run(["bash", "-c", _READ_BASE, "base", REPO_DIR, _PACK], timeout_seconds=_READ_SECONDS)
     commit, *modules = done.stdout_read().split("\n")
     if done.returncode != 0:
         raise SandboxError(f"{REPO_DIR} cannot be read: {done.stderr_read().strip()[-300:]}")
     pack = sandbox.read_file(_PACK)
-    target = _folder(image_digest) if image_digest else scratch / os.urandom(8).hex()
-    target.parent.mkdir(parents=True, exist_ok=True)
-    made = Path(mkdtemp(prefix=".new-", dir=target.parent))
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    made = Path(mkdtemp(prefix=".new-", dir=folder.parent))
     try:
-        store = make_git_dir(made / "git")
-        git("index-pack", "--stdin", git_dir=store, stdin=pack, own_repository=True)
+        git("index-pack", "--stdin", git_dir=make_git_dir(made / "git"), stdin=pack)
         names = sorted({name.partition(".")[0] for name in modules} - {""})
         write_json(made / "base.json", {"commit": commit, "installed_modules": names})
-        made.rename(target)
+        made.rename(folder)
     except OSError:
-        if not (target / "base.json").is_file():
+        if not (folder / "base.json").is_file():
             raise  # otherwise another process was faster
     finally:
         shutil.rmtree(made, ignore_errors=True)
-    return Base(target / "git" / "objects", commit, frozenset(names))
+    return Base(folder / "git" / "objects", commit, frozenset(names))
 
 
 def make_git_dir(path: Path) -> Path:
@@ -145,11 +127,3 @@ def make_git_dir(path: Path) -> Path:
     # info/attributes outranks every .gitattributes: this makes them all unspecified again.
     (path / "info" / "attributes").write_text(f"* {' '.join('!' + name for name in _ATTRIBUTES.split())}\n")
     return path
-
-
-_ATTRIBUTES = "merge text eol crlf diff filter ident working-tree-encoding conflict-marker-size whitespace"
-_CONFIG = "[core]\n\trepositoryformatversion = 0\n\tbare = true\n\tlooseCompression = 0\n\tfsync = none\n"
-
-
-def _folder(image_digest: str) -> Path:
-    return default_cache_dir() / "bases" / hashlib.sha256(image_digest.encode()).hexdigest()[:32]

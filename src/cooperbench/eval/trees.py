@@ -13,23 +13,23 @@ import hashlib
 import os
 import re
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
 from cooperbench.errors import UserError
-from cooperbench.eval.base import GITLINK, TreeEntry, make_git_dir
+from cooperbench.eval.base import make_git_dir
 from cooperbench.git import GitError, decode_path, encode_path, git_version, last_lines, run_git
 from cooperbench.models import MergeResult
 from cooperbench.temporary import owned_prefix
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+    from subprocess import CompletedProcess
 
     from cooperbench.eval.base import Base
-    from cooperbench.git import GitOutput
 
 MOST_PATCH_BYTES = 64 * 1024**2
 MOST_CHANGED_BYTES = 128 * 1024**2
@@ -38,53 +38,61 @@ MOST_ORDER_MERGES = 400
 """Merges of two trees that the search for an order in which all merge may take: enough for every order of four."""
 OLDEST_GIT = (2, 39)
 """The first one with `merge-tree --write-tree --stdin`."""
+LINK = "120000"
+_GITLINK = "160000"
+_NO_OBJECT = "0" * 40
 _MEMORY = Path("/dev/shm")  # noqa: S108  # only as the parent of private folders
 _PLENTY_BYTES = 512 * 1024**2
-_NO_OBJECT = "0" * 40
 _LONGEST_LINE = 500
 _CODE = re.compile(r"\.(?:pyi?|go|[cm]?[jt]sx?)$")
 _PREFIXED = re.compile(rb'^(?:diff --git|---|\+\+\+) "?[abciow]/', re.MULTILINE)
 """Paths with the prefixes of git; patches without them are rare."""
 
 
+class TreeEntry(NamedTuple):
+    mode: str
+    """100644, 100755, 120000 (a symbolic link) or 160000 (a submodule)."""
+    object_id: str
+
+
+class DroppedFile(NamedTuple):
+    """A path whose changes are not judged."""
+
+    path: str
+    reason: str
+
+
 @dataclass(frozen=True)
 class Applied:
     """What became of a patch."""
 
-    status: Literal["applied", "empty", "failed"]
-    """`empty`: it changes nothing."""
-    tree: str | None
-    """None where it does not apply: nothing of it is kept then."""
+    status: Literal["applied", "empty", "failed", "missing"]
+    """`empty`: it changes nothing; `failed`: it does not apply, or is no patch; `missing`: there is none."""
+    tree: str = ""
+    """Empty where it does not apply: nothing of it is kept then."""
     error: str = ""
+    """Unless it is applied."""
+    patch: bytes = b""
+    """From the base to `tree`, if it is judged."""
+    dropped: tuple[DroppedFile, ...] = ()
 
 
-@dataclass(frozen=True)
-class Change:
-    """One path that differs between the base and a tree; None where it is absent."""
+class Change(NamedTuple):
+    """One path that differs between two trees; None where it is absent."""
 
     before: TreeEntry | None
     after: TreeEntry | None
 
 
-@dataclass(frozen=True)
-class TreeMerge:
+class TreeMerge(NamedTuple):
     """What git made of two trees."""
 
-    tree: str | None
-    """None on a conflict."""
+    tree: str
+    """Empty on a conflict."""
     files: tuple[str, ...] = ()
     """The conflicting ones, sorted; a conflict about directories may have none."""
     message: str = ""
     """Git's first word about the conflict."""
-
-
-class CleanOrder(NamedTuple):
-    """Of trees that conflict in the order that counts: one in which they all merge plainly."""
-
-    order: tuple[int, ...] | None
-    """Places in the sequence of trees; None: none was found."""
-    complete: bool
-    """Every order was tried, or ruled out, before that was said."""
 
 
 class TreeStore:
@@ -109,26 +117,31 @@ class TreeStore:
     def __exit__(self, *error: object) -> None:
         self._place.cleanup()
 
-    def apply(self, patch: bytes, onto: str | None = None) -> Applied:
+    def apply(self, patch: bytes | None, onto: str = "") -> Applied:
         """Apply a patch to the base, or to another tree: the whole of it, byte for byte, or nothing."""
         onto = onto or self.base.tree
+        if patch is None:
+            return Applied("missing", error="no patch")
         if not patch.strip():
-            return Applied("empty", onto)
+            return Applied("empty", onto, "the patch changes nothing")
+        failed = "the patch does not apply: "
         if len(patch) > MOST_PATCH_BYTES:
-            return Applied("failed", None, f"the patch has more than {MOST_PATCH_BYTES // 1024**2} MiB")
-        strip = "-p1" if _PREFIXED.search(patch) else "-p0"
+            return Applied("failed", error=f"{failed}it has more than {MOST_PATCH_BYTES // 1024**2} MiB")
         index = self._index_of(onto)
+        strip = "-p1" if _PREFIXED.search(patch) else "-p0"
         options = ("--cached", "--binary", "--whitespace=nowarn", strip)
         done = self._run("apply", *options, index=index, stdin=patch)
         if done.returncode != 0:
             reason = last_lines(done.stderr) or "git would need more memory or disk than it may have"
-            return Applied("failed", None, reason)
+            return Applied("failed", error=failed + reason)
         tree = self._write_tree(index)
         if problem := self._too_large(tree):
-            return Applied("failed", None, problem)
-        return Applied("applied" if tree != onto else "empty", tree)
+            return Applied("failed", error=failed + problem)
+        return (
+            Applied("applied", tree) if tree != onto else Applied("empty", tree, "the patch changes nothing")
+        )
 
-    def changes(self, tree: str, since: str | None = None) -> Mapping[str, Change]:
+    def changes(self, tree: str, since: str = "") -> Mapping[str, Change]:
         """What differs from the base, or from another tree, by path."""
         both = since or self.base.tree, tree
         if both in self._changes:
@@ -145,7 +158,7 @@ class TreeStore:
 
     def content(self, entry: TreeEntry | None) -> bytes | None:
         """Of a link its target, of a submodule its commit."""
-        if entry is None or entry.mode == GITLINK:
+        if entry is None or entry.mode == _GITLINK:
             return entry.object_id.encode() if entry else None
         return self._git("cat-file", "blob", entry.object_id)
 
@@ -170,53 +183,86 @@ class TreeStore:
         self._git("update-index", "-z", "--index-info", index=index, stdin=b"".join(lines))
         return self._write_tree(index)
 
-    def patch_of(self, tree: str, since: str | None = None) -> bytes:
+    def patch_of(self, tree: str, since: str = "") -> bytes:
         """From the base to a tree, in the form that applies everywhere: full ids, binary, no renames."""
         form = ("--binary", "--full-index", "--no-renames", "--src-prefix=a/", "--dst-prefix=b/")
         words = ("diff-tree", "-r", "-p", *form, "--diff-algorithm=myers")
         return self._git(*words, since or self.base.tree, tree)
 
-    def merge(self, trees: Sequence[str]) -> MergeResult:
-        """Merge trees from the left, with the base as the common ancestor of them all."""
-        merged = trees[0]
-        if len(trees) > 1 and merged != self.base.tree and set(trees) == {merged}:
-            return self._result("identical", "plain", merged)
-        files: set[str] = set()
-        conflicts: list[str] = []
-        for tree in trees[1:]:
-            step = self.merge_pairs([(merged, tree)])[0]
-            if step.tree is None:
-                files.update(step.files)
-                conflicts.append(step.message)
-                step = self.merge_pairs([(merged, tree)], union=True)[0]
-            if step.tree is None:
-                return MergeResult("conflict", "none", b"", tuple(sorted(files)), conflicts[0])
-            merged = step.tree
-        if conflicts:
-            return self._result("conflict", "union", merged, tuple(sorted(files)), conflicts[0])
-        return self._result("clean", "plain", merged)
+    def merge(self, applied: Sequence[Applied]) -> MergeResult:
+        """All that agents handed in as one; the status says if one of them has nothing to merge."""
+        trees = [one.tree for one in applied if one.status == "applied"]
+        missing = [
+            f"agent {place}: {one.error}" for place, one in enumerate(applied, 1) if one.status != "applied"
+        ]
+        if not trees:
+            return MergeResult("missing_input", "none", b"", (), "; ".join(missing))
+        (merge,) = self.merge_groups([trees])
+        if merge.tree and (problem := self._too_large(merge.tree)):
+            merge = replace(merge, strategy="none", detail=problem, tree="")
+        elif merge.tree:
+            merge = replace(merge, patch=self.patch_of(merge.tree))
+        if missing:
+            merge = replace(
+                merge, status="missing_input", detail="; ".join(filter(None, [*missing, merge.detail]))
+            )
+        return merge
 
-    def clean_order(self, trees: Sequence[str]) -> CleanOrder:
-        """Whether another order would merge: depth first, without what has led to the same tree before."""
+    def merge_groups(self, groups: Sequence[Sequence[str]]) -> list[MergeResult]:
+        """The trees of each group, from the left, with the base as the common ancestor of them all; no patches.
+
+        All groups together, at each step one tree more: plainly, and the conflicts again as unions.
+        """
+        merged = [group[0] for group in groups]
+        conflicts: list[list[TreeMerge]] = [[] for _ in groups]
+        for step in range(1, max(map(len, groups), default=0)):
+            both = {
+                at: (merged[at], group[step])
+                for at, group in enumerate(groups)
+                if merged[at] and len(group) > step
+            }
+            different = [*dict.fromkeys(both.values())]
+            plain = dict(zip(different, self.merge_pairs(different), strict=True))
+            again = [one for one in different if not plain[one].tree]
+            unions = dict(zip(again, self.merge_pairs(again, union=True), strict=True))
+            for at, one in both.items():
+                conflicts[at] += [plain[one]] if one in unions else []
+                merged[at] = unions.get(one, plain[one]).tree
+        return [self._result(*of_group) for of_group in zip(groups, merged, conflicts, strict=True)]
+
+    def _result(self, trees: Sequence[str], merged: str, conflicts: Sequence[TreeMerge]) -> MergeResult:
+        if conflicts:
+            files = sorted({path for conflict in conflicts for path in conflict.files})
+            strategy: Literal["union", "none"] = "union" if merged else "none"
+            return MergeResult("conflict", strategy, b"", tuple(files), conflicts[0].message, merged)
+        same = len(trees) > 1 and set(trees) == {merged} and merged != self.base.tree
+        return MergeResult("identical" if same else "clean", "plain", b"", tree=merged)
+
+    def clean_order(self, trees: Sequence[str]) -> tuple[tuple[int, ...] | None, bool]:
+        """An order, as places in the sequence, in which trees merge plainly, and whether all were tried to find one.
+
+        Depth first, without what has led to the same tree before.
+        """
         tried = 0
         seen: set[tuple[str, frozenset[int]]] = set()
-        open_ends: list[tuple[tuple[int, ...], str]] = []
-        open_ends += [((at,), tree) for at, tree in enumerate(trees)][::-1]
+        open_ends: list[tuple[tuple[int, ...], str]] = [
+            ((at,), trees[at]) for at in reversed(range(len(trees)))
+        ]
         while open_ends:
             order, merged = open_ends.pop()
             left = [at for at in range(len(trees)) if at not in order]
             if not left:
-                return CleanOrder(order, complete=True)
+                return order, True
             if (merged, frozenset(order)) in seen:
                 continue
             seen.add((merged, frozenset(order)))
             tried += len(left)
             if tried > MOST_ORDER_MERGES:
-                return CleanOrder(None, complete=False)
+                return None, False
             steps = self.merge_pairs([(merged, trees[at]) for at in left])
             longer = [((*order, at), step.tree) for at, step in zip(left, steps, strict=True) if step.tree]
-            open_ends += reversed(longer)
-        return CleanOrder(None, complete=True)
+            open_ends += longer[::-1]
+        return None, True
 
     def merge_pairs(self, pairs: Sequence[tuple[str, str]], *, union: bool = False) -> list[TreeMerge]:
         """Merge two trees at a time, all in one process; `union` keeps both sides of textual conflicts."""
@@ -229,22 +275,10 @@ class TreeStore:
         fields = iter(answer.split(b"\0"))
         return [_parse_merge(fields, *both) for both in commits]
 
-    def _result(
-        self,
-        status: Literal["clean", "conflict", "identical"],
-        strategy: Literal["plain", "union"],
-        tree: str,
-        files: tuple[str, ...] = (),
-        detail: str = "",
-    ) -> MergeResult:
-        if problem := self._too_large(tree):
-            return MergeResult(status, "none", b"", files, problem)
-        return MergeResult(status, strategy, self.patch_of(tree), files, detail, tree)
-
     def _too_large(self, tree: str) -> str:
         """Why a tree is not looked at any further; empty where it may be."""
         entries = [change.after for change in self.changes(tree).values()]
-        ids = {entry.object_id for entry in entries if entry and entry.mode != GITLINK}
+        ids = {entry.object_id for entry in entries if entry and entry.mode != _GITLINK}
         # What is new is stored as it is, and as large as its file.
         sizes = {one: self._loose(one).stat().st_size for one in ids if self._loose(one).exists()}
         if others := ids - sizes.keys():
@@ -290,41 +324,14 @@ class TreeStore:
     def _loose(self, object_id: str) -> Path:
         return self._git_dir / "objects" / object_id[:2] / object_id[2:]
 
-    def _run(self, *args: str, index: Path | None = None, stdin: bytes = b"") -> GitOutput:
-        return run_git(
-            *args, git_dir=self._git_dir, index=index, stdin=stdin, own_repository=True, bounded=True
-        )
+    def _run(self, *args: str, index: Path | None = None, stdin: bytes = b"") -> CompletedProcess[bytes]:
+        return run_git(*args, git_dir=self._git_dir, index=index, stdin=stdin, bounded=True)
 
     def _git(self, *args: str, index: Path | None = None, stdin: bytes = b"") -> bytes:
         done = self._run(*args, index=index, stdin=stdin)
         if done.returncode != 0:
             raise GitError(" ".join(args)[:200], done.returncode, done.stderr)
         return done.stdout
-
-
-def merge_all(store: TreeStore, applied: Sequence[Applied | None]) -> MergeResult:
-    """Merge what there is; the status says if an agent has nothing to merge (None: no patch at all)."""
-    trees = [one.tree for one in applied if one and one.tree and one.status == "applied"]
-    missing = [
-        f"agent {place}: {_what_is_missing(one)}"
-        for place, one in enumerate(applied, 1)
-        if one is None or one.status != "applied"
-    ]
-    if not missing:
-        return store.merge(trees)
-    if not trees:
-        return MergeResult("missing_input", "none", b"", (), "; ".join(missing))
-    rest = store.merge(trees)
-    detail = "; ".join([*missing, rest.detail] if rest.detail else missing)
-    return MergeResult("missing_input", rest.strategy, rest.patch, rest.conflicting_files, detail, rest.tree)
-
-
-def _what_is_missing(applied: Applied | None) -> str:
-    if applied is None:
-        return "no patch"
-    if applied.status == "empty":
-        return "the patch changes nothing"
-    return f"the patch does not apply: {applied.error}"
 
 
 def _store_parent() -> Path | None:
@@ -343,24 +350,17 @@ def _parse_merge(fields: Iterator[bytes], ours: str, theirs: str) -> TreeMerge:
         return TreeMerge(tree)
     if status != 0:
         raise GitError("merge-tree", status, f"cannot merge {ours} and {theirs}".encode())
-    files = _conflicting_files(iter(lambda: next(fields), b""), ours, theirs)
-    message = ""
+    # A stage is `mode id stage<TAB>path`; what git moved out of the way to `path~side` goes by its own name.
+    aside = re.compile(f"~(?:{ours}|{theirs})(?:_[0-9]+)?$")
+    stages = iter(lambda: next(fields), b"")
+    files = {aside.sub("", decode_path(stage.partition(b"\t")[2])) for stage in stages}
+    message = "CONFLICT"
     # Where submodules conflict, git puts an unframed word of advice in the blank's place.
-    while (count := next(fields)).isdigit():
-        for _ in range(int(count)):
+    while (number := next(fields)).isdigit():
+        for _ in range(int(number)):
             next(fields)
         kind, text = next(fields), next(fields)
-        if kind.startswith(b"CONFLICT") and not message:
-            message = text.decode("utf-8", "replace")
-    return TreeMerge(None, files, _readable(message or "CONFLICT", ours, theirs))
-
-
-def _conflicting_files(stages: Iterable[bytes], ours: str, theirs: str) -> tuple[str, ...]:
-    """The paths of `mode id stage<TAB>path`; what git moved out of the way to `path~side` by its own name."""
-    aside = re.compile(f"~(?:{ours}|{theirs})(?:_[0-9]+)?$")
-    return tuple(sorted({aside.sub("", decode_path(stage.partition(b"\t")[2])) for stage in stages}))
-
-
-def _readable(message: str, ours: str, theirs: str) -> str:
-    line = message.strip().partition("\n")[0]
-    return line.replace(ours, "one side").replace(theirs, "the other side").replace("in HEAD", "in one side")
+        if kind.startswith(b"CONFLICT") and message == "CONFLICT":
+            message = text.decode("utf-8", "replace").strip().partition("\n")[0]
+    message = message.replace(ours, "one side").replace(theirs, "the other side")
+    return TreeMerge("", tuple(sorted(files)), message.replace("in HEAD", "in one side"))

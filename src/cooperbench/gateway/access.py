@@ -11,14 +11,14 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Self
 
-from cooperbench.agents import llm, rate_limits
-from cooperbench.agents.worker.model_faults import CONTEXT_OVERFLOW
+from cooperbench.agents import llm
+from cooperbench.agents.worker.client import CONTEXT_OVERFLOW
 from cooperbench.errors import AgentFailure, CooperBenchError, InfraError, Interrupted
 from cooperbench.gateway import dialects
 from cooperbench.gateway.conversations import Conversations
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from cooperbench.agents.session import Session
     from cooperbench.gateway.conversations import Exchange
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from cooperbench.gateway.upstream import Upstream
 
 _PING_SECONDS = 15.0
-_LAST_EVENTS = ("message_stop", "response.completed", "response.incomplete")
 
 
 class Refused(Exception):
@@ -104,13 +103,6 @@ class Access:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def count_tokens(self, body: Body) -> int:
-        """How many tokens a prompt of Anthropic's dialect has."""
-        try:
-            return await self.upstream.count_tokens(body)
-        except Exception as error:
-            raise Refused(400, f"the tokens cannot be counted: {error}") from error
-
     async def serve(self, dialect: str, body: Body, headers: Mapping[str, str], response: Response) -> None:
         """One request of the program."""
         task = asyncio.current_task()
@@ -141,38 +133,36 @@ class Access:
         pings = asyncio.create_task(self._ping(response)) if response.streamed else None
         self._waiting += 1
         try:
-            reply, last, seconds = await self._asked(dialect, exchange, headers, response)
+            reply, seconds = await self._asked(exchange, headers, response)
         finally:
             self._waiting -= 1
             if pings:
                 pings.cancel()
         usage = self.upstream.usage(dialect, reply, seconds)
         # On record before the program can go on.
-        await self._in_thread(exchange.answered, reply, usage)
+        await self._in_thread(self.conversations.answered, exchange, reply, usage)
         self._answered += 1
-        if not exchange.side:
+        if not exchange.conversation.label:
             self._fault = None
-        if response.streamed:
-            await response.end(last)
-        else:
-            await response.json(200, reply)
+        await response.end()
 
     async def _asked(
-        self, dialect: str, exchange: Exchange, headers: Mapping[str, str], response: Response
-    ) -> tuple[Body, list[Body], float]:
-        """The answer, events of it that are still to be sent, and how long the last attempt took."""
-        first_call = self._answered == 0 and not exchange.side
-        attempts = llm.Attempts(self.upstream.model, first_call)
+        self, exchange: Exchange, headers: Mapping[str, str], response: Response
+    ) -> tuple[Body, float]:
+        """The answer, and how long the last attempt took."""
+        is_main = not exchange.conversation.label
+        attempts = llm.Attempts(self.upstream.model, self._answered == 0 and is_main)
         concurrent = self._waiting > 1
         while True:
             await self._in_thread(self.session.check_limits, concurrent=concurrent)
-            if others := rate_limits.pause_of(self.upstream.model):
-                await asyncio.sleep(others)
+            if pause := llm.shared_pause(self.upstream.model):
+                await asyncio.sleep(pause)
                 continue
-            recorded = await self._in_thread(self.session.exchanges.find, dialect, exchange.sent)
             started = time.monotonic()
             try:
-                reply, last = await self._attempt(dialect, exchange, headers, response, recorded)
+                return await self._attempt(exchange, headers, response), time.monotonic() - started
+            except CooperBenchError:
+                raise
             except Exception as error:
                 cause = _cause(error)
                 if response.has_events:
@@ -184,38 +174,23 @@ class Access:
                 except AgentFailure as fault:
                     # The program may be able to help itself, e.g. by a shorter history.
                     self.session.model_answered()
-                    if not exchange.side:
+                    if is_main:
                         self._fault = fault
                     raise Refused(400, str(fault), overflow=fault.status == CONTEXT_OVERFLOW) from error
                 await asyncio.sleep(pause)
-            else:
-                return reply, last, time.monotonic() - started
 
-    async def _attempt(
-        self,
-        dialect: str,
-        exchange: Exchange,
-        headers: Mapping[str, str],
-        response: Response,
-        recorded: list[Body] | None,
-    ) -> tuple[Body, list[Body]]:
-        events: list[Body] = []
-        last: list[Body] = []
-        if response.streamed:
-            stream = _each(recorded) if recorded else self.upstream.stream(dialect, exchange.body, headers)
-            async for event in stream:
+    async def _attempt(self, exchange: Exchange, headers: Mapping[str, str], response: Response) -> Body:
+        dialect, exchanges = exchange.dialect, self.session.exchanges
+        events: list[Body] = await self._in_thread(exchanges.find, dialect, exchange.sent) or []
+        for event in events:
+            await response.add(event)
+        if not events:
+            async for event in self.upstream.ask(dialect, exchange.body, headers, stream=response.streamed):
                 events.append(event)
-                if event.get("type") in _LAST_EVENTS:
-                    last.append(event)
-                else:
-                    await response.event(event)
-            reply = self.upstream.whole(dialect, events)
-        else:
-            reply = recorded[0] if recorded else await self.upstream.answer(dialect, exchange.body, headers)
-            events = [reply]
-        exchanges, received = self.session.exchanges, self.session.received
-        await self._in_thread(exchanges.keep, dialect, exchange.sent, events, received)
-        return reply, last
+                await response.add(event)
+        reply = self.upstream.whole(dialect, events) if response.streamed else events[0]
+        await self._in_thread(exchanges.keep, dialect, exchange.sent, events, self.session.received)
+        return reply
 
     async def _ping(self, response: Response) -> None:
         while True:
@@ -230,11 +205,6 @@ class Access:
                 return work(*args, **kwargs)
 
         return await asyncio.to_thread(locked)
-
-
-async def _each(events: Sequence[Body]) -> AsyncIterator[Body]:
-    for event in events:
-        yield event
 
 
 def _cause(error: BaseException) -> Exception:

@@ -17,11 +17,11 @@ import re
 import shlex
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cooperbench.agents.session import DEFAULT_COMMAND_SECONDS
 from cooperbench.agents.worker.client import message_text
-from cooperbench.gateway.history import SUBAGENT, Call, History, reply_of
+from cooperbench.gateway.history import SUBAGENT, Call, History, read_reply
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,7 +42,7 @@ class _Added:
 
     text: str
     after: str
-    """The key of the place that it follows."""
+    """The key of the item that it follows."""
     again: bool = False
 
 
@@ -52,17 +52,14 @@ class _Step:
 
     number: int
     call: Call
+    call_id: str
     began: float
-
-    @property
-    def call_id(self) -> str:
-        return self.call.id or f"call_{self.number}"
 
 
 @dataclass
 class _Conversation:
     label: str
-    """Empty for the main one."""
+    """Empty for the main one; how others fare says nothing about the agent."""
     thread: str
     keys: list[str] = field(default_factory=list)
     """Of the last request."""
@@ -71,26 +68,15 @@ class _Conversation:
     steps: list[_Step] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class Exchange:
+class Exchange(NamedTuple):
     """One request and its answer."""
 
-    _conversations: Conversations
-    _conversation: _Conversation | None
-    _dialect: str
+    conversation: _Conversation
+    dialect: str
     sent: Mapping[str, Any]
     """What the program asks."""
     body: Json
     """What the provider is asked."""
-
-    @property
-    def side(self) -> bool:
-        """Not of the agent's own conversation: how it fares says nothing about the agent."""
-        return self._conversation is None or bool(self._conversation.label)
-
-    def answered(self, answer: Mapping[str, Any], usage: Usage) -> None:
-        """Put on record what the program got: the whole answer in its dialect, also where it was streamed."""
-        self._conversations._answered(self._conversation, self._dialect, answer, usage)
 
 
 class Conversations:
@@ -107,9 +93,7 @@ class Conversations:
         """What came of earlier calls goes on record. ValueError for a body that is none of its dialect."""
         history = History(dialect, body)
         conversation = self._conversation(history)
-        if conversation is None:
-            return Exchange(self, None, dialect, body, dict(body))
-        for result in history.results():
+        for result in history.results:
             self._by_call.setdefault((history.thread, result.call_id), conversation)
         self._record_results(conversation, history)
         conversation.keys = history.keys
@@ -118,7 +102,26 @@ class Conversations:
         texts: dict[str, list[str]] = {}
         for one in conversation.added:
             texts.setdefault(one.after, []).append(one.text)
-        return Exchange(self, conversation, dialect, body, history.with_texts(texts))
+        return Exchange(conversation, dialect, body, history.with_texts(texts))
+
+    def answered(self, exchange: Exchange, answer: Mapping[str, Any], usage: Usage) -> None:
+        """Put on record what the program got: the whole answer in its dialect, also where it was streamed."""
+        conversation = exchange.conversation
+        content, finish_reason = read_reply(exchange.dialect, answer)
+        steps: list[_Step] = []
+        for call in content.calls:
+            number = self._session.begin_own_step()
+            steps.append(_Step(number, call, call.id or f"call_{number}", time.monotonic()))
+            if call.id:
+                self._by_call[conversation.thread, call.id] = conversation
+        conversation.steps += steps
+        calls = [
+            {"id": step.call_id, "name": step.call.name, "arguments": json.dumps(step.call.args)}
+            for step in steps
+        ]
+        more = {"finish_reason": finish_reason, "tool_calls": calls, "reasoning": "".join(content.reasoning)}
+        about = {name: value for name, value in more.items() if value}
+        self._session.reply("".join(content.texts), usage, **about, **_label(conversation))
 
     def finish(self) -> None:
         """The agent is over: calls whose results were never seen go on record too."""
@@ -127,18 +130,17 @@ class Conversations:
                 self._record(conversation, step, None)
             conversation.steps = []
 
-    def _conversation(self, history: History) -> _Conversation | None:
-        """None for a side request."""
+    def _conversation(self, history: History) -> _Conversation:
         thread, keys, main = history.thread, history.keys, self._main
-        for result in reversed(list(history.results())):
+        for result in reversed(history.results):
             if (thread, result.call_id) in self._by_call:
                 return self._by_call[thread, result.call_id]
         same = [one for one in self._all if one.thread == thread and one.keys == keys[: len(one.keys)]]
         if same:
             return max(same, key=lambda one: len(one.keys))
         if not history.tools:
-            return None
-        said = "\n\n".join(place.text for place in history.tail if place.text)
+            return _Conversation("side", thread)
+        said = "\n\n".join(text for place in history.tail for text in place.texts)
         if main is not None and (thread, history.signature) == (main.thread, main.signature):
             self._session.tell(said, "compacted")
             return main
@@ -163,7 +165,7 @@ class Conversations:
             main.added.append(_Added(message_text(message.sender, message.text), last))
 
     def _record_results(self, conversation: _Conversation, history: History) -> None:
-        by_id = {result.call_id: result for result in history.results() if result.call_id}
+        by_id = {result.call_id: result for result in history.results if result.call_id}
         newest = [result for place in history.tail for result in place.results]
         for step in list(conversation.steps):
             # Some programs name a call themselves that the model has given no id.
@@ -182,40 +184,18 @@ class Conversations:
             about["duration_seconds"] = round(time.monotonic() - step.began, 4)
         if action == "run" and (code := _EXIT_CODE.search(text[:_EXIT_CODE_WITHIN])):
             about["returncode"] = int(code[1])
-        self._session.end_own_step(step.number, action, args, text, **about)
-
-    def _answered(
-        self, conversation: _Conversation | None, dialect: str, answer: Mapping[str, Any], usage: Usage
-    ) -> None:
-        reply, now = reply_of(dialect, answer), time.monotonic()
-        steps = [_Step(self._session.begin_own_step(), call, now) for call in reply.calls if conversation]
-        more = {
-            "finish_reason": reply.finish_reason,
-            "tool_calls": [
-                {"id": step.call_id, "name": step.call.name, "arguments": json.dumps(step.call.args)}
-                for step in steps
-            ],
-            "reasoning": reply.reasoning,
-        }
-        about = {name: value for name, value in more.items() if value}
-        self._session.reply(reply.text, usage, **about, **_label(conversation))
-        if conversation is not None:
-            conversation.steps += steps
-            self._by_call |= {
-                (conversation.thread, step.call.id): conversation for step in steps if step.call.id
-            }
+        self._session.recorder.entry(action, args, text, step=step.number, **about)
 
 
-def _label(conversation: _Conversation | None) -> dict[str, str]:
-    label = "side" if conversation is None else conversation.label
-    return {"conversation": label} if label else {}
+def _label(conversation: _Conversation) -> dict[str, str]:
+    return {"conversation": conversation.label} if conversation.label else {}
 
 
 def _is_instruction(history: History) -> bool:
     """The program's own words after tools' results; reminders that it adds to these are in tags."""
     tail = history.tail
     results = [number for number, place in enumerate(tail) if place.results]
-    texts = [place.text.lstrip() for place in tail[results[-1] :]] if results else []
+    texts = [text.lstrip() for place in tail[results[-1] :] for text in place.texts] if results else []
     return not tail or any(text and not text.startswith("<") for text in texts)
 
 

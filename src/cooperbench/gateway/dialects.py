@@ -14,15 +14,14 @@ if TYPE_CHECKING:
 
 Body = dict[str, Any]
 CHAT, RESPONSES, ANTHROPIC, GEMINI = "chat", "responses", "anthropic", "gemini"
-_ERROR_KINDS = {400: "invalid_request_error", 401: "authentication_error", 403: "permission_error"}
-_ERROR_KINDS |= {
-    404: "not_found_error",
-    413: "request_too_large",
-    429: "rate_limit_error",
-    503: "overloaded_error",
+_ERROR_KINDS = {
+    400: ("invalid_request_error", "INVALID_ARGUMENT"),
+    401: ("authentication_error", "UNAUTHENTICATED"),
+    404: ("not_found_error", "NOT_FOUND"),
+    413: ("request_too_large", "INVALID_ARGUMENT"),
+    503: ("overloaded_error", "UNAVAILABLE"),
 }
-_GEMINI_KINDS = {400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND"}
-_GEMINI_KINDS |= {429: "RESOURCE_EXHAUSTED", 503: "UNAVAILABLE"}
+"""By status, in the words of Anthropic and OpenAI, and of Google."""
 _CLIENT_TOOLS = ("function", "custom", "namespace", "local_shell", "apply_patch")
 _ANTHROPIC_CLIENT_TOOLS = ("custom", "bash_", "text_editor_", "memory_", "computer_")
 _OVERFLOW_CODE = "context_length_exceeded"
@@ -43,14 +42,12 @@ def encode(dialect: str, event: Mapping[str, Any]) -> bytes:
 
 def error_body(dialect: str, status: int, message: str, overflow: bool = False) -> Body:
     """An error as the dialect's providers word it; `overflow`: the context is full, which programs can react to."""
-    kind = _ERROR_KINDS.get(status, "api_error")
+    kind, gemini_kind = _ERROR_KINDS[status]
     if dialect == ANTHROPIC:
         message = f"prompt is too long: {message}" if overflow else message
         return {"type": "error", "error": {"type": kind, "message": message}}
     if dialect == GEMINI:
-        return {
-            "error": {"code": status, "message": message, "status": _GEMINI_KINDS.get(status, "INTERNAL")}
-        }
+        return {"error": {"code": status, "message": message, "status": gemini_kind}}
     code = _OVERFLOW_CODE if overflow else None
     return {"error": {"message": message, "type": kind, "param": None, "code": code}}
 
@@ -88,19 +85,17 @@ def without_provider_tools(dialect: str, body: Body) -> Body:
 
 def whole(dialect: str, events: Sequence[Body]) -> Body:
     """The streamed answer as one; BrokenStream where its end is missing. Chat is put together by LiteLLM."""
-    if dialect == RESPONSES:
-        endings = ("response.completed", "response.incomplete")
-        reply = next((event["response"] for event in reversed(events) if event.get("type") in endings), None)
-    elif dialect == ANTHROPIC:
-        reply = _anthropic_whole(events)
-    else:
-        reply = _gemini_whole(events)
-    if reply is None:
-        raise BrokenStream
-    return dict(reply)
+    if dialect == ANTHROPIC:
+        return _anthropic_whole(events)
+    if dialect == GEMINI:
+        return _gemini_whole(events)
+    for event in reversed(events):
+        if event.get("type") in ("response.completed", "response.incomplete"):
+            return dict(event["response"])
+    raise BrokenStream
 
 
-def _anthropic_whole(events: Sequence[Body]) -> Body | None:
+def _anthropic_whole(events: Sequence[Body]) -> Body:
     reply: Body = {}
     pieces: dict[int, str] = {}
     for event in events:
@@ -121,21 +116,15 @@ def _anthropic_whole(events: Sequence[Body]) -> Body | None:
                 used = {name: count for name, count in event.get("usage", {}).items() if count is not None}
                 reply["usage"] = reply.get("usage", {}) | used
             case "message_stop":
+                # JSON text need not be valid: models write it. What is read of calls takes texts, too.
                 for index, text in pieces.items():
                     if text:
-                        reply["content"][index]["input"] = _parsed(text)
+                        reply["content"][index]["input"] = text
                 return reply
-    return None
+    raise BrokenStream
 
 
-def _parsed(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return {"unparsed": text}
-
-
-def _gemini_whole(events: Sequence[Body]) -> Body | None:
+def _gemini_whole(events: Sequence[Body]) -> Body:
     reply: Body = {}
     parts: list[Body] = []
     finish = None
@@ -143,11 +132,7 @@ def _gemini_whole(events: Sequence[Body]) -> Body | None:
         reply |= event
         for candidate in event.get("candidates", [])[:1]:
             finish = candidate.get("finishReason") or finish
-            for part in candidate.get("content", {}).get("parts", []):
-                if parts and set(part) == set(parts[-1]) <= {"text", "thought"}:
-                    parts[-1] = part | {"text": parts[-1]["text"] + part["text"]}
-                else:
-                    parts.append(part)
+            parts += candidate.get("content", {}).get("parts", [])
     if finish is None and "promptFeedback" not in reply:
-        return None
+        raise BrokenStream
     return reply | {"candidates": [{"content": {"role": "model", "parts": parts}, "finishReason": finish}]}

@@ -43,34 +43,26 @@ _VARYING = {
 
 
 class Exchanges:
-    """Of one agent: neither kept nor replayed."""
+    """Of one agent: kept in a file, or answered from another; without either, models are asked and nothing is kept."""
 
-    def find(self, _kind: str, _request: Mapping[str, Any]) -> list[Json] | None:
-        """The recorded answer; None where the model is to be asked. AgentFailure where the request is another one."""
-        return None
+    def __init__(self, kept: Path | None = None, replayed: Path | None = None) -> None:
+        self._lock = threading.Lock()
+        self._file: gzip.GzipFile | None = None
+        self._left: list[tuple[Json, Any]] | None = None
+        """Recorded exchanges that were not asked for yet, each with its comparable request."""
+        self._count = 0
+        if replayed is not None:
+            self._left = [(one, comparable(one["request"])) for one in read_exchanges(replayed)]
+        elif kept is not None:
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            self._file = gzip.open(kept, "wb", compresslevel=6)  # noqa: SIM115  # closed by `close`
 
     def keep(
         self, kind: str, request: Mapping[str, Any], answer: Sequence[Mapping[str, Any]], received: int
     ) -> None:
         """`answer` is one object, or the events of a stream; `received`: how many messages the agent has got so far."""
-
-    def due(self, _received: int) -> int | None:
-        """How many messages more the next request has; None: all that have come."""
-        return None
-
-    def close(self) -> None:
-        """Nothing is kept after this."""
-
-
-class Recording(Exchanges):
-    def __init__(self, path: Path) -> None:
-        self._lock = threading.Lock()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = gzip.open(path, "wb", compresslevel=6)  # noqa: SIM115  # closed by `close`
-
-    def keep(
-        self, kind: str, request: Mapping[str, Any], answer: Sequence[Mapping[str, Any]], received: int
-    ) -> None:
+        if self._file is None:
+            return
         record = {"kind": kind, "request": request, "answer": answer, "received": received}
         line = redact(json.dumps(record, default=str)) + "\n"
         with self._lock:
@@ -78,32 +70,10 @@ class Recording(Exchanges):
                 self._file.write(line.encode())
                 self._file.flush()
 
-    def close(self) -> None:
-        with self._lock:
-            self._file.close()
-
-
-def read_exchanges(path: Path) -> list[Json]:
-    """As far as the file is whole."""
-    found: list[Json] = []
-    with suppress(OSError, EOFError, ValueError, zlib.error), gzip.open(path, "rt", encoding="utf-8") as file:
-        found.extend(json.loads(line) for line in file)
-    return found
-
-
-def open_exchanges(kept: Path | None, replayed: Path | None) -> Exchanges:
-    """Of an agent that is recorded into one file, or replayed from another."""
-    if replayed is not None:
-        return Replay(replayed)
-    return Exchanges() if kept is None else Recording(kept)
-
-
-class Replay(Exchanges):
-    def __init__(self, path: Path) -> None:
-        self._left = [(one, comparable(one["request"])) for one in read_exchanges(path)]
-        self._count = 0
-
-    def find(self, kind: str, request: Mapping[str, Any]) -> list[Json]:
+    def find(self, kind: str, request: Mapping[str, Any]) -> list[Json] | None:
+        """The recorded answer; None where the model is to be asked. AgentFailure where the request is another one."""
+        if self._left is None:
+            return None
         self._count += 1
         asked = comparable(json.loads(redact(json.dumps(request, default=str))))
         same_kind = [one for one in self._left if one[0]["kind"] == kind]
@@ -121,7 +91,22 @@ class Replay(Exchanges):
         raise AgentFailure(DIFFERS, f"request {self._count} differs from the recorded run at {where}")
 
     def due(self, received: int) -> int | None:
+        """How many messages more the next request has; None: all that have come."""
         return max(0, self._left[0][0]["received"] - received) if self._left else None
+
+    def close(self) -> None:
+        """Nothing is kept after this."""
+        with self._lock:
+            if self._file is not None:
+                self._file.close()
+
+
+def read_exchanges(path: Path) -> list[Json]:
+    """As far as the file is whole."""
+    found: list[Json] = []
+    with suppress(OSError, EOFError, ValueError, zlib.error), gzip.open(path, "rt", encoding="utf-8") as file:
+        found.extend(json.loads(line) for line in file)
+    return found
 
 
 def comparable(request: Any) -> Any:

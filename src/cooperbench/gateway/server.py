@@ -26,7 +26,7 @@ from cooperbench.gateway.dialects import ANTHROPIC, CHAT, GEMINI, RESPONSES
 from cooperbench.gateway.upstream import Upstream
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from starlette.types import Receive, Scope, Send
 
@@ -45,6 +45,7 @@ _LARGEST_BODY = 64 << 20
 _THREADS = 64
 """Where sessions are used, which may wait for their sandboxes."""
 _WATCH_SECONDS = 0.2
+_LAST_EVENTS = ("message_stop", "response.completed", "response.incomplete")
 _IDLE_CONNECTION_SECONDS = 600
 
 
@@ -101,15 +102,15 @@ class Gateway:
         self._loop.set_default_executor(ThreadPoolExecutor(_THREADS, "gateway"))
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=100)
         self._http = httpx.AsyncClient(limits=limits, timeout=llm.DEFAULT_CALL_SECONDS)
+        quiet = {
+            "log_config": None,
+            "access_log": False,
+            "lifespan": "off",
+            "ws": "none",
+            "proxy_headers": False,
+        }
         config = self._uvicorn.Config(
-            self._answer,
-            log_config=None,
-            access_log=False,
-            interface="asgi3",
-            proxy_headers=False,
-            lifespan="off",
-            ws="none",
-            timeout_keep_alive=_IDLE_CONNECTION_SECONDS,
+            self._answer, interface="asgi3", timeout_keep_alive=_IDLE_CONNECTION_SECONDS, **quiet
         )
         self._server = self._uvicorn.Server(config)
         self._mcp = mcp_endpoint(self._accesses.get)
@@ -133,28 +134,30 @@ class Gateway:
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The ASGI application."""
         if scope["type"] != "http":
-            return None
+            return
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         path = scope["path"].rstrip("/")
         found = next(((match, name) for one, name in _PATHS.items() if (match := one.fullmatch(path))), None)
-        dialect = found[1] if found else CHAT
-        response = Response(send, dialect)
-        query = parse_qs(scope["query_string"].decode("latin-1"))
-        access = self._accesses.get(_token(headers, query))
-        if access is None:
-            return await response.fail(Refused(401, "this token is not, or no longer, valid"))
-        if path == MCP_PATH:
-            return await self._mcp.app(scope, receive, send)
-        if found is None or scope["method"] != "POST":
-            return await response.fail(Refused(404, f"there is no {scope['method']} {path[:200]} here"))
+        response = Response(send, found[1] if found else CHAT)
+        access = self._accesses.get(_token(headers, scope["query_string"]))
         try:
-            body = _parsed(await _read(receive))
-            if found[0].groupdict().get("count"):
-                return await response.json(200, {"input_tokens": await access.count_tokens(body)})
-            response.streamed = bool(found[0].groupdict().get("stream") or body.get("stream"))
-            return await access.serve(dialect, body, headers, response)
+            if access is None:
+                raise Refused(401, "this token is not, or no longer, valid")
+            if path == MCP_PATH:
+                await self._mcp.handle_request(scope, receive, send)
+            elif found is None or scope["method"] != "POST":
+                raise Refused(404, f"there is no {scope['method']} {path[:200]} here")
+            elif found[0].groupdict().get("count"):
+                counted = await access.upstream.count_tokens(await _body(receive))
+                await response.json(200, {"input_tokens": counted})
+            else:
+                body = await _body(receive)
+                response.streamed = bool(found[0].groupdict().get("stream") or body.get("stream"))
+                await access.serve(found[1], body, headers, response)
         except Refused as refusal:
-            return await response.fail(refusal)
+            await response.fail(refusal)
+        except Exception as error:
+            await response.fail(Refused(400, f"{type(error).__name__}: {error}"))
 
 
 class Response:
@@ -167,62 +170,67 @@ class Response:
         self._begun = False
         self.has_events = False
         """Whether something of the answer has gone out: then it cannot be asked for again."""
+        self._last: list[Mapping[str, Any]] = []
 
-    async def event(self, event: Mapping[str, Any]) -> None:
-        self.has_events = True
-        await self._write(dialects.encode(self._dialect, event))
+    async def add(self, event: Mapping[str, Any]) -> None:
+        """An event of the answer, or all of it. What tells the program that it is whole waits for `end`."""
+        if not self.streamed:
+            self._last = [event]
+        elif event.get("type") in _LAST_EVENTS:
+            self._last.append(event)
+        else:
+            self.has_events = True
+            await self._write(dialects.encode(self._dialect, event))
 
     async def ping(self) -> None:
         """So that nobody takes the connection for a dead one. (Google's clients do not read comments.)"""
         if not self.has_events:
             await self._write(b"\n")
 
-    async def end(self, events: Sequence[Mapping[str, Any]]) -> None:
-        """The last events of a stream."""
-        for event in events:
-            await self.event(event)
-        last = b"data: [DONE]\n\n" if self._dialect == CHAT else b""
-        await self._send({"type": "http.response.body", "body": last})
+    async def end(self) -> None:
+        if not self.streamed:
+            return await self.json(200, self._last[0])
+        last = b"".join(dialects.encode(self._dialect, event) for event in self._last)
+        last += b"data: [DONE]\n\n" if self._dialect == CHAT else b""
+        return await self._write(last, more=False)
 
     async def fail(self, refusal: Refused) -> None:
         what = self._dialect, refusal.status, str(refusal), refusal.overflow
         if self._begun:
-            await self._send({"type": "http.response.body", "body": dialects.error_event(*what)})
+            await self._write(dialects.error_event(*what), more=False)
         else:
             await self.json(refusal.status, dialects.error_body(*what))
 
     async def json(self, status: int, body: Mapping[str, Any]) -> None:
-        data = json.dumps(body).encode()
-        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(data)).encode())]
-        await self._send({"type": "http.response.start", "status": status, "headers": headers})
-        await self._send({"type": "http.response.body", "body": data})
+        await self._start(status, b"application/json")
+        await self._write(json.dumps(body).encode(), more=False)
 
-    async def _write(self, data: bytes) -> None:
+    async def _write(self, data: bytes, *, more: bool = True) -> None:
         if not self._begun:
-            self._begun = True
-            headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache")]
-            await self._send({"type": "http.response.start", "status": 200, "headers": headers})
-        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+            await self._start(200, b"text/event-stream")
+        await self._send({"type": "http.response.body", "body": data, "more_body": more})
+
+    async def _start(self, status: int, content_type: bytes) -> None:
+        self._begun = True
+        headers = [(b"content-type", content_type), (b"cache-control", b"no-cache")]
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
 
-def _token(headers: Mapping[str, str], query: Mapping[str, list[str]]) -> str:
+def _token(headers: Mapping[str, str], query: bytes) -> str:
     """Each client puts it somewhere else."""
     bearer = headers.get("authorization", "").removeprefix("Bearer ")
-    return headers.get("x-api-key") or headers.get("x-goog-api-key") or bearer or query.get("key", [""])[0]
+    in_query = parse_qs(query.decode("latin-1")).get("key", [""])[0]
+    return headers.get("x-api-key") or headers.get("x-goog-api-key") or bearer or in_query
 
 
-async def _read(receive: Receive) -> bytes:
-    data = bytearray()
-    while True:
+async def _body(receive: Receive) -> dict[str, Any]:
+    data, more = bytearray(), True
+    while more:
         message = await receive()
         data += message.get("body", b"")
         if len(data) > _LARGEST_BODY:
             raise Refused(413, f"the request has more than {_LARGEST_BODY >> 20} MB")
-        if not message.get("more_body"):
-            return bytes(data)
-
-
-def _parsed(data: bytes) -> dict[str, Any]:
+        more = message.get("more_body", False)
     try:
         body = json.loads(data)
     except ValueError:

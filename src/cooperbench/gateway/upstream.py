@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import os
-from contextlib import aclosing
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +31,7 @@ _ARGUMENTS = {
     "presence_penalty reasoning_effort verbosity prompt_cache_key",
     RESPONSES: f"{_COMMON} input instructions reasoning text max_output_tokens prompt_cache_key truncation",
     ANTHROPIC: f"{_COMMON} messages system max_tokens top_k stop_sequences thinking output_config",
+    GEMINI: "contents generationConfig systemInstruction system_instruction tools toolConfig tool_config",
 }
 _NATIVE = {ANTHROPIC: ("anthropic",), GEMINI: ("gemini", "vertex_ai"), RESPONSES: ("openai",)}
 _CONNECTION = {"api_key", "api_base", "timeout", "use_chat_completions_api"}
@@ -56,29 +56,13 @@ class Upstream:
             model, api_base=self._settings.get("api_base")
         )
 
-    async def answer(self, dialect: str, body: Body, headers: Mapping[str, str]) -> Body:
-        """Everything at once."""
+    def ask(
+        self, dialect: str, body: Body, headers: Mapping[str, str], *, stream: bool
+    ) -> AsyncIterator[Body]:
+        """The events of a stream as they come; else the whole answer as the only one."""
         if self._is_native(dialect):
-            return dict((await self._native(dialect, body, headers, stream=False)).json())
-        response = await self._translated(dialect, body, stream=False)
-        return response if isinstance(response, dict) else dict(response.model_dump(exclude_none=True))
-
-    async def stream(self, dialect: str, body: Body, headers: Mapping[str, str]) -> AsyncIterator[Body]:
-        """Event by event, as they come."""
-        if self._is_native(dialect):
-            async with aclosing(await self._native(dialect, body, headers, stream=True)) as response:
-                async for event in self._events(response.aiter_bytes()):
-                    yield event
-            return
-        answer = await self._translated(dialect, body, stream=True)
-        if dialect == GEMINI:
-            answer = self._gemini_stream(answer)
-        elif dialect == ANTHROPIC:
-            answer = self._events(answer)
-        async for event in answer:
-            yield (
-                event if isinstance(event, dict) else event.model_dump(exclude_none=True, exclude_unset=True)
-            )
+            return self._native(dialect, body, headers, stream=stream)
+        return self._translated(dialect, body, stream=stream)
 
     def whole(self, dialect: str, events: Sequence[Body]) -> Body:
         """A streamed answer as one."""
@@ -122,15 +106,16 @@ class Upstream:
         # Vertex AI has models of others, too.
         return dialect != GEMINI or "gemini" in self._name
 
-    async def _native(self, dialect: str, body: Body, headers: Mapping[str, str], *, stream: bool) -> Any:
-        """The provider's own response, which is still to be read where it is a stream."""
-        settings, base, key = self._settings, self._settings.get("api_base"), self._settings.get("api_key")
+    async def _native(
+        self, dialect: str, body: Body, headers: Mapping[str, str], *, stream: bool
+    ) -> AsyncIterator[Body]:
+        base, key = self._settings.get("api_base"), self._settings.get("api_key")
         kept = {name: headers[name] for name in _KEPT_HEADERS if name in headers}
         if dialect == GEMINI:
             provider = self._litellm.LlmProviders(self._provider)
             configs = import_module("litellm.utils").ProviderConfigManager
             config = configs.get_provider_google_genai_generate_content_config(self._name, provider)
-            auth, url = await config.get_auth_token_and_url(base, self._name, {**settings}, stream)
+            auth, url = await config.get_auth_token_and_url(base, self._name, {**self._settings}, stream)
         elif dialect == ANTHROPIC:
             config = self._litellm.AnthropicMessagesConfig()
             auth, _ = config.validate_anthropic_messages_environment(kept, self._name, [], {}, {}, key, base)
@@ -141,38 +126,47 @@ class Upstream:
             auth, url = config.validate_environment({}, self._name, params), config.get_complete_url(base, {})
         if dialect != GEMINI:
             body = {**body, "model": self._name}
-        made = {"json": body, "headers": kept | auth, "timeout": settings["timeout"]}
-        response = await self._http.send(self._http.build_request("POST", url, **made), stream=stream)
-        if response.status_code != 200:
-            await response.aread()
-            self._refused(response.status_code, response.text, response.headers)
-        return response
+        made = {"json": body, "headers": kept | auth, "timeout": self._settings["timeout"]}
+        async with self._http.stream("POST", url, **made) as response:
+            if response.status_code != 200:
+                text = (await response.aread()).decode("utf-8", "replace")
+                self._refused(response.status_code, text, response.headers)
+            if not stream:
+                yield json.loads(await response.aread())
+                return
+            async for event in self._events(response.aiter_bytes()):
+                yield event
 
-    async def _translated(self, dialect: str, body: Body, *, stream: bool) -> Any:
+    async def _translated(self, dialect: str, body: Body, *, stream: bool) -> AsyncIterator[Body]:
         litellm, more = self._litellm, {"model": self.model, "stream": stream, "drop_params": True}
         more |= self._settings | llm.NO_OTHER_RETRIES
         use_chat = more.pop("use_chat_completions_api", True)
-        if dialect == GEMINI:
-            names = ("systemInstruction", "system_instruction", "tools", "toolConfig", "tool_config")
-            given = {name: body[name] for name in names if body.get(name)}
-            request = _gemini_adapter().translate_generate_content_to_completion(
-                self.model, body.get("contents", []), body.get("generationConfig"), **given
-            )
-            options = {"stream_options": {"include_usage": True}} if stream else {}
-            response = await litellm.acompletion(**request | more | options)
-            return response if stream else _gemini_reply(response)
         given = {name: body[name] for name in _ARGUMENTS[dialect].split() if body.get(name) is not None}
-        if dialect == CHAT:
+        if dialect == GEMINI:
+            given = _gemini_adapter().translate_generate_content_to_completion(
+                self.model, given.pop("contents", []), given.pop("generationConfig", None), **given
+            )
+        if dialect in (CHAT, GEMINI):
             options = {"stream_options": {"include_usage": True}} if stream else {}
-            return await litellm.acompletion(**given | more | options)
-        if dialect == RESPONSES:
-            return await litellm.aresponses(**given | more, use_chat_completions_api=use_chat)
-        if self._provider == "openai" and self._settings.get("api_base"):
-            # LiteLLM would ask for it by the responses API, which is OpenAI's own.
-            given.pop("thinking", None)
-        adapters = import_module("litellm.llms.anthropic.pass_through.adapters.handler")
-        handler = adapters.LiteLLMMessagesToCompletionTransformationHandler
-        return await handler.async_anthropic_messages_handler(**given | more)
+            answer = await litellm.acompletion(**given | more | options)
+        elif dialect == RESPONSES:
+            answer = await litellm.aresponses(**given | more, use_chat_completions_api=use_chat)
+        else:
+            if self._provider == "openai" and self._settings.get("api_base"):
+                # LiteLLM would ask for it by the responses API, which is OpenAI's own.
+                given.pop("thinking", None)
+            adapters = import_module("litellm.llms.anthropic.pass_through.adapters.handler")
+            handler = adapters.LiteLLMMessagesToCompletionTransformationHandler
+            answer = await handler.async_anthropic_messages_handler(**given | more)
+        if not stream:
+            yield _gemini_reply(answer) if dialect == GEMINI else _as_dict(answer)
+            return
+        if dialect == GEMINI:
+            answer = self._gemini_stream(answer)
+        elif dialect == ANTHROPIC:
+            answer = self._events(answer)
+        async for event in answer:
+            yield _as_dict(event, exclude_unset=True)
 
     async def _gemini_stream(self, chunks: AsyncIterable[Any]) -> AsyncIterator[Body]:
         """Text as it comes; calls, finish reason and usage at the end. (LiteLLM's own stream loses the usage.)"""
@@ -208,6 +202,11 @@ class Upstream:
         raise self._litellm.exception_type(
             model=self._name, custom_llm_provider=self._provider, original_exception=error
         )
+
+
+def _as_dict(answer: Any, **options: bool) -> Body:
+    """A whole answer, or an event."""
+    return answer if isinstance(answer, dict) else dict(answer.model_dump(exclude_none=True, **options))
 
 
 def _failure(event: Body) -> tuple[int, str] | None:

@@ -1,24 +1,29 @@
 """Everything that a report says about a set of runs, computed once for the terminal, for JSON and for the page.
 
-Here are also the parts that need several runs or agents: repetitions of one configuration (how much is luck?), and who
-works with whom how well.
+A `RateRow` has the pairs of a run, repository or task together: verdicts with intervals, all else counted beside them.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import comb
 from typing import TYPE_CHECKING, Any
 
 from cooperbench._version import __version__
-from cooperbench.report.agent_curve import AgentCurve, agent_curve
 from cooperbench.report.compare import Comparison, compare_sides, match_solo_and_coop
-from cooperbench.report.difficulty import Difficulty, analyse_difficulty
-from cooperbench.report.records import PairKey
-from cooperbench.report.rows import RateRow, rate_rows
-from cooperbench.report.statistics import Estimate, Observation, rate
-from cooperbench.report.team import TeamRow, team_rows
+from cooperbench.report.curves import AgentCurve, Difficulty, agent_curve, analyse_difficulty
+from cooperbench.report.fields import listed, mapping, number
+from cooperbench.report.loading import sides_of
+from cooperbench.report.pairs import ENDED, JUDGED, STATES, PairKey, applicable_verdicts
+from cooperbench.report.statistics import (
+    Estimate,
+    Observation,
+    observe,
+    observe_verdict,
+    rate,
+    values_by_pair,
+)
 from cooperbench.storage import utc_now
 
 if TYPE_CHECKING:
@@ -26,11 +31,67 @@ if TYPE_CHECKING:
 
     from cooperbench.models import Setting
     from cooperbench.report import Level, Method
-    from cooperbench.report.loading import Run
+    from cooperbench.report.loading import Run, Side
+    from cooperbench.report.pairs import PairData, State
 
 SCHEMA = "cooperbench.report/1"
 _NOT_IDENTITY = {"schema", "run_name", "setting", "invocations", "backend"}
 """Of config.json, what may differ between repetitions of one experiment."""
+TEAM_SUMS = {
+    "tasks_total": "tasks",
+    "tasks_done": "done",
+    "unowned_at_end": "unowned",
+    "claims_lost": "claims lost",
+    "requests_total": "requests",
+    "requests_answered": "answered",
+    "request_waiting_seconds": "waited, s",
+    "changes_to_files_of_others_tasks": "others' files",
+}
+"""Of `metrics` in result.json, and what a column of them is called."""
+
+
+@dataclass(frozen=True)
+class RateRow:
+    """The pairs of one setting of one run, or those of one repository or task among them."""
+
+    run: str
+    setting: Setting
+    repo: str | None
+    """None: all repositories; likewise for the task."""
+    task_id: int | None
+    pairs: int
+    judged: int
+    states: Mapping[State, int]
+    rates: Mapping[str, Estimate]
+    """Over the judged pairs, by verdict, those that apply: one agent's patch merges with nothing."""
+    unsound: int
+    sound_rates: Mapping[str, Estimate]
+    """The rates without those; empty where there are none."""
+    order_conflicts: int
+    """Judged pairs of three and more that conflict and would merge in another order."""
+    suspicious: int
+    cost: float
+    unpriced_calls: int
+    """Of models whose price nobody knows: the cost is without them."""
+    steps: int
+    tokens: int
+    messages: int
+    agent_seconds: float
+
+    @property
+    def name(self) -> str:
+        return f"{self.run}:{self.setting}"
+
+
+@dataclass(frozen=True)
+class TeamRow:
+    """What setting team adds, beside the verdicts."""
+
+    run: str
+    pairs: int
+    integrated_by_lead: Estimate
+    """The lead's patch alone has all features; only where there is a lead, and a verdict."""
+    sums: Mapping[str, float]
 
 
 @dataclass(frozen=True, order=True)
@@ -62,31 +123,27 @@ class CrossPlayCell:
 
 @dataclass(frozen=True)
 class CrossPlay:
-    """Overall success of coop pairs, by who was agent1 (the lower feature) and who agent2."""
+    """Overall success of coop pairs, by who was agent1 and who agent2."""
 
     configurations: tuple[str, ...]
     cells: tuple[CrossPlayCell, ...]
-    """Only those that were played."""
     unknown: int
     """Judged pairs of which the records do not say who the two were, or that had another number of agents."""
 
 
 @dataclass(frozen=True)
 class Analysis:
-    """Of runs of one dataset."""
-
+    interval: Method
     runs: tuple[Run, ...]
-    method: Method
     rates: tuple[RateRow, ...]
-    deficits: tuple[Comparison, ...]
+    coordination_deficits: tuple[Comparison, ...]
     """Solo against coop of each configuration that has both."""
-    without_solo: tuple[str, ...]
+    coop_without_solo: tuple[str, ...]
     """Coop sides that no solo run of the same agent and model is given for."""
     difficulty: Difficulty
     repeats: tuple[Repeats, ...]
     cross_play: CrossPlay
-    curves: tuple[AgentCurve, ...]
-    """By the number of agents, where there are nested groups of several sizes."""
+    agent_curves: tuple[AgentCurve, ...]
     team: tuple[TeamRow, ...]
 
     @property
@@ -94,33 +151,21 @@ class Analysis:
         return [f"{run.name}: {line}" for run in self.runs for line in run.problems]
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "schema": SCHEMA,
-            "version": __version__,
-            "time": utc_now(),
-            "interval": self.method,
-            "runs": [
-                {
-                    "name": run.name,
-                    "dataset": run.dataset[0],
-                    "dataset_revision": run.dataset[1],
-                    "agent": run.agent,
-                    "model": run.model,
-                    "settings": run.settings,
-                    "problems": run.problems,
-                    "unsound_left_out": run.unsound_left_out,
-                }
-                for run in self.runs
-            ],
-            "rates": [asdict(row) for row in self.rates],
-            "coordination_deficits": [asdict(comparison) for comparison in self.deficits],
-            "coop_without_solo": self.without_solo,
-            "difficulty": asdict(self.difficulty),
-            "repeats": [asdict(repeats) for repeats in self.repeats],
-            "cross_play": asdict(self.cross_play),
-            "agent_curves": [asdict(curve) for curve in self.curves],
-            "team": [asdict(row) for row in self.team],
-        }
+        runs = [
+            {
+                "name": run.name,
+                "dataset": run.dataset[0],
+                "dataset_revision": run.dataset[1],
+                "agent": run.agent,
+                "model": run.model,
+                "settings": run.settings,
+                "problems": run.problems,
+                "unsound_left_out": run.unsound_left_out,
+            }
+            for run in self.runs
+        ]
+        about = {"schema": SCHEMA, "version": __version__, "time": utc_now()}
+        return about | asdict(replace(self, runs=())) | {"runs": runs}
 
 
 def analyse(runs: Sequence[Run], level: Level = "setting", method: Method = "clustered") -> Analysis:
@@ -128,16 +173,71 @@ def analyse(runs: Sequence[Run], level: Level = "setting", method: Method = "clu
     matched, alone = match_solo_and_coop(runs)
     return Analysis(
         runs=tuple(runs),
-        method=method,
+        interval=method,
         rates=tuple(rate_rows(runs, level, method)),
-        deficits=tuple(compare_sides(solo, coop, method=method) for solo, coop in matched),
-        without_solo=tuple(side.label for side in alone),
+        coordination_deficits=tuple(compare_sides(solo, coop, method=method) for solo, coop in matched),
+        coop_without_solo=tuple(side.label for side in alone),
         difficulty=analyse_difficulty(runs),
         repeats=tuple(find_repeats(runs, method)),
         cross_play=cross_play(runs, method),
-        curves=tuple(filter(None, (agent_curve(group, setting, method) for group, setting in _alike(runs)))),
-        team=tuple(team_rows(runs, method)),
+        agent_curves=tuple(
+            filter(None, (agent_curve(group, setting, method) for group, setting in _alike(runs)))
+        ),
+        team=tuple(filter(None, (_team_row(run, method) for run in runs))),
     )
+
+
+def rate_rows(runs: Sequence[Run], level: Level = "setting", method: Method = "clustered") -> list[RateRow]:
+    """A row for each setting of each run, followed by those of its repositories, or tasks, if asked for."""
+    rows = []
+    for side in sides_of(runs):
+        pairs = list(side.pairs.values())
+        groups: dict[tuple[str | None, int | None], list[PairData]] = {(None, None): pairs}
+        for pair in pairs if level != "setting" else ():
+            place = (pair.key.repo, pair.key.task_id if level == "task" else None)
+            groups.setdefault(place, []).append(pair)
+        rows += [_rate_row(side, place, group, method) for place, group in groups.items()]
+    return rows
+
+
+def _rate_row(
+    side: Side, place: tuple[str | None, int | None], pairs: Sequence[PairData], method: Method
+) -> RateRow:
+    def rates(chosen: Sequence[PairData]) -> dict[str, Estimate]:
+        names = applicable_verdicts(side.setting)
+        return {name: rate(observe_verdict(chosen, name), method) for name in names}
+
+    states = [pair.state for pair in pairs]
+    sound = [pair for pair in pairs if not pair.unsound]
+    agents = [agent for pair in pairs for agent in pair.agents]
+    return RateRow(
+        run=side.run.name,
+        setting=side.setting,
+        repo=place[0],
+        task_id=place[1],
+        pairs=len(pairs),
+        judged=sum(state in JUDGED for state in states),
+        states={state: states.count(state) for state in STATES},
+        rates=rates(pairs),
+        unsound=len(pairs) - len(sound),
+        sound_rates=rates(sound) if len(sound) < len(pairs) else {},
+        order_conflicts=sum(bool(listed(pair.merged, "clean_order", str)) for pair in pairs),
+        suspicious=sum(bool(pair.suspicious) for pair in pairs),
+        cost=sum(pair.cost for pair in pairs),
+        unpriced_calls=int(sum(number(agent.record, "unpriced_calls") for agent in agents)),
+        steps=sum(agent.steps for agent in agents),
+        tokens=sum(agent.prompt_tokens + agent.completion_tokens for agent in agents),
+        messages=sum(pair.messages for pair in pairs),
+        agent_seconds=sum(pair.duration_seconds for pair in pairs),
+    )
+
+
+def _team_row(run: Run, method: Method) -> TeamRow | None:
+    pairs = [pair for pair in run.of("team") if pair.state in ENDED]
+    by_lead = rate(observe(pairs, lambda pair: pair.integrated_by_lead), method)
+    metrics = [mapping(pair.result, "metrics") for pair in pairs]
+    sums = {name: sum(number(one, name) for one in metrics) for name in TEAM_SUMS}
+    return TeamRow(run.name, len(pairs), by_lead, sums) if pairs else None
 
 
 def pass_at_k(tries: int, passed: int, k: int) -> float:
@@ -146,7 +246,7 @@ def pass_at_k(tries: int, passed: int, k: int) -> float:
 
 
 def find_repeats(runs: Sequence[Run], method: Method = "clustered") -> list[Repeats]:
-    """Groups of two or more runs of the same configuration, by setting. A run without config.json is in none."""
+    """Groups of two or more runs of the same configuration, by setting."""
     return [_repeats(group, setting, method) for group, setting in _alike(runs) if len(group) > 1]
 
 
@@ -162,12 +262,8 @@ def _alike(runs: Sequence[Run]) -> list[tuple[list[Run], Setting]]:
 
 
 def _repeats(runs: Sequence[Run], setting: Setting, method: Method) -> Repeats:
-    outcomes: dict[PairKey, list[bool]] = {}
-    for run in runs:
-        for pair in run.of(setting):
-            if pair.verdicts is not None:
-                outcomes.setdefault(pair.key, []).append(pair.verdicts.overall)
-    tries = [(key, sum(values), len(values)) for key, values in sorted(outcomes.items())]
+    outcomes = values_by_pair(observe_verdict(pair for run in runs for pair in run.of(setting)))
+    tries = [(key, int(sum(values)), len(values)) for key, values in outcomes.items()]
     most = max((of for _, _, of in tries), default=0)
     pass_at = {
         k: rate([Observation(key, pass_at_k(of, passed, k)) for key, passed, of in tries if of >= k], method)
@@ -182,16 +278,15 @@ def _repeats(runs: Sequence[Run], setting: Setting, method: Method) -> Repeats:
 
 
 def cross_play(runs: Sequence[Run], method: Method = "clustered") -> CrossPlay:
-    found: dict[tuple[str, str], list[Observation]] = {}
-    unknown = 0
-    for pair in (pair for run in runs for pair in run.of("coop")):
-        if pair.verdicts is None:
-            continue
-        if len(pair.agents) != 2 or any(agent.agent is None for agent in pair.agents):
-            unknown += 1
-            continue
-        first, second = (agent.configuration for agent in pair.agents)
-        found.setdefault((first, second), []).append(Observation(pair.key, float(pair.verdicts.overall)))
-    names = tuple(sorted({name for seats in found for name in seats}))
-    cells = tuple(CrossPlayCell(*seats, rate(known, method)) for seats, known in sorted(found.items()))
-    return CrossPlay(names, cells, unknown)
+    judged = [pair for run in runs for pair in run.of("coop") if pair.verdicts]
+    found: dict[tuple[str, str], list[PairData]] = {}
+    for pair in judged:
+        if len(pair.agents) == 2 and all(agent.agent for agent in pair.agents):
+            first, second = pair.agents
+            found.setdefault((first.configuration, second.configuration), []).append(pair)
+    cells = [
+        CrossPlayCell(*seats, rate(observe_verdict(pairs), method)) for seats, pairs in sorted(found.items())
+    ]
+    names = sorted({name for seats in found for name in seats})
+    unknown = len(judged) - sum(len(pairs) for pairs in found.values())
+    return CrossPlay(tuple(names), tuple(cells), unknown)

@@ -1,40 +1,60 @@
-"""The same pairs in two runs, or in two settings: what changed, by how much, and could it be chance?
+"""The same pairs under two conditions: in two runs, in two settings, or in the arms of an ablation.
 
 Only pairs with a verdict on both sides are compared; the others are named with their state on each side.
+
+In an ablation the arms with a part are compared, for each pair, with those that lack only this part; where an arm was
+repeated its mean counts. There is a test for each part and measure, corrected by Holm over the parts.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import starmap
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from cooperbench.errors import UserError
-from cooperbench.report.records import PairKey
-from cooperbench.report.statistics import Estimate, Observation, mcnemar_exact, mean, rate, ratio
+from cooperbench.report.fields import listed, mapping, read_object, text_or_none
+from cooperbench.report.loading import Side, sides_of
+from cooperbench.report.pairs import ENDED, VERDICTS, PairKey
+from cooperbench.report.statistics import (
+    CHANGE_OF_SHARE,
+    Estimate,
+    Observation,
+    differences,
+    holm,
+    mcnemar_exact,
+    mean,
+    means_by_pair,
+    observe,
+    p_value,
+    power,
+    rate,
+    ratio,
+)
+from cooperbench.text import names_for_error
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from cooperbench.models import Setting
     from cooperbench.report import Method
     from cooperbench.report.loading import Run
-    from cooperbench.report.records import PairData
+    from cooperbench.report.pairs import PairData
 
-
-@dataclass(frozen=True)
-class Side:
-    """One setting of one run."""
-
-    run: Run
-    setting: Setting
-
-    @property
-    def label(self) -> str:
-        return f"{self.run.name}:{self.setting}"
-
-    @property
-    def pairs(self) -> dict[PairKey, PairData]:
-        return {pair.key: pair for pair in self.run.of(self.setting)}
+FOUND = 0.05
+"""A corrected p-value below this is an effect."""
+MEASURES = {
+    **dict.fromkeys(VERDICTS, "share"),
+    "conflict": "share",
+    "cost": "dollars",
+    "time": "seconds",
+}
+"""What is compared, and its unit: verdicts, plain merges that conflict, and what a pair took."""
+_MAY_DIFFER = {"run_name", "invocations"}
+Off = frozenset[str]
+"""The parts that an arm lacks."""
 
 
 @dataclass(frozen=True, order=True)
@@ -64,11 +84,9 @@ class Comparison:
     """McNemar's exact test of `gained` against `lost`; it takes pairs for independent."""
     unpaired: tuple[Unpaired, ...]
     unsound: tuple[PairKey, ...]
-    """Compared pairs with tests that pass without the feature."""
     coordination_deficit: Estimate | None = None
     """Solo minus coop (or team); None where not exactly one side is solo."""
     retention: Estimate | None = None
-    """Coop over solo; None likewise."""
 
     @property
     def drop(self) -> float:
@@ -78,26 +96,24 @@ class Comparison:
 def compare_sides(
     first: Side, second: Side, verdict: str = "overall", method: Method = "clustered"
 ) -> Comparison:
-    """Everything about two sides. A method of `wilson` is for the two rates; a difference has none: it is clustered."""
     ours, theirs = first.pairs, second.pairs
     before, after, unpaired = [], [], []
     for key in sorted({*ours, *theirs}):
         pairs = ours.get(key), theirs.get(key)
-        old, new = (pair.verdict(verdict) if pair else None for pair in pairs)
+        old, new = (pair.verdicts.get(verdict) if pair else None for pair in pairs)
         if old is None or new is None:
             states = (pair.state if pair else "not part of it" for pair in pairs)
             unpaired.append(Unpaired(key.repo, key.task_id, key.features, *states))
         else:
             before.append(Observation(key, float(old)))
             after.append(Observation(key, float(new)))
-    over_tasks: Method = "clustered" if method == "wilson" else method
-    changes = _differences(after, before)
+    changes = differences(after, before)
     gained = tuple(key for key, change in changes if change > 0)
     lost = tuple(key for key, change in changes if change < 0)
     deficit = retention = None
-    if first.setting != second.setting and "solo" in (first.setting, second.setting):
+    if (first.setting == "solo") != (second.setting == "solo"):
         solo, coop = (before, after) if first.setting == "solo" else (after, before)
-        deficit = mean(_differences(solo, coop), (-1.0, 1.0), over_tasks)
+        deficit = mean(differences(solo, coop), CHANGE_OF_SHARE, method)
         retention = ratio(coop, solo)
     return Comparison(
         first=first.label,
@@ -106,7 +122,7 @@ def compare_sides(
         n=len(changes),
         first_rate=rate(before, method),
         second_rate=rate(after, method),
-        difference=mean(changes, (-1.0, 1.0), over_tasks),
+        difference=mean(changes, CHANGE_OF_SHARE, method),
         gained=gained,
         lost=lost,
         mcnemar_p=mcnemar_exact(len(gained), len(lost)),
@@ -117,25 +133,18 @@ def compare_sides(
     )
 
 
-def _differences(above: Sequence[Observation], below: Sequence[Observation]) -> list[Observation]:
-    """For the same pairs in the same order."""
-    return [Observation(one.key, one.value - other.value) for one, other in zip(above, below, strict=True)]
-
-
 def sides_to_compare(chosen: Sequence[tuple[Run, Setting | None]]) -> list[tuple[Side, Side]]:
     """Which settings stand against which: as said, else one run's solo and coop, else what both runs have."""
-    if (
-        len(chosen) == 1
-        and chosen[0][1] is None
-        and "solo" in (there := chosen[0][0].settings)
-        and len(there) > 1
-    ):
-        return [(Side(chosen[0][0], "solo"), Side(chosen[0][0], one)) for one in there if one != "solo"]
+    sides = [[side for side in sides_of([run]) if setting in (None, side.setting)] for run, setting in chosen]
+    if len(chosen) == 1 and chosen[0][1] is None:
+        solo = [side for side in sides[0] if side.setting == "solo"]
+        others = [side for side in sides[0] if side.setting != "solo"]
+        if solo and others:
+            return [(solo[0], other) for other in others]
     if len(chosen) != 2:
         raise UserError(
             f"compare takes two runs, or one that has solo and another setting, not {len(chosen)}"
         )
-    sides = [[Side(run, one) for one in run.settings if setting in (None, one)] for run, setting in chosen]
     if [len(one) for one in sides] == [1, 1]:
         return [(sides[0][0], sides[1][0])]
     shared = [(one, other) for one in sides[0] for other in sides[1] if one.setting == other.setting]
@@ -153,26 +162,125 @@ def match_solo_and_coop(runs: Sequence[Run]) -> tuple[list[tuple[Side, Side]], l
     """
     matched: list[tuple[Side, Side]] = []
     alone: list[Side] = []
-    for run, setting in [(one, setting) for one in runs for setting in one.settings if setting != "solo"]:
-        alike = [
-            other
-            for other in runs
-            if "solo" in other.settings
-            and (other.configuration, other.dataset) == (run.configuration, run.dataset)
+    sides = sides_of(runs)
+    solos = [side for side in sides if side.setting == "solo"]
+    for coop in (side for side in sides if side.setting != "solo"):
+        wanted = coop.run.configuration, coop.run.dataset
+        chosen = [solo for solo in solos if solo.run is coop.run] or [
+            solo for solo in solos if (solo.run.configuration, solo.run.dataset) == wanted
         ]
-        chosen = [run] if "solo" in run.settings else alike
-        matched += [(Side(one, "solo"), Side(run, setting)) for one in chosen]
-        if not chosen:
-            alone.append(Side(run, setting))
+        matched += [(solo, coop) for solo in chosen]
+        alone += [] if chosen else [coop]
     return matched, alone
 
 
-def check_same_dataset(runs: Sequence[Run], *, anyway: bool = False) -> None:
-    """Numbers of different datasets do not belong into one table."""
-    different = {run.dataset: run.name for run in reversed(runs)}
-    if len(different) > 1 and not anyway:
-        shown = "; ".join(
-            f"{name} has {dataset or 'an unknown dataset'}" + (f" at revision {revision}" if revision else "")
-            for (dataset, revision), name in reversed(different.items())
+@dataclass(frozen=True)
+class Effect:
+    part: str
+    measure: str
+    unit: str
+    with_part: float | None
+    """Mean over the pairs that are compared; so is the next."""
+    without: float | None
+    difference: Estimate
+    p: float | None
+    p_holm: float | None
+    smallest_effect: float | None
+    """That so many pairs would have shown with a probability of `POWER`."""
+    pairs_needed: int | None
+    """To show an effect like the one seen; None where it is shown."""
+
+
+@dataclass(frozen=True)
+class Ablation:
+    study: str
+    arms: tuple[str, ...]
+    effects: tuple[Effect, ...]
+
+
+def analyse_study(folder: Path, runs: Sequence[Run]) -> Ablation:
+    """`runs`: those of its arms are among them. UserError where arms differ in more than their parts."""
+    record, _ = read_object(folder / "study.json")
+    fields = {part: str(field) for part, field in mapping(record, "parts").items()}
+    by_folder = {run.root.resolve(): run for run in runs}
+    arms: dict[Off, list[Run]] = {}
+    for arm in listed(record, "arms", dict):
+        run = by_folder.get(folder.resolve() / (text_or_none(arm, "name") or "."))
+        if run is not None:
+            arms.setdefault(frozenset(listed(arm, "off", str)), []).append(run)
+    if frozenset[str]() not in arms:
+        raise UserError(f"{folder} has no arm with all parts on")
+    _check_arms(arms, fields)
+    effects = [effect for measure in MEASURES for effect in _effects(arms, tuple(fields), measure)]
+    # By part, then by measure.
+    effects.sort(key=lambda effect: [*fields].index(effect.part))
+    return Ablation(
+        folder.name, tuple(run.name for repeated in arms.values() for run in repeated), tuple(effects)
+    )
+
+
+def _check_arms(arms: Mapping[Off, Sequence[Run]], fields: Mapping[str, str]) -> None:
+    first = arms[frozenset()][0]
+    for off, run in ((off, run) for off, repeated in arms.items() for run in repeated):
+        expected = {**first.config, **{fields[part]: False for part in off if part in fields}}
+        keys = {*expected, *run.config} - _MAY_DIFFER
+        different = sorted(key for key in keys if expected.get(key) != run.config.get(key))
+        if different:
+            what = f"more than {', '.join(sorted(off))}" if off else "its configuration"
+            raise UserError(f"{run.name} differs from {first.name} in {what}: {names_for_error(different)}")
+
+
+def _effects(arms: Mapping[Off, Sequence[Run]], parts: Sequence[str], measure: str) -> Iterator[Effect]:
+    values = {off: _values(runs, measure) for off, runs in arms.items()}
+    sides = {part: _with_and_without(part, values) for part in parts}
+    changes = {part: differences(*both) for part, both in sides.items()}
+    tested = {part: p for part, change in changes.items() if (p := p_value(change)) is not None}
+    corrected = dict(zip(tested, holm(list(tested.values())), strict=True))
+    unit = MEASURES[measure]
+    for part, both in sides.items():
+        with_part, without = (fmean(one.value for one in side) if side else None for side in both)
+        p_holm = corrected.get(part)
+        smallest, needed = power(changes[part], len(parts))
+        yield Effect(
+            part=part,
+            measure=measure,
+            unit=unit,
+            with_part=with_part,
+            without=without,
+            difference=mean(changes[part], CHANGE_OF_SHARE if unit == "share" else None),
+            p=tested.get(part),
+            p_holm=p_holm,
+            smallest_effect=smallest,
+            pairs_needed=None if p_holm is not None and p_holm < FOUND else needed,
         )
-        raise UserError(f"these runs are of different datasets ({shown}); add --anyway to go on all the same")
+
+
+def _values(runs: Sequence[Run], measure: str) -> dict[PairKey, float]:
+    """The mean of each pair over the repetitions that tell."""
+
+    def value(pair: PairData) -> float | None:
+        if measure in VERDICTS:
+            return pair.verdicts.get(measure)
+        if measure == "conflict":
+            return pair.merge_status == "conflict" if pair.verdicts else None
+        if pair.state not in ENDED:
+            return None
+        return pair.cost if measure == "cost" else pair.duration_seconds
+
+    return means_by_pair(observe((pair for run in runs for pair in run.pairs), value))
+
+
+def _with_and_without(
+    part: str, values: Mapping[Off, Mapping[PairKey, float]]
+) -> tuple[list[Observation], list[Observation]]:
+    """By pair, averaged over the arms that differ in nothing but the part, and that both know the pair."""
+    twins = [
+        (values[off], values[off | {part}]) for off in values if part not in off and off | {part} in values
+    ]
+    both: tuple[list[Observation], list[Observation]] = ([], [])
+    for twin in twins:
+        for key in twin[0].keys() & twin[1].keys():
+            for side, known in zip(both, twin, strict=True):
+                side.append(Observation(key, known[key]))
+    with_part, without = (list(starmap(Observation, means_by_pair(side).items())) for side in both)
+    return with_part, without

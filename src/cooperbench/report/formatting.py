@@ -8,14 +8,12 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from cooperbench.text import plural, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-
-    from rich.table import Table as RichTable
 
     from cooperbench.report.statistics import Estimate
 
@@ -42,11 +40,10 @@ def percent_text(value: float | None) -> str:
 
 def rate_text(estimate: Estimate) -> str:
     """`63 % [50–73]`; without an interval only the rate."""
-    if estimate.low is None or estimate.high is None:
-        return percent_text(estimate.value)
-    return (
-        f"{percent_text(estimate.value)} [{hundredths_text(estimate.low)}–{hundredths_text(estimate.high)}]"
-    )
+    text, low, high = percent_text(estimate.value), estimate.low, estimate.high
+    if low is None or high is None:
+        return text
+    return f"{text} [{hundredths_text(low)}–{hundredths_text(high)}]"
 
 
 def points_text(estimate: Estimate) -> str:
@@ -85,68 +82,62 @@ def first_lines(lines: Sequence[str]) -> list[str]:
     return [*lines[:MOST_LINES], *([f"… {more} more (--json has all)"] if more > 0 else [])]
 
 
+Cell: TypeAlias = "str | int | Estimate | None"
+"""An estimate is shown as a rate; nothing as a dash."""
+
+
 @dataclass(frozen=True)
 class Table:
-    """A title, columns, and what has to be said about them."""
-
     title: str
     headings: Sequence[str] = ()
-    rows: Sequence[Sequence[str]] = ()
+    rows: Sequence[Sequence[Cell]] = ()
     notes: Sequence[str] = ()
+
+    @property
+    def texts(self) -> list[list[str]]:
+        return [[printable(_text(cell)) for cell in row] for row in (self.headings, *self.rows)]
+
+
+def _text(cell: Cell) -> str:
+    if cell is None:
+        return NOTHING
+    return str(cell) if isinstance(cell, str | int) else rate_text(cell)
 
 
 def print_tables(tables: Iterable[Table]) -> None:
-    """On stdout, one after the other."""
     if sys.stdout.isatty():
         _print_rich(tables)
         return
     for table in tables:
-        sys.stdout.write("\n".join(plain_lines(table)) + "\n\n")
-
-
-def plain_lines(table: Table) -> list[str]:
-    """The same at every width: for pipes and files."""
-    rows = [[_plain(cell) for cell in row] for row in (table.headings, *table.rows)]
-    body = aligned(rows) if table.rows else []
-    notes = [f"  {_plain(note)}".rstrip() for note in table.notes]
-    return [printable(table.title), *([""] if body else []), *body, *([""] if body and notes else []), *notes]
-
-
-def _plain(text: str) -> str:
-    return printable(text).replace(_FIXED_SPACE, " ")
+        body = aligned(table.texts) if table.rows else []
+        notes = [f"  {printable(note)}".rstrip() for note in table.notes]
+        lines = [printable(table.title), *([""] if body else []), *body, *([""] if body and notes else [])]
+        sys.stdout.write("\n".join([*lines, *notes]).replace(_FIXED_SPACE, " ") + "\n\n")
 
 
 def _print_rich(tables: Iterable[Table]) -> None:
+    """Where it gets narrow, names are broken, and cells before their interval; single words and numbers are not."""
+    from rich import box
     from rich.console import Console
     from rich.padding import Padding
+    from rich.table import Table as RichTable
     from rich.text import Text
 
     console = Console(highlight=False)
     for table in tables:
         console.print(Text(printable(table.title), style="bold"))
         if table.rows:
-            console.print()
-            console.print(_drawn(table))
-            if table.notes:
-                console.print()
+            drawn = RichTable(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
+            headings, *rows = table.texts
+            for place, heading in enumerate(headings):
+                whole = place > 0 and not any(" " in row[place] for row in rows)
+                drawn.add_column(Text(heading), overflow="fold", no_wrap=whole, min_width=len(heading))
+            for row in rows:
+                drawn.add_row(*map(Text, row))
+            console.print("", drawn, *([""] if table.notes else []), sep="\n")
         for note in table.notes:
             console.print(Padding(Text(printable(note), style="dim"), (0, 0, 0, 2)))
         console.print()
-
-
-def _drawn(table: Table) -> RichTable:
-    """Where it gets narrow, names are broken, and cells before their interval; single words and numbers are not."""
-    from rich import box
-    from rich.table import Table as RichTable
-    from rich.text import Text
-
-    drawn = RichTable(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
-    for place, heading in enumerate(table.headings):
-        whole = place > 0 and not any(" " in row[place] for row in table.rows)
-        drawn.add_column(Text(printable(heading)), overflow="fold", no_wrap=whole, min_width=len(heading))
-    for row in table.rows:
-        drawn.add_row(*(Text(printable(cell)) for cell in row))
-    return drawn
 
 
 def aligned(rows: Sequence[Sequence[str]], indent: str = "  ") -> list[str]:

@@ -1,20 +1,23 @@
 """Runs as reports see them: everything under logs/<run>/ that can be read, and a line for everything that cannot.
 
 `load_run` reads config.json, and result.json and eval.json of each pair. Trajectories, conversations, patches and test
-outputs are read by `PairData` when asked for: a run of 652 pairs has gigabytes of them.
+outputs are read by `PairData` when asked for: a run of 652 pairs has gigabytes of them. `pair_rows` are a flat row for
+each pair, for CSV, Parquet and whatever reads tables.
 """
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cooperbench.errors import UserError
-from cooperbench.models import SETTINGS
-from cooperbench.report.records import PairData, PairKey, flag, listed, mapping, read_object, text_or_none
-from cooperbench.report.states import is_completed
+from cooperbench.models import MOST_AGENTS, SETTINGS
+from cooperbench.report.fields import flag, listed, mapping, read_object, text_or_none
+from cooperbench.report.pairs import VERDICTS, PairData, PairKey, is_completed
 from cooperbench.storage import DEFAULT_LOGS_DIR, ExperimentPaths
 from cooperbench.text import names_for_error, plural
 
@@ -25,11 +28,16 @@ if TYPE_CHECKING:
     from cooperbench.storage import PairPaths
 
 _FOLDER = re.compile(r"f[0-9]{1,18}(?:_f[0-9]{1,18})*")
-_KNOWN_SCHEMAS = {
-    "config": "cooperbench.config/1",
-    "result": "cooperbench.result/1",
-    "eval": "cooperbench.eval/1",
-}
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_OF_AN_AGENT: dict[str, type] = {
+    "agent": str, "model": str, "status": str, "success": bool, "cost": float, "steps": int,
+}  # fmt: skip
+_BEFORE: dict[str, type] = {
+    "run": str, "dataset": str, "dataset_revision": str, "setting": str, "repo": str, "task_id": int, "features": str,
+    "state": str, **dict.fromkeys(VERDICTS, bool), "merge_status": str, "messages": int, "cost": float, "steps": int,
+    "prompt_tokens": int, "completion_tokens": int, "duration_seconds": float,
+}  # fmt: skip
+_AFTER: dict[str, type] = {"error": str, "unsound": str, "network": str, "suspicious": int}
 
 
 @dataclass(frozen=True)
@@ -70,12 +78,30 @@ class Run:
 
     @property
     def configuration(self) -> str:
-        """Who works in it, in words."""
         return " · ".join(part for part in (self.model, self.agent) if part) or self.name
 
 
+@dataclass(frozen=True)
+class Side:
+    """One setting of one run."""
+
+    run: Run
+    setting: Setting
+
+    @property
+    def label(self) -> str:
+        return f"{self.run.name}:{self.setting}"
+
+    @property
+    def pairs(self) -> dict[PairKey, PairData]:
+        return {pair.key: pair for pair in self.run.of(self.setting)}
+
+
+def sides_of(runs: Sequence[Run]) -> list[Side]:
+    return [Side(run, setting) for run in runs for setting in run.settings]
+
+
 def load_run(logs_dir: Path, name: str) -> Run:
-    """Everything small about a run. Raises UserError only where there is no such run at all."""
     paths = ExperimentPaths(logs_dir, name)
     if not paths.root.is_dir():
         there = names_for_error(run_names(logs_dir), name)
@@ -83,9 +109,11 @@ def load_run(logs_dir: Path, name: str) -> Run:
     config, problem = read_object(paths.config)
     problems = [] if config is not None else [problem or "config.json is missing"]
     problems += _schema_problems(config, "config")
-    summary, _ = read_object(paths.summary)
+    summary = mapping(read_object(paths.summary)[0], "settings")
     pairs = [
-        pair for setting in SETTINGS for pair in _load_pairs(paths, setting, _announced(summary, setting))
+        pair
+        for setting in SETTINGS
+        for pair in _read_pairs(paths, setting, _announced(mapping(summary, setting)))
     ]
     if not pairs:
         problems.append("there are no pairs in it")
@@ -135,6 +163,17 @@ def resolve_run(text: str, logs_dir: Path | None = None) -> Run:
     return load_folder(folder)
 
 
+def check_same_dataset(runs: Sequence[Run], *, anyway: bool = False) -> None:
+    """Numbers of different datasets do not belong into one table."""
+    different = {run.dataset: run.name for run in reversed(runs)}
+    if len(different) > 1 and not anyway:
+        shown = "; ".join(
+            f"{name} has {dataset or 'an unknown dataset'}" + (f" at revision {revision}" if revision else "")
+            for (dataset, revision), name in reversed(different.items())
+        )
+        raise UserError(f"these runs are of different datasets ({shown}); add --anyway to go on all the same")
+
+
 def sound_only(runs: Sequence[Run]) -> list[Run]:
     """Without the pairs that any of these runs marks as unsound: their tests are the dataset's, not the run's."""
     unsound = {(run.dataset, pair.key) for run in runs for pair in run.pairs if pair.unsound}
@@ -158,38 +197,33 @@ def left_out_lines(runs: Sequence[Run]) -> list[str]:
 def read_pairs(paths: ExperimentPaths, setting: Setting, expected: Iterable[Pair] = ()) -> list[PairData]:
     """Every pair that has a folder, and those that should have one."""
     keys = {PairKey(pair.task.repo, pair.task.task_id, pair.feature_ids) for pair in expected}
-    return _load_pairs(paths, setting, keys)
+    return _read_pairs(paths, setting, keys)
 
 
-def _load_pairs(paths: ExperimentPaths, setting: Setting, expected: set[PairKey]) -> list[PairData]:
-    return [
-        _load_pair(paths.pair_named(setting, key.repo, key.task_id, key.features), setting, key)
-        for key in sorted(expected | _keys_on_disk(paths, setting))
-    ]
-
-
-def _keys_on_disk(paths: ExperimentPaths, setting: Setting) -> set[PairKey]:
-    """Every pair that has a folder."""
-    keys = set()
+def _read_pairs(paths: ExperimentPaths, setting: Setting, expected: set[PairKey]) -> list[PairData]:
+    keys = set(expected)
     for folder in (paths.root / setting).glob("*/*/f*"):
         task = folder.parent.name
         if task.isascii() and task.isdigit() and _FOLDER.fullmatch(folder.name):
             features = tuple(int(part[1:]) for part in folder.name.split("_"))
             keys.add(PairKey(folder.parent.parent.name, int(task), features))
-    return keys
+    return [
+        _read_pair(paths.pair_named(setting, key.repo, key.task_id, key.features), setting, key)
+        for key in sorted(keys)
+    ]
 
 
-def _announced(summary: Mapping[str, Any] | None, setting: Setting) -> set[PairKey]:
+def _announced(summary: Mapping[str, Any]) -> set[PairKey]:
     """Pairs that were asked for, by summary.json: those that have not been started have no folder."""
     keys = set()
-    for line in listed(mapping(mapping(summary, "settings"), setting), "results", dict):
+    for line in listed(summary, "results", dict):
         repo, task_id, features = line.get("repo"), line.get("task_id"), listed(line, "features", int)
         if isinstance(repo, str) and Path(repo).name == repo and isinstance(task_id, int) and features:
             keys.add(PairKey(repo, task_id, tuple(features)))
     return keys
 
 
-def _load_pair(paths: PairPaths, setting: Setting, key: PairKey) -> PairData:
+def _read_pair(paths: PairPaths, setting: Setting, key: PairKey) -> PairData:
     """The two small files of a pair, and a line for everything in them that cannot be used."""
     result, no_result = read_object(paths.result)
     evaluation, no_evaluation = read_object(paths.evaluation)
@@ -207,6 +241,88 @@ def _schema_problems(record: Mapping[str, Any] | None, kind: str) -> list[str]:
     if record is None or record.get("status") == "error":
         return []
     schema = record.get("schema")
-    if schema == _KNOWN_SCHEMAS[kind]:
+    if schema == f"cooperbench.{kind}/1":
         return []
     return [f"{kind}.json is of another schema ({schema or 'none given'}), read as far as it goes"]
+
+
+def columns(agents: int = 2) -> dict[str, type]:
+    """Names and types, for so many agents, at least two; any value may be missing. Solo's one agent is agent1."""
+    places = range(1, max(2, agents) + 1)
+    return {
+        **_BEFORE,
+        **{f"agent{place}_{name}": kind for place in places for name, kind in _OF_AN_AGENT.items()},
+        **_AFTER,
+    }
+
+
+def pair_rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Every pair of every run, also those without a verdict: the column `state` tells."""
+    empty = dict.fromkeys(columns(max((len(pair.agents) for run in runs for pair in run.pairs), default=2)))
+    return [empty | _pair_row(run, pair) for run in runs for pair in run.pairs]
+
+
+def _pair_row(run: Run, pair: PairData) -> dict[str, Any]:
+    agents = pair.agents
+    row: dict[str, Any] = {
+        "run": run.name,
+        "dataset": run.dataset[0],
+        "dataset_revision": run.dataset[1],
+        "setting": pair.setting,
+        "repo": pair.key.repo,
+        "task_id": pair.key.task_id,
+        "features": ",".join(map(str, pair.key.features)),
+        "state": pair.state,
+        "merge_status": pair.merge_status,
+        "error": pair.error,
+        "unsound": ",".join(map(str, pair.unsound)) or None,
+        "network": pair.network,
+    }
+    if pair.verdicts:
+        row |= {**pair.verdicts, "suspicious": len(pair.suspicious)}
+    if agents:
+        row |= {name: getattr(pair, name) for name in ("messages", "cost", "steps", "duration_seconds")}
+        for name in ("prompt_tokens", "completion_tokens"):
+            row[name] = sum(getattr(agent, name) for agent in agents)
+    for place, agent in enumerate(agents, 1):
+        row |= {f"agent{place}_{name}": getattr(agent, name) for name in _OF_AN_AGENT}
+    return row
+
+
+def csv_bytes(rows: Sequence[dict[str, Any]]) -> bytes:
+    """With a heading; empty where a value is missing; text that a spreadsheet would compute gets a `'` in front."""
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, list(rows[0] if rows else columns()), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({name: _csv_cell(value) for name, value in row.items()} for row in rows)
+    return text.getvalue().encode("utf-8", "backslashreplace")
+
+
+def _csv_cell(value: object) -> object:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+
+
+def parquet_bytes(rows: Sequence[dict[str, Any]]) -> bytes:
+    """Typed columns, also where all values are missing."""
+    from importlib import import_module
+
+    try:
+        arrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
+    except ImportError:
+        raise UserError(
+            "Parquet needs pyarrow, which is not installed; pip install 'cooperbench[report]', or write --csv"
+        ) from None
+    types = {str: arrow.string(), int: arrow.int64(), float: arrow.float64(), bool: arrow.bool_()}
+    known = columns(MOST_AGENTS)
+    schema = arrow.schema([(name, types[known[name]]) for name in (rows[0] if rows else columns())])
+    clean = [{name: _utf8(value) for name, value in row.items()} for row in rows]
+    target = io.BytesIO()
+    parquet.write_table(arrow.Table.from_pylist(clean, schema=schema), target)
+    return target.getvalue()
+
+
+def _utf8(value: object) -> object:
+    """Unpaired surrogates have no UTF-8."""
+    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value

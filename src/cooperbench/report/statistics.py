@@ -2,11 +2,9 @@
 
 Three methods: `wilson` takes pairs for independent, `clustered` (the default) does not and uses Student's t with one
 degree of freedom less than there are tasks, `bootstrap` draws whole tasks. Few tasks can agree by luck, so a clustered
-variance below that of independent pairs is not believed. Where a method has no answer (one task, no variance at all)
-`note` says so. docs/statistics.md has the formulas.
+variance below that of independent pairs is not believed. docs/statistics.md has the formulas.
 
-The cluster of a pair is its task: pairs of one task share a repository, a base commit and features (a feature is in
-several pairs), so their outcomes are correlated: 652 pairs of 30 tasks tell less than 652 independent ones.
+The cluster of a pair is its task: pairs of one task share a base commit and features, so their outcomes are correlated.
 """
 
 from __future__ import annotations
@@ -14,40 +12,37 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import lru_cache
-from statistics import NormalDist
+from statistics import NormalDist, fmean, quantiles
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from cooperbench.report import Method
-    from cooperbench.report.records import PairKey
+    from cooperbench.report.pairs import PairData, PairKey
 
 RESAMPLES = 2000
 SEED = 20260101
 FEW_TASKS = 10
 """With fewer, a bootstrap over tasks says that it is too narrow."""
-T = TypeVar("T")
 POWER = 0.8
+SHARE = (0.0, 1.0)
+CHANGE_OF_SHARE = (-1.0, 1.0)
 _ERROR = 0.05
 _TAIL = 0.975
 """Both sides of a 95 % interval."""
 _NO_VARIANCE = 1e-24
 """Rounding leaves less than this where values agree exactly."""
+T = TypeVar("T")
 
 
 class Observation(NamedTuple):
-    """One number about one pair."""
-
     key: PairKey
     value: float
 
 
 class Cluster(NamedTuple):
-    """The observations of one task."""
-
     size: int
     total: float
 
@@ -57,17 +52,14 @@ class Estimate:
     """A mean (or difference, or ratio) over pairs."""
 
     value: float | None
-    """None where there is nothing to estimate it from."""
     low: float | None
     high: float | None
-    """Both None where there is no interval; `note` says why."""
+    """None where there is no interval; `note` says why."""
     n: int
-    """Pairs."""
     clusters: int
-    """Tasks."""
     method: str
     design_effect: float | None = None
-    """How many times larger the variance is than that of as many independent pairs; None where that has no meaning."""
+    """How many times larger the variance is than that of as many independent pairs."""
     note: str = ""
 
 
@@ -84,6 +76,62 @@ def clusters_of(observations: Iterable[Observation]) -> list[Cluster]:
     return [Cluster(len(values[task]), sum(values[task])) for task in sorted(values)]
 
 
+def observe(pairs: Iterable[PairData], value: Callable[[PairData], float | None]) -> list[Observation]:
+    """The value of each pair that has one."""
+    known = ((pair.key, value(pair)) for pair in pairs)
+    return [Observation(key, float(one)) for key, one in known if one is not None]
+
+
+def observe_verdict(pairs: Iterable[PairData], name: str = "overall") -> list[Observation]:
+    return observe(pairs, lambda pair: pair.verdicts.get(name))
+
+
+def values_by_pair(observations: Iterable[Observation]) -> dict[PairKey, list[float]]:
+    """Several where a pair was run several times; in the order of pairs."""
+    found: dict[PairKey, list[float]] = {}
+    for key, value in sorted(observations):
+        found.setdefault(key, []).append(value)
+    return found
+
+
+def means_by_pair(observations: Iterable[Observation]) -> dict[PairKey, float]:
+    return {key: fmean(values) for key, values in values_by_pair(observations).items()}
+
+
+def differences(above: Sequence[Observation], below: Sequence[Observation]) -> list[Observation]:
+    """For the same pairs in the same order."""
+    return [Observation(one.key, one.value - other.value) for one, other in zip(above, below, strict=True)]
+
+
+class Sample:
+    """A mean over observations, and its variance as if pairs were independent and as tasks have it."""
+
+    def __init__(self, observations: Sequence[Observation]) -> None:
+        self.clusters = clusters_of(observations)
+        self.n, self.tasks = len(observations), len(self.clusters)
+        self.mean = _overall(self.clusters)
+        self.independent = self.clustered = 0.0
+        if self.tasks > 1:
+            squares = math.fsum((value - self.mean) ** 2 for _, value in observations)
+            self.independent = squares / (self.n * (self.n - 1))
+            # The sandwich estimator with its correction for few clusters.
+            squares = math.fsum((one.total - one.size * self.mean) ** 2 for one in self.clusters)
+            self.clustered = self.tasks / (self.tasks - 1) * squares / self.n**2
+
+    @property
+    def varies(self) -> bool:
+        """Among at least two tasks."""
+        return self.independent >= _NO_VARIANCE
+
+    @property
+    def design_effect(self) -> float | None:
+        return self.clustered / self.independent if self.varies else None
+
+    @property
+    def standard_error(self) -> float:
+        return math.sqrt(max(self.independent, self.clustered))
+
+
 def wilson(passed: int, n: int) -> Estimate:
     """A rate whose trials are independent, e.g. one bucket of a curve as the paper draws it."""
     if not n:
@@ -93,12 +141,13 @@ def wilson(passed: int, n: int) -> Estimate:
 
 def rate(observations: Sequence[Observation], method: Method = "clustered") -> Estimate:
     """The mean of zeros and ones over pairs, or of other values between 0 and 1."""
-    if method != "wilson" or not observations:
-        return mean(observations, (0.0, 1.0), method)
-    clusters = clusters_of(observations)
-    value, n = _overall(clusters), len(observations)
-    bounds = _wilson_bounds(value, n)
-    return Estimate(value, *bounds, n, len(clusters), "wilson", design_effect(observations))
+    if method != "wilson":
+        return mean(observations, SHARE, method)
+    if not observations:
+        return _nothing(method)
+    sample = Sample(observations)
+    bounds = _wilson_bounds(sample.mean, sample.n)
+    return Estimate(sample.mean, *bounds, sample.n, sample.tasks, "wilson", sample.design_effect)
 
 
 def mean(
@@ -106,26 +155,28 @@ def mean(
     limits: tuple[float, float] | None = None,
     method: Method = "clustered",
 ) -> Estimate:
-    """A mean over pairs of values within `limits`, which the interval does not leave either; None: no limits."""
+    """A mean over pairs of values within `limits`, which the interval does not leave either; None: no limits.
+
+    Wilson is for rates only: such a mean is clustered.
+    """
+    method = "clustered" if method == "wilson" else method
     if not observations:
         return _nothing(method)
-    clusters = clusters_of(observations)
-    n, value, effect = len(observations), _overall(clusters), design_effect(observations)
-    if len(clusters) == 1:
+    sample = Sample(observations)
+    n, tasks, value, note = sample.n, sample.tasks, sample.mean, ""
+    if tasks == 1:
         return Estimate(value, None, None, n, 1, method, None, "one task: no interval over tasks")
-    independent = _independent_variance(observations, value)
-    if independent < _NO_VARIANCE:
-        return _all_agree(value, n, len(clusters), limits)
-    note = ""
+    if not sample.varies:
+        return _all_agree(value, n, tasks, limits)
     if method == "bootstrap":
-        low, high = _percentiles([_overall(drawn) for drawn in _resamples(clusters)])
-        note = f"fewer than {FEW_TASKS} tasks: a bootstrap is too narrow" if len(clusters) < FEW_TASKS else ""
+        low, high = _percentiles([_overall(drawn) for drawn in _resamples(sample.clusters)])
+        note = f"fewer than {FEW_TASKS} tasks: a bootstrap is too narrow" if tasks < FEW_TASKS else ""
     else:
-        half = t_quantile(_TAIL, len(clusters) - 1) * standard_error(observations)
+        half = t_quantile(_TAIL, tasks - 1) * sample.standard_error
         low, high = value - half, value + half
     if limits is not None:
         low, high = max(limits[0], low), min(limits[1], high)
-    return Estimate(value, low, high, n, len(clusters), method, effect, note)
+    return Estimate(value, low, high, n, tasks, method, sample.design_effect, note)
 
 
 def ratio(above: Sequence[Observation], below: Sequence[Observation]) -> Estimate:
@@ -147,34 +198,17 @@ def ratio(above: Sequence[Observation], below: Sequence[Observation]) -> Estimat
     return Estimate(value, *_percentiles(drawn), n, tasks, "bootstrap", note=note)
 
 
-def design_effect(observations: Sequence[Observation]) -> float | None:
-    """Clustered variance of the mean over that of independent observations."""
-    clusters = clusters_of(observations)
-    if len(clusters) < 2:
-        return None
-    independent = _independent_variance(observations, _overall(clusters))
-    return _clustered_variance(clusters) / independent if independent > _NO_VARIANCE else None
-
-
-def standard_error(observations: Sequence[Observation]) -> float:
-    """Of the mean over pairs of at least two tasks."""
-    clusters = clusters_of(observations)
-    independent = _independent_variance(observations, _overall(clusters))
-    return math.sqrt(max(independent, _clustered_variance(clusters)))
-
-
 def p_value(observations: Sequence[Observation]) -> float | None:
     """Two-sided, for a mean of zero, by the same t as the clustered interval; None with fewer than two tasks.
 
     Where all pairs agree there is no variance: then by the sign test over tasks.
     """
-    clusters = clusters_of(observations)
-    if len(clusters) < 2:
+    if len(clusters_of(observations)) < 2:
         return None
-    value, error = _overall(clusters), standard_error(observations)
-    if error**2 < _NO_VARIANCE:
-        return 2.0 ** (1 - len(clusters)) if value else 1.0
-    return 2.0 * (1.0 - t_cdf(abs(value) / error, len(clusters) - 1))
+    sample = Sample(observations)
+    if not sample.varies:
+        return 2.0 ** (1 - sample.tasks) if sample.mean else 1.0
+    return 2.0 * (1.0 - t_cdf(abs(sample.mean) / sample.standard_error, sample.tasks - 1))
 
 
 def holm(values: Sequence[float]) -> list[float]:
@@ -186,32 +220,23 @@ def holm(values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-class Power(NamedTuple):
-    """What a probability of `POWER` to show a mean that is not zero takes; None where there is no variance."""
-
-    smallest_effect: float | None = None
-    """That these pairs show with it."""
-    pairs_needed: int | None = None
-    """To show a mean like the one seen, with as many pairs in a task as here; None where that is zero, too."""
-
-
-def power(observations: Sequence[Observation], tests: int = 1) -> Power:
-    """`tests`: how many share the error rate."""
-    clusters = clusters_of(observations)
-    if len(clusters) < 2 or (error := standard_error(observations)) ** 2 < _NO_VARIANCE:
-        return Power()
-    tail, normal, degrees = 1.0 - _ERROR / (2 * tests), NormalDist(), len(clusters) - 1
-    smallest = (t_quantile(tail, degrees) + t_quantile(POWER, degrees)) * error
-    needed = (normal.inv_cdf(tail) + normal.inv_cdf(POWER)) * error
-    value = _overall(clusters)
-    return Power(smallest, math.ceil(len(observations) * (needed / value) ** 2) if value else None)
+def power(observations: Sequence[Observation], tests: int = 1) -> tuple[float | None, int | None]:
+    """The smallest mean that these pairs show with a probability of `POWER`, and how many pairs (as many in a task)
+    it takes to show a mean like the one seen; None where there is no variance. `tests`: how many share the error rate.
+    """
+    if not observations or not (sample := Sample(observations)).varies:
+        return None, None
+    tail, normal, degrees = 1.0 - _ERROR / (2 * tests), NormalDist(), sample.tasks - 1
+    smallest = (t_quantile(tail, degrees) + t_quantile(POWER, degrees)) * sample.standard_error
+    needed = (normal.inv_cdf(tail) + normal.inv_cdf(POWER)) * sample.standard_error
+    return smallest, math.ceil(sample.n * (needed / sample.mean) ** 2) if sample.mean else None
 
 
 def mcnemar_exact(one_way: int, other_way: int) -> float:
     """Two-sided p-value of the flips in both directions: under no difference each direction is a fair coin's toss."""
     flips = one_way + other_way
     tail = sum(math.comb(flips, count) for count in range(min(one_way, other_way) + 1))
-    return min(1.0, float(Fraction(2 * tail, 2**flips)))
+    return min(1.0, 2 * tail / (1 << flips))
 
 
 def _nothing(method: str) -> Estimate:
@@ -231,19 +256,6 @@ def _wilson_bounds(share: float, n: float) -> tuple[float, float]:
 
 def _overall(clusters: Sequence[Cluster]) -> float:
     return math.fsum(cluster.total for cluster in clusters) / sum(cluster.size for cluster in clusters)
-
-
-def _independent_variance(observations: Sequence[Observation], centre: float) -> float:
-    """Of the mean, if pairs had nothing to do with each other."""
-    n = len(observations)
-    return math.fsum((value - centre) ** 2 for _, value in observations) / (n * (n - 1))
-
-
-def _clustered_variance(clusters: Sequence[Cluster]) -> float:
-    """Of the mean over observations: the sandwich estimator with its correction for few clusters."""
-    centre, n, count = _overall(clusters), sum(cluster.size for cluster in clusters), len(clusters)
-    squares = math.fsum((cluster.total - cluster.size * centre) ** 2 for cluster in clusters)
-    return count / (count - 1) * squares / (n * n)
 
 
 def _all_agree(value: float, n: int, clusters: int, limits: tuple[float, float] | None) -> Estimate:
@@ -270,16 +282,9 @@ def _resamples(clusters: Sequence[T]) -> Iterator[list[T]]:
 
 
 def _percentiles(values: list[float]) -> tuple[float, float]:
-    ordered = sorted(values)
-    return _at(ordered, 1.0 - _TAIL), _at(ordered, _TAIL)
-
-
-def _at(ordered: Sequence[float], share: float) -> float:
-    """Between two neighbours linearly, as numpy does."""
-    place = share * (len(ordered) - 1)
-    below = math.floor(place)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+    """The two ends of a 95 % interval; between two neighbours linearly, as numpy does."""
+    cuts = quantiles(values, n=40, method="inclusive") if len(values) > 1 else values
+    return cuts[0], cuts[-1]
 
 
 @lru_cache(maxsize=256)
@@ -288,12 +293,9 @@ def t_quantile(probability: float, degrees: int) -> float:
     low, high = 0.0, 1.0
     while t_cdf(high, degrees) < probability:
         low, high = high, 2.0 * high
-    for _ in range(200):
-        middle = (low + high) / 2.0
-        if middle in (low, high):
-            break
+    while low < (middle := (low + high) / 2.0) < high:
         low, high = (middle, high) if t_cdf(middle, degrees) < probability else (low, middle)
-    return (low + high) / 2.0
+    return middle
 
 
 def t_cdf(value: float, degrees: int) -> float:

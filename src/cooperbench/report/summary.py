@@ -1,6 +1,6 @@
 """summary.json and its text: how an experiment stands, with every denominator said.
 
-Rates are over the pairs that have a verdict. Pairs in any other state (see `states`) are counted beside them and never
+Rates are over the pairs that have a verdict. Pairs in any other state (see `pairs`) are counted beside them and never
 dropped silently.
 """
 
@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from cooperbench._version import __version__
 from cooperbench.agents.recorder import read_trajectory
 from cooperbench.models import SETTINGS, summed_accounts
+from cooperbench.report.fields import flag, mapping, number, read_object
 from cooperbench.report.formatting import NOTHING, aligned, hundredths_text
 from cooperbench.report.loading import read_pairs
-from cooperbench.report.records import flag, mapping, number, read_object
-from cooperbench.report.states import JUDGED, NOT_JUDGED, STATES, VERDICTS, applicable_verdicts, is_completed
+from cooperbench.report.pairs import JUDGED, NOT_JUDGED, STATES, VERDICTS, applicable_verdicts, is_completed
 from cooperbench.storage import AgentPaths, utc_now, write_json
 from cooperbench.text import dollars_text, duration_text, plural, printable
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cooperbench.models import Pair, Setting
-    from cooperbench.report.records import PairData
+    from cooperbench.report.pairs import PairData
     from cooperbench.sandbox.contract import ResourceUse
     from cooperbench.storage import ExperimentPaths
 
 SCHEMA = "cooperbench.summary/1"
 MOST_ROWS = 40
-_COUNTS = {"error": "errors"}
-"""What the number of pairs in a state is called, where it is not called like the state."""
+_COUNTS = {state: "errors" if state == "error" else state for state in NOT_JUDGED}
+"""What the numbers of pairs in these states are called."""
 _VERDICTS = {
     "individual_success": "individual",
     "merge_success": "merge",
@@ -85,22 +85,16 @@ def _sandboxes(paths: ExperimentPaths, used: ResourceUse | None) -> dict[str, An
 
 def spent_on_disk(paths: ExperimentPaths) -> float:
     """All that the experiment has cost, attempts that were broken off or replaced included."""
-    return sum(_cost_of(folder) for folder in _attempts(paths.root))
-
-
-def _attempts(root: Path) -> Iterator[Path]:
-    for setting in SETTINGS:
-        yield from root.glob(f"{setting}/*/*/f*")
-        yield from root.glob(f"attempts/{setting}/*/*/f*/*")
+    patterns = [f"{setting}/*/*/f*" for setting in SETTINGS]
+    patterns += [f"attempts/{setting}/*/*/f*/*" for setting in SETTINGS]
+    return sum(_cost_of(folder) for pattern in patterns for folder in paths.root.glob(pattern))
 
 
 def _cost_of(folder: Path) -> float:
     result = read_object(folder / "result.json")[0]
     if result and is_completed(result):
         return number(result, "cost")
-    return sum(
-        number(read_trajectory(AgentPaths(folder, log.stem)) or {}, "cost") for log in folder.glob("*.log")
-    )
+    return sum(number(read_trajectory(AgentPaths(folder, log.stem)), "cost") for log in folder.glob("*.log"))
 
 
 def _summarize(pairs: Sequence[PairData]) -> dict[str, Any]:
@@ -111,14 +105,13 @@ def _summarize(pairs: Sequence[PairData]) -> dict[str, Any]:
     lines = [_line(pair) for pair in pairs]
     verdicts = [line for line in lines if line["state"] in JUDGED]
     sound = [line for line in verdicts if not line["unsound"]]
+    unsound = {"pairs": len(verdicts) - len(sound), "rates": _rates(sound)}
     return {
         "pairs": len(pairs),
         "evaluated": len(judged),
-        **{_COUNTS.get(state, state): states.count(state) for state in NOT_JUDGED},
+        **{name: states.count(state) for state, name in _COUNTS.items()},
         "rates": _rates(verdicts),
-        "unsound": {"pairs": len(verdicts) - len(sound), "rates": _rates(sound)}
-        if len(sound) < len(verdicts)
-        else None,
+        "unsound": unsound if unsound["pairs"] else None,
         "suspicious": sum(line["suspicious"] for line in verdicts),
         "agent_success": _rate(agent.success for pair in judged for agent in pair.agents),
         "agent_outcomes": _tally(agent.status for agent in agents),
@@ -152,41 +145,33 @@ def _line(pair: PairData) -> dict[str, Any]:
         **asdict(pair.key),
         "features": list(pair.key.features),
         "state": pair.state,
-        "individual_success": flag(evaluation, "individual_success"),
-        "merge_success": flag(evaluation, "merge_success"),
+        **{name: flag(evaluation, name) for name in _VERDICTS},
+        "merged_success": flag(merged, "success"),
         "merge_status": merged.get("merge_status"),
         "strategy": merged.get("strategy"),
-        "merged_success": flag(merged, "success"),
-        "overall_success": flag(evaluation, "overall_success"),
-        "overall_success_strict": flag(evaluation, "overall_success_strict"),
         "unsound": list(pair.unsound),
         "suspicious": bool(pair.suspicious),
         "network": pair.network,
-        "messages": result.get("messages"),
-        "cost": result.get("cost"),
-        "unpriced_calls": result.get("unpriced_calls"),
+        **{name: result.get(name) for name in ("messages", "cost", "unpriced_calls")},
         "error": pair.error or merged.get("error"),
     }
 
 
 def summary_text(summary: dict[str, Any], logs: str) -> str:
-    """All of a summary."""
-    lines: list[str] = []
-    for setting, part in summary["settings"].items():
-        lines += [*_setting_lines(setting, part), ""]
+    parts = ["\n".join(_setting_lines(*part)) for part in summary["settings"].items()]
     others = number(summary, "spent") - number(summary, "cost")
     if others > 1e-9:
-        lines += [f"Besides {dollars_text(others)} for attempts that were broken off or replaced", ""]
+        parts.append(f"Besides {dollars_text(others)} for attempts that were broken off or replaced")
     if summary.get("budget"):
-        lines += [budget_text(summary["budget"]), ""]
+        parts.append(budget_text(summary["budget"]))
     if summary.get("sandboxes"):
-        lines += [sandboxes_text(summary["sandboxes"]), ""]
-    return "\n".join([*lines, f"Logs: {logs}"])
+        parts.append(sandboxes_text(summary["sandboxes"]))
+    return "\n\n".join([*parts, f"Logs: {logs}"])
 
 
 def _setting_lines(setting: Setting, part: dict[str, Any]) -> Iterator[str]:
     suspicious = f", {part['suspicious']} suspicious" if part["suspicious"] else ""
-    counts = {state: part[_COUNTS.get(state, state)] for state in NOT_JUDGED}
+    counts = {state: part[name] for state, name in _COUNTS.items()}
     others = ", ".join(f"{count} {STATES[state].short}" for state, count in counts.items() if count)
     left_out = f" ({others}: not part of the rates)" if others else ""
     yield f"{setting}: {plural(part['pairs'], 'pair')}, {part['evaluated']} evaluated{suspicious}{left_out}"
@@ -206,15 +191,6 @@ def _setting_lines(setting: Setting, part: dict[str, Any]) -> Iterator[str]:
         shown = ", ".join("{} {} ({})".format(one, *rate_cells(rates[name])) for name, one in names.items())
         yield f"  without {plural(part['unsound']['pairs'], 'unsound pair')}: {shown}"
     yield ""
-    yield from _account_lines(part)
-
-
-def rate_cells(rate: dict[str, Any]) -> tuple[str, str]:
-    share = NOTHING if rate["rate"] is None else f"{hundredths_text(rate['rate'])} %"
-    return f"{rate['passed']}/{rate['of']}", share
-
-
-def _account_lines(part: dict[str, Any]) -> Iterator[str]:
     tokens = part["prompt_tokens"] + part["completion_tokens"]
     cached = f" ({part['cached_tokens']} cached)" if part["cached_tokens"] else ""
     calls = inside = ""
@@ -229,6 +205,11 @@ def _account_lines(part: dict[str, Any]) -> Iterator[str]:
         yield f"  cost without {plural(part['unpriced_calls'], 'call')} of models without a known price"
 
 
+def rate_cells(rate: dict[str, Any]) -> tuple[str, str]:
+    share = NOTHING if rate["rate"] is None else f"{hundredths_text(rate['rate'])} %"
+    return f"{rate['passed']}/{rate['of']}", share
+
+
 def budget_text(budget: dict[str, Any]) -> str:
     """How `--max-cost` stands, and what to do where it ended the run."""
     text = f"Budget: {dollars_text(budget['spent'])} of {dollars_text(budget['max_cost'])} spent"
@@ -240,7 +221,6 @@ def budget_text(budget: dict[str, Any]) -> str:
 
 
 def sandboxes_text(sandboxes: dict[str, Any]) -> str:
-    """What was used of a cloud, beside the models."""
     what = sandboxes["what"]
     count = plural(sandboxes["count"], what, f"{what}es" if what.endswith("x") else f"{what}s")
     names = {"seconds": what, "vcpu_seconds": "vCPU", "gib_seconds": "GiB"}
@@ -250,9 +230,9 @@ def sandboxes_text(sandboxes: dict[str, Any]) -> str:
 
 
 def _pair_lines(results: Sequence[dict[str, Any]], *, with_merge: bool) -> list[str]:
-    shown = list(results)
-    if len(results) > MOST_ROWS:
-        shown = [one for one in results if one["state"] != "passed"][:MOST_ROWS]
+    """Of many pairs only those that did not pass."""
+    many = len(results) > MOST_ROWS
+    shown = [one for one in results if not many or one["state"] != "passed"][:MOST_ROWS]
     if not shown:
         return []
     heading = ("repository", "task", "features", "alone", "merge", "together", "overall", "")

@@ -7,7 +7,7 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from cooperbench.agents.base import CheckedAgent, ModelCheckedAgent, patience_seconds
+from cooperbench.agents.base import patience_seconds
 from cooperbench.agents.llm import load_litellm
 from cooperbench.agents.registry import get_agent, uses_model
 from cooperbench.agents.worker.client import has_price
@@ -144,11 +144,11 @@ def check(arm: Arm) -> Arm:
     arm = arm.planned()
     one_of_each_size = {len(pair.feature_ids): pair for pair in reversed(pairs)}.values()
     for one in dict.fromkeys(one for pair in one_of_each_size for one in config.assigned(pair)):
-        agent = get_agent(one.agent)()
-        if isinstance(agent, CheckedAgent):
+        agent: Any = get_agent(one.agent)()
+        if hasattr(agent, "check"):
             agent.check(one.config_path, pairs, config.setting)
         asks = one.model and arm.to_run and not config.replay_from
-        if one.model and asks and isinstance(agent, ModelCheckedAgent):
+        if one.model and asks and hasattr(agent, "check_model"):
             agent.check_model(one.model, one.config_path)
     return arm
 

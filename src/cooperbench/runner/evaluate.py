@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 from cooperbench.dataset.discovery import load_tasks, resolve_dataset_dir
 from cooperbench.errors import UserError
 from cooperbench.eval import backends
-from cooperbench.eval.executor import TestExecutor
+from cooperbench.eval.executor import TestExecutor, not_run
 from cooperbench.eval.reference import References, sound_pairs
 from cooperbench.eval.test_side import judged_patch
-from cooperbench.eval.testrun import not_run
 from cooperbench.eval.trees import TreeStore
 from cooperbench.models import Pair
 from cooperbench.report.loading import read_pairs
@@ -139,12 +138,12 @@ def run_patch_test(
     patch = feature.patch.read_bytes() if agent_patch is None else _read_patch(agent_patch)
     with SandboxSession(backends.get_backend(backend)) as session:
         executor = TestExecutor(session, timeout)
-        reference = References(executor, checked_eval_network(eval_network)).get(task, feature)
+        references = References(executor, checked_eval_network(eval_network))
+        reference = references.get(feature)
         with TreeStore(executor.base(task)) as store:
-            work = judged_patch(patch, executor.test_side(task, (feature,), store), store)
+            work = judged_patch(patch, executor.test_side((feature,), store), store)
         if work.patch:
-            run = executor.ask(task, feature, work.patch, work.tree, reference.conditions)
-            run = run.held_against(reference)
+            run = references.test(feature, work.patch, work.tree)
         else:
             run = not_run(work.error or "nothing to test")
     return {
@@ -155,7 +154,7 @@ def run_patch_test(
         **run.to_json(),
         "network": reference.network,
         "apply_status": work.status,
-        "dropped_files": [{"path": file.path, "reason": file.reason} for file in work.dropped],
+        "dropped_files": [file._asdict() for file in work.dropped],
         "output": run.output,
     }
 

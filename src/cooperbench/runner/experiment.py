@@ -17,9 +17,8 @@ from cooperbench.agents.registry import get_agent
 from cooperbench.errors import Interrupted, RunStopped, UserError
 from cooperbench.eval import backends
 from cooperbench.eval.batch import remote_evaluation_of
-from cooperbench.eval.evaluator import Evaluator, mark_unsound
+from cooperbench.eval.evaluator import evaluate_and_write, is_evaluated, mark_unsound
 from cooperbench.eval.executor import TestExecutor
-from cooperbench.eval.record import is_evaluated
 from cooperbench.eval.reference import References, ReferenceStore
 from cooperbench.models import seats_of
 from cooperbench.processes import finished
@@ -238,8 +237,8 @@ class Experiment:
         self._display = display
         self._mailboxes = mailboxes
         self._budget = budget
-        self._executor = TestExecutor(session, config.test_timeout_seconds, config.run_name)
-        self._references = References(self._executor, config.eval_network, note=display.note)
+        executor = TestExecutor(session, config.test_timeout_seconds, config.run_name)
+        self._references = References(executor, config.eval_network, note=display.note)
         self._evaluations = session.pool(config.eval_concurrency, "eval")
         self._remote = remote_evaluation_of(session.backend)
         self._for_remote: dict[str, list[tuple[Pair, Setting]]] = {}
@@ -283,8 +282,10 @@ class Experiment:
 
         def judge() -> None:
             self._check_stop()
-            evaluator = Evaluator(config.paths, self._executor, self._references, canary=config.canary)
-            self._display.evaluated(pair, evaluator.evaluate(pair, config.setting))
+            found = evaluate_and_write(
+                config.paths, pair, config.setting, self._references, canary=config.canary
+            )
+            self._display.evaluated(pair, found)
 
         return self._evaluations.submit(judge)
 

@@ -29,7 +29,7 @@ from cooperbench.errors import (
     UserError,
 )
 from cooperbench.eval.trees import MOST_PATCH_BYTES
-from cooperbench.gateway.recording import open_exchanges
+from cooperbench.gateway.recording import Exchanges
 from cooperbench.git import GitError
 from cooperbench.models import seats_of, summed_accounts
 from cooperbench.sandbox import scrub_script
@@ -246,7 +246,7 @@ class PairRun:
         version = version_of(make_agent)
         recorder = Recorder(files, seat, agent=assigned.agent, model=assigned.model, agent_version=version)
         recording = self._config.recording(self._pair, seat.agent_id)
-        exchanges = open_exchanges(files.exchanges if self._config.record else None, recording)
+        exchanges = Exchanges(files.exchanges if self._config.record else None, recording)
         session = Session(
             pair=self._pair,
             seat=seat,

@@ -5,35 +5,37 @@ Where a sandbox runs, how a channel into it is opened and how it ends is each ba
 
 from __future__ import annotations
 
+import io
 import posixpath
 import threading
 import time
 from abc import ABC, abstractmethod
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
-from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
+from typing import IO, TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
-from cooperbench.errors import InfraError, SandboxDead, SandboxDestroyed, SandboxTimeout
+from cooperbench.errors import InfraError, SandboxDead, SandboxDestroyed, SandboxError, SandboxTimeout
 from cooperbench.sandbox import kill_script
-from cooperbench.sandbox.channel import ChannelPool, Command
-from cooperbench.sandbox.contract import DEFAULT_OUTPUT_LIMIT, CommandResult
+from cooperbench.sandbox.channel import ChannelBroken, Command
+from cooperbench.sandbox.contract import DEFAULT_OUTPUT_LIMIT, TIMEOUT_EXIT_CODE, CommandResult, Stream
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from cooperbench.sandbox.contract import Stream
+    from cooperbench.sandbox.channel import Channel, Transport
 
-S = TypeVar("S", bound="BaseSandbox")
+T = TypeVar("T")
 
 _BEYOND_LIFETIME_SECONDS = 30.0
 """So that the end of a sandbox's lifetime is told as such, not as a command's time limit."""
 _KILL_SECONDS = 30.0
+_MOST_CHANNELS = 64
+_NO_LIMIT_SECONDS = 10 * 365 * 24 * 3600.0
 
 
 class BaseSandbox(ABC):
-    """A `RichSandbox` with streams. Subclasses set `_commands` before anybody uses it."""
+    """A `RichSandbox` with streams, and with as many channels as threads use it."""
 
-    _commands: ChannelPool
     _losses: ClassVar[tuple[type[InfraError], ...]] = ()
     """Errors that may mean its end, besides SandboxDead: then `_find_reason` is asked."""
 
@@ -46,6 +48,10 @@ class BaseSandbox(ABC):
         """It ended from inside, not by its lifetime, its backend or the harness."""
         self._numbers = count(1)
         """Of channels and streams: each needs a folder or a mark of its own."""
+        self._idle_channels: list[Channel] = []
+        self._channels_closed = False
+        self._channels_lock = threading.Lock()
+        self._channel_slots = threading.BoundedSemaphore(_MOST_CHANNELS)
 
     def exec(self, *args: str) -> CommandResult:
         return self.run(args)
@@ -87,12 +93,10 @@ class BaseSandbox(ABC):
             self._end_reason = self._end_reason or "its last command was run"
 
     def write_file(self, path: str, data: bytes, mode: int = 0o644) -> None:
-        with self._alive():
-            self._commands.write_file(self._path(path), data, mode)
+        self._move_file(lambda channel: channel.write_file(self._path(path), data, mode))
 
     def read_file(self, path: str) -> bytes:
-        with self._alive():
-            return self._commands.read_file(self._path(path))
+        return self._move_file(lambda channel: channel.read_file(self._path(path)))
 
     @abstractmethod
     def open_stream(self, argv: Sequence[str]) -> Stream: ...
@@ -109,12 +113,67 @@ class BaseSandbox(ABC):
         kind = SandboxDestroyed if self._destroyed else SandboxDead
         return kind(f"the sandbox has ended: {self._end_reason or 'its processes were killed'}")
 
+    @abstractmethod
+    def _open_channel(self) -> Channel:
+        """Another one, ready for use; SandboxDead where the sandbox has ended."""
+
     def _run(self, command: Command) -> CommandResult:
+        """Where a channel breaks, or does not answer, while the sandbox lives on, the command has killed or stopped its
+        own shell (`pkill -9 bash`): that is the command's doing and therefore a result, with a note, not an error.
+        """
+        mark = ""
         with self._alive():
-            return self._commands.run(command)
+            try:
+                with self._channel() as channel:
+                    mark = channel.next_mark()
+                    return channel.run(command)
+            except ChannelBroken as error:
+                with self._channel(fresh=True):
+                    return _lost_result(error, 137)
+            except SandboxTimeout as error:
+                with self._channel(fresh=True) as channel:
+                    # It must not outlive its time limit.
+                    channel.run(Command(["sh", "-c", kill_script(), "kill", mark], _KILL_SECONDS, "/"))
+                return _lost_result(error, TIMEOUT_EXIT_CODE)
 
     def _run_last(self, command: Command) -> CommandResult:
         return self._run(command)
+
+    def _move_file(self, action: Callable[[Channel], T]) -> T:
+        """Again, once, through a new channel, if a command has killed the first one."""
+        with self._alive():
+            try:
+                with self._channel() as channel:
+                    return action(channel)
+            except (ChannelBroken, SandboxTimeout):
+                with self._channel(fresh=True) as channel:
+                    return action(channel)
+
+    @contextmanager
+    def _channel(self, *, fresh: bool = False) -> Iterator[Channel]:
+        """An idle channel, or another one."""
+        with self._channel_slots:
+            with self._channels_lock:
+                channel = self._idle_channels.pop() if self._idle_channels and not fresh else None
+            if channel is None:
+                channel = self._open_channel()
+            try:
+                yield channel
+            finally:
+                with self._channels_lock:
+                    keep = channel.usable and not self._channels_closed
+                    if keep:
+                        self._idle_channels.append(channel)
+                if not keep:
+                    channel.close()
+
+    def _close_channels(self) -> None:
+        """Those in use are closed by their threads."""
+        with self._channels_lock:
+            self._channels_closed = True
+            idle, self._idle_channels = self._idle_channels, []
+        for channel in idle:
+            channel.close()
 
     def _find_reason(self) -> str:
         """Why it is not running; empty if it is, or if nobody knows. Streams may end before its state says so."""
@@ -132,19 +191,21 @@ class BaseSandbox(ABC):
             self._end_reason = self._end_reason or reason
         return bool(self._end_reason)
 
-    def _has_ended(self, error: InfraError) -> bool:
-        """Is this error the sandbox's end? Not every loss is reported as one, and not every error is a loss."""
-        if not isinstance(error, (SandboxDead, *self._losses)):
-            return False
-        return self._find_end() or isinstance(error, SandboxDead)
+    def _stream_over(self, transport: Transport, half_close: Callable[[], None], mark: str) -> Stream:
+        """To a command with this mark. `half_close` lets it read end of file."""
+
+        def end() -> None:
+            self._end_stream(mark)
+            transport.close()
+
+        stdin = cast("IO[bytes]", _TransportFile(transport, half_close))
+        return Stream(stdin, io.BufferedReader(_TransportFile(transport)), end)
 
     def _end_stream(self, mark: str) -> None:
         """End what a stream has started, found by its mark."""
-        if not self._end_reason:
-            try:
-                self.run(["sh", "-c", kill_script(), "kill", mark], timeout_seconds=_KILL_SECONDS)
-            except InfraError:
-                return  # with the sandbox the stream has ended too
+        # With the sandbox the stream has ended too.
+        with suppress(InfraError):
+            self.run(["sh", "-c", kill_script(), "kill", mark], timeout_seconds=_KILL_SECONDS)
 
     def _check_alive(self) -> None:
         if self._end_reason:
@@ -153,6 +214,7 @@ class BaseSandbox(ABC):
     @contextmanager
     def _alive(self) -> Iterator[None]:
         """Around whatever needs the sandbox: says why it is dead; one that does not answer is ended."""
+        losses: tuple[type[InfraError], ...] = (SandboxDead, *self._losses)
         self._check_alive()
         try:
             yield
@@ -162,8 +224,9 @@ class BaseSandbox(ABC):
             if self._destroyed:
                 raise self.death() from error
             raise
-        except InfraError as error:
-            if not self._has_ended(error):
+        except losses as error:
+            # Not every loss is the sandbox's end.
+            if not self._find_end() and not isinstance(error, SandboxDead):
                 raise
             self._destroyed |= not self._end_reason
             self.end("its processes were killed")
@@ -173,23 +236,47 @@ class BaseSandbox(ABC):
         return posixpath.join(self._workdir, path)
 
 
-class OpenSandboxes(Generic[S]):
-    """Those of one backend that have not ended yet."""
+class _TransportFile(io.RawIOBase):
+    """One end of a stream, for reading or for writing."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._open: set[S] = set()
+    def __init__(self, transport: Transport, on_close: Callable[[], None] = lambda: None) -> None:
+        self._transport = transport
+        self._on_close = on_close
+        self._received = b""
+        self._ended = False
 
-    def add(self, sandbox: S) -> None:
-        with self._lock:
-            self._open.add(sandbox)
+    def readable(self) -> bool:
+        return True
 
-    def discard(self, sandbox: S) -> None:
-        with self._lock:
-            self._open.discard(sandbox)
+    def writable(self) -> bool:
+        return True
 
-    def end_all(self, reason: str) -> None:
-        with self._lock:
-            still_open = list(self._open)
-        for sandbox in still_open:
-            sandbox.end(reason)
+    def write(self, data: Any) -> int:
+        content = bytes(data)
+        self._transport.send(content, time.monotonic() + _NO_LIMIT_SECONDS)
+        return len(content)
+
+    def readinto(self, buffer: Any) -> int:
+        if not self._received and not self._ended:
+            try:
+                self._received = self._transport.receive(time.monotonic() + _NO_LIMIT_SECONDS)
+            except SandboxError as error:
+                # As files fail.
+                raise OSError(str(error)) from error
+            self._ended = not self._received
+        size = min(len(buffer), len(self._received))
+        buffer[:size] = self._received[:size]
+        self._received = self._received[size:]
+        return size
+
+    def close(self) -> None:
+        if not self.closed:
+            # With the command its input has ended too.
+            with suppress(OSError, SandboxError):
+                self._on_close()
+        super().close()
+
+
+def _lost_result(error: SandboxError, code: int) -> CommandResult:
+    note = f"[the shell that ran the command was killed or stopped, its output is lost: {error}]\n"
+    return CommandResult(code, stderr=note.encode(), timed_out=code == TIMEOUT_EXIT_CODE)

@@ -1,8 +1,7 @@
 """The host's end of a channel into a sandbox: one long-lived bash (`channel.sh`) that runs commands and moves files.
 
 Starting a process through a container engine costs 100-250 ms; through a channel it costs a few. A channel has one
-request under way at a time; a `ChannelPool` has as many channels as threads use it. How the bytes get there is a
-`Transport`.
+request under way at a time. How the bytes get there is a `Transport`.
 
 What can go wrong: `ChannelUnavailable` when the sandbox lacks what the channel needs, `ChannelBroken` when it ends or
 says what it should not, `SandboxTimeout` when it does not answer although the time limit inside should have made it.
@@ -13,24 +12,21 @@ from __future__ import annotations
 
 import base64
 import binascii
+import os
 import re
 import secrets
-import threading
+import select
 import time
-from contextlib import contextmanager
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol
 
 from cooperbench.errors import SandboxDead, SandboxError, SandboxRefused, SandboxTimeout
-from cooperbench.sandbox import kill_script
 from cooperbench.sandbox.contract import DEFAULT_OUTPUT_LIMIT, TIMEOUT_EXIT_CODE, CommandResult
+from cooperbench.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from cooperbench.sandbox.transport import Transport
-
-T = TypeVar("T")
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 READY = b"cooperbench-channel 1 ready"
 UNAVAILABLE = b"cooperbench-channel unavailable "
@@ -39,12 +35,12 @@ BACKSTOP_SECONDS = 15.0
 READ_FILE_LIMIT = 256 * 1024 * 1024
 """Larger files are refused: they would fill the memory of the harness."""
 
-_MOST_CHANNELS = 64
-_KILL_SECONDS = 30.0
 _INLINE_LIMIT = 8192
 """Larger contents follow the request as raw bytes, for which the other end starts a process."""
 _SMALLEST_CHUNK = 65536
 _LONGEST_LINE = 1000
+_READ_SIZE = 1 << 18
+_LONGEST_POLL_SECONDS = 3600.0
 _LONGEST_TIMEOUT_SECONDS = 30 * 24 * 3600.0
 _READ_SECONDS = 120.0
 _BYTES_PER_SECOND = 1_000_000
@@ -109,6 +105,65 @@ def _content_words(data: bytes) -> tuple[list[bytes], bytes]:
     return [b"%d" % len(data), b""], data
 
 
+class Transport(Protocol):
+    """The two ends of one long-lived process. Deadlines are values of `time.monotonic()`."""
+
+    def send(self, data: bytes, deadline: float) -> None:
+        """Write all of it; TimeoutError at the deadline, OSError where the other end is gone."""
+
+    def receive(self, deadline: float) -> bytes:
+        """What has come, at least one byte; b"" means that the other end is gone; TimeoutError at the deadline."""
+
+    def close(self) -> None:
+        """Let go of it. For the thread that uses it; calling it again does nothing."""
+
+
+class PipeTransport:
+    """A Transport over two file descriptors, which it owns."""
+
+    def __init__(self, write_fd: int, read_fd: int, on_close: Callable[[], None] = lambda: None) -> None:
+        os.set_blocking(write_fd, False)
+        os.set_blocking(read_fd, False)
+        self._write_fd = write_fd
+        self._read_fd = read_fd
+        self._on_close = on_close
+        self._closed = False
+
+    def send(self, data: bytes, deadline: float) -> None:
+        rest = memoryview(data)
+        while rest:
+            _wait(self._write_fd, select.POLLOUT, deadline)
+            with suppress(BlockingIOError):
+                rest = rest[os.write(self._write_fd, rest[:_READ_SIZE]) :]
+
+    def receive(self, deadline: float) -> bytes:
+        while True:
+            _wait(self._read_fd, select.POLLIN, deadline)
+            try:
+                return os.read(self._read_fd, _READ_SIZE)
+            except BlockingIOError:
+                continue
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        os.close(self._write_fd)
+        os.close(self._read_fd)
+        self._on_close()
+
+
+def _wait(fd: int, event: int, deadline: float) -> None:
+    poller = select.poll()
+    poller.register(fd, event)
+    while True:
+        left_seconds = deadline - time.monotonic()
+        if poller.poll(min(max(left_seconds, 0.0), _LONGEST_POLL_SECONDS) * 1000):
+            return
+        if left_seconds <= 0:
+            raise TimeoutError("no answer in time")
+
+
 class Channel:
     """One conversation with a `channel.sh`, for one thread at a time."""
 
@@ -147,20 +202,15 @@ class Channel:
         deadline = time.monotonic() + limit_seconds
         match = self._ask("the sandbox could not run a command", _RESULT, b"run", words, payload, deadline)
         _, code, timed_out, micros, out_kind, out_size, out_cut, err_kind, err_size, err_cut = match.groups()
-        stdout = self._body(out_kind, int(out_size), 2 * chunk, deadline)
-        stderr = self._body(err_kind, int(err_size), 2 * chunk, deadline)
+        out, err = CappedOutput(command.output_limit), CappedOutput(command.output_limit)
+        out.add(self._body(out_kind, int(out_size), 2 * chunk, deadline))
+        err.add(self._body(err_kind, int(err_size), 2 * chunk, deadline))
+        out.cut += int(out_cut)
+        err.cut += int(err_cut)
         self._close_answer(deadline)
-        kept_out, lost_out = trim(stdout, command.output_limit)
-        kept_err, lost_err = trim(stderr, command.output_limit)
-        return CommandResult(
-            returncode=TIMEOUT_EXIT_CODE if timed_out == b"1" else int(code),
-            stdout=kept_out,
-            stderr=kept_err,
-            stdout_cut=int(out_cut) + lost_out,
-            stderr_cut=int(err_cut) + lost_err,
-            timed_out=timed_out == b"1",
-            duration_seconds=max(int(micros), 0) / 1e6,
-        )
+        exit_code, late = (TIMEOUT_EXIT_CODE, True) if timed_out == b"1" else (int(code), False)
+        seconds = max(int(micros), 0) / 1e6
+        return CommandResult(exit_code, out.taken(), err.taken(), out.cut, err.cut, late, seconds)
 
     def write_file(self, path: str, data: bytes, mode: int = 0o644) -> None:
         """Write a file whole or not at all, making its folders."""
@@ -284,103 +334,10 @@ class Channel:
         return ChannelBroken(f"the channel into the sandbox broke: {reason}")
 
     def _silence(self) -> SandboxTimeout:
-        self._broken = "it did not answer in time"
-        self._transport.close()
+        self._break("it did not answer in time")
         return SandboxTimeout(
             "the sandbox did not answer, although its own time limit should have made it answer"
         )
-
-
-class ChannelPool:
-    """Lends an idle channel, or opens another one.
-
-    `open_channel` raises SandboxDead where the sandbox has ended. When a channel breaks, or does not answer, while the
-    sandbox lives on, the command has killed or stopped its own shell (`pkill -9 bash`): that is the command's doing and
-    therefore a result, with a note, not an error. Files are moved again, once, through a new channel.
-    """
-
-    def __init__(self, open_channel: Callable[[], Channel]) -> None:
-        self._open_channel = open_channel
-        self._idle: list[Channel] = []
-        self._lock = threading.Lock()
-        self._slots = threading.BoundedSemaphore(_MOST_CHANNELS)
-        self._closed = False
-
-    def run(self, command: Command) -> CommandResult:
-        """See `Channel.run`."""
-        mark = ""
-        try:
-            with self._lend() as channel:
-                mark = channel.next_mark()
-                return channel.run(command)
-        except ChannelBroken as error:
-            with self._lend(fresh=True):
-                return _lost_result(error, 137)
-        except SandboxTimeout as error:
-            with self._lend(fresh=True) as channel:
-                # It must not outlive its time limit.
-                channel.run(Command(["sh", "-c", kill_script(), "kill", mark], _KILL_SECONDS, "/"))
-            return _lost_result(error, TIMEOUT_EXIT_CODE)
-
-    def write_file(self, path: str, data: bytes, mode: int = 0o644) -> None:
-        """See `Channel.write_file`."""
-        self._twice(lambda channel: channel.write_file(path, data, mode))
-
-    def read_file(self, path: str) -> bytes:
-        """See `Channel.read_file`."""
-        return self._twice(lambda channel: channel.read_file(path))
-
-    def open_one(self) -> None:
-        """Have a channel at hand before the first command."""
-        with self._lend():
-            pass
-
-    def close(self) -> None:
-        """Let go of all channels; those in use are let go of by their threads."""
-        with self._lock:
-            self._closed = True
-            idle, self._idle = self._idle, []
-        for channel in idle:
-            channel.close()
-
-    def _twice(self, action: Callable[[Channel], T]) -> T:
-        try:
-            with self._lend() as channel:
-                return action(channel)
-        except (ChannelBroken, SandboxTimeout):
-            with self._lend(fresh=True) as channel:
-                return action(channel)
-
-    @contextmanager
-    def _lend(self, *, fresh: bool = False) -> Iterator[Channel]:
-        with self._slots:
-            with self._lock:
-                channel = self._idle.pop() if self._idle and not fresh else None
-            if channel is None:
-                channel = self._open_channel()
-            try:
-                yield channel
-            finally:
-                with self._lock:
-                    keep = channel.usable and not self._closed
-                    if keep:
-                        self._idle.append(channel)
-                if not keep:
-                    channel.close()
-
-
-def _lost_result(error: SandboxError, code: int) -> CommandResult:
-    note = f"[the shell that ran the command was killed or stopped, its output is lost: {error}]\n"
-    return CommandResult(code, stderr=note.encode(), timed_out=code == TIMEOUT_EXIT_CODE)
-
-
-def trim(data: bytes, limit: int) -> tuple[bytes, int]:
-    """The first and the last half of what is longer than the limit, and how many bytes that leaves out."""
-    if len(data) <= limit:
-        return data, 0
-    half = limit // 2
-    kept = data[:half] + data[len(data) - half :]
-    return kept, len(data) - len(kept)
 
 
 class CappedOutput:
@@ -388,6 +345,7 @@ class CappedOutput:
 
     def __init__(self, limit: int) -> None:
         self._half = limit // 2
+        self._most_in_tail = limit - self._half
         self._head = bytearray()
         self._tail = bytearray()
         self.cut = 0
@@ -396,7 +354,7 @@ class CappedOutput:
         room = self._half - len(self._head)
         self._head += data[:room]
         self._tail += data[room:]
-        if len(self._tail) > 2 * self._half:
+        if len(self._tail) > 2 * self._most_in_tail:
             self._shorten()
 
     def taken(self) -> bytes:
@@ -404,12 +362,10 @@ class CappedOutput:
         return bytes(self._head + self._tail)
 
     def _shorten(self) -> None:
-        extra = max(len(self._tail) - self._half, 0)
+        extra = max(len(self._tail) - self._most_in_tail, 0)
         self.cut += extra
         del self._tail[:extra]
 
 
 def _show(data: bytes) -> str:
-    """Bytes from a sandbox, safe in a message."""
-    text = data[:200].decode("utf-8", "replace")
-    return "".join(char if char.isprintable() else "?" for char in text)
+    return printable(data[:200].decode("utf-8", "replace"))

@@ -12,13 +12,14 @@ error: it is a result with a `returncode`. A command that runs out of its time i
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Literal, Protocol, cast
 
 from cooperbench.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -38,17 +39,11 @@ class ExecResult(Protocol):
     """Result of executing a command."""
 
     @property
-    def returncode(self) -> int:
-        """Exit code of the command."""
-        ...
+    def returncode(self) -> int: ...
 
-    def stdout_read(self) -> str:
-        """Read stdout output."""
-        ...
+    def stdout_read(self) -> str: ...
 
-    def stderr_read(self) -> str:
-        """Read stderr output."""
-        ...
+    def stderr_read(self) -> str: ...
 
 
 class Sandbox(Protocol):
@@ -56,11 +51,9 @@ class Sandbox(Protocol):
 
     def exec(self, *args: str) -> ExecResult:
         """Execute a command, e.g. `exec("bash", "-c", "echo hello")`, in the sandbox's working directory."""
-        ...
 
     def terminate(self) -> None:
         """End everything in the sandbox and remove it. Calling it again does nothing."""
-        ...
 
 
 class EvalBackend(Protocol):
@@ -68,7 +61,6 @@ class EvalBackend(Protocol):
 
     def create_sandbox(self, image: str, timeout: int = 600, workdir: str = "/workspace") -> Sandbox:
         """Create a sandbox of an image that lives for at most `timeout` seconds."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -99,16 +91,25 @@ def _text(data: bytes, cut: int) -> str:
     return data[:half].decode("utf-8", "replace") + note + data[half:].decode("utf-8", "replace")
 
 
-class Stream(Protocol):
-    """A long-running command's ends. Closing it ends the command."""
+class Stream:
+    """A long-running command's ends."""
 
-    @property
-    def stdin(self) -> IO[bytes]: ...
+    def __init__(self, stdin: IO[bytes], stdout: IO[bytes], end_command: Callable[[], None]) -> None:
+        """`end_command` also frees whoever is reading or writing."""
+        self.stdin = stdin
+        self.stdout = stdout
+        self._end_command = end_command
+        self._closed = False
 
-    @property
-    def stdout(self) -> IO[bytes]: ...
-
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """End the command with everything it started. Calling it again does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        self._end_command()
+        with suppress(OSError):
+            self.stdin.close()
+        self.stdout.close()
 
 
 class RichSandbox(Sandbox, Protocol):
@@ -125,19 +126,15 @@ class RichSandbox(Sandbox, Protocol):
         output_limit: int = DEFAULT_OUTPUT_LIMIT,
     ) -> CommandResult:
         """Run one command in a process group of its own; None means as long as the sandbox lives."""
-        ...
 
     def write_file(self, path: str, data: bytes, mode: int = 0o644) -> None:
         """Write a file whole, making its folders."""
-        ...
 
     def read_file(self, path: str) -> bytes:
         """Read a file whole; FileNotFoundError where there is none."""
-        ...
 
     def open_stream(self, argv: Sequence[str]) -> Stream:
         """Start a command that talks over its stdin and stdout for as long as it likes."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -166,24 +163,13 @@ class Capabilities:
     """Its sandboxes are RichSandboxes (they may still lack streams)."""
     streams: bool = False
     """Its sandboxes have `open_stream`."""
-    options: bool = False
-    """Its `create_sandbox` takes `options=SandboxOptions(…)`."""
     networks: frozenset[NetworkPolicy] = frozenset()
-    """Policies it can enforce; one that is not here is refused, never weakened."""
-    prepares: bool = False
-    """It has `prepare(task) -> Image`: makes a task ready to be run, once, safe to call from several threads."""
-    closes: bool = False
-    """It has `close()`: lets go of whatever it holds when a run is over."""
-    checks: bool = False
-    """It has `check()`: UserError where no sandbox at all could be made, so that this is said once, not for each."""
-    interrupts: bool = False
-    """It has `interrupt()`: whoever waits for a sandbox to be made waits no longer, since the run is being stopped."""
+    """Policies it can enforce; one that is not here is refused, never weakened. Where there are any, its
+    `create_sandbox` takes `options=SandboxOptions(…)`."""
     snapshots: bool = False
     """It has `making_snapshot` and `take_snapshot`: what changed in a sandbox can become a layer of its image."""
     programs: bool = False
     """Its sandboxes can show a folder of this machine, though they may run elsewhere: see `SandboxOptions`."""
-    measures: bool = False
-    """It has `resource_use() -> ResourceUse`: what it has used so far, also after `close`."""
 
 
 def check_network(can: Capabilities, options: SandboxOptions) -> None:
@@ -218,7 +204,7 @@ class ResourceUse:
 
 
 class FullBackend(EvalBackend, Protocol):
-    """All that `Capabilities` can announce. A backend has those of the methods that it announces."""
+    """All that a backend may have. Those from `prepare` to `resource_use` are called where they are there."""
 
     def create_sandbox(
         self,
@@ -229,23 +215,26 @@ class FullBackend(EvalBackend, Protocol):
         options: SandboxOptions | None = None,
     ) -> Sandbox: ...
 
-    def prepare(self, task: Task) -> Image: ...
+    def prepare(self, task: Task) -> Image:
+        """Make a task ready to be run, once; called from several threads."""
 
-    def check(self) -> None: ...
+    def check(self) -> None:
+        """UserError where no sandbox at all could be made, so that this is said once, not for each."""
 
-    def interrupt(self) -> None: ...
+    def interrupt(self) -> None:
+        """The run is being stopped: whoever waits for a sandbox to be made waits no longer."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Let go of whatever it holds, as a run is over."""
+
+    def resource_use(self) -> ResourceUse:
+        """What it has used so far, also after `close`."""
 
     def making_snapshot(self, task: Task, key: str) -> AbstractContextManager[str | None]:
         """Alone with this key: the reference of the snapshot, None where it is still to be taken."""
-        ...
 
     def take_snapshot(self, sandbox: RichSandbox, task: Task, key: str) -> str:
         """Keep a sandbox's files, less those that its options leave out, as an image; its reference."""
-        ...
-
-    def resource_use(self) -> ResourceUse: ...
 
 
 def capabilities_of(backend: EvalBackend) -> Capabilities:
@@ -255,4 +244,4 @@ def capabilities_of(backend: EvalBackend) -> Capabilities:
 
 def resource_use_of(backend: EvalBackend) -> ResourceUse | None:
     """None from a backend that does not measure it."""
-    return cast("FullBackend", backend).resource_use() if capabilities_of(backend).measures else None
+    return cast("FullBackend", backend).resource_use() if hasattr(backend, "resource_use") else None

@@ -1,4 +1,4 @@
-"""Processes that share an engine or a cache: which one owns a container, and which one may write now.
+"""Processes that share an engine, an account or a cache: which one owns what, and which one may write now.
 
 A remote engine may serve several machines, and a machine several users and containers that number their processes
 alike. So an owner is judged only by those who can see its process: same machine, user and process namespace. All
@@ -20,11 +20,15 @@ from cooperbench.processes import namespace as process_namespace
 from cooperbench.processes import start_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
+
+HOST_LABEL = "cooperbench-host"
+OWNER_LABEL = "cooperbench-owner"
+"""Of what is made in a cloud. Engines have names of their own for it."""
 
 
 class Owner(NamedTuple):
-    """One process, as it stands in a label."""
+    """One process, as it stands in a label: small letters, digits and `-`, at most 63 characters."""
 
     machine: str
     boot: str
@@ -34,7 +38,11 @@ class Owner(NamedTuple):
     start: str
 
     def __str__(self) -> str:
-        return "/".join(map(str, self))
+        return "-".join(map(str, self))
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return {HOST_LABEL: f"{self.machine}-{self.user}", OWNER_LABEL: str(self)}
 
 
 def this_owner() -> Owner:
@@ -44,7 +52,7 @@ def this_owner() -> Owner:
 
 def read_owner(text: str) -> Owner | None:
     """None for what is no owner of ours."""
-    parts = text.split("/")
+    parts = text.split("-")
     if len(parts) != len(Owner._fields) or not parts[4].isdecimal():
         return None
     machine, boot, namespace, user, pid, start = parts
@@ -67,11 +75,21 @@ def is_dead(owner: Owner, *, running: bool) -> bool:
         return False
 
 
+def is_leftover(labels: Mapping[str, str], label: str = OWNER_LABEL, *, running: bool = True) -> bool:
+    """Does something name one of our processes as its owner, one that has certainly ended?"""
+    owner = read_owner(labels.get(label, ""))
+    return owner is not None and is_dead(owner, running=running)
+
+
 @cache
 def _place() -> tuple[str, str, str, str]:
-    machine = f"{socket.gethostname()} {_text('/etc/machine-id')}".encode()
+    machine = f"{socket.gethostname()} {_text('/etc/machine-id')}"
     boot = _text("/proc/sys/kernel/random/boot_id")
-    return hashlib.sha256(machine).hexdigest()[:16], boot or "-", process_namespace(), str(os.getuid())
+    return _short_hash(machine), _short_hash(boot), process_namespace(), str(os.getuid())
+
+
+def _short_hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:10]
 
 
 def _text(path: str) -> str:

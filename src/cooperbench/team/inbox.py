@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from cooperbench.errors import InfraError
 from cooperbench.models import Message
 from cooperbench.storage import utc_now
-from cooperbench.team.mailbox import MAX_MESSAGE_BYTES, Reader
+from cooperbench.team.mailbox import MAX_MESSAGE_BYTES
 from cooperbench.team.sandbox_rpc import TEAM_DIR, Response
 from cooperbench.text import head_and_tail, plural
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
-    from cooperbench.team.mailbox import Mailbox, Posted
+    from cooperbench.team.mailbox import Mailbox
     from cooperbench.team.sandbox_rpc import SandboxRpc
 
 EVERYBODY = "*"
@@ -35,8 +35,6 @@ LONGEST_SHOWN = 10_000
 """Characters of one message that are put into a context: half from its beginning, half from its end."""
 MOST_SHOWN = 40_000
 """Characters that are put into a context before one step. What is left over waits for the next."""
-MOST_UPDATES = 30
-"""Things of the team's tools that are put into a context before one step; of more, the number."""
 FROM_TEAM = "team"
 """The sender of what the team's tools have to say; no agent has this name."""
 _FRAME = 100
@@ -54,26 +52,32 @@ class Delivery(NamedTuple):
 
 
 class Inbox:
-    """Of one agent. Made before its RPC is started; `start` after that, `close` when the agent is done."""
+    """Of one agent. Made before its RPC is started; `close` when the agent is done."""
 
-    def __init__(self, rpc: SandboxRpc, mailbox: Mailbox | None) -> None:
+    def __init__(
+        self,
+        rpc: SandboxRpc,
+        mailbox: Mailbox | None,
+        on_sent: Callable[[Message], None] = lambda _: None,
+        synchronize: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`synchronize` is called before something is sent, and before it is said what is new."""
         self.agent_id = rpc.agent_id
         self.colleagues = rpc.colleagues
+        self.has_messages = mailbox is not None
+        """False: only the team's tools speak here."""
         self._rpc = rpc
         self._mailbox = mailbox
+        self._on_sent = on_sent
+        self._synchronize = synchronize
         self._pending: dict[int, Message] = {}
         self._updates: dict[str, str] = {}
-        self._more_updates = 0
-        self.before_incoming: Callable[[], None] = lambda: None
-        """Called before it is said what is new."""
         self._deliveries: dict[int, Delivery] = {}
-        self._finished: list[str] = []
         self._failure: InfraError | None = None
         self._sent = 0
         self._sent_bytes = 0
         self._changed = threading.Condition()
         self._closed = False
-        self.on_sent: Callable[[Message], None] = lambda _: None
         self.step = 0
         """How many steps the agent has taken."""
         self.sent_in_step: list[tuple[str, str]] = []
@@ -81,38 +85,16 @@ class Inbox:
         rpc.on_restart = self._write_files_again
         rpc.on_lost = self._fail
         if mailbox is not None:
-            rpc.add_commands("send_message", "read_messages")
-            rpc.handle("send", self._send)
-            rpc.handle("read", self._shown_by_command)
-
-    @property
-    def has_messages(self) -> bool:
-        """False: only the team's tools speak here."""
-        return self._mailbox is not None
-
-    def start(self) -> None:
-        """Begin to take in messages."""
-        if self._mailbox is not None:
-            self._mailbox.subscribe(self.agent_id, Reader(self._take_in, self._colleague_finished))
+            rpc.handle("send", self._send, "send_message")
+            rpc.handle("read", self._shown_by_command, "read_messages")
+            mailbox.subscribe(self.agent_id, self._take_in, self._write_finished)
 
     def update(self, subject: str, text: str) -> None:
         """Something to be shown before the next step; a later one about the same takes its place."""
         with self._changed:
             self._updates.pop(subject, None)
-            if len(self._updates) < MOST_UPDATES:
-                self._updates[subject] = text
-            else:
-                self._more_updates += 1
+            self._updates[subject] = text
             self._changed.notify_all()
-
-    def _take_updates(self) -> list[Message]:
-        """As one message, without a place among those of the conversation."""
-        texts = list(self._updates.values())
-        if self._more_updates:
-            texts.append(f"[… and {plural(self._more_updates, 'more change')}]")
-        self._updates, self._more_updates = {}, 0
-        text = head_and_tail("\n".join(texts), MOST_SHOWN)
-        return [Message(0, FROM_TEAM, self.agent_id, text, utc_now())] if texts else []
 
     def begin_step(self, number: int) -> None:
         self.step = number
@@ -120,7 +102,7 @@ class Inbox:
 
     def incoming(self, most: int | None = None) -> list[Message]:
         """What has come and was not shown yet, in order and cut to size; from now on it counts as shown."""
-        self.before_incoming()
+        self._synchronize()
         with self._changed:
             if self._failure is not None:
                 raise self._failure
@@ -135,11 +117,17 @@ class Inbox:
                 del self._pending[sequence]
                 self._deliveries[sequence] = Delivery(utc_now(), self.step, "context")
             if self._pending and shown and most is None:
-                shown[-1] = replace(shown[-1], text=shown[-1].text + _more_waiting(len(self._pending)))
-            updates = self._take_updates()
+                waiting = plural(len(self._pending), "more message")
+                note = f"\n[{waiting} will be shown to you before your next step; `read_messages` shows them now]"
+                shown[-1] = replace(shown[-1], text=shown[-1].text + note)
+            updates, self._updates = self._updates, {}
         for message in shown:
             self._rpc.put("read", _file_name(message), b"")
-        return shown + updates
+        if updates:
+            # One message, without a place among those of the conversation.
+            text = head_and_tail("\n".join(updates.values()), LONGEST_SHOWN)
+            shown.append(Message(0, FROM_TEAM, self.agent_id, text, utc_now()))
+        return shown
 
     def wait(self, timeout_seconds: float, count: int | None = None) -> bool:
         """Until there is something to show (or so many messages); False when the time is up or the inbox was closed."""
@@ -170,7 +158,7 @@ class Inbox:
             self._changed.notify_all()
 
     def send(self, recipient: str, text: str) -> Response:
-        """On behalf of the agent, to a colleague or to `EVERYBODY`."""
+        """On behalf of the agent, to a colleague or to `EVERYBODY`; says which number the message has."""
         recipients = self.colleagues if recipient == EVERYBODY else (recipient,)
         size = len(text.encode("utf-8", "replace"))
         if not set(recipients) <= set(self.colleagues):
@@ -182,10 +170,10 @@ class Inbox:
         with self._changed:
             sent, sent_bytes = self._sent + len(recipients), self._sent_bytes + size * len(recipients)
             if sent > MOST_SENT or sent_bytes > MAX_SENT_BYTES:
-                return Response(
-                    2, f"you have sent enough: at most {MOST_SENT} messages and {MAX_SENT_BYTES} bytes"
-                )
+                limits = f"at most {MOST_SENT} messages and {MAX_SENT_BYTES} bytes"
+                return Response(2, f"you have sent enough: {limits}")
             self._sent, self._sent_bytes = sent, sent_bytes
+        self._synchronize()
         try:
             assert self._mailbox is not None
             posted = [self._mailbox.post(self.agent_id, name, text, self.step) for name in recipients]
@@ -193,21 +181,21 @@ class Inbox:
             self._fail(error)
             raise
         self.sent_in_step.append(("all" if recipient == EVERYBODY else recipient, text))
-        for one in posted:
-            self.on_sent(one.message)
-        return _response(posted)
+        for message in posted:
+            self._on_sent(message)
+        gone = [name for name in recipients if name in self._mailbox.finished]
+        said = f"{', '.join(gone)} has finished and will not read this"
+        if len(gone) == len(recipients):
+            return Response(3, said)
+        return Response(0, f"{posted[0].sequence}\n" + (f"send_message: {said}\n" if gone else ""))
 
     def _send(self, _name: str, content: bytes) -> Response:
-        recipient, _, text = content.partition(b"\n")
-        return self.send(
-            recipient.decode("utf-8", "replace"), text.decode("utf-8", "replace").removesuffix("\n")
-        )
+        recipient, _, text = content.decode("utf-8", "replace").partition("\n")
+        return self.send(recipient, text.removesuffix("\n"))
 
     def _shown_by_command(self, name: str, _content: bytes) -> None:
-        if not name.isdigit():
-            return
         with self._changed:
-            if self._pending.pop(int(name), None) is not None:
+            if name.isdigit() and self._pending.pop(int(name), None) is not None:
                 self._deliveries[int(name)] = Delivery(utc_now(), self.step, "command")
 
     def _take_in(self, message: Message) -> None:
@@ -216,23 +204,26 @@ class Inbox:
                 return
             self._pending[message.sequence] = message
             self._changed.notify_all()
-        self._write_file(message)
+        self._write_message(message)
 
-    def _colleague_finished(self, colleague: str) -> None:
-        self._finished.append(colleague)
-        self._rpc.put("finished", colleague, b"")
-
-    def _write_file(self, message: Message) -> None:
+    def _write_message(self, message: Message) -> None:
         data = f"{message.sender}\n{message.text}\n".encode("utf-8", "replace")
         self._rpc.put("inbox", _file_name(message), data)
+
+    def _write_finished(self, colleague: str) -> None:
+        self._rpc.put("finished", colleague, b"")
 
     def _write_files_again(self) -> None:
         with self._changed:
             pending = list(self._pending.values())
         for message in pending:
-            self._write_file(message)
-        for colleague in self._finished:
-            self._rpc.put("finished", colleague, b"")
+            self._write_message(message)
+        for colleague in self._mailbox.finished if self._mailbox is not None else ():
+            self._write_finished(colleague)
+
+
+def _file_name(message: Message) -> str:
+    return f"{message.sequence:08d}"
 
 
 def _cut_to_size(message: Message) -> Message:
@@ -240,21 +231,3 @@ def _cut_to_size(message: Message) -> Message:
     whole = f"{TEAM_DIR}/inbox/{_file_name(message)}"
     note = f"\n[… {{cut}} of {len(message.text)} characters left out; the whole text is in {whole} in your sandbox …]\n"
     return replace(message, text=head_and_tail(message.text, LONGEST_SHOWN, note))
-
-
-def _more_waiting(count: int) -> str:
-    waiting = plural(count, "more message")
-    return f"\n[{waiting} will be shown to you before your next step; `read_messages` shows them now]"
-
-
-def _response(posted: Sequence[Posted]) -> Response:
-    """With the number of the message, after which answers come."""
-    gone = [one.message.recipient for one in posted if one.recipient_finished]
-    if len(gone) == len(posted):
-        return Response(3, f"{', '.join(gone)} has finished and will not read this")
-    note = f"send_message: {', '.join(gone)} has finished and will not read this\n" if gone else ""
-    return Response(0, f"{posted[0].message.sequence}\n{note}")
-
-
-def _file_name(message: Message) -> str:
-    return f"{message.sequence:08d}"

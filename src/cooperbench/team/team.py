@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from concurrent.futures import Future
-from functools import cache, partial, wraps
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from cooperbench.errors import UserError
 from cooperbench.models import REPO_DIR, seats_of
 from cooperbench.team.inbox import Inbox
-from cooperbench.team.requests import Requests
 from cooperbench.team.sandbox_rpc import Response, SandboxRpc
 from cooperbench.team.shared_folder import SHARED_DIR, SharedFolder
-from cooperbench.team.task_list import TaskList
-from cooperbench.team.tools import run_command, tools_of
+from cooperbench.team.tools import Colleagues, Requests, TaskList, run_command, tools_of
 from cooperbench.text import plural
 
 if TYPE_CHECKING:
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
     from cooperbench.sandbox.contract import RichSandbox
     from cooperbench.team.git_remote import GitRemote
     from cooperbench.team.mailbox import Mailbox
-    from cooperbench.team.tools import Answer, Tools
+    from cooperbench.team.tools import Tools
 
 CONVERSATION_SCHEMA = "cooperbench.conversation/1"
 TASKS_SCHEMA = "cooperbench.tasks/1"
@@ -54,34 +52,30 @@ class Team:
         """None: they share no repository."""
         self._rpcs: dict[str, SandboxRpc] = {}
         self.inboxes: dict[str, Inbox] = {}
-        self.tasks = TaskList(agent_ids, self._step_of, self._announce) if "task_list" in self._on else None
-        self.requests = Requests(agent_ids, self._step_of, self._refresh) if "protocol" in self._on else None
-        self.shared = SharedFolder(self._announce, self._tell) if "scratchpad" in self._on else None
+        team = Colleagues(tuple(agent_ids), lambda agent_id: self.inboxes[agent_id].step, self._refresh)
+        self.tasks = TaskList(team) if "task_list" in self._on else None
+        self.requests = Requests(team) if "protocol" in self._on else None
+        self.shared = SharedFolder(team.announce, self._tell) if "scratchpad" in self._on else None
         together = self.tasks or self.requests or self.shared
         for agent_id in agent_ids if mailbox or remote or together else ():
             rpc = SandboxRpc(agent_id, [other for other in agent_ids if other != agent_id])
             self._rpcs[agent_id] = rpc
-            if tools := self.tools(agent_id):
-                rpc.add_commands(*tools)
-                rpc.handle("tool", partial(_use_tool, rpc, tools))
             if mailbox is not None or together:
-                self.inboxes[agent_id] = Inbox(rpc, mailbox)
-                if self.shared is not None:
-                    self.inboxes[agent_id].before_incoming = partial(self.shared.sync, agent_id)
-                    # Whoever hears of a file from its writer finds it there.
-                    rpc.before = {"send": partial(self.shared.sync, agent_id)}
-                self.inboxes[agent_id].on_sent = on_message
+                self.inboxes[agent_id] = Inbox(rpc, mailbox, on_message, partial(self._sync, agent_id))
+            if tools := self.tools(agent_id):
+                rpc.handle("tool", partial(_use_tool, rpc, tools), *tools)
             if remote is not None:
                 rpc.handle("push", partial(_push, remote, agent_id))
 
     def tools(self, agent_id: str) -> Tools:
-        tools = tools_of(agent_id, self.tasks, self.requests)
-        if self.shared is None:
-            return tools
-        return {name: _after(partial(self.shared.sync, agent_id), tool) for name, tool in tools.items()}
+        if self.tasks is None and self.requests is None:
+            return {}
+        return tools_of(agent_id, self.tasks, self.requests, partial(self._sync, agent_id))
 
-    def _step_of(self, agent_id: str) -> int:
-        return self.inboxes[agent_id].step
+    def _sync(self, agent_id: str) -> None:
+        """Whoever hears of a file from its writer finds it there."""
+        if self.shared is not None:
+            self.shared.sync(agent_id)
 
     def _tell(self, agent_id: str, subject: str, text: str) -> None:
         self.inboxes[agent_id].update(subject, text)
@@ -90,11 +84,6 @@ class Team:
         """What others did, shown unasked."""
         if "auto_refresh" in self._on:
             self._tell(agent_id, subject, text)
-
-    def _announce(self, agent_id: str, subject: str, text: str) -> None:
-        for other in self.inboxes:
-            if other != agent_id:
-                self._refresh(other, subject, text)
 
     def join(
         self,
@@ -110,8 +99,6 @@ class Team:
         if rpc is None:
             return
         rpc.start(sandbox, streams=streams)
-        if agent_id in self.inboxes:
-            self.inboxes[agent_id].start()
         if self.shared is not None:
             self.shared.attach(agent_id, sandbox)
         if self.tasks is not None:
@@ -140,11 +127,10 @@ class Team:
 
     def close(self) -> None:
         """End what is still open; what was said and done can still be read. Calling it again does nothing."""
-        for agent_id in self.inboxes:
+        for agent_id, inbox in self.inboxes.items():
+            inbox.close()
             if self.requests is not None:
                 self.requests.end(agent_id)
-        for inbox in self.inboxes.values():
-            inbox.close()
         for rpc in self._rpcs.values():
             rpc.close()
         if self.mailbox is not None:
@@ -185,23 +171,15 @@ class Team:
         }
 
 
-def _after(before: Callable[[], None], function: Callable[..., Answer]) -> Callable[..., Answer]:
-    @wraps(function)
-    def call(**arguments: Any) -> Answer:
-        before()
-        return function(**arguments)
-
-    return call
-
-
 def _use_tool(rpc: SandboxRpc, tools: Tools, name: str, content: bytes) -> Response | None:
     command, *words = content.decode("utf-8", "replace").split("\0")[:-1] or [""]
     if command not in tools:
         return Response(2, "there is no such tool")
-    answer = run_command(command, tools[command], words)
-    if not isinstance(answer, Future):
-        return answer
-    answer.add_done_callback(lambda done: rpc.respond(name, done.result()))
+    work = partial(run_command, command, tools[command], words)
+    if command != "coop-request":
+        return work()
+    # It waits for somebody else, which is no reason to keep the agent's other calls waiting.
+    threading.Thread(target=rpc.answer, args=(name, work), name=f"request-{name}", daemon=True).start()
     return None
 
 
@@ -226,26 +204,36 @@ def task_prompt(
     How to use a framework's own tools is explained by the framework. `features`: the parts of setting team and whether
     they are on. Templates in `prompts_dir` take the place of ours of the same name.
     """
+    from jinja2 import TemplateError
+
     names = [other.agent_id for other in seats_of(pair, setting)]
     colleagues = [name for name in names if name != seat.agent_id]
     texts = [feature.description.read_bytes().decode("utf-8", "replace") for feature in seat.features]
     on = {part for part, is_on in (features or {}).items() if is_on}
     role = None if "roles" not in on else "lead" if seat.agent_id == names[0] else "member"
-    return _render(
-        prompts_dir,
-        setting=setting,
-        agent_id=seat.agent_id,
-        features=[text.strip("\n") for text in texts],
-        colleagues=colleagues,
-        messaging=messaging and bool(colleagues),
-        git=git and bool(colleagues),
-        repo_dir=repo_dir,
-        limits=_limit_texts(limits),
-        parts=on,
-        role=role,
-        lead=names[0],
-        shared_dir=SHARED_DIR,
-    )
+    try:
+        return (
+            _templates(prompts_dir)
+            .get_template("task.md.j2")
+            .render(
+                setting=setting,
+                agent_id=seat.agent_id,
+                features=[text.strip("\n") for text in texts],
+                colleagues=colleagues,
+                messaging=messaging and bool(colleagues),
+                git=git and bool(colleagues),
+                repo_dir=repo_dir,
+                limits=_limit_texts(limits),
+                parts=on,
+                role=role,
+                lead=names[0],
+                shared_dir=SHARED_DIR,
+            )
+        )
+    except TemplateError as error:
+        if prompts_dir is None:
+            raise
+        raise UserError(f"a prompt in {prompts_dir} cannot be used: {error}") from error
 
 
 def _limit_texts(limits: Limits) -> list[str]:
@@ -258,17 +246,6 @@ def _limit_texts(limits: Limits) -> list[str]:
     if limits.cost is not None:
         texts.append(f"${limits.cost:g} of model use")
     return texts
-
-
-def _render(prompts_dir: Path | None, **values: Any) -> str:
-    from jinja2 import TemplateError
-
-    try:
-        return _templates(prompts_dir).get_template("task.md.j2").render(**values)
-    except TemplateError as error:
-        if prompts_dir is None:
-            raise
-        raise UserError(f"a prompt in {prompts_dir} cannot be used: {error}") from error
 
 
 @cache

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tests.modelserver import Request
     from tests.modelserver.replies import Reply
 
-_WAIT_SECONDS = 20
+_WAIT_SECONDS = 60
 _AROUND = (
     "env | cut -d= -f1; cat /proc/net/dev; ls /cooperbench/programs; git status --short; echo have''looked"
 )

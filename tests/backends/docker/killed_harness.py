@@ -19,7 +19,7 @@ def main(image: str) -> None:
     for network in ("none", "public"):
         options = SandboxOptions(network="public" if network == "public" else "none")
         backend.create_sandbox(image, timeout=300, options=options)
-    filters = {"label": [f"cooperbench.session={backend._session}"], "status": ["running"]}
+    filters = {"label": [f"cooperbench.session={backend.session.name}"], "status": ["running"]}
     while len(found := backend.engine.api.containers(filters=filters)) < COUNT:
         time.sleep(0.05)
     sys.stdout.writelines(container["Names"][0].lstrip("/") + "\n" for container in found)

@@ -23,7 +23,7 @@ class TestContainers(ToolConformance, SandboxConformance):
     @pytest.fixture(autouse=True)
     def _engine(self, docker: DockerBackend) -> None:
         # Those of the other engine ended with it.
-        self.spare[:] = [sandbox for sandbox in self.spare if sandbox in docker._open._open]
+        self.spare[:] = [sandbox for sandbox in self.spare if sandbox in docker._open]
 
     @pytest.fixture
     def make_sandbox(self, docker: DockerBackend, base_image: str) -> Callable[[], RichSandbox]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cooperbench.backends.docker import DockerBackend
-from cooperbench.backends.docker.containers import OWNER
+from cooperbench.backends.docker.images import OWNER
 from cooperbench.dataset.discovery import load_tasks, resolve_dataset_dir
 from cooperbench.errors import UserError
 from tests.backends.docker.tasks import DOCKERFILE, write_buildable

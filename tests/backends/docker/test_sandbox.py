@@ -315,16 +315,16 @@ def test_an_image_without_a_tool_is_refused_in_one_line(
     assert str(caught.value).startswith(
         f"the image {image} cannot be used: {tool} is missing; tasks need sh, bash"
     )
-    assert not docker._open._open
+    assert not docker._open
 
 
 def test_closing_the_backend_ends_everything(docker: DockerBackend, base_image: str) -> None:
     backend = DockerBackend(cache_dir=docker._cache_dir)
     sandbox = backend.create_sandbox(base_image, options=SandboxOptions(network="public"))
+    label = f"cooperbench.session={backend.session.name}"
     backend.close()
     with pytest.raises(SandboxDead, match="closed"):
         sandbox.run(["true"])
-    label = f"cooperbench.session={backend._session}"
     assert docker.engine.api.containers(all=True, filters={"label": [label]}) == []
     assert docker.engine.api.networks(filters={"label": [label]}) == []
 

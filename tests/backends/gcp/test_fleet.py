@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -17,11 +16,11 @@ import pytest
 
 from cooperbench.backends.docker.containers import remove_leftovers as remove_containers
 from cooperbench.backends.gcp import GCPBatchBackend
-from cooperbench.backends.gcp.api import PROCESS, PURPOSE, resource_labels
+from cooperbench.backends.gcp.api import PURPOSE, resource_labels
 from cooperbench.cli import main
 from cooperbench.errors import InfraError, SandboxDead, SandboxDestroyed, UserError
 from cooperbench.sandbox.contract import SandboxOptions
-from cooperbench.sandbox.ownership import this_owner
+from cooperbench.sandbox.ownership import OWNER_LABEL, this_owner
 from tests.backends.gcp.compute_server import ComputeServer, Refused, own_addresses
 
 if TYPE_CHECKING:
@@ -200,18 +199,18 @@ def test_what_a_killed_harness_left_ends_and_is_deleted(
 ) -> None:
     """Its sandboxes end, its machines shut down, and go by the next start or by the command. Others' stay."""
     mine = resource_labels("run", "agents")
-    gone = {**mine, PROCESS: f"{this_owner().namespace}-4194999-1"}
+    gone = this_owner()._replace(pid=4194999, start="1")
     labels = {
         "alive": mine,
-        "dead": gone,
-        "elsewhere": {**gone, "cooperbench-host": "another-0"},
+        "dead": {**mine, **gone.labels},
+        "elsewhere": {**mine, **gone._replace(machine="another").labels},
         "foreign": {"somebody": "else"},
     }
     for name, found in labels.items():
         compute.foreign[name] = {"name": name, "status": "RUNNING", "labels": found}
         compute.rules[f"cooperbench-{name}"] = {
             "name": f"cooperbench-{name}",
-            "description": json.dumps(found),
+            "description": found.get(OWNER_LABEL, ""),
         }
     compute.rules["cooperbench-words"] = {"name": "cooperbench-words", "description": "of somebody"}
     compute.metadata["cooperbench-look-seconds"] = "1"

@@ -16,8 +16,8 @@ import yaml
 
 from cooperbench import run
 from cooperbench.backends.gcp import GCPBatchBackend
-from cooperbench.backends.gcp.api import PURPOSE, RUN, SESSION
-from cooperbench.backends.gcp.compute import Firewall
+from cooperbench.backends.gcp.api import PURPOSE, RUN
+from cooperbench.backends.gcp.compute import Compute
 from cooperbench.backends.gcp.settings import read_settings
 from cooperbench.errors import InfraError, Interrupted, UserError
 from cooperbench.sandbox.contract import SandboxOptions
@@ -80,7 +80,7 @@ def test_a_pair_shares_through_a_server_on_a_machine_of_its_own(
     assert [machine["labels"][PURPOSE] for machine in (server, agents)] == ["git", "agents"]
     assert server["machineType"].endswith("/machineTypes/e2-medium")
     assert agents["labels"][RUN] == server["labels"][RUN] == "shared"
-    assert server["labels"][SESSION] == agents["labels"][SESSION]
+    assert server["name"].rpartition("-")[0] == agents["name"].rpartition("-")[0]
     assert left.json("../../../../summary.json")["sandboxes"]["count"] == 2
     # Nobody but machines of the run gets to the port, whatever else the network allows.
     keep_out, admit = compute.rules_ever
@@ -249,10 +249,10 @@ def test_a_server_that_does_not_start_leaves_no_machine(
 
 
 def test_rules_are_those_of_the_network_that_machines_are_in(compute: ComputeServer) -> None:
-    firewall = Firewall(read_settings(network="vpc"))
-    firewall.protect("one")
-    firewall.protect("one")  # what is there is not made again
-    firewall.protect("other")
+    client = Compute(read_settings(network="vpc"))
+    client.admit_to_git_server("one")
+    client.admit_to_git_server("one")  # what is there is not made again
+    client.admit_to_git_server("other")
     assert {rule["network"] for rule in compute.rules.values()} == {"global/networks/vpc"}
-    firewall.remove_session("one")
+    client.remove_rules("one")
     assert list(compute.rules) == ["cooperbench-other-keep-out", "cooperbench-other-admit"]

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cooperbench.backends.gcp.api import is_leftover, owner_of, resource_labels
-from cooperbench.backends.gcp.compute import MachineSpec, instance_of
+from cooperbench.backends.gcp.api import resource_labels
+from cooperbench.backends.gcp.compute import machine_of
 from cooperbench.backends.gcp.engine import google_hosts
 from cooperbench.backends.gcp.settings import KEYS, VARIABLES, read_settings
 from cooperbench.errors import UserError
-from cooperbench.sandbox.ownership import this_owner
+from cooperbench.sandbox.ownership import OWNER_LABEL, is_leftover, read_owner, this_owner
 from cooperbench.settings import config_file
 
 
@@ -63,7 +63,7 @@ def test_every_key_of_the_file_is_used_and_overridden(monkeypatch: pytest.Monkey
     monkeypatch.setenv("GCP_MACHINE_TYPE", "e2-standard-2")
     assert (read_settings().project, read_settings().machine_type) == ("variable-project", "e2-standard-2")
     assert read_settings(machine_type="e2-highmem-8").machine_type == "e2-highmem-8"
-    made = instance_of(found, MachineSpec("name", found.machine_type, found.spot, 60), "key")
+    made = machine_of(found, "session", "agents", "run", 60, "key")
     assert not made.network_interfaces[0].access_configs
     assert made.disks[0].initialize_params.disk_type == "zones/us-east1-c/diskTypes/pd-ssd"
 
@@ -107,8 +107,7 @@ def test_labels_are_such_that_google_takes_them(run_name: str, purpose: str) -> 
     for name, value in labels.items():
         assert len(value) <= 63
         assert all(character in "abcdefghijklmnopqrstuvwxyz0123456789-_" for character in name + value)
-    owner = owner_of(labels)
-    assert owner == this_owner()
+    assert read_owner(labels[OWNER_LABEL]) == this_owner()
     assert not is_leftover(labels)
 
 

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 from modal_proto import api_pb2
 
 from cooperbench.backends.modal import ModalBackend
-from cooperbench.backends.modal.backend import owner_of, owner_tags
 from cooperbench.cli import main
-from cooperbench.sandbox.ownership import this_owner
+from cooperbench.sandbox.ownership import OWNER_LABEL, read_owner, this_owner
 from tests.backends.modal.plane import HOST_IMAGE
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ def test_an_interrupted_harness_leaves_nothing(plane: Plane) -> None:
 
 
 def test_the_command_clean_tells_what_it_ended(plane: Plane, capsys: pytest.CaptureFixture[str]) -> None:
-    dead = foreign(plane, **owner_tags(this_owner()._replace(pid=2**22 + 1, start="1")))
+    dead = foreign(plane, **this_owner()._replace(pid=2**22 + 1, start="1").labels)
     assert main(["clean", "--backend", "modal"]) == 0
     assert dead in capsys.readouterr().out
     assert ids(plane) == set()
@@ -87,11 +86,11 @@ def test_only_dead_owners_of_this_machine_lose_their_sandboxes(plane: Plane) -> 
         "other user": gone._replace(user="4242"),
         "other namespace": gone._replace(namespace="1"),
     }
-    made = {name: foreign(plane, **owner_tags(owner)) for name, owner in owners.items()}
-    made["nonsense"] = foreign(plane, **{**owner_tags(gone), "cooperbench-process": "x"})
+    made = {name: foreign(plane, **owner.labels) for name, owner in owners.items()}
+    made["nonsense"] = foreign(plane, **{**gone.labels, OWNER_LABEL: "x"})
     assert set(ModalBackend.clean()) == {made["dead"], made["same pid, other process"]}
     assert ids(plane) == set(made.values()) - {made["dead"], made["same pid, other process"]}
-    assert owner_of(owner_tags(me)) == me
+    assert read_owner(me.labels[OWNER_LABEL]) == me
     assert ModalBackend.clean() == []
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from cooperbench.report.records import PairKey
+    from cooperbench.report.pairs import PairKey
     from tests.report.factory import Kind
     from tests.report.page.browser import Browser
 

@@ -10,10 +10,10 @@ import pytest
 from selenium.webdriver.common.keys import Keys
 
 from cooperbench.models import SETTINGS
-from cooperbench.report.compare import Side, compare_sides
-from cooperbench.report.loading import load_run, run_names, sound_only
+from cooperbench.report.compare import compare_sides
+from cooperbench.report.loading import Side, load_run, run_names, sound_only
 from cooperbench.report.page.build import build_page
-from cooperbench.report.states import STATES
+from cooperbench.report.pairs import STATES
 from cooperbench.storage import write_json
 from tests.report.factory import TALK, Style, Talk, keys_of, layout, write_run
 from tests.report.page.conftest import COOP, PAIRS, coop_kind, judgement
@@ -23,7 +23,7 @@ from tests.tiny import REPO, TASK_ID, golden, write_script
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cooperbench.report.records import PairKey
+    from cooperbench.report.pairs import PairKey
     from tests.report.factory import Kind
     from tests.report.page.browser import Browser
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from cooperbench.report.coordination.changes import read_work
 from cooperbench.report.page.content import side_by_side
+from cooperbench.report.patches import read_work
 from tests.report.patches import BASE_LINES, BASE_PATH, git_patch
 
 

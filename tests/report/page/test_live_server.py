@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cooperbench.report.page.live_server import LiveRuns, LiveServer
+from cooperbench.report.page.live_server import LiveServer
 from tests.report.factory import TALK, Kind, write_run
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ PAIRS = {"repo_task": {1: [(1, 2), (1, 3)]}}
 
 @contextmanager
 def served(*roots: Path) -> Iterator[LiveServer]:
-    server = LiveServer(LiveRuns(lambda: roots), 0)
+    server = LiveServer(lambda: roots, 0)
     thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     try:

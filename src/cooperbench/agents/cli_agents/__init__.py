@@ -2,35 +2,47 @@
 
 Each runs in the agent's sandbox, from programs that are seen there read-only (`environments`). Its model client talks
 to the gateway, through a port on the sandbox's loopback (`forward`) and with a token of its own: limits, accounts,
-messages and the record are the gateway's. Here is how each of them is started (the four classes); `program` is one that
-runs. What they keep lies in `AGENT_DIR`, not in the repository. Their tools for the web are switched off: some are the
-provider's, and would work without a network.
+messages and the record are the gateway's. What they keep lies in `AGENT_DIR`, not in the repository. Their tools for
+the web are switched off: some are the provider's, and would work without a network.
 """
 
 from __future__ import annotations
 
 import json
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from cooperbench.agents.base import read_yaml
+from cooperbench.agents.base import REPO_DIR, read_yaml
 from cooperbench.agents.cli_agents.forward import Forward
-from cooperbench.agents.cli_agents.program import Program
 from cooperbench.agents.environments import get_environment, get_framework
 from cooperbench.errors import AgentFailure, SandboxError, UserError
 from cooperbench.sandbox.contract import PROGRAMS_DIR
+from cooperbench.secrets import redact
+from cooperbench.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from cooperbench.agents.session import Session
+    from cooperbench.gateway.access import Access
     from cooperbench.models import Pair, Setting
-    from cooperbench.sandbox.contract import RichSandbox
+    from cooperbench.sandbox.contract import RichSandbox, Stream
 
 AGENT_DIR = "/cooperbench/agent"
 OUTPUT_LOG = "output.log"
 _PROMPT = "prompt.txt"
+_SCRIPT = f"""
+cd -- {REPO_DIR} || exit
+PATH=$1$PATH
+shift
+"$@" <{AGENT_DIR}/{_PROMPT} >{AGENT_DIR}/{OUTPUT_LOG} 2>&1
+echo $?
+"""
+_KEPT_BYTES = 500_000
+"""Of its output, the last of it."""
+_LAST_WORDS = 300
 _MCP_SERVER = "team"
 _TOKEN_VARIABLE = "COOPERBENCH_TOKEN"  # noqa: S105  # a name
 _NODE = "node_modules/node-linux-*/bin/node"
@@ -38,6 +50,7 @@ _MODEL_CALL_SECONDS = 3600
 """The gateway decides how long a provider may take."""
 _WAKE_SECONDS = 0.1
 _NODE_SECONDS = 60.0
+_TAIL_SECONDS = 10.0
 
 
 class Place(NamedTuple):
@@ -120,25 +133,26 @@ class CliAgent:
             gateway.open(session, session.model, _model_kwargs(session.config_path)) as access,
             Forward(session.sandbox, node, gateway.port) as forward,
         ):
-            url = f"http://127.0.0.1:{forward.port}"
-            program, model = self._inside(self.executable), session.model.rpartition("/")[2]
-            place = Place(program, node, url, access.token, model, session.inbox is not None)
-            launch = self.launch(place)
-            for name, text in {**launch.files, _PROMPT: session.prompt}.items():
-                session.sandbox.write_file(f"{AGENT_DIR}/{name}", text.encode())
-            log = session.folder / OUTPUT_LOG
-            with Program(session.sandbox, launch.argv, launch.env, f"{AGENT_DIR}/{_PROMPT}", log) as running:
-                while not running.ended.wait(_WAKE_SECONDS) and not access.ended.is_set():
-                    pass
+            place = Place(
+                program=self._inside(self.executable),
+                node=node,
+                url=f"http://127.0.0.1:{forward.port}",
+                token=access.token,
+                model=session.model.rpartition("/")[2],
+                messaging=session.inbox is not None,
+            )
+            exit_code = _run(self.launch(place), session, access)
+            output = _output(session)
             outcome = access.outcome()
         if outcome is not None:
             raise outcome
-        if running.exit_code is None:
+        if exit_code is None:
             # Whose doing is it? If the sandbox is gone, this says so.
             session.execute("true", step=False)
-        if running.exit_code != 0:
-            how = "was killed" if running.exit_code is None else f"ended with exit code {running.exit_code}"
-            raise AgentFailure("crashed", f"{self.framework} {how}: {running.last_words}")
+        if exit_code != 0:
+            how = "was killed" if exit_code is None else f"ended with exit code {exit_code}"
+            last = printable(output.strip().rpartition("\n")[2].strip())[-_LAST_WORDS:]
+            raise AgentFailure("crashed", f"{self.framework} {how}: {last or 'it printed nothing'}")
 
     def _inside(self, pattern: str) -> str:
         """As it is seen in the sandbox."""
@@ -266,24 +280,57 @@ class OpenCodeAgent(CliAgent):
         return Launch([place.program, "run", "--format", "json"], env, {})
 
 
+def _run(launch: Launch, session: Session, access: Access) -> int | None:
+    """Until the program or the agent ends; kills all that it started. Its exit code if it ended by itself."""
+    for name, text in {**launch.files, _PROMPT: session.prompt}.items():
+        session.sandbox.write_file(f"{AGENT_DIR}/{name}", text.encode())
+    env = {**launch.env}
+    start = ["sh", "-c", _SCRIPT, "program", env.pop("PATH", ""), "env"]
+    words = [*start, *(f"{name}={value}" for name, value in env.items()), *launch.argv]
+    with (
+        ThreadPoolExecutor(1, "program") as pool,
+        closing(session.sandbox.open_stream(words)) as stream,
+    ):
+        exit_code = pool.submit(_exit_code, stream)
+        while not access.ended.is_set():
+            with suppress(TimeoutError):
+                return exit_code.result(_WAKE_SECONDS)
+    return None
+
+
+def _exit_code(stream: Stream) -> int | None:
+    # Background processes do not keep it open: their output is not this one.
+    with suppress(OSError, ValueError):
+        return int(stream.stdout.readline())
+    return None
+
+
+def _output(session: Session) -> str:
+    """The end of what the program printed, which is kept in the agent's folder."""
+    text = ""
+    with suppress(SandboxError):
+        done = session.sandbox.run(
+            ["tail", "-c", str(_KEPT_BYTES), f"{AGENT_DIR}/{OUTPUT_LOG}"], timeout_seconds=_TAIL_SECONDS
+        )
+        text = redact(done.stdout_read())
+    (session.folder / OUTPUT_LOG).write_text(text, "utf-8")
+    return text
+
+
 def _bearer(place: Place) -> dict[str, str]:
     return {"Authorization": f"Bearer {place.token}"}
 
 
 def _model_kwargs(config_path: Path | None) -> dict[str, Any]:
     """What an agent config may have: `model.model_kwargs`, for every call, as LiteLLM knows it."""
-    if config_path is None:
-        return {}
-    config = read_yaml(config_path) or {}
-    model = config.get("model", {}) if isinstance(config, dict) and set(config) <= {"model"} else None
-    kwargs = (
-        model.get("model_kwargs", {}) if isinstance(model, dict) and set(model) <= {"model_kwargs"} else None
+    match config_path and read_yaml(config_path):
+        case None:
+            return {}
+        case {"model": {"model_kwargs": dict(kwargs), **more}, **others} if not more and not others:
+            return {str(name): value for name, value in kwargs.items()}
+    raise UserError(
+        f"{config_path}: a config of this agent has model.model_kwargs, a mapping, and nothing else"
     )
-    if not isinstance(kwargs, dict):
-        raise UserError(
-            f"{config_path}: a config of this agent has model.model_kwargs, a mapping, and nothing else"
-        )
-    return {str(name): value for name, value in kwargs.items()}
 
 
 def _check_node(sandbox: RichSandbox, node: str) -> None:

@@ -7,18 +7,16 @@ does not read fills its own sandbox's memory, not ours.
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import struct
 import threading
+from contextlib import suppress
 from importlib.resources import files
 from typing import IO, TYPE_CHECKING, Self
 
-from cooperbench.errors import SandboxDead, SandboxError
+from cooperbench.errors import SandboxError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from cooperbench.sandbox.contract import RichSandbox, Stream
 
 _HEADER = struct.Struct(">IBI")
@@ -44,7 +42,7 @@ class Forward:
         self._target_port = target_port
         self._ready = threading.Event()
         self._closed = threading.Event()
-        self._lock = threading.Lock()
+        self._sending = threading.Lock()
         self._stream = self._start()
         self._thread = threading.Thread(target=self._serve, name="forward", daemon=True)
         self._thread.start()
@@ -53,10 +51,8 @@ class Forward:
             raise SandboxError(f"{node} does not start in the sandbox")
 
     def close(self) -> None:
-        with self._lock:
-            self._closed.set()
-            stream = self._stream
-        stream.close()
+        self._closed.set()
+        self._stream.close()
         self._thread.join(10)
 
     def __enter__(self) -> Self:
@@ -72,97 +68,75 @@ class Forward:
     def _serve(self) -> None:
         for _ in range(_MOST_STARTS):
             # It fails when what listens has been killed, or writes no frames.
-            with contextlib.suppress(OSError, ValueError, struct.error, SandboxError):
-                _Connections(self._stream.stdin, self._target_port).serve(
-                    self._stream.stdout, self._note_port
-                )
+            with suppress(OSError, ValueError, struct.error, SandboxError):
+                self._carry(self._stream)
             if not self.port or self._closed.wait(_RESTART_SECONDS):
                 break
             self._stream.close()
             try:
-                stream = self._start()
-            except (SandboxDead, SandboxError):
+                self._stream = self._start()
+            except SandboxError:
                 break  # whoever runs the agent notices that too
-            with self._lock:
-                self._stream = stream
-                closed = self._closed.is_set()
-            if closed:
-                stream.close()
+            if self._closed.is_set():
+                self._stream.close()
         self._ready.set()
 
-    def _note_port(self, port: int) -> None:
-        self.port = port
-        self._ready.set()
-
-
-class _Connections:
-    """Those of one run of `forward.js`."""
-
-    def __init__(self, stdin: IO[bytes], target_port: int) -> None:
-        self._stdin = stdin
-        self._target_port = target_port
-        self._sending = threading.Lock()
-        self._open: dict[int, socket.socket] = {}
-
-    def serve(self, stdout: IO[bytes], on_ready: Callable[[int], None]) -> None:
-        """Until the stream ends."""
+    def _carry(self, stream: Stream) -> None:
+        """All connections of one run of `forward.js`, until it ends."""
+        targets: dict[int, socket.socket] = {}
         try:
-            while header := stdout.read(_HEADER.size):
-                connection, kind, length = _HEADER.unpack(header)
+            while header := stream.stdout.read(_HEADER.size):
+                number, kind, length = _HEADER.unpack(header)
                 if length > _MOST_FRAME_BYTES:
                     raise ValueError("no frame of ours")
-                data = stdout.read(length)
+                data = stream.stdout.read(length)
                 if kind == _READY:
-                    on_ready(connection)
+                    self.port = number
+                    self._ready.set()
                 elif kind == _OPEN:
-                    self._connect(connection)
-                elif connection in self._open:
-                    self._receive(connection, kind, data)
+                    self._connect(number, targets, stream.stdin)
+                elif number in targets:
+                    # The other side may have closed it; then that is what the sandbox is being told.
+                    with suppress(OSError):
+                        if kind == _DATA:
+                            targets[number].sendall(data)
+                        elif kind == _END:
+                            targets[number].shutdown(socket.SHUT_WR)
+                    if kind == _CLOSE:
+                        _end(targets.pop(number))
         finally:
-            for target in self._open.values():
+            for target in targets.values():
                 _end(target)
 
-    def _connect(self, connection: int) -> None:
+    def _connect(self, number: int, targets: dict[int, socket.socket], stdin: IO[bytes]) -> None:
         try:
-            if len(self._open) >= _MOST_CONNECTIONS:
+            if len(targets) >= _MOST_CONNECTIONS:
                 raise ConnectionRefusedError
             target = socket.create_connection(("127.0.0.1", self._target_port))
         except OSError:
-            self._send(connection, _CLOSE)
+            self._send(stdin, number, _CLOSE)
             return
         target.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._open[connection] = target
-        threading.Thread(target=self._copy, args=(connection, target), name="forward", daemon=True).start()
+        targets[number] = target
+        threading.Thread(target=self._copy, args=(number, target, stdin), name="forward", daemon=True).start()
 
-    def _receive(self, connection: int, kind: int, data: bytes) -> None:
-        target = self._open[connection]
-        # The other side may have closed it; then that is what the sandbox is being told.
-        with contextlib.suppress(OSError):
-            if kind == _DATA:
-                target.sendall(data)
-            elif kind == _END:
-                target.shutdown(socket.SHUT_WR)
-        if kind == _CLOSE:
-            del self._open[connection]
-            _end(target)
-
-    def _copy(self, connection: int, target: socket.socket) -> None:
+    def _copy(self, number: int, target: socket.socket, stdin: IO[bytes]) -> None:
         """What the harness sends, in a thread of its own."""
-        with contextlib.suppress(OSError, ValueError, SandboxError):
-            with contextlib.suppress(ConnectionError):
+        with suppress(OSError, ValueError, SandboxError):
+            with suppress(ConnectionError):
                 while data := target.recv(_PIECE_BYTES):
-                    self._send(connection, _DATA, data)
-            self._send(connection, _END)
+                    self._send(stdin, number, _DATA, data)
+            self._send(stdin, number, _END)
 
-    def _send(self, connection: int, kind: int, data: bytes = b"") -> None:
-        rest = memoryview(_HEADER.pack(connection, kind, len(data)) + data)
+    def _send(self, stdin: IO[bytes], number: int, kind: int, data: bytes = b"") -> None:
+        rest = memoryview(_HEADER.pack(number, kind, len(data)) + data)
         with self._sending:
             while rest:
-                rest = rest[self._stdin.write(rest) :]
+                rest = rest[stdin.write(rest) :]
 
 
 def _end(target: socket.socket) -> None:
     """Also for the thread that reads from it."""
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         target.shutdown(socket.SHUT_RDWR)
     target.close()

@@ -1,8 +1,7 @@
 """The agents `mini_swe_agent` (commands as text) and `mini_swe_agent_v2` (commands as tool calls).
 
-They are the PyPI package mini-swe-agent in our sandboxes: its own loop, models, prompts and config files. `config` puts
-the user's file over the framework's defaults, `loop` our sandbox, colleagues, limits and accounts under the framework's
-classes. Both import the package, so they are imported after `load_package()`.
+They are the PyPI package mini-swe-agent in our sandboxes: its own loop, models, prompts and config files. `framework`
+imports the package, so it is imported after `load_package()`.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import logging
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from cooperbench.agents import llm
 
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from cooperbench.agents.mini_swe.config import Config
+    from cooperbench.agents.mini_swe.framework import Config
     from cooperbench.agents.session import Session
     from cooperbench.models import Pair, Setting
 
@@ -43,14 +42,14 @@ class MiniSweAgent:
 
     def run(self, session: Session) -> None:
         config = self._config(session.config_path)
-        from cooperbench.agents.mini_swe.loop import Loop
+        from cooperbench.agents.mini_swe.framework import Loop
 
         agent = Loop(session, config, tool_calls=self.tool_calls)
         agent.end(agent.run(session.prompt))
 
-    def _config(self, path: Path | None) -> Config:
+    def _config(self, path: Path | None) -> Config[Any]:
         load_package()
-        from cooperbench.agents.mini_swe.config import load_config
+        from cooperbench.agents.mini_swe.framework import load_config
 
         return load_config(path, tool_calls=self.tool_calls)
 
@@ -61,10 +60,7 @@ class MiniSweAgentV2(MiniSweAgent):
 
 @cache
 def load_package() -> None:
-    """Import mini-swe-agent without its banner, its folder in the user's home and its own limits.
-
-    A UserError that names the extra where it is missing.
-    """
+    """Import mini-swe-agent without its banner, its folder in the user's home and its own limits."""
     llm.load_litellm()
     with TemporaryDirectory(prefix="cooperbench-") as nowhere:
         settings = {"MSWEA_SILENT_STARTUP": "1", "MSWEA_GLOBAL_CONFIG_DIR": nowhere}

@@ -1,10 +1,9 @@
 """Agents that are programs: anybody's (`-a ./my_agent`), in any language, and the frameworks `openhands`, `swe_agent`.
 
 The program (the worker) runs on the harness's machine and talks to us in JSON lines over its stdin and stdout
-(docs/workers.md). Here are the adapters: what is started, and with which settings. `protocol` is our side of the
-protocol, `process` the running program, `supervisor` its parent process, which ends it with everything it started.
-`client` (the other side, for workers in Python) and `model_faults` stand alone: they also run in the environments of
-frameworks, as does what is in `openhands_sdk/inside` and `swe_agent/inside`.
+(docs/workers.md). Here are the adapters: what is started, and with which settings. `server` is our side of the
+protocol, `supervisor` the worker's parent process, which ends it with everything it started. `client`, the other side,
+imports nothing of ours: `openhands_worker` and `swe_worker` run with it in the environments of their frameworks.
 """
 
 from __future__ import annotations
@@ -15,8 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from cooperbench.agents.base import read_yaml
 from cooperbench.agents.environments import Environment, get_environment, get_framework
-from cooperbench.agents.worker.process import Worker
-from cooperbench.agents.worker.protocol import DEFAULT_SILENCE_SECONDS, RequestServer, start_message
+from cooperbench.agents.worker.server import Worker, start_message
 from cooperbench.errors import UserError
 
 if TYPE_CHECKING:
@@ -25,19 +23,17 @@ if TYPE_CHECKING:
     from cooperbench.agents.session import Session
     from cooperbench.models import Pair, Setting
 
-WORKER_LOG = "worker.log"
 _MODEL_SUFFIXES = ("_API_KEY", "_API_BASE", "_BASE_URL", "_API_VERSION", "_ORGANIZATION", "_PROJECT")
 _MODEL_PREFIXES = (
     "AWS_", "AZURE_", "GOOGLE_", "VERTEX", "GEMINI_", "LITELLM_", "OPENAI_", "ANTHROPIC_", "HF_",
 )  # fmt: skip
-_WORKER_FOLDER = Path(__file__).parent
-_AGENTS_FOLDER = _WORKER_FOLDER.parent
 
 
 class WorkerAgent:
     """One worker for one seat. Subclasses say what to start and what else it should know."""
 
-    silence_seconds = DEFAULT_SILENCE_SECONDS
+    silence_seconds = 1200.0
+    """How long a worker may say nothing; a slow model must fit into it."""
 
     def command(self) -> Sequence[str]:
         """What to start; UserError where it is not there."""
@@ -54,12 +50,8 @@ class WorkerAgent:
 
     def run(self, session: Session) -> None:
         config = None if session.config_path is None else read_yaml(session.config_path)
-        worker = Worker(self.command(), session.folder / WORKER_LOG, self.environment())
-        try:
-            start = start_message(session, config, _model_variables())
-            RequestServer(session, worker, self.silence_seconds).run(start)
-        finally:
-            worker.close()
+        with Worker(session, self.command(), self.environment(), self.silence_seconds) as worker:
+            worker.run(start_message(session, config, _model_variables()))
 
 
 def program_agent(path: Path) -> type[WorkerAgent]:
@@ -87,7 +79,7 @@ def _model_variables() -> dict[str, str]:
 
 
 class FrameworkAgent(WorkerAgent):
-    """A worker of ours in the environment of a framework, with the client on its path."""
+    """A worker of ours in the environment of a framework."""
 
     framework: ClassVar[str]
     """Its name in the table of frameworks."""
@@ -106,7 +98,6 @@ class FrameworkAgent(WorkerAgent):
 
     def environment(self) -> Mapping[str, str]:
         return {
-            "PYTHONPATH": str(_WORKER_FOLDER),
             "PYTHONDONTWRITEBYTECODE": "1",
             # Its price list from the network would cost seconds at every start.
             "LITELLM_LOCAL_MODEL_COST_MAP": "True",
@@ -115,7 +106,7 @@ class FrameworkAgent(WorkerAgent):
 
 class OpenHandsAgent(FrameworkAgent):
     framework = "openhands"
-    script = _AGENTS_FOLDER / "openhands_sdk" / "inside" / "openhands_worker.py"
+    script = Path(__file__).with_name("openhands_worker.py")
 
     def environment(self) -> Mapping[str, str]:
         quiet = {"OPENHANDS_SUPPRESS_BANNER": "1", "LOG_JSON": "0", "LOG_LEVEL": "WARNING"}
@@ -124,7 +115,7 @@ class OpenHandsAgent(FrameworkAgent):
 
 class SweAgent(FrameworkAgent):
     framework = "swe_agent"
-    script = _AGENTS_FOLDER / "swe_agent" / "inside" / "swe_worker.py"
+    script = Path(__file__).with_name("swe_worker.py")
 
     def environment(self) -> Mapping[str, str]:
         source = self.installed().source

@@ -1,40 +1,35 @@
-"""What we make in an engine besides images: containers and networks, how they are labelled, and their removal.
+"""What we make in an engine besides images: containers, networks and volumes, and their removal.
 
 Everything carries labels, by which it is found again, and only by which: nothing that is not ours is touched.
 """
 
 from __future__ import annotations
 
-import io
+import os
 import re
 import secrets
 import subprocess
-import tarfile
 import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from cooperbench.backends.docker.images import EXPIRES, OWNER, PURPOSE, SESSION, ImageStore
+from cooperbench.backends.docker.sandbox import SCRATCH_DIR
 from cooperbench.errors import InfraError, UserError
 from cooperbench.sandbox.contract import PROGRAMS_DIR
-from cooperbench.sandbox.ownership import is_dead, read_owner, this_owner
+from cooperbench.sandbox.ownership import is_leftover, this_owner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from cooperbench.backends.docker.engine import Engine
     from cooperbench.backends.docker.images import EngineImage
     from cooperbench.backends.docker.settings import DockerSettings
     from cooperbench.sandbox.contract import SandboxOptions
 
-OWNER = "cooperbench.owner"
-SESSION = "cooperbench.session"
-PURPOSE = "cooperbench.purpose"
-EXPIRES = "cooperbench.expires"
-CONTAINER_LABELS = (OWNER, SESSION, PURPOSE, EXPIRES)
 _LABEL_NAME = re.compile(r"[a-z0-9_.-]+", re.IGNORECASE)
-
 _KEPT_CAPABILITIES = [
     "CHOWN",
     "DAC_OVERRIDE",
@@ -47,221 +42,188 @@ _KEPT_CAPABILITIES = [
 ]
 """Package managers change owners, modes and users; test suites kill and bind. Gone are making devices, raw sockets,
 changing the root, and writing to the audit log, which engines grant by default."""
-SCRATCH_DIR = "/cooperbench/scratch"
 _BIN_DIR = "/cooperbench/bin"
 NO_TALK = {"com.docker.network.bridge.enable_icc": "false"}
+"""Containers on a bridge of Docker's cannot reach each other."""
 
 
-def _ownership(session: str) -> dict[str, str]:
-    return {OWNER: str(this_owner()), SESSION: session}
+class EngineSession:
+    """One engine, as one backend object uses it. What is made there is labelled with the session and goes with it."""
 
-
-def container_labels(session: str, options: SandboxOptions, lifetime_seconds: float) -> dict[str, str]:
-    others = {
-        f"cooperbench.{name}": value for name, value in options.labels.items() if _LABEL_NAME.fullmatch(name)
-    }
-    expires = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + lifetime_seconds))
-    return {**others, **_ownership(session), PURPOSE: options.purpose, EXPIRES: expires}
-
-
-def create_container(
-    engine: Engine,
-    settings: DockerSettings,
-    image: EngineImage,
-    *,
-    name: str,
-    command: list[str],
-    workdir: str,
-    network: Attachment,
-    labels: Mapping[str, str],
-    volumes: Sequence[str] = (),
-    programs: Mapping[str, Any] | None = None,
-) -> None:
-    """Made, not started. Its entrypoint is cleared, its stdin open.
-
-    `volumes`: folders that lie on volumes of their own, which begin with what the image has there, are part of no image
-    that is made of the container, and go with it. `programs`: what `Programs.mount` gave.
-    """
-    check_mounts(engine, settings)
-    host_config: dict[str, Any] = {
-        "NetworkMode": network.mode,
-        **({"Dns": list(network.name_servers)} if network.name_servers else {}),
-        # The supervisor is process 1: nothing inside can kill it.
-        "Init": False,
-        "CapDrop": ["ALL"],
-        "CapAdd": _KEPT_CAPABILITIES,
-        "SecurityOpt": ["no-new-privileges"],
-        # The output of a channel is no log, and would be kept on disk.
-        "LogConfig": {"Type": "none"},
-        # Not on the container's disk: a channel must answer when that is full, and leave nothing in images.
-        "Tmpfs": {SCRATCH_DIR: "rw,nosuid,nodev,mode=1777,size=1g"},
-        "Mounts": [
-            {"Type": "bind", "Source": mount.source, "Target": mount.target, "ReadOnly": not mount.writable}
-            for mount in settings.mounts
-        ]
-        + [{"Type": "volume", "Target": path} for path in volumes]
-        + ([programs] if programs else []),
-        **_limits(engine, settings),
-    }
-    config: dict[str, Any] = {
-        "Image": image.image_id,
-        "Entrypoint": [],
-        "Cmd": command,
-        "WorkingDir": workdir,
-        "Env": [f"PATH={_BIN_DIR}:{image.path}"],
-        "Labels": dict(labels),
-        "OpenStdin": True,
-        "StdinOnce": True,
-        "AttachStdin": True,
-        "AttachStdout": True,
-        "AttachStderr": True,
-        "Tty": False,
-        # The same as NetworkMode none, with a loopback from the runtime, but 100 ms sooner. The supervisor sees to
-        # /etc/hosts, which the engine then leaves alone.
-        "NetworkDisabled": network.mode == "none" and not engine.podman,
-        "Healthcheck": {"Test": ["NONE"]},
-        "StopSignal": "SIGKILL",
-        "HostConfig": host_config,
-    }
-    engine.api.create_container_from_config(config, name)
-    if image.user.partition(":")[0] not in ("", "0", "root"):
-        _make_folders(engine, name)
-
-
-def _make_folders(engine: Engine, container: str) -> None:
-    """Where the image's user is not root, the supervisor could not make the folders that it needs."""
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as archive:
-        for path in ("cooperbench", "cooperbench/bin", "patches"):
-            entry = tarfile.TarInfo(path)
-            entry.type, entry.mode, entry.mtime = tarfile.DIRTYPE, 0o777, int(time.time())
-            archive.addfile(entry)
-    engine.api.put_archive(container, "/", packed.getvalue())
-
-
-def check_mounts(engine: Engine, settings: DockerSettings) -> None:
-    """Podman makes a folder that is not there; a wrong path should not pass for an empty one."""
-    for mount in settings.mounts:
-        if engine.where.startswith("unix://") and not Path(mount.source).exists():
-            raise UserError(
-                f"mount {mount.source}:{mount.target}: {mount.source} does not exist; check the mount's source"
-            )
-
-
-def _limits(engine: Engine, settings: DockerSettings) -> dict[str, Any]:
-    """Those that are set, as far as the engine's machine reaches; what it cannot enforce it refuses by itself."""
-    limits: dict[str, Any] = {}
-    if settings.cpus:
-        limits["NanoCpus"] = round(min(settings.cpus, float(engine.info.get("NCPU") or settings.cpus)) * 1e9)
-    if settings.memory_bytes:
-        limits["Memory"] = limits["MemorySwap"] = settings.memory_bytes
-    if settings.pids_limit:
-        limits["PidsLimit"] = settings.pids_limit
-    return limits
-
-
-class Attachment(NamedTuple):
-    """How a container is on the network."""
-
-    mode: str
-    """Its NetworkMode."""
-    name_servers: tuple[str, ...] = ()
-    """Those of the engine unless there are any here."""
-
-
-class Networks:
-    """Of one session of one engine; what it makes is labelled and goes with the session."""
-
-    def __init__(self, engine: Engine, session: str) -> None:
-        self._engine = engine
-        self._session = session
+    def __init__(self, engine: Engine, settings: DockerSettings, name: str = "") -> None:
+        self.engine = engine
+        self.name = name or secrets.token_hex(8)
+        self.process = os.getpid()
+        self.images = ImageStore(engine, settings)
+        self._settings = settings
+        self._labels = {OWNER: str(this_owner()), SESSION: self.name}
         self._lock = threading.Lock()
-        self._public = ""
+        self._bridges: dict[str, str] = {}
+        self._volumes: dict[Path, str] = {}
 
-    def attachment(self, options: SandboxOptions) -> Attachment:
-        """As a sandbox's network policy wants it."""
+    def new_name(self) -> str:
+        """For a container, network or volume."""
+        return f"cooperbench-{self.name}-{secrets.token_hex(4)}"
+
+    def check_mounts(self) -> None:
+        """Podman makes a folder that is not there; a wrong path should not pass for an empty one."""
+        for mount in self._settings.mounts:
+            if self.engine.where.startswith("unix://") and not Path(mount.source).exists():
+                raise UserError(
+                    f"mount {mount.source}:{mount.target}: {mount.source} does not exist; check the mount's source"
+                )
+
+    def create_container(
+        self,
+        image: EngineImage,
+        name: str,
+        command: list[str],
+        workdir: str,
+        lifetime_seconds: float,
+        options: SandboxOptions,
+        network: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Made, not started. Its entrypoint is cleared, its stdin open.
+
+        What its options leave out lies on volumes, which begin with what the image has there, are part of no image that
+        is made of the container, and go with it. `network`: another one than that of its network policy.
+        """
+        self.check_mounts()
+        network = network or self.network(options)
+        mounts = [
+            {"Type": "bind", "Source": mount.source, "Target": mount.target, "ReadOnly": not mount.writable}
+            for mount in self._settings.mounts
+        ]
+        mounts += [{"Type": "volume", "Target": path} for path in options.left_out]
+        if options.programs is not None:
+            mounts.append(self._mount_programs(image, options.programs))
+        # Not on the container's disk: a channel must answer when that is full, and leave nothing in images.
+        tmpfs = {SCRATCH_DIR: "rw,nosuid,nodev,mode=1777,size=1g"}
+        if image.user.partition(":")[0] not in ("", "0", "root"):
+            # The supervisor could not make these folders.
+            tmpfs |= dict.fromkeys((_BIN_DIR, "/patches"), "rw,exec,nosuid,nodev,mode=1777")
+        host_config: dict[str, Any] = {
+            **network,
+            # The supervisor is process 1: nothing inside can kill it.
+            "Init": False,
+            "CapDrop": ["ALL"],
+            "CapAdd": _KEPT_CAPABILITIES,
+            "SecurityOpt": ["no-new-privileges"],
+            # The output of a channel is no log, and would be kept on disk.
+            "LogConfig": {"Type": "none"},
+            "Tmpfs": tmpfs,
+            "Mounts": mounts,
+            **self._limits(),
+        }
+        labels = {
+            f"cooperbench.{label}": value
+            for label, value in options.labels.items()
+            if _LABEL_NAME.fullmatch(label)
+        }
+        expires = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + lifetime_seconds))
+        config: dict[str, Any] = {
+            "Image": image.image_id,
+            "Entrypoint": [],
+            "Cmd": command,
+            "WorkingDir": workdir,
+            "Env": [f"PATH={_BIN_DIR}:{image.path}"],
+            "Labels": {**labels, **self._labels, PURPOSE: options.purpose, EXPIRES: expires},
+            "OpenStdin": True,
+            "StdinOnce": True,
+            "AttachStdin": True,
+            "AttachStdout": True,
+            "AttachStderr": True,
+            "Tty": False,
+            # The same as NetworkMode none, with a loopback from the runtime, but 100 ms sooner. The supervisor sees to
+            # /etc/hosts, which the engine then leaves alone.
+            "NetworkDisabled": network["NetworkMode"] == "none" and not self.engine.podman,
+            "Healthcheck": {"Test": ["NONE"]},
+            "StopSignal": "SIGKILL",
+            "HostConfig": host_config,
+        }
+        self.engine.api.create_container_from_config(config, name)
+
+    def network(self, options: SandboxOptions) -> dict[str, Any]:
+        """What a container's HostConfig says about its network, as its policy wants it."""
         if options.network == "none":
-            return Attachment("none")
-        if self._engine.podman:
+            return {"NetworkMode": "none"}
+        if self.engine.podman:
             # Podman cannot forbid neighbours to talk, so nobody has neighbours.
-            return Attachment(self.create({"isolate": "true"}))
-        with self._lock:
-            if not self._public:
-                self._public = self.create(NO_TALK)
-            return Attachment(self._public)
+            return {"NetworkMode": self._create_bridge({"isolate": "true"})}
+        return {"NetworkMode": self.bridge("public", NO_TALK)}
 
-    def create(self, options: dict[str, str]) -> str:
-        """A bridge with options of its driver; its name."""
-        name = f"cooperbench-{self._session}-{secrets.token_hex(4)}"
-        with self._engine.faults("making a network for sandboxes"):
-            self._engine.api.create_network(name, "bridge", options, labels=_ownership(self._session))
+    def bridge(self, key: str, driver_options: dict[str, str]) -> str:
+        """A network that all containers of the session share, made when first asked for; its name."""
+        with self._lock:
+            if key not in self._bridges:
+                self._bridges[key] = self._create_bridge(driver_options)
+            return self._bridges[key]
+
+    def _create_bridge(self, driver_options: dict[str, str]) -> str:
+        name = self.new_name()
+        with self.engine.faults("making a network for sandboxes"):
+            self.engine.api.create_network(name, "bridge", driver_options, labels=self._labels)
         return name
 
+    def _limits(self) -> dict[str, Any]:
+        """Those that are set, as far as the engine's machine reaches; what it cannot enforce it refuses by itself."""
+        settings, limits = self._settings, dict[str, Any]()
+        if settings.cpus:
+            there_are = float(self.engine.info.get("NCPU") or settings.cpus)
+            limits["NanoCpus"] = round(min(settings.cpus, there_are) * 1e9)
+        if settings.memory_bytes:
+            limits["Memory"] = limits["MemorySwap"] = settings.memory_bytes
+        if settings.pids_limit:
+            limits["PidsLimit"] = settings.pids_limit
+        return limits
 
-class Programs:
-    """Folders of this machine that sandboxes see. To an engine elsewhere each is copied once, into a volume."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._volumes: dict[tuple[str, Path], str] = {}
-
-    def mount(self, engine: Engine, session: str, image: EngineImage, folder: Path) -> dict[str, Any]:
+    def _mount_programs(self, image: EngineImage, folder: Path) -> dict[str, Any]:
+        """A folder of this machine, read-only. To an engine elsewhere it is copied once, into a volume."""
         common = {"Target": PROGRAMS_DIR, "ReadOnly": True}
-        if engine.where.startswith("unix://"):
+        if self.engine.where.startswith("unix://"):
             return {"Type": "bind", "Source": str(folder), **common}
         with self._lock:
-            volume = self._volumes.get((session, folder))
-            if volume is None:
-                volume = self._volumes[session, folder] = _copy_to_volume(engine, session, image, folder)
-        return {"Type": "volume", "Source": volume, **common}
+            if folder not in self._volumes:
+                self._volumes[folder] = self._copy_to_volume(image, folder)
+            return {"Type": "volume", "Source": self._volumes[folder], **common}
 
-
-def _copy_to_volume(engine: Engine, session: str, image: EngineImage, folder: Path) -> str:
-    """Through a container that is never started; both go with the session."""
-    name = f"cooperbench-{session}-{secrets.token_hex(4)}"
-    mounts = [{"Type": "volume", "Source": name, "Target": PROGRAMS_DIR}]
-    config = {"Image": image.image_id, "Labels": _ownership(session), "HostConfig": {"Mounts": mounts}}
-    engine.api.create_volume(name, labels=_ownership(session))
-    engine.api.create_container_from_config({**config, "Cmd": ["true"]}, name)
-    with subprocess.Popen(["tar", "-C", folder, "-c", "."], stdout=subprocess.PIPE) as tar:
-        engine.api.put_archive(name, PROGRAMS_DIR, tar.stdout)
-    engine.remove_container(name)
-    return name
+    def _copy_to_volume(self, image: EngineImage, folder: Path) -> str:
+        """Through a container that is never started."""
+        name, api = self.new_name(), self.engine.api
+        mounts = [{"Type": "volume", "Source": name, "Target": PROGRAMS_DIR}]
+        config = {"Image": image.image_id, "Cmd": ["true"], "HostConfig": {"Mounts": mounts}}
+        api.create_volume(name, labels=self._labels)
+        api.create_container_from_config({**config, "Labels": self._labels}, name)
+        with subprocess.Popen(["tar", "-C", folder, "-c", "."], stdout=subprocess.PIPE) as tar:
+            api.put_archive(name, PROGRAMS_DIR, tar.stdout)
+        self.engine.remove_container(name)
+        return name
 
 
 def remove_leftovers(engine: Engine) -> list[str]:
     """Remove the containers, networks and volumes of processes that are gone; returns their names."""
-
-    def is_leftover(labels: dict[str, str], running: bool) -> bool:
-        owner = read_owner(labels.get(OWNER, ""))
-        return owner is not None and is_dead(owner, running=running)
-
-    return _remove(engine, OWNER, is_leftover)
+    return _remove(engine, lambda labels, running: is_leftover(labels, OWNER, running=running))
 
 
 def remove_session(engine: Engine, session: str) -> list[str]:
     """Remove whatever one backend object has made and not removed itself."""
-    return _remove(engine, f"{SESSION}={session}", lambda labels, _: labels.get(SESSION) == session)
+    return _remove(engine, lambda labels, _: labels.get(SESSION) == session)
 
 
-def _remove(engine: Engine, label: str, wanted: Callable[[dict[str, str], bool], bool]) -> list[str]:
-    removed = []
-    filters = {"label": [label]}
+def _remove(engine: Engine, wanted: Callable[[dict[str, str], bool], bool]) -> list[str]:
+    api, filters, removed = engine.api, {"label": [OWNER]}, []
     with engine.faults("listing what is left over"):
-        containers: list[dict[str, Any]] = engine.api.containers(all=True, filters=filters)
-        networks: list[dict[str, Any]] = engine.api.networks(filters=filters)
-        volumes: list[dict[str, Any]] = engine.api.volumes(filters=filters)["Volumes"] or []
+        containers: list[dict[str, Any]] = api.containers(all=True, filters=filters)
+        networks: list[dict[str, Any]] = api.networks(filters=filters)
+        volumes: list[dict[str, Any]] = api.volumes(filters=filters)["Volumes"] or []
     for found in containers:
         if wanted(found["Labels"] or {}, found["State"] in ("running", "paused", "restarting")):
             engine.remove_container(found["Id"])
             removed.append((found["Names"] or [found["Id"]])[0].lstrip("/"))
-    for found, remove in [
-        *((network, engine.api.remove_network) for network in networks),
-        *((volume, engine.api.remove_volume) for volume in volumes),
-    ]:
-        # The label filter of old Podman matches by prefix, so the label itself is looked at too.
-        labels = found["Labels"] or {}
-        if label.partition("=")[0] in labels and wanted(labels, False):
+    others = [(network, api.remove_network) for network in networks]
+    others += [(volume, api.remove_volume) for volume in volumes]
+    for found, remove in others:
+        if wanted(found["Labels"] or {}, False):
             # One that is gone, or still in use by somebody: the next start tries again.
             with suppress(InfraError), engine.faults(f"removing {found['Name']}"):
                 remove(found["Name"])

@@ -16,29 +16,22 @@ import shutil
 import socket
 import subprocess
 import tempfile
-import threading
 import time
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
+from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from cooperbench.errors import CooperBenchError, InfraError, SandboxError, SandboxTimeout, UserError
-from cooperbench.sandbox.ownership import lock_path, locked
-from cooperbench.settings import default_cache_dir
 from cooperbench.temporary import owned_prefix
-from cooperbench.text import printable
+from cooperbench.text import head_and_tail, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
-
-T = TypeVar("T")
+    from collections.abc import Iterator
 
 ANSWER_SECONDS = 120
 NEEDED_TOOLS = "tasks need sh, bash 4.4 or newer, GNU coreutils and git in the image"
-_PAUSES_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0)
-_LOST_ITS_PLACE = "(layer|image|container) not known|identifier is not an? (layer|image|container)"
 _PODMAN_START_SECONDS = 30.0
 _ENDS_WITH_US = """
 "$@" </dev/null &
@@ -86,9 +79,7 @@ def translated(error: Exception, doing: str, client: str = "docker") -> CooperBe
     from urllib3.exceptions import HTTPError
 
     words = words_of(error)
-    half = _LONGEST_WORDS // 2
-    # Of many words the first and the last tell the cause.
-    line = f"{doing}: {words if len(words) <= 2 * half else f'{words[:half]} … {words[-half:]}'}"
+    line = f"{doing}: {head_and_tail(words, _LONGEST_WORDS, ' … ')}"
     for pattern, advice in _ADVICE.items():
         if re.search(pattern, words, re.IGNORECASE):
             return UserError(f"{line} - {advice.format(client=client)}")
@@ -99,20 +90,6 @@ def translated(error: Exception, doing: str, client: str = "docker") -> CooperBe
     status = getattr(getattr(error, "response", None), "status_code", None)
     gone = status == 404 or re.search(_GONE, words, re.IGNORECASE)
     return NotThere(line) if gone else SandboxError(line)
-
-
-@contextmanager
-def faults(doing: str, client: str = "docker") -> Iterator[None]:
-    """Everything that the engine throws inside leaves as an error of ours."""
-    try:
-        yield
-    except CooperBenchError:
-        raise
-    except Exception as error:
-        library = type(error).__module__.split(".")[0]
-        if not isinstance(error, OSError) and library not in ("docker", "requests", "urllib3"):
-            raise
-        raise translated(error, doing, client) from error
 
 
 def cannot_connect(error: Exception, where: str, *, podman: bool) -> UserError:
@@ -137,52 +114,34 @@ def cannot_connect(error: Exception, where: str, *, podman: bool) -> UserError:
 class Engine:
     """A connection to one engine, safe to share between threads. `api` is docker-py's low-level client."""
 
-    def __init__(self, api: Any, where: str, *, podman: bool, service: PodmanService | None = None) -> None:
+    def __init__(self, api: Any, where: str, *, podman: bool) -> None:
         self.api = api
         self.where = where
         self.podman = podman
-        self._service = service
-        self._lock = threading.Lock()
-        self._changing = threading.Lock()
-        self._info: dict[str, Any] | None = None
+        self.client = "podman" if podman else "docker"
+        """What users call on the command line."""
+        self.service: PodmanService | None = None
+        """Ends with it."""
         self.closed = False
 
-    @property
-    def client(self) -> str:
-        """What users call on the command line."""
-        return "podman" if self.podman else "docker"
-
-    @property
+    @cached_property
     def info(self) -> dict[str, Any]:
         """What the engine says of itself, asked once."""
-        with self._lock:
-            if self._info is None:
-                with self.faults("asking the engine what it can do"):
-                    self._info = dict(self.api.info())
-            return self._info
+        with self.faults("asking the engine what it can do"):
+            return dict(self.api.info())
 
-    def changing_images(self, action: Callable[[], T]) -> T:
-        """Do something that adds or removes images.
-
-        Podman's storage loses its place when several do so at once, and finds it again: there it is done one at a time
-        by all processes of this user, whichever service of Podman each talks to, and again if somebody else was at it.
-        """
-        if not self.podman:
-            return action()
-        storage = f"{self.info.get('Name')} {self.info.get('DockerRootDir')}"
-        with self._changing, locked(lock_path(default_cache_dir() / "podman", storage)):
-            for pause_seconds in _PAUSES_SECONDS:
-                try:
-                    return action()
-                except CooperBenchError as error:
-                    if not re.search(_LOST_ITS_PLACE, str(error)):
-                        raise
-                time.sleep(pause_seconds)
-            return action()
-
-    def faults(self, doing: str) -> AbstractContextManager[None]:
+    @contextmanager
+    def faults(self, doing: str) -> Iterator[None]:
         """Everything that the engine throws inside leaves as an error of ours."""
-        return faults(doing, self.client)
+        try:
+            yield
+        except CooperBenchError:
+            raise
+        except Exception as error:
+            library = type(error).__module__.split(".")[0]
+            if not isinstance(error, OSError) and library not in ("docker", "requests", "urllib3"):
+                raise
+            raise translated(error, doing, self.client) from error
 
     def attach(self, container: str) -> Any:
         """The stdin and stdout of a container's first process, before it is started: what docker-py calls a socket."""
@@ -206,12 +165,10 @@ class Engine:
                 raise
 
     def close(self) -> None:
-        if self.closed:
-            return
         self.closed = True
         self.api.close()
-        if self._service is not None:
-            self._service.close()
+        if self.service is not None:
+            self.service.close()
 
 
 class PodmanService:
@@ -222,11 +179,9 @@ class PodmanService:
         if found is None:
             raise UserError(f"there is no {executable!r} to start; install Podman, or use --backend local")
         self._folder = Path(tempfile.mkdtemp(prefix=owned_prefix("podman")))
-        path = self._folder / "podman.sock"
-        self.url = f"unix://{path}"
-        self._log = self._folder / "log"
+        self.url = f"unix://{self._folder}/podman.sock"
         argv = [found, "system", "service", "--time=0", self.url]
-        with self._log.open("wb") as log:
+        with (self._folder / "log").open("wb") as log:
             self._process = subprocess.Popen(
                 ["sh", "-c", _ENDS_WITH_US, "podman", *argv],
                 stdin=subprocess.PIPE,
@@ -237,7 +192,7 @@ class PodmanService:
                 cwd=self._folder,
             )
         try:
-            self._wait_for(path)
+            self._wait()
         except BaseException:
             self.close()
             raise
@@ -250,58 +205,48 @@ class PodmanService:
         self._process.wait()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _wait_for(self, path: Path) -> None:
-        deadline = time.monotonic() + _PODMAN_START_SECONDS
+    def _wait(self) -> None:
+        deadline, said = time.monotonic() + _PODMAN_START_SECONDS, ""
         # The watcher outlives a service that fails at once, so the log is what tells.
-        while time.monotonic() < deadline and "Error:" not in self._log.read_text("utf-8", "replace"):
-            with socket.socket(socket.AF_UNIX) as probe, suppress(OSError):
-                probe.connect(str(path))
+        while time.monotonic() < deadline and "Error:" not in said:
+            with suppress(OSError):
+                _knock(self.url)
                 return
             time.sleep(0.02)
-        lines = self._log.read_text("utf-8", "replace").strip().splitlines()
+            said = (self._folder / "log").read_text("utf-8", "replace").strip()
+        why = printable(said.rpartition("\n")[2]) or "no word why"
         raise UserError(
-            f"podman system service did not start: {printable(lines[-1]) if lines else 'no word why'};"
-            " try `podman info`, or use --backend local"
+            f"podman system service did not start: {why}; try `podman info`, or use --backend local"
         )
 
 
 def connect(executable: str = "docker") -> Engine:
     """UserError, in one line, where no engine answers. What answers may be Podman although Docker was asked for."""
-    docker = _sdk()
+    try:
+        docker: Any = import_module("docker")
+    except ModuleNotFoundError as error:
+        hint = "pip install 'cooperbench[docker]'; or use --backend local"
+        raise UserError(f"the docker backend needs the Python package docker: {hint}") from error
     if not Path(executable).name.endswith("podman"):
-        if executable != "docker" and shutil.which(executable) is None:
-            raise UserError(
-                f"there is no program {executable!r}, which MSWEA_DOCKER_EXECUTABLE or your config names; "
-                "install it, name docker or podman, or use --backend local"
-            )
         where, options = _docker_address(docker)
         return _connect_to(docker, where, options, podman=False)
     if named := os.environ.get("CONTAINER_HOST"):
         return _connect_to(docker, named, {}, podman=True)
     for where in _podman_addresses():
-        try:
+        # Nobody may serve a socket any more.
+        with suppress(UserError):
             engine = _connect_to(docker, where, {}, podman=True)
-        except UserError:
-            continue  # a socket that nobody serves any more
-        if engine.podman:
-            return engine
-        engine.close()
+            if engine.podman:
+                return engine
+            engine.close()
     service = PodmanService(executable)
     try:
-        return _connect_to(docker, service.url, {}, podman=True, service=service)
+        engine = _connect_to(docker, service.url, {}, podman=True)
     except BaseException:
         service.close()
         raise
-
-
-def _sdk() -> Any:
-    try:
-        return import_module("docker")
-    except ModuleNotFoundError as error:
-        raise UserError(
-            "the docker backend needs the Python package docker: pip install 'cooperbench[docker]';"
-            " or use --backend local"
-        ) from error
+    engine.service = service
+    return engine
 
 
 def _docker_address(docker: Any) -> tuple[str, dict[str, Any]]:
@@ -311,58 +256,50 @@ def _docker_address(docker: Any) -> tuple[str, dict[str, Any]]:
         if os.environ.get("DOCKER_HOST"):
             options = dict(docker.utils.kwargs_from_env())
             return options.pop("base_url", os.environ["DOCKER_HOST"]), options
-        context = docker.ContextAPI.get_context(name) if name else docker.ContextAPI.get_current_context()
+        context = docker.ContextAPI.get_context(name)
     except Exception as error:
         raise UserError(f"DOCKER_HOST or the docker context in use cannot be read: {error}") from error
     if context is None and name:
         known = ", ".join(sorted(found.Name for found in docker.ContextAPI.contexts()))
         raise UserError(f"DOCKER_CONTEXT names {name!r}, which is not there; there are: {known}")
-    host = getattr(context, "Host", None)
-    if not host or context.Name == "default":
+    if context is None or context.Name == "default" or not context.Host:
         return "unix:///var/run/docker.sock", {}
-    tls = getattr(context, "TLSConfig", None)
-    return host, {"tls": tls} if tls else {}
+    return context.Host, {"tls": context.TLSConfig} if context.TLSConfig else {}
 
 
-def _connect_to(
-    docker: Any, where: str, options: dict[str, Any], *, podman: bool, service: PodmanService | None = None
-) -> Engine:
+def _connect_to(docker: Any, where: str, options: dict[str, Any], *, podman: bool) -> Engine:
     try:
-        _check_socket(where)
+        if where.startswith("unix://"):
+            # docker-py would say so too that nobody is there, but leave its own end open.
+            _knock(where)
         api, about = open_api(docker, where, options)
     except Exception as error:
         raise cannot_connect(error, where, podman=podman) from error
     parts = {str(part.get("Name")) for part in about.get("Components") or []}
-    return Engine(api, where, podman="Podman Engine" in parts, service=service)
+    return Engine(api, where, podman="Podman Engine" in parts)
+
+
+def _knock(where: str) -> None:
+    """OSError where nobody is at a socket."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(ANSWER_SECONDS)
+        probe.connect(where.removeprefix("unix://"))
 
 
 def open_api(docker: Any, where: str, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """docker-py's client with the engine's version, and what the engine says of that."""
-
-    def make(version: str) -> Any:
-        api = docker.APIClient(
-            base_url=where,
-            version=version,
-            timeout=ANSWER_SECONDS,
-            max_pool_size=_MOST_IDLE_CONNECTIONS,
-            **options,
-        )
-        # There is no proxy to a socket of this machine, and looking for one takes time with every request.
-        api.trust_env = not where.startswith("unix://")
-        return api
-
-    # docker-py's own way of asking for the version leaves a socket open where nobody answers.
-    with closing(make(_ANY_VERSION)) as asking:
-        about: dict[str, Any] = asking.version(api_version=False)
-    return make(str(about["ApiVersion"])), about
-
-
-def _check_socket(where: str) -> None:
-    """OSError where nobody is at a socket; docker-py would say so too, but leave its own end open."""
-    if where.startswith("unix://"):
-        with socket.socket(socket.AF_UNIX) as probe:
-            probe.settimeout(ANSWER_SECONDS)
-            probe.connect(where.removeprefix("unix://"))
+    idle = _MOST_IDLE_CONNECTIONS
+    api = docker.APIClient(where, _ANY_VERSION, ANSWER_SECONDS, max_pool_size=idle, **options)
+    # There is no proxy to a socket of this machine, and looking for one takes time with every request.
+    api.trust_env = not where.startswith("unix://")
+    try:
+        # docker-py's own way of asking for the version leaves a socket open where nobody answers.
+        about: dict[str, Any] = api.version(api_version=False)
+        api._version = str(about["ApiVersion"])
+    except BaseException:
+        api.close()
+        raise
+    return api, about
 
 
 def _podman_addresses() -> list[str]:

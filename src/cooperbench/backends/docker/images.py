@@ -17,24 +17,24 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cooperbench.backends.docker.containers import CONTAINER_LABELS
 from cooperbench.backends.docker.engine import NotThere, translated
 from cooperbench.backends.docker.sandbox import lacks_tool
+from cooperbench.backends.image_digest import has_registry
 from cooperbench.dataset.discovery import demo_dir
 from cooperbench.dataset.images import (
     DEFAULT_TEMPLATE,
     ENVIRONMENT_VARIABLE,
     PUBLISHED_TEMPLATE,
     image_name,
-    image_template,
 )
 from cooperbench.errors import CooperBenchError, InfraError, SandboxError, UserError
+from cooperbench.models import REPO_DIR
 from cooperbench.sandbox import scrub_script
 from cooperbench.sandbox.contract import SandboxOptions
 from cooperbench.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from cooperbench.backends.docker.engine import Engine
     from cooperbench.backends.docker.sandbox import DockerSandbox
@@ -44,6 +44,11 @@ if TYPE_CHECKING:
     Say = Callable[[str], None]
     MakeSandbox = Callable[[str, int, str, SandboxOptions], DockerSandbox]
 
+OWNER = "cooperbench.owner"
+"""On containers, as are the next three."""
+SESSION = "cooperbench.session"
+PURPOSE = "cooperbench.purpose"
+EXPIRES = "cooperbench.expires"
 TASK = "cooperbench.task"
 CONTEXT = "cooperbench.context"
 """On images that we built: what from."""
@@ -51,7 +56,6 @@ PREPARED = "cooperbench.prepared"
 """On images without history: the id of the image that they were made from."""
 INSTALLS = "cooperbench.installs"
 """On images with what a runner installs: the id of the image that they were made from."""
-_REPO_DIR = "/workspace/repo"
 _BASE_GIT_DIR = "/cooperbench/base.git"
 _SCRUB_SECONDS = 900
 _FORMAT = 2
@@ -75,13 +79,22 @@ class EngineImage:
     image_id: str
     digest: str
     """Of the registry where there is one, else the image's id."""
-    path: str
-    """The PATH that it sets."""
-    user: str
-    workdir: str
-    command: tuple[str, ...]
-    entrypoint: tuple[str, ...]
-    labels: dict[str, str]
+    config: Mapping[str, Any]
+    """The engine's, for containers of it."""
+
+    @property
+    def path(self) -> str:
+        """The PATH that it sets."""
+        variables = dict(entry.partition("=")[::2] for entry in self.config.get("Env") or [])
+        return variables.get("PATH") or _DEFAULT_PATH
+
+    @property
+    def user(self) -> str:
+        return str(self.config.get("User") or "")
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        return self.config.get("Labels") or {}
 
 
 def say_nothing(line: str) -> None:
@@ -105,23 +118,10 @@ class ImageStore:
                 data: dict[str, Any] = self._engine.api.inspect_image(name)
         except NotThere:
             return None
-        config = data.get("Config") or {}
-        variables = dict(entry.partition("=")[::2] for entry in config.get("Env") or [])
+        image_id = f"sha256:{str(data['Id']).removeprefix('sha256:')}"
+        # Podman makes up a digest for local images too: that of the manifest, as good as any.
         digests = [digest.partition("@")[2] for digest in data.get("RepoDigests") or []]
-        image_id = str(data["Id"])
-        image_id = image_id if image_id.startswith("sha256:") else f"sha256:{image_id}"
-        return EngineImage(
-            name=name,
-            image_id=image_id,
-            # Podman makes up a digest for local images too: that of the manifest, as good as any.
-            digest=digests[0] if digests else image_id,
-            path=variables.get("PATH") or _DEFAULT_PATH,
-            user=str(config.get("User") or ""),
-            workdir=str(config.get("WorkingDir") or "/"),
-            command=tuple(config.get("Cmd") or ()),
-            entrypoint=tuple(config.get("Entrypoint") or ()),
-            labels=dict(config.get("Labels") or {}),
-        )
+        return EngineImage(name, image_id, digests[0] if digests else image_id, data.get("Config") or {})
 
     def _find_made(self, name: str) -> EngineImage:
         if found := self.find(name):
@@ -135,55 +135,52 @@ class ImageStore:
         is_id = name.startswith("sha256:")
         found = self.find(name) if self._settings.pull != "always" or is_id else None
         if found is None:
+            get_it = f"get it: {self._engine.client} pull {name}"
             if self._settings.pull == "never" or is_id:
-                raise UserError(f"there is no image {name}; get it: {self._engine.client} pull {name}")
+                raise UserError(f"there is no image {name}; {get_it}")
             try:
-                self.pull(name)
+                found = self.pull(name)
             except (InfraError, UserError) as error:
                 raise UserError(
-                    f"there is no image {name} and it cannot be pulled ({error});"
-                    f" get it: {self._engine.client} pull {name}, or cooperbench images build"
+                    f"there is no image {name} and it cannot be pulled ({error}); {get_it},"
+                    " or cooperbench images build"
                 ) from error
-            found = self._find_made(name)
-        self.remember(found)
-        return found
-
-    def remember(self, found: EngineImage) -> None:
-        self._known[found.name] = found
+        return self._known.setdefault(name, found)
 
     def names_of(self, task: Task) -> list[str]:
         """What the task's image may be called: by the template that was set, else by both known ones."""
         template = self._settings.image_template or os.environ.get(ENVIRONMENT_VARIABLE)
-        if template:
-            return [image_name(task, image_template(template))]
-        return [image_name(task, known) for known in (DEFAULT_TEMPLATE, PUBLISHED_TEMPLATE)]
+        templates = (template,) if template else (DEFAULT_TEMPLATE, PUBLISHED_TEMPLATE)
+        return [image_name(task, one) for one in templates]
 
     def present(self, task: Task) -> EngineImage | None:
         """The task's image if the engine has it and it is not one that we built from other files."""
         for name in self.names_of(task):
             found = self.find(name)
-            if found is not None and found.labels.get(CONTEXT, "") in ("", self.context_key(task)):
+            if found is not None and found.labels.get(CONTEXT, "") in ("", _context_key(task)):
                 return found
         return None
 
     def provide(self, task: Task, say: Say = say_nothing) -> EngineImage:
         """The task's image: present, else pulled, else built. `pull="always"` asks the registry first."""
-        if self._settings.pull != "always" and (found := self.present(task)):
-            return found
-        reason = "pulling is switched off"
-        if self._settings.pull != "never" and not _is_demo(task):
+        found, reason = None, "pulling is switched off"
+        if self._settings.pull != "always":
+            found = self.present(task)
+        if found is None and self._settings.pull != "never" and not _is_demo(task):
             try:
-                return self.pull_task(task, say)
+                found = self.pull_task(task, say)
             except CooperBenchError as error:
                 reason = str(error)
-        if self._settings.pull == "always" and (found := self.present(task)):
-            return found
-        if not task.dockerfile.is_file():
+        if found is None and self._settings.pull == "always":
+            found = self.present(task)
+        if found is None and not task.dockerfile.is_file():
             names = " nor ".join(self.names_of(task))
             raise UserError(
                 f"{task.label}: there is no image {names} ({reason}), and no Dockerfile to build one from"
             )
-        return self.build(task, say)
+        found = found or self.build(task, say)
+        self._known[found.name] = found
+        return found
 
     def pull_task(self, task: Task, say: Say = say_nothing) -> EngineImage:
         """The first of the task's names that a registry has; the published one is tried first."""
@@ -195,29 +192,27 @@ class ImageStore:
         for name in reversed(self.names_of(task)):
             say(f"pulling {name}")
             try:
-                self.pull(name)
+                return self.pull(name)
             except InfraError as error:
                 reasons.append(str(error))
-                continue
-            if found := self.find(name):
-                return found
         raise InfraError("; ".join(reasons))
 
-    def pull(self, name: str) -> None:
+    def pull(self, name: str) -> EngineImage:
         if self._unreachable:
             raise InfraError(f"pulling {name}: {self._unreachable}")
-        full = f"docker.io/{name}" if self._engine.podman and not _has_registry(name) else name
-        last: dict[str, Any] = {}
+        full = f"docker.io/{name}" if self._engine.podman and not has_registry(name) else name
+        problem = ""
         try:
             with self._engine.faults(f"pulling {name}"):
                 for event in self._engine.api.pull(full, stream=True, decode=True):
-                    last = event if "error" in event else last
+                    problem = str(event.get("error") or problem)
         except InfraError as error:
             if re.search(_UNREACHABLE, str(error)):
                 self._unreachable = "the registry cannot be reached"
             raise
-        if last:
-            raise InfraError(f"pulling {name}: {printable(str(last['error']))[:300]}")
+        if problem:
+            raise InfraError(f"pulling {name}: {printable(problem)[:300]}")
+        return self._find_made(name)
 
     def build(self, task: Task, say: Say = say_nothing) -> EngineImage:
         """Build the task's Dockerfile."""
@@ -225,12 +220,11 @@ class ImageStore:
         if not task.dockerfile.is_file():
             raise UserError(f"{task.label} has no Dockerfile to build {name} from")
         say(f"building {name}")
-        return self._engine.changing_images(lambda: self._build(task, name))
-
-    def _build(self, task: Task, name: str) -> EngineImage:
         lines: list[str] = []
         problem = ""
+        proxies = {key: value for key, value in os.environ.items() if key.lower() in _PROXIES}
         with self._engine.faults(f"building {name}"):
+            networks = [found["Name"] for found in self._engine.api.networks(names=["bridge"])]
             events = self._engine.api.build(
                 fileobj=_context(task),
                 custom_context=True,
@@ -239,10 +233,10 @@ class ImageStore:
                 forcerm=True,
                 decode=True,
                 timeout=_BUILD_SECONDS,
-                labels={CONTEXT: self.context_key(task), TASK: task.label},
-                buildargs={**_proxies(), **self._settings.build_args},
+                labels={CONTEXT: _context_key(task), TASK: task.label},
+                buildargs={**proxies, **self._settings.build_args},
                 # Without a bridge the engine has no network to build in but the host's.
-                network_mode=None if self._engine.podman or self._has_bridge() else "host",
+                network_mode=None if self._engine.podman or "bridge" in networks else "host",
             )
             for event in events:
                 problem = problem or str(event.get("error") or "")
@@ -272,80 +266,79 @@ class ImageStore:
     ) -> EngineImage:
         """The image for agents, made now if it is not there yet."""
         name = prepared_name(task, source)
-        if found := self.find(name):
-            return found
-        say(f"removing the history from {source.name}")
-        options = SandboxOptions(purpose="setup", labels={"task": task.label})
-        sandbox = make_sandbox(source.name, _SCRUB_SECONDS + 120, _REPO_DIR, options)
-        try:
-            if sandbox.run(["sh", "-c", "command -v git"], timeout_seconds=60, cwd="/").returncode:
-                raise lacks_tool(source.name, "git is missing")
-            command = ["bash", "-c", scrub_script().decode(), "scrub", _REPO_DIR, _BASE_GIT_DIR]
-            done = sandbox.run(command, timeout_seconds=_SCRUB_SECONDS, cwd="/")
-            if done.returncode:
-                words = (done.stderr_read().strip() or done.stdout_read().strip()).rpartition("\n")[2]
-                raise SandboxError(f"{source.name}: its history cannot be removed: {printable(words)[:300]}")
-            return self.commit(sandbox, name, task, source, PREPARED)
-        finally:
-            sandbox.terminate()
+        found = self.find(name)
+        if found is None:
+            say(f"removing the history from {source.name}")
+            options = SandboxOptions(purpose="setup", labels={"task": task.label})
+            sandbox = make_sandbox(source.name, _SCRUB_SECONDS + 120, REPO_DIR, options)
+            try:
+                _remove_history(sandbox, source.name)
+                found = self.commit(sandbox, name, task, source, PREPARED)
+            finally:
+                sandbox.terminate()
+        self._known[name] = found
+        return found
 
     def commit(
         self, sandbox: DockerSandbox, name: str, task: Task, source: EngineImage, kind: str
     ) -> EngineImage:
-        """A sandbox's files as an image of a `kind` (a label), otherwise configured like its `source`."""
+        """A sandbox's files as an image of a `kind` (a label), otherwise configured like its `source`.
+
+        The sandbox's own configuration must not come with the files. Above all not its owner, or the containers that
+        users make of the image would pass for leftovers.
+        """
         repository, _, tag = name.partition(":")
-
-        def commit() -> None:
-            with self._engine.faults(f"keeping {name}"):
-                changes = _changes(task, source, kind)
-                self._engine.api.commit(sandbox.container, repository, tag, changes=changes)
-
-        self._engine.changing_images(commit)
+        labels = dict.fromkeys((OWNER, SESSION, PURPOSE, EXPIRES, CONTEXT), "")
+        labels |= {TASK: task.label, kind: source.image_id}
+        changes = [
+            # One a line and without quotes, as Podman takes everything after the first = for the value.
+            *(f"LABEL {label}={value}" for label, value in labels.items()),
+            f"ENV PATH={source.path}",
+            f"WORKDIR {source.config.get('WorkingDir') or '/'}",
+            f"ENTRYPOINT {json.dumps(source.config.get('Entrypoint') or [])}",
+            # An empty command would not replace the sandbox's.
+            f"CMD {json.dumps(source.config.get('Cmd') or ['sh'])}",
+        ]
+        with self._engine.faults(f"keeping {name}"):
+            self._engine.api.commit(sandbox.container, repository, tag, changes=changes)
         return self._find_made(name)
 
+    def made(self, kind: str, tasks: set[str] | None = None) -> list[str]:
+        """The images of a kind (a label) that we made, of some tasks or of all; an id where it has no name."""
+        with self._engine.faults("listing the images"):
+            images: list[dict[str, Any]] = self._engine.api.images()
+        found = []
+        for image in images:
+            labels = image.get("Labels") or {}
+            if labels.get(kind) and (tasks is None or labels.get(TASK) in tasks):
+                names = [name for name in image.get("RepoTags") or [] if name != "<none>:<none>"]
+                found += names or [image["Id"]]
+        return sorted(found)
+
     def remove_made(self, tasks: set[str] | None, *, built: bool) -> list[str]:
-        """Remove the images that we made, of some tasks or of all: layers on top of theirs, if asked those we built."""
-        removed: list[str] = []
-
-        def remove() -> None:
-            everything = self._everything()
-            # Layers first: the others are below them.
-            for kind in (PREPARED, INSTALLS, CONTEXT) if built else (PREPARED, INSTALLS):
-                for image in everything:
-                    labels = image.get("Labels") or {}
-                    if not labels.get(kind) or (tasks is not None and labels.get(TASK) not in tasks):
-                        continue
-                    for name in _tags(image) or [image["Id"]]:
-                        with suppress(NotThere), self._engine.faults(f"removing {name}"):
-                            self._engine.api.remove_image(name, force=True)
-                            removed.append(name)
-
-        self._engine.changing_images(remove)
+        """Remove the layers that we made, of some tasks or of all; if asked also the images that we built."""
+        removed = []
+        # Layers first: the others are below them.
+        for kind in (PREPARED, INSTALLS, CONTEXT) if built else (PREPARED, INSTALLS):
+            for name in self.made(kind, tasks):
+                with suppress(NotThere), self._engine.faults(f"removing {name}"):
+                    self._engine.api.remove_image(name, force=True)
+                    removed.append(name)
         return removed
 
-    def layers_with_installs(self, task: Task) -> list[str]:
-        """The images with what the task's runner installs."""
-        return sorted(
-            name
-            for image in self._everything()
-            if (labels := image.get("Labels") or {}).get(INSTALLS) and labels.get(TASK) == task.label
-            for name in _tags(image)
-        )
 
-    def _everything(self) -> list[dict[str, Any]]:
-        with self._engine.faults("listing the images"):
-            found: list[dict[str, Any]] = self._engine.api.images()
-        return found
-
-    def context_key(self, task: Task) -> str:
-        """What identifies a build: the files in it. Not its arguments, which need not be at hand to use it."""
-        return hashlib.sha256(_context(task).getvalue()).hexdigest()[:32]
-
-    def _has_bridge(self) -> bool:
-        return any(found["Name"] == "bridge" for found in self._engine.api.networks(names=["bridge"]))
+def _remove_history(sandbox: DockerSandbox, image: str) -> None:
+    if sandbox.run(["sh", "-c", "command -v git"], timeout_seconds=60, cwd="/").returncode:
+        raise lacks_tool(image, "git is missing")
+    command = ["bash", "-c", scrub_script().decode(), "scrub", REPO_DIR, _BASE_GIT_DIR]
+    done = sandbox.run(command, timeout_seconds=_SCRUB_SECONDS, cwd="/")
+    if done.returncode:
+        words = (done.stderr_read().strip() or done.stdout_read().strip()).rpartition("\n")[2]
+        raise SandboxError(f"{image}: its history cannot be removed: {printable(words)[:300]}")
 
 
 def prepared_name(task: Task, source: EngineImage) -> str:
+    """Of the image for agents."""
     made_of = f"{_FORMAT} {source.image_id}\n".encode() + scrub_script()
     return _name("cooperbench-prepared", task, hashlib.sha256(made_of).hexdigest()[:16])
 
@@ -359,39 +352,14 @@ def _name(prefix: str, task: Task, key: str) -> str:
     return f"{prefix}/{task.repo.lower()}:task{task.task_id}-{key}"
 
 
-def _changes(task: Task, source: EngineImage, kind: str) -> list[str]:
-    """The task image's own configuration again: the sandbox's must not come with the files.
-
-    Above all not its owner, or the containers that users make of the image would pass for leftovers.
-    """
-    labels = {**dict.fromkeys(CONTAINER_LABELS, ""), CONTEXT: "", TASK: task.label, kind: source.image_id}
-    return [
-        # One a line and without quotes, as Podman takes everything after the first = for the value.
-        *(f"LABEL {name}={value}" for name, value in labels.items()),
-        f"ENV PATH={source.path}",
-        f"WORKDIR {source.workdir}",
-        f"ENTRYPOINT {json.dumps(source.entrypoint)}",
-        # An empty command would not replace the sandbox's.
-        f"CMD {json.dumps(source.command or ['sh'])}",
-    ]
-
-
-def _tags(image: dict[str, Any]) -> list[str]:
-    return [name for name in image.get("RepoTags") or [] if name != "<none>:<none>"]
-
-
 def _is_demo(task: Task) -> bool:
     """The demo's tasks are in no registry; whoever took their names there is not us."""
     return task.path.resolve().is_relative_to(demo_dir().resolve())
 
 
-def _has_registry(name: str) -> bool:
-    first, slash, _ = name.partition("/")
-    return bool(slash) and ("." in first or ":" in first or first == "localhost")
-
-
-def _proxies() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name.lower() in _PROXIES}
+def _context_key(task: Task) -> str:
+    """What identifies a build: the files in it. Not its arguments, which need not be at hand to use it."""
+    return hashlib.sha256(_context(task).getvalue()).hexdigest()[:32]
 
 
 def _context(task: Task) -> io.BytesIO:

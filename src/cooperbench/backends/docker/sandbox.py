@@ -24,9 +24,8 @@ import time
 from dataclasses import replace
 from importlib import resources
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from cooperbench.backends.docker.containers import SCRATCH_DIR
 from cooperbench.backends.docker.engine import NEEDED_TOOLS, EngineGone, NotThere
 from cooperbench.errors import InfraError, SandboxDead, SandboxError, SandboxTimeout, UserError
 from cooperbench.sandbox import channel_script
@@ -35,13 +34,11 @@ from cooperbench.sandbox.channel import (
     READY,
     CappedOutput,
     Channel,
-    ChannelPool,
     ChannelUnavailable,
     Command,
     as_bytes,
 )
 from cooperbench.sandbox.contract import TIMEOUT_EXIT_CODE, CommandResult
-from cooperbench.sandbox.transport import stream_over
 from cooperbench.text import printable
 
 if TYPE_CHECKING:
@@ -49,8 +46,9 @@ if TYPE_CHECKING:
 
     from cooperbench.backends.docker.engine import Engine
     from cooperbench.sandbox.contract import Stream
-    from cooperbench.sandbox.transport import Transport
 
+SCRATCH_DIR = "/cooperbench/scratch"
+"""For what channels keep."""
 _LIFETIME_OVER = 86
 _STREAM_ENDED = 87
 _KILLED = 137
@@ -123,26 +121,25 @@ class DockerSandbox(BaseSandbox):
         next(self._numbers)  # the supervisor's channel
         self._files: list[tuple[str, bytes, int]] | None = [] if judged else None
         """Of a judged one: what its only command needs."""
-        # A channel that breaks must not close the supervisor's stream, as that ends the container.
-        held = SimpleNamespace(send=stream.send, receive=stream.receive, close=lambda: None)
-        channel = Channel(cast("Transport", held))
-        first = [] if judged else [channel]
-        self._commands = ChannelPool(lambda: first.pop() if first else self._open_channel())
         if judged:
             return
+        # A channel that breaks must not close the supervisor's stream, as that ends the container.
+        held: Any = SimpleNamespace(send=stream.send, receive=stream.receive, close=lambda: None)
+        first = Channel(held)
         try:
-            channel.handshake()
+            first.handshake()
         except ChannelUnavailable as error:
             raise lacks_tool(image, error.reason) from error
         except (SandboxDead, SandboxTimeout) as error:
             raise SandboxError(f"the sandbox did not start: {self._find_reason() or error}") from error
+        self._idle_channels.append(first)
 
     def open_stream(self, argv: Sequence[str]) -> Stream:
         mark = f"stream-{self.container[:12]}-{next(self._numbers)}"
         command = ["sh", "-c", _STREAM, "sh", mark, *argv]
         with self._alive(), self._engine.faults("opening a stream"):
             stream = ContainerStream(self._engine.exec(self.container, command, self._workdir))
-        return stream_over(stream, lambda: self._end_stream(mark))
+        return self._stream_over(stream, stream.half_close, mark)
 
     def write_file(self, path: str, data: bytes, mode: int = 0o644) -> None:
         if self._files is None:
@@ -174,7 +171,7 @@ class DockerSandbox(BaseSandbox):
                 # Nothing more can be done now; the next start removes what is left.
                 _log.warning("%s", error)
             finally:
-                self._commands.close()
+                self._close_channels()
                 self._stream.close()
                 self._on_end(self)
 
@@ -241,8 +238,7 @@ class DockerSandbox(BaseSandbox):
 
     def _ran_out_of_memory(self) -> bool:
         """Has the kernel killed processes for it since we last looked?"""
-        with self._alive():
-            found = self._commands.run(Command(["sh", "-c", _OOM_KILLS], timeout_seconds=30, cwd="/")).stdout
+        found = super()._run(Command(["sh", "-c", _OOM_KILLS], timeout_seconds=30, cwd="/")).stdout
         kills = sum(int(count) for count in re.findall(rb"^oom_kill (\d+)$", found, re.MULTILINE))
         before, self._oom_kills = self._oom_kills, kills
         return kills > before
@@ -254,11 +250,21 @@ class DockerSandbox(BaseSandbox):
                 if time.monotonic() >= deadline:
                     return ""
                 time.sleep(0.05)
-            return self._reason_in(state)
+            code = state.get("ExitCode")
+            if code == _LIFETIME_OVER and time.monotonic() > self._deadline - _CLOCKS_APART_SECONDS:
+                return f"it reached its lifetime of {self._lifetime_seconds:g} s"
+            if code == _STREAM_ENDED:
+                return "the connection to its engine was lost"
+            if code == _KILLED and self._was_killed_from_outside():
+                return "its container was killed from outside"
         except NotThere:
             return "somebody removed its container"
         except InfraError as error:
             return str(error)
+        self._destroyed = True
+        if code == _KILLED:
+            return "it ran out of its memory, or was killed in a way that its engine does not know of"
+        return f"its container ended with exit code {code} {state.get('Error') or ''}".strip()
 
     def _was_silenced(self) -> bool:
         try:
@@ -270,19 +276,6 @@ class DockerSandbox(BaseSandbox):
         with self._engine.faults("asking for a container's state"):
             state: dict[str, Any] = self._engine.api.inspect_container(self.container)["State"]
         return state
-
-    def _reason_in(self, state: Mapping[str, Any]) -> str:
-        code = state.get("ExitCode")
-        if code == _LIFETIME_OVER and time.monotonic() > self._deadline - _CLOCKS_APART_SECONDS:
-            return f"it reached its lifetime of {self._lifetime_seconds:g} s"
-        if code == _STREAM_ENDED:
-            return "the connection to its engine was lost"
-        if code == _KILLED and self._was_killed_from_outside():
-            return "its container was killed from outside"
-        self._destroyed = True
-        if code == _KILLED:
-            return "it ran out of its memory, or was killed in a way that its engine does not know of"
-        return f"its container ended with exit code {code} {state.get('Error') or ''}".strip()
 
     def _was_killed_from_outside(self) -> bool:
         """Does the engine say so? The kernel, which kills for the sandbox's own memory, is not always told of by it."""

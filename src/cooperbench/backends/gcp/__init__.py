@@ -15,18 +15,17 @@ from typing import TYPE_CHECKING, ClassVar
 from cooperbench.backends.docker.settings import read_settings as read_docker_settings
 from cooperbench.backends.gcp.api import NOT_INSTALLED, PermissionDenied
 from cooperbench.backends.gcp.batch import remove_leftover_jobs
-from cooperbench.backends.gcp.compute import Compute, Firewall
-from cooperbench.backends.gcp.engine import MachineSandbox
-from cooperbench.backends.gcp.machines import Fleet
+from cooperbench.backends.gcp.compute import Compute
+from cooperbench.backends.gcp.machines import AGENTS_SUFFIX, Fleet
 from cooperbench.backends.gcp.settings import GcpSettings, read_settings
 from cooperbench.backends.image_digest import resolve_digest
 from cooperbench.dataset.images import PUBLISHED_TEMPLATE, image_name
-from cooperbench.errors import CooperBenchError, InfraError, UserError
+from cooperbench.errors import InfraError, UserError
 from cooperbench.models import Image
 from cooperbench.sandbox.contract import Capabilities, ResourceUse, SandboxOptions, check_network
-from cooperbench.sandbox.git_server import SharedServer
 
 if TYPE_CHECKING:
+    from cooperbench.backends.docker.sandbox import DockerSandbox
     from cooperbench.models import Task
     from cooperbench.sandbox.git_server import GitServer
 
@@ -34,7 +33,6 @@ __all__ = ["GCPBatchBackend"]
 _LONGEST_SECONDS = 100 * 24 * 3600
 """Compute Engine ends a machine after 120 days."""
 _CLIENTS = ("docker", "google.cloud.compute_v1", "google.cloud.batch_v1", "google.cloud.storage")
-_AGENTS = "#agents"
 _log = logging.getLogger("cooperbench")
 
 
@@ -42,16 +40,7 @@ class GCPBatchBackend:
     """Its evaluations go to Batch, which `cooperbench.eval.batch` sees by `batch_settings`."""
 
     capabilities = Capabilities(
-        rich=True,
-        streams=True,
-        options=True,
-        networks=frozenset({"none", "public"}),
-        prepares=True,
-        closes=True,
-        checks=True,
-        interrupts=True,
-        programs=True,
-        measures=True,
+        rich=True, streams=True, networks=frozenset({"none", "public"}), programs=True
     )
     options: ClassVar = ("image_template",)
 
@@ -67,23 +56,16 @@ class GCPBatchBackend:
         self.settings: GcpSettings = read_settings(
             project=project_id, region=region, machine_type=machine_type, **settings
         )
+        self.batch_settings = self.settings
         self._tasks: dict[str, Task] = {}
         self._lock = threading.Lock()
-        self._process = 0
-        self._compute: Compute | None = None
         self._fleet: Fleet | None = None
-        self._git_server: SharedServer | None = None
         self._used = ResourceUse(what="machine")
         """By machines that are gone."""
 
-    @property
-    def batch_settings(self) -> GcpSettings:
-        return self.settings
-
     def check(self) -> None:
         """Does Compute Engine answer, and may we use it? What killed processes left behind is then deleted."""
-        with self._lock:
-            self._connect()
+        self._connected()
 
     def prepare(self, task: Task) -> Image:
         """What the task's image is; each machine that needs it pulls or builds it then."""
@@ -95,8 +77,8 @@ class GCPBatchBackend:
             with contextlib.suppress(InfraError):
                 digest = resolve_digest(name)
         with self._lock:
-            self._tasks[reference] = self._tasks[reference + _AGENTS] = task
-        return Image(reference, reference + _AGENTS, digest)
+            self._tasks[reference] = self._tasks[reference + AGENTS_SUFFIX] = task
+        return Image(reference, reference + AGENTS_SUFFIX, digest)
 
     def create_sandbox(
         self,
@@ -105,34 +87,18 @@ class GCPBatchBackend:
         workdir: str = "/workspace",
         *,
         options: SandboxOptions | None = None,
-    ) -> MachineSandbox:
+    ) -> DockerSandbox:
         """`image`: what `prepare` gave, or a name that a registry knows."""
         options = options or SandboxOptions()
         check_network(self.capabilities, options)
         lifetime_seconds = min(max(1, timeout), _LONGEST_SECONDS)
-        with self._lock:
-            task, fleet = self._tasks.get(image), self._opened()
-        machine = fleet.place(str(options.labels.get("run", "")), task, lifetime_seconds)
-        sandbox: MachineSandbox | None = None
-        try:
-            if task is not None:
-                made = machine.prepare(task)
-                image = (image.endswith(_AGENTS) and made.agent_reference) or made.reference
-            made_sandbox = machine.engine.create_sandbox(image, lifetime_seconds, workdir, options=options)
-            assert isinstance(made_sandbox, MachineSandbox)
-            sandbox = made_sandbox
-            return sandbox
-        finally:
-            fleet.keep(machine, sandbox)
+        task = self._tasks.get(image)
+        machine = self._connected().place(str(options.labels.get("run", "")), task, lifetime_seconds)
+        return machine.create_promised(image, task, lifetime_seconds, workdir, options)
 
     def git_server(self, run_name: str) -> GitServer:
         """See `GitServingBackend`."""
-        with self._lock:
-            fleet = self._opened()
-            if self._git_server is None:
-                self._git_server = SharedServer(fleet.start_git_server)
-            server = self._git_server
-        return server.get(run_name)
+        return self._connected().git_server.get(run_name)
 
     def resource_use(self) -> ResourceUse:
         """What the machines of this object have used so far. Batch jobs are not counted."""
@@ -148,46 +114,30 @@ class GCPBatchBackend:
     def clean() -> list[str]:
         """For `cooperbench clean`: remove what killed processes left; a line for each thing that was there."""
         settings = read_settings()
-        removed = [f"machine {name}" for name in Compute(settings).remove_leftovers()]
+        compute = Compute(settings)
+        removed = [f"machine {name}" for name in compute.remove_leftovers()]
         try:
-            removed += [f"firewall rule {name}" for name in Firewall(settings).remove_leftovers()]
+            removed += [f"firewall rule {name}" for name in compute.remove_leftover_rules()]
         except PermissionDenied as error:
             _log.warning("%s", error)
         return removed + [f"job {name}" for name in remove_leftover_jobs(settings)]
 
     def close(self) -> None:
         """Delete all machines and rules. Google is connected to again when it is used again."""
-        fleet, server = self._fleet, self._git_server
-        if fleet is not None and self._process == os.getpid():
+        fleet = self._fleet
+        if fleet is not None:
             # Whoever is interrupted here calls again.
-            fleet.stopped.set()
-            try:
-                if server is not None:
-                    server.close()
-            finally:
-                fleet.close()
-        with self._lock:
-            if fleet is not None and self._fleet is fleet:
+            fleet.close()
+            with self._lock:
                 self._used += fleet.resource_use()
-            self._compute = self._fleet = self._git_server = None
+                self._fleet = None
 
-    def _connect(self) -> Compute:
-        if self._compute is None or self._process != os.getpid():
-            compute = Compute(self.settings)
-            compute.size_of(self.settings.machine_type)
-            compute.remove_leftovers()
-            with contextlib.suppress(CooperBenchError):
-                # Whoever may not look at firewall rules has set none.
-                Firewall(self.settings).remove_leftovers()
-            self._compute, self._process = compute, os.getpid()
-            self._fleet = self._git_server = None
-        return self._compute
-
-    def _opened(self) -> Fleet:
-        compute = self._connect()
-        if self._fleet is None:
-            self._fleet = Fleet(self.settings, compute)
-        return self._fleet
+    def _connected(self) -> Fleet:
+        """Connects when first called."""
+        with self._lock:
+            if self._fleet is None or self._fleet.process != os.getpid():
+                self._fleet = Fleet(self.settings)
+            return self._fleet
 
 
 def require_clients() -> None:

@@ -1,4 +1,4 @@
-"""Batch and Cloud Storage, as the harness uses them: one job and its folder in a bucket."""
+"""Batch and Cloud Storage, as the harness uses them: a job and its folder in a bucket."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 from cooperbench.backends.gcp.api import (
     BATCH_ENDPOINT_VARIABLE,
+    CALL_SECONDS,
     STORAGE_ENDPOINT_VARIABLE,
-    NotFound,
+    ask,
     client_options,
     faults,
     host_filter,
-    is_leftover,
     patient,
 )
 from cooperbench.errors import UserError
+from cooperbench.sandbox.ownership import is_leftover
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
-    from google.cloud.batch_v1 import Job, Task
+    from google.cloud.batch_v1 import BatchServiceClient, Job
 
     from cooperbench.backends.gcp.settings import GcpSettings
 
@@ -33,76 +34,100 @@ TOP_FOLDER = "cooperbench"
 _KEPT_DAYS = 14
 """What a killed harness left is removed by the bucket itself after this."""
 _THREADS = 8
-_CALL_SECONDS = 60.0
+_OBJECT_SECONDS = 300
 
 
-class BatchJobs:
-    """Jobs of one region of a project; each is known by its whole name, `projects/…/locations/…/jobs/…`."""
+class BatchJob:
+    """One job, known by its whole name, `projects/…/locations/…/jobs/…`, and the objects in its folder."""
 
-    def __init__(self) -> None:
-        with faults("connecting to Batch"):
-            from google.cloud.batch_v1 import BatchServiceClient
+    def __init__(self, client: BatchServiceClient, bucket: Bucket, name: str) -> None:
+        self._client = client
+        self._bucket = bucket
+        self._name = name
+        self.job_id = name.rpartition("/")[2]
+        self._prefix = f"{TOP_FOLDER}/{self.job_id}/"
 
-            self._client = BatchServiceClient(**client_options(BATCH_ENDPOINT_VARIABLE), transport="rest")
-            self._patiently: dict[str, Any] = {"timeout": _CALL_SECONDS, "retry": patient()}
-
-    def create(self, name: str, job: Job) -> None:
+    def create(self, job: Job) -> None:
         """One that is there already is ours: its name was made for it."""
         from google.api_core.exceptions import AlreadyExists
-        from google.cloud.batch_v1 import CreateJobRequest
 
-        parent, _, job_id = name.rpartition("/jobs/")
-        request = CreateJobRequest(parent=parent, job_id=job_id, job=job)
+        parent = self._name.partition("/jobs/")[0]
+        arguments: dict[str, Any] = {"parent": parent, "job_id": self.job_id, "job": job}
         with faults("submitting the Batch job"), suppress(AlreadyExists):
-            self._client.create_job(request, **self._patiently)
+            self._client.create_job(**arguments, timeout=CALL_SECONDS, retry=patient())
 
-    def get(self, name: str) -> Job | None:
+    def get(self) -> Job | None:
         """None for a job that is not there."""
-        try:
-            with faults(f"asking about the Batch job {name.rpartition('/')[2]}"):
-                return self._client.get_job(name=name, **self._patiently)
-        except NotFound:
-            return None
+        return ask(f"asking about the Batch job {self.job_id}", self._client.get_job, name=self._name)
 
-    def tasks(self, name: str) -> list[Task]:
-        """None of a job that is not there."""
-        try:
-            with faults(f"asking about the tasks of {name.rpartition('/')[2]}"):
-                return list(self._client.list_tasks(parent=f"{name}/taskGroups/group0", **self._patiently))
-        except NotFound:
-            return []
+    def failures(self) -> dict[int, str]:
+        """The tasks that Batch gave up, by index, with its words on each; none of a job that is not there."""
+        from google.cloud.batch_v1 import TaskStatus
 
-    def delete(self, name: str) -> None:
-        """Its machines go with it, if it still runs; that is not waited for."""
+        def list_tasks(**call: Any) -> list[Any]:
+            return list(self._client.list_tasks(parent=f"{self._name}/taskGroups/group0", **call))
+
+        return {
+            int(task.name.rpartition("/")[2]): task.status.status_events[-1].description
+            for task in ask(f"asking about the tasks of {self.job_id}", list_tasks) or []
+            if task.status.state == TaskStatus.State.FAILED and task.status.status_events
+        }
+
+    def remove(self) -> None:
+        """Its machines go with it, if it still runs, which is not waited for; and its objects."""
         from google.api_core import exceptions
 
         # Not there any more, or being deleted.
         gone = (exceptions.NotFound, exceptions.FailedPrecondition)
-        with faults(f"deleting the Batch job {name.rpartition('/')[2]}"), suppress(*gone):
-            self._client.delete_job(name=name, **self._patiently)
+        with faults(f"deleting the Batch job {self.job_id}"), suppress(*gone):
+            self._client.delete_job(name=self._name, timeout=CALL_SECONDS, retry=patient())
 
-    def list_ours(self, settings: GcpSettings) -> list[Job]:
-        """The jobs that this user has made from this machine."""
-        from google.cloud.batch_v1 import ListJobsRequest
+        def delete(name: str) -> None:
+            with suppress(exceptions.NotFound):
+                self._bucket.blob(self._prefix + name).delete()
 
-        parent = f"projects/{settings.project}/locations/{settings.region}"
-        with faults("listing the Batch jobs"):
-            return list(
-                self._client.list_jobs(
-                    ListJobsRequest(parent=parent, filter=host_filter()), **self._patiently
-                )
-            )
+        self._each("removing the job's objects from Cloud Storage", delete, self.objects())
+
+    def put(self, objects: Mapping[str, bytes]) -> None:
+        def upload(name: str) -> None:
+            blob = self._bucket.blob(self._prefix + name)
+            kind = "application/octet-stream"
+            blob.upload_from_string(objects[name], content_type=kind, timeout=_OBJECT_SECONDS)
+
+        self._each("sending the inputs to Cloud Storage", upload, objects)
+
+    def objects(self, start: str = "") -> list[str]:
+        """The names of those that start like this."""
+        with faults("looking for results in Cloud Storage"):
+            blobs = list(self._bucket.client.list_blobs(self._bucket, prefix=self._prefix + start))
+        return [blob.name.removeprefix(self._prefix) for blob in blobs]
+
+    def fetch(self, names: Iterable[str]) -> dict[str, bytes]:
+        def download(name: str) -> tuple[str, bytes]:
+            return name, self._bucket.blob(self._prefix + name).download_as_bytes(timeout=_OBJECT_SECONDS)
+
+        return dict(self._each("fetching results from Cloud Storage", download, names))
+
+    def _each(self, doing: str, action: Callable[[str], Any], names: Iterable[str]) -> list[Any]:
+        with faults(doing), ThreadPoolExecutor(_THREADS) as pool:
+            return list(pool.map(action, names))
 
 
-def failures_of(tasks: Iterable[Task]) -> dict[int, str]:
-    """The tasks that Batch gave up, by index, with its words on each."""
-    from google.cloud.batch_v1 import TaskStatus
+def batch_client() -> BatchServiceClient:
+    with faults("connecting to Batch"):
+        from google.cloud.batch_v1 import BatchServiceClient
 
-    return {
-        int(task.name.rpartition("/")[2]): task.status.status_events[-1].description
-        for task in tasks
-        if task.status.state == TaskStatus.State.FAILED and task.status.status_events
-    }
+        return BatchServiceClient(**client_options(BATCH_ENDPOINT_VARIABLE), transport="rest")
+
+
+def list_jobs(client: BatchServiceClient, settings: GcpSettings) -> list[Job]:
+    """Those that this user has made from this machine, in the region of the settings."""
+    from google.cloud.batch_v1 import ListJobsRequest
+
+    parent = f"projects/{settings.project}/locations/{settings.region}"
+    with faults("listing the Batch jobs"):
+        request = ListJobsRequest(parent=parent, filter=host_filter())
+        return list(client.list_jobs(request, timeout=CALL_SECONDS, retry=patient()))
 
 
 def remove_leftover_jobs(settings: GcpSettings) -> list[str]:
@@ -110,15 +135,12 @@ def remove_leftover_jobs(settings: GcpSettings) -> list[str]:
 
     For `cooperbench clean` alone: until then the same command can find its job again and take its results in.
     """
-    jobs, bucket = BatchJobs(), storage_client(settings).bucket(settings.bucket)
-    removed = []
-    for job in jobs.list_ours(settings):
-        if is_leftover(job.labels):
-            jobs.delete(job.name)
-            job_id = job.name.rpartition("/")[2]
-            Folder(bucket, f"{TOP_FOLDER}/{job_id}").remove()
-            removed.append(job_id)
-    return removed
+    client, bucket = batch_client(), storage_client(settings).bucket(settings.bucket)
+    left = [job for job in list_jobs(client, settings) if is_leftover(job.labels)]
+    jobs = [BatchJob(client, bucket, job.name) for job in left]
+    for job in jobs:
+        job.remove()
+    return [job.job_id for job in jobs]
 
 
 def storage_client(settings: GcpSettings) -> Any:
@@ -149,44 +171,3 @@ def open_bucket(settings: GcpSettings) -> Bucket:
             raise UserError(
                 f"the bucket name {name!r} is somebody else's: choose another with cooperbench config gcp or GCP_BUCKET"
             ) from None
-
-
-class Folder:
-    """Everything under one prefix of a bucket."""
-
-    def __init__(self, bucket: Bucket, prefix: str) -> None:
-        self._bucket = bucket
-        self._prefix = prefix
-
-    def put(self, objects: Mapping[str, bytes]) -> None:
-        def upload(item: tuple[str, bytes]) -> None:
-            name, data = item
-            blob = self._bucket.blob(f"{self._prefix}/{name}")
-            blob.upload_from_string(data, content_type="application/octet-stream", timeout=300)
-
-        with faults("sending the inputs to Cloud Storage"), ThreadPoolExecutor(_THREADS) as pool:
-            list(pool.map(upload, objects.items()))
-
-    def names(self, start: str = "") -> list[str]:
-        """Of the objects whose names start like this."""
-        prefix = f"{self._prefix}/"
-        with faults("looking for results in Cloud Storage"):
-            blobs = list(self._bucket.client.list_blobs(self._bucket, prefix=prefix + start))
-        return [blob.name.removeprefix(prefix) for blob in blobs]
-
-    def get(self, names: Iterable[str]) -> dict[str, bytes]:
-        def download(name: str) -> tuple[str, bytes]:
-            return name, self._bucket.blob(f"{self._prefix}/{name}").download_as_bytes(timeout=300)
-
-        with faults("fetching results from Cloud Storage"), ThreadPoolExecutor(_THREADS) as pool:
-            return dict(pool.map(download, names))
-
-    def remove(self) -> None:
-        from google.api_core import exceptions
-
-        def delete(name: str) -> None:
-            with suppress(exceptions.NotFound):
-                self._bucket.blob(f"{self._prefix}/{name}").delete()
-
-        with faults("removing the job's objects from Cloud Storage"), ThreadPoolExecutor(_THREADS) as pool:
-            list(pool.map(delete, self.names()))

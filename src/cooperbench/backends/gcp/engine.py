@@ -1,41 +1,35 @@
-"""Docker on a machine: its engine, reached through one SSH connection, and the docker backend on it.
+"""Docker on a machine: its engine, reached through one SSH connection, and what is different there.
 
 The system's `ssh` makes the engine's socket appear as a socket of ours; each connection to that becomes a channel of
 the one SSH connection. The remote command only reads what we hold: when this process ends, however it does, so does
-`ssh`, and with it the sandboxes. Sandboxes, channels and limits are those of the docker backend.
+`ssh`, and with it the sandboxes.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cooperbench.backends.docker.backend import DockerBackend
-from cooperbench.backends.docker.containers import NO_TALK, Attachment, Networks
-from cooperbench.backends.docker.engine import Engine, open_api
-from cooperbench.backends.docker.engine import faults as engine_faults
-from cooperbench.backends.docker.images import ImageStore
+from cooperbench.backends.docker.containers import NO_TALK, EngineSession
+from cooperbench.backends.docker.engine import Engine, open_api, translated
 from cooperbench.backends.docker.sandbox import DockerSandbox
 from cooperbench.backends.gcp.api import faults
-from cooperbench.backends.gcp.compute import SSH_USER
-from cooperbench.errors import InfraError, SandboxDead, SandboxError, UserError
-from cooperbench.sandbox.contract import SandboxOptions
-from cooperbench.temporary import owned_prefix, remove_tree
+from cooperbench.backends.gcp.compute import SSH_USER, team_bridge
+from cooperbench.errors import InfraError, SandboxDead, UserError
+from cooperbench.temporary import owned_prefix
 from cooperbench.text import printable
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Iterable
+
+    from cooperbench.sandbox.contract import SandboxOptions
 
 _ENGINE_SOCKET = "/var/run/docker.sock"
 _LONGEST_FOLDER = 40
@@ -58,25 +52,16 @@ class Keys:
         place = usual if len(usual) < _LONGEST_FOLDER else "/tmp"  # noqa: S108  # a folder of its own
         self.folder = Path(tempfile.mkdtemp(prefix=owned_prefix("gcp"), dir=place))
         self.private = self.folder / "key"
-        options = ["-q", "-t", "ed25519", "-N", "", "-C", "cooperbench", "-f", str(self.private)]
-        done = subprocess.run(
-            ["ssh-keygen", *options], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-        )
-        if done.returncode:
-            raise InfraError(f"ssh-keygen failed: {printable(done.stderr.strip())[:200]}")
-        algorithm, key, *_ = self.private.with_suffix(".pub").read_text("utf-8").split()
-        self.public = f"{algorithm} {key}"
-
-    def remove(self) -> None:
-        remove_tree(self.folder)
+        options = ["-q", "-t", "ed25519", "-N", "", "-C", SSH_USER, "-f", str(self.private)]
+        subprocess.run(["ssh-keygen", *options], stdin=subprocess.DEVNULL, check=True)
+        self.public = self.private.with_suffix(".pub").read_text("utf-8").strip()
 
 
 class Tunnel:
     """An SSH connection to a machine; `socket` is where its engine answers."""
 
     def __init__(self, keys: Keys, name: str, address: str, host_key: str, stop: threading.Event) -> None:
-        """Until the engine answers: a machine that has just booted may refuse the first times."""
-        self._name = name
+        """Until it is there: a machine that has just booted may refuse the first times."""
         # Machines of one session have names of one length, which differ at the end.
         self.socket = keys.folder / name[-8:]
         self._errors = keys.folder / f"{name}.log"
@@ -104,7 +89,8 @@ class Tunnel:
         self._command = ["ssh", "-F", "/dev/null", "-T", *words, *forward]
         deadline = time.monotonic() + _CONNECT_SECONDS
         self._start()
-        while not self._answers():
+        # Made by ssh once it is signed in.
+        while not self.socket.exists():
             if stop.is_set() or time.monotonic() >= deadline or "host key" in self.last_words.lower():
                 self.close()
                 raise InfraError(f"no SSH connection to {name}: {self.last_words or 'no answer'}")
@@ -124,15 +110,8 @@ class Tunnel:
         return printable(lines[-1])[:300] if lines else ""
 
     def close(self) -> None:
-        self._process.terminate()
-        try:
-            self._process.wait(5)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        assert self._process.stdin is not None
-        with contextlib.suppress(OSError):
-            self._process.stdin.close()
+        self._process.kill()
+        self._process.communicate()
 
     def _start(self) -> None:
         with self._errors.open("wb") as errors:
@@ -145,54 +124,22 @@ class Tunnel:
                 start_new_session=True,
             )
 
-    def _answers(self) -> bool:
-        with socket.socket(socket.AF_UNIX) as probe:
-            probe.settimeout(10)
-            try:
-                probe.connect(str(self.socket))
-                probe.sendall(b"GET /_ping HTTP/1.0\r\n\r\n")
-                return b" 200 " in probe.recv(100)
-            except OSError:
-                return False
+
+def connect(machine: str, tunnel: Tunnel) -> Engine:
+    try:
+        api, _ = open_api(import_module("docker"), f"unix://{tunnel.socket}", {})
+    except Exception as error:
+        raise translated(error, f"connecting to the engine of {machine}") from error
+    return Engine(api, f"machine {machine}", podman=False)
 
 
-class MachineEngine(DockerBackend):
-    """The docker backend on the engine of a machine."""
-
-    def __init__(
-        self, machine: str, tunnel: Tunnel, is_running: Callable[[], bool], image_template: str = ""
-    ) -> None:
-        """`is_running`: does Google still run the machine?"""
-        super().__init__(mounts=(), image_template=image_template or None)
-        self._there = _connect(machine, tunnel)
-        self._process, self._session = os.getpid(), machine.removeprefix("cooperbench-")
-        self._images = ImageStore(self._there, self.settings)
-        self._networks = MachineNetworks(self._there, self._session, team_bridge(machine))
-        self._sandbox_type = partial(MachineSandbox, is_running)
-
-    @property
-    def engine(self) -> Engine:
-        if self._there.closed:
-            raise SandboxError(f"{self._there.where} is gone")
-        return self._there
-
-    @property
-    def images(self) -> ImageStore:
-        assert self._images is not None
-        return self._images
-
-    def create_server(self, image: str, timeout: int) -> DockerSandbox:
-        """For a program of ours that others are to reach: on the machine's own network."""
-        sign_in(self.engine.api, [image])
-        return self._make(image, timeout, "/", SandboxOptions("git"), Attachment("host"))
-
-    def abandon(self) -> None:
-        """The connection is closed and its machine deleted: sandboxes only have to know."""
-        self._open.end_all("its machine was deleted")
-        self._there.close()
-
-    def close(self) -> None:
-        """Whoever deletes the machine calls `abandon`."""
+class MachineSession(EngineSession):
+    def network(self, options: SandboxOptions) -> dict[str, Any]:
+        """Sandboxes without network that share a git remote are on a bridge from which nothing but that is reached."""
+        if options.network != "none" or not options.reaches:
+            return super().network(options)
+        interface = {"com.docker.network.bridge.name": team_bridge(self.name)}
+        return {"NetworkMode": self.bridge("team", {**NO_TALK, **interface}), "Dns": [_NOBODY]}
 
 
 class MachineSandbox(DockerSandbox):
@@ -202,60 +149,11 @@ class MachineSandbox(DockerSandbox):
         self._machine_is_running = is_running
         super().__init__(*args, **options)
 
-    @property
-    def ended(self) -> bool:
-        return bool(self._end_reason)
-
     def death(self) -> SandboxDead:
         """A machine that shuts down ends its containers, too: that is nobody's doing who worked in them."""
         if self._destroyed and not self._machine_is_running():
             self._destroyed, self._end_reason = False, "its machine was shut down"
         return super().death()
-
-
-def _connect(machine: str, tunnel: Tunnel) -> Engine:
-    with engine_faults(f"connecting to the engine of {machine}"):
-        api, _ = open_api(import_module("docker"), f"unix://{tunnel.socket}", {})
-    return Engine(_WhileOpen(api, tunnel), f"machine {machine}", podman=False)
-
-
-class _WhileOpen:
-    """docker-py's client, asked nothing once the connection is gone: it would leave a socket open each time."""
-
-    def __init__(self, api: Any, tunnel: Tunnel) -> None:
-        self._api = api
-        self._tunnel = tunnel
-
-    def close(self) -> None:
-        self._api.close()
-
-    def __getattr__(self, name: str) -> Any:
-        if not self._tunnel.open:
-            raise ConnectionError("the connection to its machine was lost")
-        return getattr(self._api, name)
-
-
-def team_bridge(machine: str) -> str:
-    """The interface that the rules on a machine are about; Linux takes 15 characters."""
-    return f"cbteam-{machine.rpartition('-')[2]}"
-
-
-class MachineNetworks(Networks):
-    """Of one machine's engine."""
-
-    def __init__(self, engine: Engine, session: str, bridge: str) -> None:
-        super().__init__(engine, session)
-        self._bridge = bridge
-        self._team = ""
-
-    def attachment(self, options: SandboxOptions) -> Attachment:
-        """Sandboxes without network that share a git remote are on a bridge from which nothing but that is reached."""
-        if options.network != "none" or not options.reaches:
-            return super().attachment(options)
-        with self._lock:
-            if not self._team:
-                self._team = self.create({**NO_TALK, "com.docker.network.bridge.name": self._bridge})
-            return Attachment(self._team, (_NOBODY,))
 
 
 def google_hosts(names: Iterable[str]) -> list[str]:

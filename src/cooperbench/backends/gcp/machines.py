@@ -6,7 +6,7 @@ have no more of them, sandboxes share what there is, more of them than there is 
 agents of different pairs that hold one each and wait for another would wait for ever.
 
 The git server of a run is a small machine of its own in the VPC, which only the run's machines reach
-(`compute.Firewall`). It is never a spot machine: all pairs at work would lose it together.
+(`Compute.admit_to_git_server`). It is never a spot machine: all pairs at work would lose it together.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ import threading
 import time
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
-from cooperbench.backends.gcp.api import SESSION, OutOfMachines, QuotaExceeded, resource_labels
-from cooperbench.backends.gcp.compute import GIT_PORT, Firewall, MachineSpec, git_tag, session_tag
-from cooperbench.backends.gcp.engine import Keys, MachineEngine, Tunnel, sign_in, team_bridge
+from cooperbench.backends.docker import DockerBackend
+from cooperbench.backends.gcp.api import OutOfMachines, QuotaExceeded
+from cooperbench.backends.gcp.compute import GIT_PORT, Compute, delete_all, machine_of
+from cooperbench.backends.gcp.engine import Keys, MachineSandbox, MachineSession, Tunnel, connect, sign_in
 from cooperbench.errors import (
     CooperBenchError,
     InfraError,
@@ -33,22 +35,25 @@ from cooperbench.errors import (
     UserError,
 )
 from cooperbench.retry import Once
-from cooperbench.sandbox.contract import ResourceUse
-from cooperbench.sandbox.git_server import GitServer
+from cooperbench.sandbox.contract import ResourceUse, SandboxOptions
+from cooperbench.sandbox.git_server import GitServer, SharedServer
+from cooperbench.temporary import remove_tree
 
 if TYPE_CHECKING:
-    from cooperbench.backends.gcp.compute import Compute, MachineSize
-    from cooperbench.backends.gcp.engine import MachineSandbox
+    from google.cloud import compute_v1
+
+    from cooperbench.backends.docker.sandbox import DockerSandbox
     from cooperbench.backends.gcp.settings import GcpSettings
     from cooperbench.models import Image, Task
 
+AGENTS_SUFFIX = "#agents"
+"""Of the reference to a task's image: the one for agents."""
 SPARE_SECONDS = 600
 """Between the end of a sandbox's lifetime and that of its machine."""
 LIFETIME_SECONDS = 12 * 3600
 """After this a machine is deleted by Google, whatever became of us. One for longer sandboxes lives longer."""
 _GIT_LIFETIME_SECONDS = 4 * LIFETIME_SECONDS
 """Pairs that begin late should not lose it in the middle."""
-_GIT_MACHINE_TYPE = "e2-medium"
 _CPUS_PER_SANDBOX = 2
 _BOOT_SECONDS = 600.0
 _LOOK_SECONDS = 2.0
@@ -56,26 +61,25 @@ _RUNNING = ("PROVISIONING", "STAGING", "RUNNING")
 _log = logging.getLogger("cooperbench")
 
 
-class Machine:
-    """Made by `start`; nothing else of it may be used before."""
+class Machine(DockerBackend):
+    """The docker backend on the engine of a machine, which `start` makes; nothing else may be used before."""
 
-    def __init__(self, fleet: Fleet, spec: MachineSpec, size: MachineSize) -> None:
-        self.name = spec.name
+    def __init__(self, fleet: Fleet, description: compute_v1.Instance, size: compute_v1.MachineType) -> None:
+        super().__init__(mounts=(), image_template=fleet.settings.image_template or None)
+        self.name = description.name
         self._fleet = fleet
-        self._spec = spec
+        self._description = description
         self._size = size
-        self._started_at = time.monotonic()
+        self._started_at = self.last_used_at = time.monotonic()
         self._ended_at: float | None = None
-        self.ends_at = self._started_at + spec.lifetime_seconds
+        self.ends_at = self._started_at + description.scheduling.max_run_duration.seconds
         self._tunnel: Tunnel | None = None
-        self._engine: MachineEngine | None = None
+        self._sandbox_type = partial(MachineSandbox, self._is_running)
         self._prepared: Once[Task, Image] = Once()
         self.tasks: set[Task] = set()
         """Those whose images it has."""
         self.promised = 0
-        """Sandboxes that are being made on it. For the fleet, as all that follows."""
-        self.sandboxes: list[MachineSandbox] = []
-        self.last_used_at = self._started_at
+        """Sandboxes that are being made on it."""
         self.ready: Future[None] = Future()
 
     @property
@@ -84,29 +88,22 @@ class Machine:
 
     @property
     def places_taken(self) -> int:
-        self.sandboxes = [sandbox for sandbox in self.sandboxes if not sandbox.ended]
-        return self.promised + len(self.sandboxes)
+        return self.promised + len(self._open)
 
     @property
     def resource_use(self) -> ResourceUse:
         """Until now, or until it was closed."""
         seconds = (self._ended_at or time.monotonic()) - self._started_at
-        return ResourceUse(1, "machine", seconds, seconds * self._size.vcpus, seconds * self._size.gib)
-
-    @property
-    def engine(self) -> MachineEngine:
-        if self._engine is None or not self.alive:
-            words = self._tunnel.last_words if self._tunnel else ""
-            raise SandboxError(f"the connection to {self.name} was lost: {words}")
-        return self._engine
+        vcpus, gib = self._size.guest_cpus, self._size.memory_mb / 1024
+        return ResourceUse(1, "machine", seconds, seconds * vcpus, seconds * gib)
 
     def start(self) -> None:
         fleet = self._fleet
-        fleet.compute.create(self._spec, fleet.keys.public)
+        fleet.compute.create(self._description)
         host_key = self._wait_until_ready()
         self._tunnel = Tunnel(fleet.keys, self.name, self.addresses()[-1], host_key, fleet.stopped)
-        template = fleet.settings.image_template
-        self._engine = MachineEngine(self.name, self._tunnel, self._is_running, template)
+        engine = connect(self.name, self._tunnel)
+        self._session = MachineSession(engine, self.settings, self.name.removeprefix("cooperbench-"))
         if fleet.stopped.is_set():
             raise SandboxError("the backend was closed")
 
@@ -118,25 +115,42 @@ class Machine:
         interface = found.network_interfaces[0]
         return (interface.network_i_p, *(one.nat_i_p for one in interface.access_configs if one.nat_i_p))
 
-    def prepare(self, task: Task) -> Image:
-        """The task's images on this machine: pulled or built when they are first asked for."""
+    def create_promised(
+        self, image: str, task: Task | None, timeout: int, workdir: str, options: SandboxOptions
+    ) -> DockerSandbox:
+        """A sandbox at the place that was promised; a task's images are pulled or built when first asked for."""
+        try:
+            if self._tunnel is None or not self._tunnel.open:
+                words = self._tunnel.last_words if self._tunnel else ""
+                raise SandboxError(f"the connection to {self.name} was lost: {words}")
+            if task is not None:
+                made = self._prepared.get(task, lambda: self._prepare_here(task))
+                image = (image.endswith(AGENTS_SUFFIX) and made.agent_reference) or made.reference
+            return self.create_sandbox(image, timeout, workdir, options=options)
+        finally:
+            with self._fleet.lock:
+                self.promised -= 1
 
-        def make() -> Image:
-            engine = self.engine
-            sign_in(engine.engine.api, engine.images.names_of(task))
-            image = engine.prepare(task)
-            self.tasks.add(task)
-            return image
-
-        return self._prepared.get(task, make)
+    def create_server(self, image: str, timeout: int) -> DockerSandbox:
+        """For a program of ours that others are to reach: on the machine's own network."""
+        sign_in(self.engine.api, [image])
+        return self._make(image, timeout, "/", SandboxOptions("git"), {"NetworkMode": "host"})
 
     def close(self) -> None:
-        """Let go of it, without deleting it."""
+        """Let go of it. Whoever calls this has it deleted: sandboxes only have to know."""
         self._ended_at = self._ended_at or time.monotonic()
         if self._tunnel is not None:
             self._tunnel.close()
-        if self._engine is not None:
-            self._engine.abandon()
+        for sandbox in list(self._open):
+            sandbox.end("its machine was deleted")
+        if self._session is not None:
+            self._session.engine.close()
+
+    def _prepare_here(self, task: Task) -> Image:
+        sign_in(self.engine.api, self.images.names_of(task))
+        image = self.prepare(task)
+        self.tasks.add(task)
+        return image
 
     def _is_running(self) -> bool:
         try:
@@ -165,22 +179,28 @@ class Machine:
 
 
 class Fleet:
-    """All machines of one backend object, from when it first needs one until it is closed."""
+    """All machines of one backend object and process, from when it first needs one until it is closed."""
 
-    def __init__(self, settings: GcpSettings, compute: Compute) -> None:
-        self.name = secrets.token_hex(6)
-        self._process = os.getpid()
-        self.compute = compute
+    def __init__(self, settings: GcpSettings) -> None:
+        """Connects, and deletes what killed processes left behind."""
+        self.settings = settings
+        self.process = os.getpid()
+        self.session = secrets.token_hex(6)
+        self.compute = Compute(settings)
+        self._size = self.compute.machine_type(settings.machine_type)
+        self.compute.remove_leftovers()
+        with suppress(CooperBenchError):
+            # Whoever may not look at firewall rules has set none.
+            self.compute.remove_leftover_rules()
         self.keys = Keys()
         self.stopped = threading.Event()
         """Whoever waits for a machine waits no longer."""
-        self.settings = settings
-        size = compute.size_of(settings.machine_type)
-        self._room = settings.sandboxes_per_machine or max(1, size.vcpus // _CPUS_PER_SANDBOX)
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
+        self.git_server = SharedServer(self._start_git_server)
+        self._room = settings.sandboxes_per_machine or max(1, self._size.guest_cpus // _CPUS_PER_SANDBOX)
         self._machines: list[Machine] = []
         self._git_machine: Machine | None = None
-        self._firewall: Firewall | None = None
+        self._has_rules = False
         self._made: list[Machine] = []
         self._most = settings.most_machines
         """Less where Google has refused another one."""
@@ -189,7 +209,7 @@ class Fleet:
         atexit.register(self.close)
 
     def place(self, run_name: str, task: Task | None, lifetime_seconds: int) -> Machine:
-        """A machine that is ready, with a place on it promised until `keep` is called."""
+        """A machine that is ready, with a place on it promised to a sandbox that is made next."""
         while True:
             machine, make = self._choose(run_name, task, lifetime_seconds)
             if make:
@@ -197,7 +217,7 @@ class Fleet:
             try:
                 machine.ready.result()
             except (QuotaExceeded, OutOfMachines) as error:
-                with self._lock:
+                with self.lock:
                     self._most = len(self._machines)
                 if not self._most:
                     raise
@@ -205,61 +225,51 @@ class Fleet:
             else:
                 return machine
 
-    def keep(self, machine: Machine, sandbox: MachineSandbox | None) -> None:
-        """The sandbox that the place was promised to is there; None: it will never be."""
-        with self._lock:
-            machine.promised -= 1
-            if sandbox is not None:
-                machine.sandboxes.append(sandbox)
-
-    def start_git_server(self, run_name: str) -> GitServer:
-        """A server that answers; the machine of one before it is deleted. One call at a time."""
-        if self._git_machine is not None:
-            self._delete([self._git_machine])
-        # Before there is anything to protect. Rules hold for every machine with the tag.
-        self._firewall = self._firewall or Firewall(self.settings)
-        self._firewall.protect(self.name)
-        self._git_machine = machine = self._new(run_name, "git", _GIT_MACHINE_TYPE, _GIT_LIFETIME_SECONDS)
-        try:
-            machine.start()
-            address = machine.addresses()[0]
-            lifetime_seconds = _GIT_LIFETIME_SECONDS - SPARE_SECONDS
-            sandbox = machine.engine.create_server(self.settings.git_image, lifetime_seconds)
-            where = f"{address}:{GIT_PORT}"
-            return GitServer(sandbox, f"http://{where}", host=address, port=GIT_PORT, reaches=(where,))
-        except BaseException as error:
-            self._delete([machine])
-            self._git_machine = None
-            if isinstance(error, UserError):
-                raise UserError(f"the git server of --git: {error}") from error
-            raise
-
     def resource_use(self) -> ResourceUse:
-        with self._lock:
+        with self.lock:
             made = list(self._made)
         return sum((machine.resource_use for machine in made), ResourceUse(what="machine"))
 
     def close(self) -> None:
         """Delete everything, also machines that are still being made. Called again it goes on with what is left."""
-        if self._process != os.getpid():
+        if self.process != os.getpid():
             return
         self.stopped.set()
-        with self._lock:
-            machines = list(self._machines)
-        self._delete([*machines, *([self._git_machine] if self._git_machine else [])])
-        with suppress(CooperBenchError):
-            self.compute.remove_session(self.name)
-        if self._firewall is not None:
-            try:
-                self._firewall.remove_session(self.name)
-            except CooperBenchError as error:
-                _log.warning("%s; cooperbench clean --backend gcp removes the firewall rules", error)
-        self.keys.remove()
+        try:
+            self.git_server.close()
+        finally:
+            with self.lock:
+                machines = [*self._machines, *([self._git_machine] if self._git_machine else [])]
+            self._delete(machines)
+        if self._has_rules:
+            self.compute.remove_rules(self.session)
+        remove_tree(self.keys.folder)
         atexit.unregister(self.close)
+
+    def _start_git_server(self, run_name: str) -> GitServer:
+        """A server that answers; the machine of one before it is deleted. One call at a time."""
+        if self._git_machine is not None:
+            self._delete([self._git_machine])
+        # Before there is anything to protect. Rules hold for every machine with the tag.
+        self._has_rules = True
+        self.compute.admit_to_git_server(self.session)
+        self._git_machine = machine = self._new(run_name, "git", _GIT_LIFETIME_SECONDS)
+        try:
+            machine.start()
+            address = machine.addresses()[0]
+            lifetime_seconds = _GIT_LIFETIME_SECONDS - SPARE_SECONDS
+            sandbox = machine.create_server(self.settings.git_image, lifetime_seconds)
+            where = f"{address}:{GIT_PORT}"
+            return GitServer(sandbox, f"http://{where}", host=address, port=GIT_PORT, reaches=(where,))
+        except BaseException as error:
+            self._delete([machine])
+            if isinstance(error, UserError):
+                raise UserError(f"the git server of --git: {error}") from error
+            raise
 
     def _choose(self, run_name: str, task: Task | None, lifetime_seconds: int) -> tuple[Machine, bool]:
         """A machine and whether it has yet to be made; a place on it is promised."""
-        with self._lock:
+        with self.lock:
             if self.stopped.is_set():
                 raise SandboxError("the backend was closed")
             needed_until = time.monotonic() + lifetime_seconds
@@ -271,35 +281,24 @@ class Fleet:
             make = chosen is None
             if chosen is None:
                 seconds = max(LIFETIME_SECONDS, lifetime_seconds + SPARE_SECONDS)
-                chosen = self._new(run_name, "agents", self.settings.machine_type, seconds)
+                chosen = self._new(run_name, "agents", seconds)
                 self._machines.append(chosen)
             chosen.promised += 1
         return chosen, make
 
-    def _new(self, run_name: str, purpose: str, machine_type: str, lifetime_seconds: int) -> Machine:
-        name = f"cooperbench-{self.name}-{secrets.token_hex(3)}"
-        is_git = purpose == "git"
-        spec = MachineSpec(
-            name,
-            machine_type,
-            spot=self.settings.spot and not is_git,
-            lifetime_seconds=lifetime_seconds,
-            labels=resource_labels(run_name, purpose, **{SESSION: self.name}),
-            tag=git_tag(self.name) if is_git else session_tag(self.name),
-            metadata={
-                "cooperbench-bridge": team_bridge(name),
-                **({"cooperbench-serve-port": str(GIT_PORT)} if is_git else {}),
-            },
-        )
-        machine = Machine(self, spec, self.compute.size_of(machine_type))
-        self._made.append(machine)
-        return machine
+    def _new(self, run_name: str, purpose: str, lifetime_seconds: int) -> Machine:
+        key, is_git = self.keys.public, purpose == "git"
+        machine = machine_of(self.settings, self.session, purpose, run_name, lifetime_seconds, key)
+        size = self.compute.machine_type(machine.machine_type.rpartition("/")[2]) if is_git else self._size
+        made = Machine(self, machine, size)
+        self._made.append(made)
+        return made
 
     def _start(self, machine: Machine) -> None:
         try:
             machine.start()
         except BaseException as error:
-            with self._lock:
+            with self.lock:
                 self._machines = [one for one in self._machines if one is not machine]
             self._delete([machine])
             machine.ready.set_exception(error)
@@ -311,7 +310,7 @@ class Fleet:
         idle_seconds = self.settings.idle_minutes * 60
         while not self.stopped.wait(min(idle_seconds, 10.0)):
             now = time.monotonic()
-            with self._lock:
+            with self.lock:
                 for machine in self._machines:
                     if machine.places_taken:
                         machine.last_used_at = now
@@ -325,13 +324,7 @@ class Fleet:
 
     def _delete(self, machines: list[Machine]) -> None:
         """The requests first: what costs ends, whatever happens to the rest."""
-        for machine in machines:
-            try:
-                self.compute.delete(machine.name)
-            except CooperBenchError as error:
-                _log.warning(
-                    "%s; its maximum run duration ends it, or cooperbench clean --backend gcp", error
-                )
+        delete_all((machine.name for machine in machines), self.compute.delete)
         for machine in machines:
             with suppress(CooperBenchError):
                 machine.close()

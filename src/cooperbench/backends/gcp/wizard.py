@@ -11,11 +11,11 @@ import os
 import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from cooperbench.backends.gcp.api import SIGN_IN, faults
-from cooperbench.backends.gcp.batch import BatchJobs, open_bucket, storage_client
-from cooperbench.backends.gcp.compute import FIREWALL_ROLE, Compute, Firewall
+from cooperbench.backends.gcp.batch import batch_client, list_jobs, open_bucket, storage_client
+from cooperbench.backends.gcp.compute import FIREWALL_ROLE, Compute
 from cooperbench.backends.gcp.settings import (
     DEFAULT_REGION,
     KEYS,
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
     from cooperbench.backends.gcp.settings import GcpSettings
 
-_APIS = ("compute", "batch", "storage", "logging")
-_GCLOUD_SECONDS = 300.0
+_APIS = tuple(f"{name}.googleapis.com" for name in ("compute", "batch", "storage", "logging"))
+_AGAIN = "and then again: cooperbench config gcp"
 
 
 def set_up(given: Mapping[str, str | None], *, yes: bool, skip_tests: bool) -> bool:
@@ -43,45 +43,35 @@ def set_up(given: Mapping[str, str | None], *, yes: bool, skip_tests: bool) -> b
     `given`: project, region, zone, bucket and machine_type as the command line said; None is asked for.
     """
     if shutil.which("gcloud") is None:
-        raise UserError(
-            "gcloud is not installed: https://cloud.google.com/sdk/docs/install, and then again: cooperbench config gcp"
-        )
+        raise UserError(f"gcloud is not installed: https://cloud.google.com/sdk/docs/install, {_AGAIN}")
     _say("Google Cloud for CooperBench: Enter takes what stands in brackets.")
-    _sign_in(yes=yes)
+    _sign_in(
+        "gcloud auth login", _gcloud("auth", "list", "--filter=status:ACTIVE", "--format=value(account)"), yes
+    )
+    if not os.environ.get("GOOGLE_APPLICATION_CREDENTIALS"):
+        _sign_in(SIGN_IN, _gcloud("auth", "application-default", "print-access-token"), yes)
     settings = _ask_settings(given, yes=yes)
     if skip_tests:
         _say("The services were not asked. Try it: cooperbench run --backend gcp")
         return True
-    failed = False
-    for probe in probes(settings, make_bucket=True):
+    ready = True
+    for service, probe in probes(settings, make_bucket=True).items():
         try:
-            _say(f"  ✓ {probe.service}: {probe.ask()}")
+            _say(f"  ✓ {service}: {probe()}")
         except CooperBenchError as error:
-            failed = True
-            _say(f"  ✗ {probe.service}: {error}")
-    _say(
-        "Fix this, then run it again: cooperbench config gcp"
-        if failed
-        else "Ready: cooperbench run --backend gcp"
-    )
-    return not failed
+            ready = False
+            _say(f"  ✗ {service}: {error}")
+    _say("Ready: cooperbench run --backend gcp" if ready else f"Fix this, {_AGAIN}")
+    return ready
 
 
-def _sign_in(*, yes: bool) -> None:
-    """For the user, and for programs (application default)."""
-    checks = {
-        "gcloud auth login": ("auth", "list", "--filter=status:ACTIVE", "--format=value(account)"),
-        SIGN_IN: ("auth", "application-default", "print-access-token"),
-    }
-    if os.environ.get("GOOGLE_APPLICATION_CREDENTIALS"):
-        del checks[SIGN_IN]
-    for command, check in checks.items():
-        if _gcloud(*check):
-            continue
-        # Signing in needs a browser or a code: no option can stand for it.
-        agreed = not yes and _confirm(f"You are not signed in. Run {command} now?")
-        if not agreed or subprocess.run(command.split(), check=False).returncode:
-            raise UserError(f"Authentication failed: {command}, and then again: cooperbench config gcp")
+def _sign_in(command: str, signed_in: str, yes: bool) -> None:
+    """Signing in needs a browser or a code: no option can stand for it."""
+    if signed_in:
+        return
+    agreed = not yes and _confirm(f"You are not signed in. Run {command} now?")
+    if not agreed or subprocess.run(command.split(), check=False).returncode:
+        raise UserError(f"Authentication failed: {command}, {_AGAIN}")
 
 
 def _ask_settings(given: Mapping[str, str | None], *, yes: bool) -> GcpSettings:
@@ -99,18 +89,19 @@ def _ask_settings(given: Mapping[str, str | None], *, yes: bool) -> GcpSettings:
         return chosen
 
     project = choose("project", _gcloud("config", "get-value", "project").removeprefix("(unset)"))
-    _enable_apis(project, yes=yes)
-    region = choose(
-        "region", _gcloud("config", "get-value", "compute/region").removeprefix("(unset)") or DEFAULT_REGION
-    )
+    enabled = _gcloud("services", "list", "--enabled", f"--project={project}", "--format=value(config.name)")
+    missing = [name for name in _APIS if name not in enabled.split()]
+    if missing and (yes or _confirm(f"API not enabled: {', '.join(missing)}. Enable now?")):
+        _say("  … enabling, which takes a minute")
+        # Whatever goes wrong is found out when the services are asked.
+        _gcloud("services", "enable", *missing, f"--project={project}")
+    configured = _gcloud("config", "get-value", "compute/region").removeprefix("(unset)")
+    region = choose("region", configured or DEFAULT_REGION)
     if not str(filed.get(KEYS["zone"])).startswith(f"{region}-"):
         filed.pop(KEYS["zone"], None)
-    answers = {
-        "project": project,
-        "region": region,
-        "zone": choose("zone", default_zone(region)),
-        "bucket": choose("bucket", default_bucket(project)),
-    }
+    zone = choose("zone", default_zone(region))
+    bucket = choose("bucket", default_bucket(project))
+    answers = {"project": project, "region": region, "zone": zone, "bucket": bucket}
     if machine_type := given["machine_type"]:
         answers["machine_type"] = machine_type
     settings = read_settings(**answers)
@@ -120,16 +111,6 @@ def _ask_settings(given: Mapping[str, str | None], *, yes: bool) -> GcpSettings:
             _say(f"  ! {VARIABLES[name]} is set to {other}, and overrides the file")
     _say(f"  ✓ settings: written to {config_file()}")
     return settings
-
-
-def _enable_apis(project: str, *, yes: bool) -> None:
-    names = [f"{name}.googleapis.com" for name in _APIS]
-    enabled = _gcloud("services", "list", "--enabled", f"--project={project}", "--format=value(config.name)")
-    missing = [name for name in names if name not in enabled.split()]
-    if missing and (yes or _confirm(f"API not enabled: {', '.join(missing)}. Enable now?")):
-        _say("  … enabling, which takes a minute")
-        # Whatever goes wrong is found out when the services are asked.
-        _gcloud("services", "enable", *missing, f"--project={project}")
 
 
 def _confirm(question: str) -> bool:
@@ -152,36 +133,25 @@ def _say(line: str) -> None:
 
 def _gcloud(*words: str) -> str:
     """What gcloud prints, run without a terminal; empty where it fails, which is told."""
-    try:
-        done = subprocess.run(
-            ["gcloud", *words, "--quiet"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_GCLOUD_SECONDS,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise UserError(f"gcloud {' '.join(words[:2])}: {error}") from error
+    command = ["gcloud", *words, "--quiet"]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode:
         _say(f"  ! gcloud {' '.join(words[:2])}: {done.stderr.strip()[:300]}")
         return ""
     return done.stdout.strip()
 
 
-class Probe(NamedTuple):
-    service: str
-    ask: Callable[[], str]
-    """What there is in a few words; UserError or InfraError with what is wrong and how to fix it."""
+def probes(settings: GcpSettings, *, make_bucket: bool) -> dict[str, Callable[[], str]]:
+    """By service: says what there is; UserError or InfraError with what is wrong and how to fix it.
 
-
-def probes(settings: GcpSettings, *, make_bucket: bool) -> list[Probe]:
-    """`make_bucket`: where there is none yet; else that is only told."""
+    `make_bucket`: where there is none yet; else that is only told.
+    """
 
     def compute() -> str:
-        Compute(settings).size_of(settings.machine_type)
+        compute = Compute(settings)
+        compute.machine_type(settings.machine_type)
         try:
-            Firewall(settings).listed()
+            compute.leftover_rules()
             git = "a git server for --git"
         except CooperBenchError:
             # Nothing is wrong where a git server cannot be: most runs need none.
@@ -189,8 +159,7 @@ def probes(settings: GcpSettings, *, make_bucket: bool) -> list[Probe]:
         return f"zone {settings.zone}, {settings.machine_type} machines for agents, {git}"
 
     def batch() -> str:
-        jobs = BatchJobs().list_ours(settings)
-        return f"region {settings.region}, {len(jobs)} of our jobs"
+        return f"region {settings.region}, {len(list_jobs(batch_client(), settings))} of our jobs"
 
     def storage() -> str:
         if make_bucket:
@@ -201,4 +170,4 @@ def probes(settings: GcpSettings, *, make_bucket: bool) -> list[Probe]:
             there = client.lookup_bucket(settings.bucket) is not None
         return f"bucket {settings.bucket}" + ("" if there else ", which the first evaluation makes")
 
-    return [Probe("Compute Engine", compute), Probe("Batch", batch), Probe("Cloud Storage", storage)]
+    return {"Compute Engine": compute, "Batch": batch, "Cloud Storage": storage}

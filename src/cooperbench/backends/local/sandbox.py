@@ -13,6 +13,8 @@ import secrets
 import select
 import threading
 import time
+from pathlib import Path
+from tempfile import mkdtemp
 from typing import TYPE_CHECKING
 
 from cooperbench.backends.local.bubblewrap import last_line
@@ -20,18 +22,15 @@ from cooperbench.backends.local.cache import record_process
 from cooperbench.backends.local.rootfs import IO_DIR, LIB_DIR, SCRATCH_DIR, SHELL
 from cooperbench.errors import InfraError, SandboxDead, SandboxError
 from cooperbench.sandbox.base_sandbox import BaseSandbox
-from cooperbench.sandbox.channel import CappedOutput, Channel, ChannelPool, Command, as_bytes, quote
-from cooperbench.sandbox.contract import TIMEOUT_EXIT_CODE, CommandResult, SandboxOptions
-from cooperbench.sandbox.transport import CommandStream, PipeTransport
+from cooperbench.sandbox.channel import CappedOutput, Channel, Command, PipeTransport, as_bytes, quote
+from cooperbench.sandbox.contract import TIMEOUT_EXIT_CODE, CommandResult, SandboxOptions, Stream
 from cooperbench.temporary import remove_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
     from cooperbench.backends.local.bubblewrap import Bubblewrap, SandboxProcess
     from cooperbench.backends.local.rootfs import Content, RootFsBuilder
-    from cooperbench.sandbox.contract import Stream
 
 NOT_STARTED = "the sandbox did not start: "
 _OPEN_SECONDS = 60.0
@@ -56,7 +55,6 @@ class LocalSandbox(BaseSandbox):
 
     def __init__(
         self,
-        folder: Path,
         builder: RootFsBuilder,
         bubblewrap: Bubblewrap,
         content: Content,
@@ -66,10 +64,9 @@ class LocalSandbox(BaseSandbox):
         options: SandboxOptions | None = None,
         on_end: Callable[[LocalSandbox], None] = lambda _: None,
     ) -> None:
-        """Takes over `folder`, which is empty, and removes it in the end."""
         super().__init__(lifetime_seconds=lifetime_seconds, workdir=workdir)
-        self._folder = folder
-        self._log = folder / "log"
+        self._folder = Path(mkdtemp(dir=builder.run_folder))
+        self._log = self._folder / "log"
         self._bubblewrap = bubblewrap
         self._on_end = on_end
         self._end_lock = threading.Lock()
@@ -77,12 +74,11 @@ class LocalSandbox(BaseSandbox):
         expired = f"it reached its lifetime of {lifetime_seconds:g} s"
         self._timer = threading.Timer(min(lifetime_seconds, threading.TIMEOUT_MAX), self.end, [expired])
         self._timer.daemon = True
-        self._commands = ChannelPool(self._open_channel)
         self._control_lock = threading.Lock()
         self._control: PipeTransport | None = None
         try:
-            self._rootfs = builder.build(
-                folder, content, options or SandboxOptions(), overlays=bubblewrap.overlays
+            self._sees = builder.build(
+                self._folder, content, options or SandboxOptions(), overlays=bubblewrap.overlays
             )
             stdin, into = os.pipe()
             out_of, stdout = os.pipe()
@@ -92,7 +88,8 @@ class LocalSandbox(BaseSandbox):
             words = ["serve", IO_DIR, SCRATCH_DIR, workdir, *trusted]
             self._start(words, (stdin, stdout, log_fd))
             self._timer.start()
-            self._commands.open_one()
+            with self._channel():
+                pass
             builder.tools_proven = True
         except BaseException as error:
             reason = last_line(self._log)
@@ -106,7 +103,7 @@ class LocalSandbox(BaseSandbox):
         with self._alive():
             write_fd, read_fd = self._open("stream", mark, *argv)
         stdin, stdout = os.fdopen(write_fd, "wb", buffering=0), os.fdopen(read_fd, "rb")
-        return CommandStream(stdin, stdout, lambda: self._end_stream(mark))
+        return Stream(stdin, stdout, lambda: self._end_stream(mark))
 
     def end(self, reason: str) -> None:
         """Kill everything in it, then remove its files. Calling it again does nothing."""
@@ -128,7 +125,7 @@ class LocalSandbox(BaseSandbox):
             limits = self._bubblewrap.limits
             numbers = [str(limits.processes), str(limits.disk_bytes // 1024)]
             argv = [SHELL, f"{LIB_DIR}/supervisor.sh", *numbers, *words]
-            self._started = self._bubblewrap.start(self._rootfs, argv, stdio)
+            self._started = self._bubblewrap.start(self._folder, self._sees, argv, stdio)
         finally:
             for fd in stdio:
                 os.close(fd)
@@ -140,7 +137,7 @@ class LocalSandbox(BaseSandbox):
         if hasattr(self, "_started"):
             self._started.kill()
             self._started.wait()
-        self._commands.close()
+        self._close_channels()
         with self._control_lock:
             control, self._control = self._control, None
         if control is not None:

@@ -14,18 +14,10 @@ import threading
 import time
 from contextlib import contextmanager
 from importlib.util import find_spec
-from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from cooperbench.errors import (
-    CooperBenchError,
-    InfraError,
-    Interrupted,
-    SandboxError,
-    SandboxTimeout,
-    UserError,
-)
-from cooperbench.retry import backoff_seconds
+from cooperbench.errors import CooperBenchError, InfraError, SandboxError, SandboxTimeout, UserError
+from cooperbench.retry import retry_for
 from cooperbench.text import printable
 
 if TYPE_CHECKING:
@@ -45,7 +37,6 @@ RETRY_SECONDS = 20.0
 CREATE_RETRY_SECONDS = 60.0
 """The same for making an image or a sandbox. The layers above retry too."""
 _MOST_CREATING = 50
-_LONGEST_PAUSE_SECONDS = 5.0
 _NO_RETRIES_SECONDS = 60.0
 _LONGEST_MESSAGE = 300
 _OTHERWISE = "or use --backend local or --backend docker"
@@ -82,31 +73,16 @@ def require_client() -> None:
             raise UserError(f"there is no token for Modal: modal token new; {_OTHERWISE}")
 
 
-class EventLoop:
-    """One thread, however many calls are in progress."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, name="modal-calls", daemon=True).start()
-
-    def call(self, work: Coroutine[Any, Any, T], limit_seconds: float) -> T:
-        """Its result; TimeoutError when it takes longer. Whatever ends the wait cancels the work too."""
-        future = self.spawn(work)
-        try:
-            return future.result(max(limit_seconds, 0.0))
-        finally:
-            future.cancel()
-
-    def spawn(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
-
-
 class Connection:
-    """A connected client, and the app that our sandboxes belong to. Of one process, until its backend is closed."""
+    """A connected client, and the app that our sandboxes belong to. Of one process, until its backend is closed.
+
+    One thread runs its event loop, however many calls are in progress.
+    """
 
     def __init__(self, app_name: str) -> None:
         require_client()
-        self.event_loop = EventLoop()
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, name="modal-calls", daemon=True).start()
         self.app_name = app_name
         self.session = secrets.token_hex(8)
         """A tag of all sandboxes that are made through it."""
@@ -120,6 +96,18 @@ class Connection:
         except Gone as error:
             raise UserError(f"{error}: modal environment list, then set MODAL_ENVIRONMENT") from error
 
+    def spawn(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def call_once(self, doing: str, work: Coroutine[Any, Any, T], limit_seconds: float) -> T:
+        """With a time limit and errors of ours. Whatever ends the wait cancels the work too."""
+        with faults(doing):
+            future = self.spawn(work)
+            try:
+                return future.result(max(limit_seconds, 0.0))
+            finally:
+                future.cancel()
+
     def call(
         self,
         doing: str,
@@ -128,41 +116,33 @@ class Connection:
         *,
         retry_on: tuple[type[InfraError], ...] = _TEMPORARY,
     ) -> T:
-        """Requests to Modal are made here: with a time limit, errors of ours, and retries.
+        """`call_once` with retries.
 
         Where retrying did not help, nothing is retried for a while: with Modal out of reach, ending a hundred
         sandboxes must not take a hundred times as long.
         """
-        deadline = time.monotonic() + RETRY_SECONDS
-        for attempt in count(1):
-            try:
-                with faults(doing):
-                    return self.event_loop.call(make_work(), limit_seconds)
-            except retry_on:
-                now, pause_seconds = time.monotonic(), backoff_seconds(attempt, _LONGEST_PAUSE_SECONDS)
-                if now < self._no_retries_until:
-                    raise
-                if now + pause_seconds >= deadline:
-                    self._no_retries_until = now + _NO_RETRIES_SECONDS
-                    raise
-            time.sleep(pause_seconds)
-        raise AssertionError("unreachable")
+        seconds = 0.0 if time.monotonic() < self._no_retries_until else RETRY_SECONDS
+        try:
+            return retry_for(
+                seconds,
+                lambda: self.call_once(doing, make_work(), limit_seconds),
+                retry_on,
+                threading.Event(),
+            )
+        except retry_on:
+            if seconds:
+                self._no_retries_until = time.monotonic() + _NO_RETRIES_SECONDS
+            raise
 
     def create(self, doing: str, make_work: Work[T], limit_seconds: float) -> T:
         """`call` for images and sandboxes: so many at once, with more patience, until the run is stopped."""
-        deadline = time.monotonic() + CREATE_RETRY_SECONDS
         with self._slots:
-            for attempt in count(1):
-                if self.stopped.is_set():
-                    raise Interrupted("stopped")
-                try:
-                    return self.call(doing, make_work, limit_seconds, retry_on=())
-                except _TEMPORARY:
-                    pause_seconds = backoff_seconds(attempt, _LONGEST_PAUSE_SECONDS)
-                    if time.monotonic() + pause_seconds >= deadline:
-                        raise
-                self.stopped.wait(pause_seconds)
-        raise AssertionError("unreachable")
+            return retry_for(
+                CREATE_RETRY_SECONDS,
+                lambda: self.call_once(doing, make_work(), limit_seconds),
+                _TEMPORARY,
+                self.stopped,
+            )
 
     async def _connect(self) -> tuple[modal.Client, modal.App]:
         import modal

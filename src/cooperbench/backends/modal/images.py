@@ -21,6 +21,7 @@ from cooperbench.dataset.images import ENVIRONMENT_VARIABLE, PUBLISHED_TEMPLATE,
 from cooperbench.errors import CooperBenchError, InfraError, UserError
 from cooperbench.models import REPO_DIR, Image
 from cooperbench.sandbox import scrub_script
+from cooperbench.sandbox.git_server import DEFAULT_IMAGE
 from cooperbench.settings import default_cache_dir
 from cooperbench.storage import read_json
 
@@ -53,21 +54,17 @@ class ImageStore:
         self._settings = settings
         self._known: dict[str, modal.Image] = {}
 
-    def get(self, reference: str, *, public: bool = False) -> modal.Image:
-        """For a sandbox: `im-…` of Modal's, or a name that a registry knows. The same for the whole session.
-
-        `public`: pulled without the user's secret, which may be another registry's.
-        """
+    def get(self, reference: str) -> modal.Image:
+        """For a sandbox: `im-…` of Modal's, or a name that a registry knows. The same for the whole session."""
         import modal
 
-        if reference in self._known:
-            return self._known[reference]
-        if re.fullmatch(r"im-\w+", reference):
-            image = modal.Image.from_id(reference, client=self.connection.client)
-        else:
-            image = self._pull(reference, pinned(reference)[0], public=public)
-        self._known[reference] = image
-        return image
+        if reference not in self._known:
+            if re.fullmatch(r"im-\w+", reference):
+                image = modal.Image.from_id(reference, client=self.connection.client)
+            else:
+                image = self._pull(reference, pinned(reference)[0])
+            self._known[reference] = image
+        return self._known[reference]
 
     def provide(self, task: Task) -> Image:
         """The task's image, and the one without history that is made from it.
@@ -132,10 +129,11 @@ class ImageStore:
         note = f"{name} could not be pulled; it was built from the task's Dockerfile"
         return self._from_dockerfile(task), "", (note,) if reason else ()
 
-    def _pull(self, name: str, reference: str, *, public: bool = False) -> modal.Image:
+    def _pull(self, name: str, reference: str) -> modal.Image:
         import modal
 
-        named = "" if public else self._settings.registry_secret
+        # The user's secret may be another registry's than that of the git server's image.
+        named = "" if name == DEFAULT_IMAGE else self._settings.registry_secret
         secret = modal.Secret.from_name(named) if named else None
         image = modal.Image.from_registry(reference, secret, setup_dockerfile_commands=[_NO_ENTRYPOINT])
         try:

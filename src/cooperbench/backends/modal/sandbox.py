@@ -10,30 +10,25 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import queue
 import shlex
 import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from cooperbench.backends.modal.connection import Gone, RateLimited, Unavailable
-from cooperbench.backends.modal.exec_transport import ExecTransport
-from cooperbench.errors import InfraError, SandboxDead, SandboxError, SandboxTimeout
+from cooperbench.backends.modal.connection import Gone, RateLimited, Unavailable, faults
+from cooperbench.errors import CooperBenchError, InfraError, SandboxDead, SandboxError, SandboxTimeout
 from cooperbench.sandbox import channel_script
 from cooperbench.sandbox.base_sandbox import BaseSandbox
-from cooperbench.sandbox.channel import (
-    BACKSTOP_SECONDS,
-    CappedOutput,
-    Channel,
-    ChannelPool,
-    ChannelUnavailable,
-)
-from cooperbench.sandbox.contract import TIMEOUT_EXIT_CODE, CommandResult
-from cooperbench.sandbox.transport import stream_over
+from cooperbench.sandbox.channel import BACKSTOP_SECONDS, CappedOutput, Channel, ChannelUnavailable
+from cooperbench.sandbox.contract import TIMEOUT_EXIT_CODE, CommandResult, ResourceUse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from concurrent.futures import Future
 
     import modal
+    from modal.container_process import ContainerProcess
     from modal.io_streams import StreamReader
 
     from cooperbench.backends.modal.connection import Connection
@@ -61,6 +56,8 @@ for folder; do
   [ ! -d "$folder.before" ] || { rm -rf -- "$folder" && mv -- "$folder.before" "$folder"; } || exit
 done
 """
+_VCPUS_PER_CORE = 2
+"""Modal counts physical cores."""
 _SCRATCH_DIR = "/cooperbench/channels"
 _START_SECONDS = 600.0
 """Images that have to be fetched to a machine first take a while."""
@@ -75,6 +72,10 @@ _KILLED = 137
 _FIRST_PROCESS_ENDED = ("SUCCESS", "FAILURE")
 _OUT_OF_MEMORY = ("KERNEL_OOM_KILL", "MEMORY_THRASHING_EVICTION")
 """Of its own memory; MEMORY_MANAGER_EVICTION means that Modal's machine had too little."""
+_PIECE_BYTES = 1 << 20
+"""Of one request; servers refuse messages of a few megabytes."""
+_MOST_WAITING_PIECES = 256
+_END_OF_INPUT_SECONDS = 600.0
 _ENDED_BY_DEADLINE = -1
 """What the client gives for an exit code at the time limit of an exec."""
 _log = logging.getLogger("cooperbench")
@@ -92,29 +93,24 @@ class ModalSandbox(BaseSandbox):
         settings: ModalSettings,
         lifetime_seconds: float,
         workdir: str,
-        *,
-        trusted: bool,
         on_end: Callable[[ModalSandbox], None],
     ) -> None:
-        """Takes over a sandbox that has just been made; ChannelUnavailable where its image lacks bash or another tool.
-
-        `trusted`: the image's tools have been tested before.
-        """
+        """Takes over a sandbox that has just been made; ChannelUnavailable where its image lacks a tool."""
         super().__init__(lifetime_seconds=lifetime_seconds, workdir=workdir)
         self.remote = remote
-        self.settings = settings
+        self._settings = settings
         self._connection = connection
         self._started = time.monotonic()
-        self._trusted = trusted
+        self._trusted = False
+        """Its tools have passed the channel's self test."""
         self._on_end = on_end
         self._transports: list[ExecTransport] = []
         self._end_lock = threading.Lock()
         self._ended = 0.0
         self._left_out: tuple[str, ...] = ()
-        self._commands = pool = ChannelPool(self._open_channel)
         try:
-            with self._alive():
-                pool.open_one()
+            with self._alive(), self._channel():
+                pass
             self._trusted = True
         except BaseException as error:
             self.end("it was given up while starting")
@@ -128,15 +124,17 @@ class ModalSandbox(BaseSandbox):
         return self.remote.object_id
 
     @property
-    def age_seconds(self) -> float:
-        """How long it has run."""
-        return (self._ended or time.monotonic()) - self._started
+    def resource_use(self) -> ResourceUse:
+        """What it has reserved, until now or until its end."""
+        seconds = (self._ended or time.monotonic()) - self._started
+        vcpus, gib = self._settings.cpu.reserved * _VCPUS_PER_CORE, self._settings.memory.reserved / 1024
+        return ResourceUse(1, "sandbox", seconds, seconds * vcpus, seconds * gib)
 
     def open_stream(self, argv: Sequence[str]) -> Stream:
         mark = f"stream-{self.name}-{next(self._numbers)}"
         with self._alive():
             transport = self._start_exec(mark, list(argv))
-        return stream_over(transport, lambda: self._end_stream(mark))
+        return self._stream_over(transport, transport.half_close, mark)
 
     def leave_out(self, folders: tuple[str, ...]) -> None:
         """Their changes from now on are no part of a snapshot."""
@@ -263,7 +261,7 @@ class ModalSandbox(BaseSandbox):
 
             words = self._exec_words(mark, argv)
             process = await self.remote.exec.aio(*words, stderr=StreamType.DEVNULL, text=False)
-            return ExecTransport(self._connection.event_loop, process)
+            return ExecTransport(self._connection, process)
 
         # Only what was certainly not started may be started again.
         transport = self._connection.call(
@@ -280,7 +278,7 @@ class ModalSandbox(BaseSandbox):
     def _close_transports(self) -> list[ExecTransport]:
         """Those that were open."""
         found = [transport for transport in self._transports if not transport.closed]
-        self._commands.close()
+        self._close_channels()
         for transport in found:
             transport.close()
         return found
@@ -320,3 +318,81 @@ class ModalSandbox(BaseSandbox):
         if status not in _FIRST_PROCESS_ENDED:
             return f"Modal ended it: {status.lower().replace('_', ' ')}"
         return "its processes were killed" if code == _KILLED else f"its first process ended with {code}"
+
+
+class ExecTransport:
+    """A `Transport` over one exec in a sandbox: bytes to and from a command, with deadlines.
+
+    When the command has ended, `receive` gives b"". Where Modal cannot be reached it raises SandboxError. When its
+    connection breaks, Modal's client by itself reads on from the right place.
+    """
+
+    def __init__(self, connection: Connection, process: ContainerProcess[bytes]) -> None:
+        self._connection = connection
+        self._process = process
+        self._chunks: queue.SimpleQueue[bytes | CooperBenchError] = queue.SimpleQueue()
+        self.closed = False
+        self._reading: Future[None] = connection.spawn(self._read())
+
+    def send(self, data: bytes, deadline: float) -> None:
+        for start in range(0, len(data), _PIECE_BYTES):
+            self._write(data[start : start + _PIECE_BYTES], deadline)
+
+    def half_close(self) -> None:
+        self._write(b"", time.monotonic() + _END_OF_INPUT_SECONDS)
+
+    def receive(self, deadline: float) -> bytes:
+        if self.closed and self._chunks.empty():
+            return b""
+        try:
+            found = self._chunks.get(timeout=max(deadline - time.monotonic(), 0.0))
+        except queue.Empty:
+            raise TimeoutError("no answer in time") from None
+        if isinstance(found, Gone):
+            return b""
+        if isinstance(found, CooperBenchError):
+            raise Unavailable(f"the connection to the sandbox was lost: {found}") from found
+        return found
+
+    def close(self) -> None:
+        """From any thread; a thread that is receiving gets b""."""
+        if self.closed:
+            return
+        self.closed = True
+        self._reading.cancel()
+        self._chunks.put(b"")
+        # Nobody waits for this, and the command may have ended.
+        self._connection.spawn(self._put(b""))
+
+    def wait_until_ended(self, seconds: float) -> None:
+        """After `close`, which ends a command that reads its input; SandboxTimeout where it goes on."""
+        self._connection.call_once("ending a command", self._process.wait.aio(), seconds)
+
+    def _write(self, piece: bytes, deadline: float) -> None:
+        if self.closed:
+            raise BrokenPipeError("the connection to the command is closed")
+        try:
+            left = deadline - time.monotonic()
+            self._connection.call_once("writing to a command", self._put(piece), left)
+        except (Gone, ValueError) as error:
+            raise BrokenPipeError(f"the command has ended ({error})") from error
+
+    async def _read(self) -> None:
+        try:
+            with faults("reading from a command"):
+                async for chunk in self._process.stdout:
+                    self._chunks.put(chunk)
+                    while self._chunks.qsize() > _MOST_WAITING_PIECES:
+                        await asyncio.sleep(0.05)
+        except CooperBenchError as error:
+            self._chunks.put(error)
+        else:
+            self._chunks.put(b"")
+
+    async def _put(self, piece: bytes) -> None:
+        """Nothing is the end of its input."""
+        if piece:
+            self._process.stdin.write(piece)
+        else:
+            self._process.stdin.write_eof()
+        await self._process.stdin.drain.aio()

@@ -9,16 +9,24 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from cooperbench.settings import matching, name_value_pairs, one_of, read_section, word_list
+from cooperbench.sandbox.git_server import DEFAULT_IMAGE
+from cooperbench.settings import (
+    matching,
+    name_value_pairs,
+    one_of,
+    parsers_of,
+    read_section,
+    setting,
+    word_list,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from cooperbench.sandbox.git_server import GitSharing
-    from cooperbench.settings import Parser
 
 
 @dataclass(frozen=True)
@@ -29,42 +37,14 @@ class Share:
     most: float
 
 
-@dataclass(frozen=True)
-class ModalSettings:
-    app: str = "cooperbench"
-    """Under which sandboxes are shown in Modal's dashboard."""
-    cpu: Share = Share(1.0, 4.0)
-    """Physical cores: `1`, or reserved and most as `1:4`."""
-    memory: Share = Share(2048, 8192)
-    """MiB; set as `2g`, or reserved and most as `2g:8g`."""
-    gpu: str = ""
-    """e.g. `T4`, `A100-80GB:2`. Modal then uses its older kind of sandbox."""
-    region: tuple[str, ...] = ()
-    images: Literal["auto", "registry", "build"] = "auto"
-    """`registry`: only pulled; `build`: only built from Dockerfiles; `auto`: pulled, else built."""
-    allow_domains: tuple[str, ...] = ()
-    """With the network policy `public`: all that sandboxes reach; empty: everything."""
-    registry_secret: str = ""
-    """Name of a Modal secret with REGISTRY_USERNAME and REGISTRY_PASSWORD, for private images."""
-    git: GitSharing = "server"
-    """What `--git` means: a git server in a sandbox of its own, or commits that the harness carries."""
-    git_image: str = ""
-    """Of the git server: has git and python3. Empty: `DEFAULT_IMAGE` of `cooperbench/sandbox/git_server.py`."""
-    build_args: Mapping[str, str] = field(default_factory=dict)
-    image_template: str | None = None
-
-
-def read_settings(**given: object) -> ModalSettings:
-    """The settings in force; UserError for one that is unknown or has no valid value."""
-    return ModalSettings(**read_section("modal", _PARSERS, given, _VARIABLES))
-
-
-def _share(parse_amount: Callable[[str], float], default: Share, example: str) -> Callable[[object], Share]:
+def _share(
+    parse_amount: Callable[[str], float], default_most: float, example: str
+) -> Callable[[object], Share]:
     def parse(value: object) -> Share:
         first, _, second = str(value).partition(":")
         with suppress(ValueError):
             reserved = parse_amount(first)
-            most = parse_amount(second) if second else max(reserved, default.most)
+            most = parse_amount(second) if second else max(reserved, default_most)
             if 0 < reserved <= most:
                 return Share(reserved, most)
         raise ValueError(f"{str(value)!r} is not valid; it is e.g. {example}, reserved and most")
@@ -84,19 +64,39 @@ def _domains(value: Any) -> tuple[str, ...]:
     return tuple(parse(word) for word in word_list(value))
 
 
-_PARSERS: dict[str, Parser] = {
-    "app": matching(r"[A-Za-z0-9._-]{1,64}", "letters, digits, ._- and at most 64"),
-    "cpu": _share(float, ModalSettings.cpu, "1 or 1:4"),
-    "memory": _share(_mebibytes, ModalSettings.memory, "2g or 2g:8g"),
-    "gpu": matching(r"[A-Za-z0-9-]+!?(:[1-8])?", "e.g. T4 or A100-80GB:2"),
-    "region": word_list,
-    "images": one_of("auto", "registry", "build"),
-    "allow_domains": _domains,
-    "registry_secret": str,
-    "git": one_of("server", "carried"),
-    "git_image": matching(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*", "e.g. python:3.12-bookworm or im-…"),
-    "build_args": name_value_pairs,
-    "image_template": str,
-}
+@dataclass(frozen=True)
+class ModalSettings:
+    app: str = setting(
+        "cooperbench", matching(r"[A-Za-z0-9._-]{1,64}", "letters, digits, ._- and at most 64")
+    )
+    """Under which sandboxes are shown in Modal's dashboard."""
+    cpu: Share = setting(Share(1.0, 4.0), _share(float, 4.0, "1 or 1:4"))
+    """Physical cores: `1`, or reserved and most as `1:4`."""
+    memory: Share = setting(Share(2048, 8192), _share(_mebibytes, 8192, "2g or 2g:8g"))
+    """MiB; set as `2g`, or reserved and most as `2g:8g`."""
+    gpu: str = setting("", matching(r"[A-Za-z0-9-]+!?(:[1-8])?", "e.g. T4 or A100-80GB:2"))
+    """Modal then uses its older kind of sandbox."""
+    region: tuple[str, ...] = setting((), word_list)
+    images: Literal["auto", "registry", "build"] = setting("auto", one_of("auto", "registry", "build"))
+    """`registry`: only pulled; `build`: only built from Dockerfiles; `auto`: pulled, else built."""
+    allow_domains: tuple[str, ...] = setting((), _domains)
+    """With the network policy `public`: all that sandboxes reach; empty: everything."""
+    registry_secret: str = setting("", str)
+    """Name of a Modal secret with REGISTRY_USERNAME and REGISTRY_PASSWORD, for private images."""
+    git: GitSharing = setting("server", one_of("server", "carried"))
+    """What `--git` means: a git server in a sandbox of its own, or commits that the harness carries."""
+    git_image: str = setting(
+        DEFAULT_IMAGE, matching(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*", "e.g. python:3.12-bookworm or im-…")
+    )
+    """Of the git server: has git and python3."""
+    build_args: Mapping[str, str] = setting({}, name_value_pairs)
+    image_template: str | None = setting(None, str)
+
+
 _VARIABLES = {"build_args": "COOPERBENCH_BUILD_ARGS", "image_template": ""}
 """Those that are shared with other backends; the template's is read where images are named."""
+
+
+def read_settings(**given: object) -> ModalSettings:
+    """The settings in force; UserError for one that is unknown or has no valid value."""
+    return ModalSettings(**read_section("modal", parsers_of(ModalSettings), given, _VARIABLES))

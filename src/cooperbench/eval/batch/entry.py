@@ -1,10 +1,14 @@
-"""What a task of a remote evaluation gets and what it sends back: entries, results, and our own package as one file.
+"""One pair that is judged elsewhere: what a machine gets for it, how it is judged there, and what comes back.
 
 An entry is one pair, described so that it can be judged anywhere. It is named by the SHA-256 of its own description,
 which holds the patches and names the task's files by theirs: an entry whose inputs have changed is another entry.
 
-A result names its entry and its pair, and its verdict carries the key of everything that went into it. All three must
-be those of what lies on disk here and now; a result of anything else is refused, whoever sent it.
+`python -m cooperbench.eval.batch.entry` judges one on a machine of a job: our own package, which travels as one file,
+on the backend that the machine has (containers, as a rule). The job's folder of the bucket is mounted there. Exit code
+0 says that a result is in it, also one without a verdict.
+
+A result names its entry, and its verdict carries the key of everything that went into it: the pair, patches, tests and
+image. Both must be those of what lies on disk here and now; a result of anything else is refused, whoever sent it.
 """
 
 from __future__ import annotations
@@ -13,7 +17,11 @@ import base64
 import hashlib
 import io
 import json
+import os
+import sys
 import tarfile
+import tempfile
+import urllib.request
 import zipfile
 import zlib
 from dataclasses import asdict, dataclass
@@ -22,26 +30,37 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import cooperbench
-from cooperbench._version import __version__
+from cooperbench.dataset.images import image_name
 from cooperbench.errors import InfraError, UserError
-from cooperbench.eval.evaluator import Evaluation, write_evaluation
-from cooperbench.eval.record import JUDGE, evaluation_key, read_patches
-from cooperbench.eval.record import SCHEMA as EVALUATION_SCHEMA
-from cooperbench.eval.reference import ReferenceStore
+from cooperbench.eval import backends
+from cooperbench.eval.evaluator import (
+    Evaluation,
+    evaluate_pair,
+    evaluation_key,
+    read_patches,
+    write_evaluation,
+    write_failure,
+)
+from cooperbench.eval.executor import TestExecutor
+from cooperbench.eval.reference import References, ReferenceStore, exported
 from cooperbench.models import Pair, Task, seats_of
+from cooperbench.processes import end_like_ctrl_c
+from cooperbench.sandbox.session import SandboxSession
+from cooperbench.storage import ExperimentPaths
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from cooperbench.eval.batch import Order
     from cooperbench.models import EvalNetwork, Setting
-    from cooperbench.storage import ExperimentPaths
 
+ENTRY_VARIABLE = "COOPERBENCH_ENTRY"
+FOLDER_VARIABLE = "COOPERBENCH_JOB_FOLDER"
+_TOKEN_URL = "http://metadata.google.internal/computeMetadata/v1/instance/service-accounts/default/token"  # noqa: S105
 _LARGEST_RESULT_BYTES = 400_000_000
 _CLIENT = ("docker", "requests", "urllib3", "charset-normalizer", "idna", "certifi")
 _LEFT_OUT = ("__pycache__", "demo")
 _COMPILED = (".pyc", ".so", ".pyd")
-_WHEN = (2026, 1, 1, 0, 0, 0)
 
 
 @dataclass(frozen=True)
@@ -57,15 +76,13 @@ class Entry:
     task_digest: str
     """Of the task's folder, packed."""
     patches: dict[str, str | None]
-    """By agent, in base64; None where there is none."""
+    """By agent; bytes that are no UTF-8 as surrogates. None where there is none."""
     test_timeout_seconds: int
     eval_network: EvalNetwork
     canary: bool
     backend: str
     environment: dict[str, str]
     """Its settings, where it is judged."""
-    version: str = __version__
-    judge: int = JUDGE
 
     @property
     def description(self) -> bytes:
@@ -75,35 +92,19 @@ class Entry:
     def entry_id(self) -> str:
         return sha256(self.description)
 
-    @property
-    def identity(self) -> dict[str, Any]:
-        """Which pair, as it also stands in a verdict and in the record of a job."""
-        return {
-            "setting": self.setting,
-            "repo": self.repo,
-            "task_id": self.task_id,
-            "features": self.features,
-        }
-
     def pair(self, task_folder: Path) -> Pair:
         task = Task(self.repo, self.task_id, task_folder, tuple(self.task_features))
         return Pair(task, tuple(self.features))
 
     def patch_bytes(self) -> dict[str, bytes | None]:
         return {
-            agent_id: None if text is None else base64.b64decode(text)
+            agent_id: None if text is None else text.encode("utf-8", "surrogateescape")
             for agent_id, text in self.patches.items()
         }
 
 
 def make_entry(
-    order: Order,
-    pair: Pair,
-    setting: Setting,
-    *,
-    task_digest: str,
-    backend: str,
-    environment: Mapping[str, str],
+    order: Order, pair: Pair, setting: Setting, task_digest: str, backend: str, environment: Mapping[str, str]
 ) -> Entry:
     patches = read_patches(order.paths.pair(pair, setting), pair, setting)
     return Entry(
@@ -115,7 +116,7 @@ def make_entry(
         features=list(pair.feature_ids),
         task_digest=task_digest,
         patches={
-            agent_id: None if patch is None else base64.b64encode(patch).decode("ascii")
+            agent_id: None if patch is None else patch.decode("utf-8", "surrogateescape")
             for agent_id, patch in patches.items()
         },
         test_timeout_seconds=order.test_timeout_seconds,
@@ -184,22 +185,15 @@ def take_in(entry: Entry, pair: Pair, packed: bytes, paths: ExperimentPaths) -> 
     """
     try:
         content = _unpacked(packed)
-        record = content["evaluation"]
+        entry_id, record = content["entry"], content["evaluation"]
         outputs = {(str(subject), int(number)): str(text) for subject, number, text in content["outputs"]}
         merged = content["merged_patch"].encode("utf-8", "surrogateescape")
-        found = {
-            "entry": content["entry"],
-            **{name: record.get(name) for name in ("schema", *entry.identity)},
-        }
     except (AttributeError, KeyError, TypeError, ValueError, zlib.error) as error:
         raise BadResult(f"the result of {pair.label} cannot be read: {error}") from error
-    expected = {"entry": entry.entry_id, "schema": EVALUATION_SCHEMA, **entry.identity}
-    wrong = [name for name, value in expected.items() if found[name] != value]
     subjects = (*(seat.agent_id for seat in seats_of(pair, entry.setting)), "merged")
-    if not {*outputs} <= {(subject, number) for subject in subjects for number in pair.feature_ids}:
-        wrong.append("outputs")
-    if wrong:
-        raise BadResult(f"the result of {pair.label} is of something else: its {wrong[0]} differs")
+    known = {(subject, number) for subject in subjects for number in pair.feature_ids}
+    if entry_id != entry.entry_id or not outputs.keys() <= known:
+        raise BadResult(f"the result of {pair.label} is of something else")
     if record["status"] == "error":
         raise (InfraError if record["infrastructure"] else UserError)(str(record["error"]))
     place = paths.pair(pair, entry.setting)
@@ -234,9 +228,9 @@ def make_bundle() -> bytes:
     has to be downloaded over there. The demo's tasks stay here: the task that is judged travels by itself.
     """
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, path in sorted(_package_files()):
-            archive.writestr(zipfile.ZipInfo(name, _WHEN), path.read_bytes(), zipfile.ZIP_DEFLATED)
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as archive:
+        for name, path in _package_files():
+            archive.write(path, name)
     return buffer.getvalue()
 
 
@@ -251,3 +245,53 @@ def _package_files() -> Iterator[tuple[str, Path]]:
             path = Path(str(file.locate()))
             if path.suffix not in _COMPILED and ".." not in file.parts and path.is_file():
                 yield str(file), path
+
+
+def main() -> int:
+    end_like_ctrl_c()
+    folder, entry_id = Path(os.environ[FOLDER_VARIABLE]), os.environ[ENTRY_VARIABLE]
+    entry = Entry(**json.loads((folder / f"entry-{entry_id}.json").read_bytes()))
+    os.environ.update(entry.environment)
+    store = ReferenceStore(folder)
+    with tempfile.TemporaryDirectory(prefix="cooperbench-task-") as scratch:
+        unpack_folder((folder / f"task-{entry.task_digest}").read_bytes(), Path(scratch, "task"))
+        pair = entry.pair(Path(scratch, "task"))
+        evaluation = _judge(entry, pair, ExperimentPaths(Path(scratch, "logs"), entry.run), store)
+        known = [found for feature in pair.features for found in store.about(feature)]
+    (folder / f"result-{entry_id}").write_bytes(pack_result(entry_id, evaluation, exported(known)))
+    sys.stdout.write(f"{pair.label}: {evaluation.record['status']} {evaluation.record.get('error', '')}\n")
+    return 0
+
+
+def _judge(entry: Entry, pair: Pair, paths: ExperimentPaths, store: ReferenceStore) -> Evaluation:
+    """A verdict, or an error, which is told here, too."""
+    patches = entry.patch_bytes()
+    try:
+        _sign_in_to_registry(image_name(pair.task))
+        with SandboxSession(backends.get_backend(entry.backend)) as session:
+            executor = TestExecutor(session, entry.test_timeout_seconds, entry.run)
+            references = References(executor, entry.eval_network, store)
+            return evaluate_pair(pair, entry.setting, patches, references, canary=entry.canary)
+    except Exception as error:
+        record = write_failure(paths, pair, entry.setting, error)
+        if paths.error_log.is_file():
+            sys.stderr.write(paths.error_log.read_text("utf-8", "replace"))
+        return Evaluation(record)
+
+
+def _sign_in_to_registry(image: str) -> None:
+    """Images in the project's own registry are pulled as the machine's service account."""
+    from cooperbench.backends.gcp.engine import google_hosts
+
+    for host in google_hosts([image]):
+        request = urllib.request.Request(_TOKEN_URL, headers={"Metadata-Flavor": "Google"})
+        with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310
+            token = json.load(answer)["access_token"]
+        word = base64.b64encode(f"oauth2accesstoken:{token}".encode()).decode("ascii")
+        config = Path("~/.docker/config.json").expanduser()
+        config.parent.mkdir(parents=True, exist_ok=True)
+        config.write_text(json.dumps({"auths": {host: {"auth": word}}}), "utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -15,22 +15,28 @@ import json
 import os
 import re
 import secrets
-import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from cooperbench.backends.gcp.api import OURS, PURPOSE, RUN, resource_labels
-from cooperbench.backends.gcp.batch import TOP_FOLDER, BatchJobs, Folder, failures_of, open_bucket
+from cooperbench.backends.gcp.batch import TOP_FOLDER, BatchJob, batch_client, open_bucket
 from cooperbench.dataset.images import ENVIRONMENT_VARIABLE
 from cooperbench.errors import CooperBenchError, InfraError, Interrupted, UserError
-from cooperbench.eval.batch.entry import make_bundle, make_entry, pack_task, sha256, take_in
-from cooperbench.eval.batch.task import ENTRY_VARIABLE, FOLDER_VARIABLE
+from cooperbench.eval.batch.entry import (
+    ENTRY_VARIABLE,
+    FOLDER_VARIABLE,
+    make_bundle,
+    make_entry,
+    pack_task,
+    sha256,
+    take_in,
+)
 from cooperbench.eval.evaluator import write_failure
 from cooperbench.eval.executor import SPARE_SECONDS
 from cooperbench.eval.reference import ReferenceStore, file_name
 from cooperbench.processes import finished
-from cooperbench.storage import read_json, utc_now, write_json
+from cooperbench.storage import read_json, write_json
 from cooperbench.text import plural
 
 if TYPE_CHECKING:
@@ -45,7 +51,7 @@ if TYPE_CHECKING:
     from cooperbench.models import Pair
     from cooperbench.storage import ExperimentPaths
 
-_SCHEMA = "cooperbench.batch/1"
+_SCHEMA = "cooperbench.batch/2"
 _FILE = "batch.json"
 _BUNDLE = "bundle.zip"
 _RESULT = "result-"
@@ -59,7 +65,6 @@ _RUNS_PER_FEATURE = 8
 _RAN_TOO_LONG = 50005
 """Batch's own exit code for a task that ran over its time; it would again."""
 _ENDED = ("SUCCEEDED", "FAILED", "CANCELLED", "DELETION_IN_PROGRESS")
-_TELL_SECONDS = 60.0
 _SOCKET = "/var/run/docker.sock"
 _MOUNTED = "/mnt/disks/cooperbench"
 """The job's folder of the bucket, on the machines and in our containers on them."""
@@ -73,7 +78,7 @@ iptables -w -t mangle -C $rule 2>/dev/null || iptables -w -t mangle -I $rule
 _UNPACK_AND_RUN = (
     "import runpy, sys, tempfile, zipfile; folder = tempfile.mkdtemp();"
     " zipfile.ZipFile(sys.argv[1]).extractall(folder); sys.path.insert(0, folder);"
-    " runpy.run_module('cooperbench.eval.batch.task', run_name='__main__', alter_sys=True)"
+    " runpy.run_module('cooperbench.eval.batch.entry', run_name='__main__', alter_sys=True)"
 )
 _PASSED_ON = (
     "COOPERBENCH_BUILD_ARGS",
@@ -87,36 +92,20 @@ _PASSED_ON = (
 
 @dataclass(frozen=True)
 class JobRecord:
-    """One job, and whose inputs and results are in which folder of the bucket. Kept as batch.json."""
+    """One job, and the bucket with its inputs and results. Kept as batch.json."""
 
-    project: str
-    region: str
-    bucket: str
     job: str
-    created_at: str
-    tasks: list[dict[str, Any]]
-    """By index in the job: the entry, and which pair it is for people who read this."""
-
-    @property
-    def name(self) -> str:
-        """The job's, as Batch knows it."""
-        return f"projects/{self.project}/locations/{self.region}/jobs/{self.job}"
-
-    @property
-    def folder(self) -> str:
-        return f"{TOP_FOLDER}/{self.job}"
+    """Its whole name, as Batch knows it."""
+    bucket: str
+    entries: list[str]
+    """By index of the task that judges it."""
+    schema: str = _SCHEMA
 
 
 def load_record(paths: ExperimentPaths) -> JobRecord | None:
     """None where there is none, or none that this version understands."""
     content = read_json(paths.root / _FILE) or {}
-    if content.pop("schema", None) != _SCHEMA:
-        return None
-    content.pop("folder", None)
-    try:
-        return JobRecord(**content)
-    except TypeError:
-        return None
+    return JobRecord(**content) if content.get("schema") == _SCHEMA else None
 
 
 def evaluate_on_batch(settings: GcpSettings, order: Order, listener: Listener, stop: threading.Event) -> None:
@@ -133,15 +122,14 @@ class _BatchEvaluation:
         self._order = order
         self._listener = listener
         self._stop = stop
-        self._jobs = BatchJobs()
+        self._client = batch_client()
         self._bucket = open_bucket(settings)
         self._archives = {pair.task: pack_task(pair.task) for pair, _ in order.work}
         self._waiting = {entry.entry_id: (entry, pair) for entry, pair in self._entries()}
-        self._told_state, self._told_at = "", 0.0
 
     def run(self) -> None:
         if (earlier := load_record(self._order.paths)) is not None:
-            self._listener.note(f"Found the Batch job {earlier.job} of an earlier start")
+            self._listener.note(f"Found the Batch job {earlier.job.rpartition('/')[2]} of an earlier start")
             self._carry_through(earlier, submit=False)
         if self._waiting:
             self._carry_through(self._new_record(), submit=True)
@@ -156,42 +144,36 @@ class _BatchEvaluation:
         digests = {task: sha256(archive) for task, archive in self._archives.items()}
         work = sorted(self._order.work, key=lambda item: (item[0].task.label, item[1], item[0].feature_ids))
         for pair, setting in work:
-            entry = make_entry(
-                self._order,
-                pair,
-                setting,
-                task_digest=digests[pair.task],
-                backend=self._settings.batch_backend,
-                environment=environment,
-            )
-            yield entry, pair
+            backend, digest = self._settings.batch_backend, digests[pair.task]
+            yield make_entry(self._order, pair, setting, digest, backend, environment), pair
 
     def _new_record(self) -> JobRecord:
-        settings, run_name = self._settings, self._order.paths.run_name
-        slug = re.sub(r"[^a-z0-9]+", "-", run_name.lower())[:24].strip("-") or "run"
-        tasks = [{"entry": entry_id, **entry.identity} for entry_id, (entry, _) in self._waiting.items()]
-        job = f"cb-{slug}-{secrets.token_hex(6)}"
-        return JobRecord(settings.project, settings.region, settings.bucket, job, utc_now(), tasks)
+        settings = self._settings
+        slug = re.sub(r"[^a-z0-9]+", "-", self._order.paths.run_name.lower())[:24].strip("-") or "run"
+        job_id = f"cb-{slug}-{secrets.token_hex(6)}"
+        name = f"projects/{settings.project}/locations/{settings.region}/jobs/{job_id}"
+        return JobRecord(name, settings.bucket, list(self._waiting))
 
     def _carry_through(self, record: JobRecord, *, submit: bool) -> None:
         """One job to its end."""
+        job = BatchJob(self._client, self._bucket.client.bucket(record.bucket), record.job)
         try:
             if submit:
-                self._submit(record)
-            self._follow(record)
+                self._submit(job, record)
+            self._follow(job, record)
         except (KeyboardInterrupt, Interrupted):
             # Nothing goes on, and a second Ctrl-C changes nothing about that.
-            finished(lambda: self._end(record))
+            finished(lambda: self._end(job))
             raise
         try:
-            self._clean_up(record)
+            self._clean_up(job)
         except InfraError as error:
             # The results are here; what is left over there is removed at the next start, or by the bucket's rule.
             self._listener.note(f"{error}; cooperbench clean --backend gcp removes what is left")
 
-    def _submit(self, record: JobRecord) -> None:
+    def _submit(self, job: BatchJob, record: JobRecord) -> None:
         """The record first: whatever happens from now on, it says where to look."""
-        write_json(self._order.paths.root / _FILE, {"schema": _SCHEMA, **asdict(record)})
+        write_json(self._order.paths.root / _FILE, asdict(record))
         objects = {
             f"entry-{entry_id}.json": entry.description for entry_id, (entry, _) in self._waiting.items()
         }
@@ -200,42 +182,49 @@ class _BatchEvaluation:
             name = file_name(known.question, known.image_digest, known.conditions)
             objects[name] = json.dumps(known.to_json()).encode()
         objects[_BUNDLE] = make_bundle()
-        job = job_spec(self._order, record, self._settings)
+        spec = job_spec(self._order, record, self._settings)
         try:
-            self._folder(record).put(objects)
-            self._jobs.create(record.name, job)
+            job.put(objects)
+            job.create(spec)
         except UserError:
             # Refused, so there is no job.
             with suppress(CooperBenchError):
-                self._clean_up(record)
+                self._clean_up(job)
             raise
-        at_once = plural(job.task_groups[0].parallelism, "task")
+        at_once = plural(spec.task_groups[0].parallelism, "task")
         self._listener.note(
-            f"Batch job {record.job}: {plural(len(record.tasks), 'pair')}, {at_once} at once,"
+            f"Batch job {job.job_id}: {plural(len(record.entries), 'pair')}, {at_once} at once,"
             f" on {self._settings.machine_type}{' spot' if self._settings.spot else ''} machines"
         )
 
-    def _follow(self, record: JobRecord) -> None:
+    def _follow(self, job: BatchJob, record: JobRecord) -> None:
         """Take results in until all are there or the job has ended."""
-        folder = self._folder(record)
-        while any(task["entry"] in self._waiting for task in record.tasks):
+        told = ""
+        while left := sum(entry_id in self._waiting for entry_id in record.entries):
             try:
-                job = self._jobs.get(record.name)
+                found = job.get()
                 # In this order: what had ended when we looked has left its result.
-                self._take_in(folder)
-                if job is None or job.status.state.name in _ENDED:
-                    self._take_failures(record, job)
+                self._take_in(job)
+                if found is None or found.status.state.name in _ENDED:
+                    see = f"gcloud logging read 'labels.job_uid=\"{found.uid}\"'" if found else ""
+                    for index, words in job.failures().items():
+                        if (entry_id := record.entries[index]) in self._waiting:
+                            self._fail(entry_id, f"the Batch task failed: {words} See it with: {see}")
                     return
             except CooperBenchError as error:
-                words = f"{error}; the same command finds the Batch job {record.job} again"
+                words = f"{error}; the same command finds the Batch job {job.job_id} again"
                 raise type(error)(words) from error
-            self._tell(record, job)
+            state = found.status.state.name.lower()
+            if state != told:
+                total = plural(len(record.entries), "pair")
+                self._listener.note(f"Batch job {job.job_id}: {state}, {left} of {total} left")
+                told = state
             if self._stop.wait(self._settings.batch_poll_seconds):
                 raise Interrupted("stopped")
 
-    def _take_in(self, folder: Folder) -> None:
-        there = [name for name in folder.names(_RESULT) if name.removeprefix(_RESULT) in self._waiting]
-        for name, packed in folder.get(there).items():
+    def _take_in(self, job: BatchJob) -> None:
+        there = [name for name in job.objects(_RESULT) if name.removeprefix(_RESULT) in self._waiting]
+        for name, packed in job.fetch(there).items():
             entry, pair = self._waiting.pop(name.removeprefix(_RESULT))
             try:
                 evaluation = take_in(entry, pair, packed, self._order.paths)
@@ -243,43 +232,20 @@ class _BatchEvaluation:
                 evaluation = write_failure(self._order.paths, pair, entry.setting, error)
             self._listener.evaluated(pair, evaluation)
 
-    def _take_failures(self, record: JobRecord, job: Job | None) -> None:
-        """Of the tasks that have left no result."""
-        see = f"gcloud logging read 'labels.job_uid=\"{job.uid}\"'" if job else ""
-        for index, words in failures_of(self._jobs.tasks(record.name)).items():
-            entry_id = record.tasks[index]["entry"]
-            if entry_id in self._waiting:
-                self._fail(entry_id, f"the Batch task failed: {words} See it with: {see}")
-
     def _fail(self, entry_id: str, words: str) -> None:
         entry, pair = self._waiting.pop(entry_id)
         failure = write_failure(self._order.paths, pair, entry.setting, InfraError(words))
         self._listener.evaluated(pair, failure)
 
-    def _tell(self, record: JobRecord, job: Job) -> None:
-        """When the job's state changes, and now and then."""
-        state, now = job.status.state.name.lower(), time.monotonic()
-        if state == self._told_state and now - self._told_at < _TELL_SECONDS:
-            return
-        self._told_state, self._told_at = state, now
-        left = sum(task["entry"] in self._waiting for task in record.tasks)
-        self._listener.note(
-            f"Batch job {record.job}: {state}, {left} of {plural(len(record.tasks), 'pair')} left"
-        )
-
-    def _end(self, record: JobRecord) -> None:
+    def _end(self, job: BatchJob) -> None:
         """Interrupted: what is there is taken in."""
         with suppress(CooperBenchError):
-            self._take_in(self._folder(record))
-        self._clean_up(record)
+            self._take_in(job)
+        self._clean_up(job)
 
-    def _clean_up(self, record: JobRecord) -> None:
-        self._jobs.delete(record.name)
-        self._folder(record).remove()
+    def _clean_up(self, job: BatchJob) -> None:
+        job.remove()
         (self._order.paths.root / _FILE).unlink(missing_ok=True)
-
-    def _folder(self, record: JobRecord) -> Folder:
-        return Folder(self._bucket.client.bucket(record.bucket), record.folder)
 
 
 def job_spec(order: Order, record: JobRecord, settings: GcpSettings) -> Job:
@@ -287,7 +253,7 @@ def job_spec(order: Order, record: JobRecord, settings: GcpSettings) -> Job:
     from google.cloud import batch_v1
 
     labels = resource_labels(order.paths.run_name, "evaluation")
-    most_features = max(len(task["features"]) for task in record.tasks)
+    most_features = max(len(pair.features) for pair, _ in order.work)
     test_seconds = order.test_timeout_seconds + SPARE_SECONDS
     container = {
         "image_uri": settings.batch_image,
@@ -301,7 +267,7 @@ def job_spec(order: Order, record: JobRecord, settings: GcpSettings) -> Job:
         "runnables": [{"script": {"text": _KEEP_FROM_METADATA}}, {"container": container}],
         "volumes": [
             {
-                "gcs": {"remote_path": f"{record.bucket}/{record.folder}"},
+                "gcs": {"remote_path": f"{record.bucket}/{TOP_FOLDER}/{record.job.rpartition('/')[2]}"},
                 "mount_path": _MOUNTED,
                 "mount_options": ["-implicit-dirs"],
             }
@@ -317,8 +283,8 @@ def job_spec(order: Order, record: JobRecord, settings: GcpSettings) -> Job:
     }
     group = {
         "task_spec": task_spec,
-        "parallelism": min(order.concurrency, len(record.tasks)),
-        "task_environments": [{"variables": {ENTRY_VARIABLE: task["entry"]}} for task in record.tasks],
+        "parallelism": min(order.concurrency, len(record.entries)),
+        "task_environments": [{"variables": {ENTRY_VARIABLE: entry_id}} for entry_id in record.entries],
     }
     policy = {
         "machine_type": settings.machine_type,

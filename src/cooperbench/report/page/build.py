@@ -1,10 +1,8 @@
 """The report as a file that opens from disk: one HTML document, then the details of each pair, compressed.
 
-Pairs are read, packed and written one by one, so that the memory needed does not grow with their number; many pairs are
-packed by several processes. The file appears whole or not at all.
-
-Style and script are allowed by their hash; markup is never parsed at run time (trusted types forbid it). Data are
-JSON in script elements that browsers do not execute.
+Pairs are read, packed and written one by one, so that the memory needed does not grow with their number. Style and
+script are allowed by their hash; markup is never parsed at run time (trusted types forbid it). Data are JSON in script
+elements that browsers do not execute.
 """
 
 from __future__ import annotations
@@ -21,23 +19,24 @@ import signal
 import threading
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import suppress
 from functools import cache
 from importlib.resources import files
 from multiprocessing.connection import wait
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from cooperbench.errors import UserError
-from cooperbench.report.coordination.measures import coordination_of_run
-from cooperbench.report.page.content import make_overview, numbered_pairs, pair_detail, series_of, title_of
+from cooperbench.report.coordination import coordination_of_run
+from cooperbench.report.loading import sides_of
+from cooperbench.report.page.content import make_overview, numbered_pairs, pair_detail, title_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
 
-    from cooperbench.report.coordination.measures import Coordination
+    from cooperbench.report.coordination import Coordination
     from cooperbench.report.loading import Run
-    from cooperbench.report.records import PairData
+    from cooperbench.report.pairs import PairData
 
 Mode = Literal["inside", "beside", "live"]
 """Where the details of pairs are: in the document, in scripts beside it, or at the server that sent it."""
@@ -47,11 +46,10 @@ FEWEST_PAIRS = 48
 _COMPRESSION = 4
 """Half the time of the usual 6, for files that are a twentieth larger."""
 _ASSETS = files("cooperbench.report.page") / "assets"
+_END = "</body>\n</html>\n"
 
 
 class Packed(NamedTuple):
-    """One pair as the page unpacks it, and what was found in it."""
-
     data: bytes
     found: Coordination | None
 
@@ -63,26 +61,20 @@ def build_page(runs: Sequence[Run], target: Path, *, split: bool = False) -> Non
         raise UserError(f"there are no pairs in {names}: nothing to show")
     if target.is_dir():
         raise UserError(f"{target} is a folder; say which file to write, e.g. {target / 'report.html'}")
-    folder = target.with_name(f"{target.stem}.pairs")
-    written = target.with_name(f".writing-{os.getpid()}-{target.name}")
-    details = written.with_name(f"{written.name}.details")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        if split:
-            _write_beside(runs, written, details, folder)
-        else:
-            _write_inside(runs, written, details)
-        written.replace(target)
+        with TemporaryDirectory(prefix=".writing-", dir=target.parent) as temporary:
+            page, details = Path(temporary, "page"), Path(temporary, "details")
+            if split:
+                _write_beside(runs, page, details, target.with_name(f"{target.stem}.pairs"))
+            else:
+                _write_inside(runs, page, details)
+            page.replace(target)
     except OSError as error:
         raise UserError(f"cannot write {error.filename or target}: {error.strerror}") from None
-    finally:
-        shutil.rmtree(details, ignore_errors=True)
-        for leftover in (written, details):
-            with suppress(OSError):
-                leftover.unlink()
 
 
-def _write_inside(runs: Sequence[Run], written: Path, details: Path) -> None:
+def _write_inside(runs: Sequence[Run], page: Path, details: Path) -> None:
     """The overview comes first in the file, and is known last."""
     with details.open("wb") as folded:
 
@@ -90,13 +82,13 @@ def _write_inside(runs: Sequence[Run], written: Path, details: Path) -> None:
             folded.write(b'<script type="text/plain" id="detail-%d">%s</script>\n' % (number, text))
 
         overview = _each_pair(runs, write)
-    with written.open("wb") as page, details.open("rb") as unfolded:
-        page.write(document(title_of(runs), overview, "inside").encode())
-        shutil.copyfileobj(unfolded, page, 1 << 20)
-        page.write(b"</body>\n</html>\n")
+    with page.open("wb") as whole, details.open("rb") as unfolded:
+        whole.write(document(title_of(runs), overview, "inside").encode())
+        shutil.copyfileobj(unfolded, whole, 1 << 20)
+        whole.write(_END.encode())
 
 
-def _write_beside(runs: Sequence[Run], written: Path, details: Path, folder: Path) -> None:
+def _write_beside(runs: Sequence[Run], page: Path, details: Path, folder: Path) -> None:
     """A new folder takes the place of an old one before the page that refers to it appears."""
     foreign = [one.name for one in folder.iterdir() if one.suffix != ".js"] if folder.is_dir() else []
     if foreign:
@@ -109,7 +101,7 @@ def _write_beside(runs: Sequence[Run], written: Path, details: Path, folder: Pat
         (details / f"{number}.js").write_bytes(b'cooperbenchDetail(%d,"%s")\n' % (number, text))
 
     overview = _each_pair(runs, write) | {"folder": folder.name}
-    written.write_text(document(title_of(runs), overview, "beside") + "</body>\n</html>\n", encoding="utf-8")
+    page.write_text(document(title_of(runs), overview, "beside") + _END, encoding="utf-8")
     shutil.rmtree(folder, ignore_errors=True)
     details.rename(folder)
 
@@ -123,21 +115,25 @@ def _each_pair(runs: Sequence[Run], write: Callable[[int, bytes], None]) -> dict
         if packed.found is not None:
             found[id(pairs[number])] = packed.found
     tables = []
-    for side in series_of(runs):
+    for side in sides_of(runs):
         measures = coordination_of_run([*side.pairs.values()], lambda pair: found[id(pair)]).measures
         known = [one for one in measures if one.estimate.n]
-        rows = [{"name": one.title, "value": one.value_text, "n": one.n_text} for one in known]
+        rows = [
+            {"name": one.title, "value": one.value_text, "n": f"{one.estimate.n} {one.unit}"} for one in known
+        ]
         if rows:
             tables.append({"series": side.label, "rows": rows})
     return make_overview(runs) | {"coordination": tables}
 
 
 def pack_pair(pair: PairData) -> Packed:
-    """JSON as the page unpacks it: gzip, then base64."""
     detail, found = pair_detail(pair)
-    text = json.dumps(detail, ensure_ascii=False, separators=(",", ":"))
-    data = gzip.compress(text.encode("utf-8", "replace"), _COMPRESSION, mtime=0)
-    return Packed(base64.b64encode(data), found)
+    return Packed(base64.b64encode(gzip.compress(json_bytes(detail), _COMPRESSION, mtime=0)), found)
+
+
+def json_bytes(content: Mapping[str, Any]) -> bytes:
+    """Bytes that were no UTF-8 are half characters in Python; in JSON they are replaced."""
+    return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
 def process_count(pairs: int) -> int:
@@ -213,20 +209,14 @@ def policy(mode: Mode) -> str:
 
 def embedded_json(content: Mapping[str, Any]) -> str:
     """JSON that can stand inside of a script element: it has no `<`, so that nothing in it ends the element."""
-    text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
-    return _without_surrogates(text).replace("<", "\\u003c")
-
-
-def _without_surrogates(text: str) -> str:
-    """Bytes that were no UTF-8 are half characters in Python; in JSON they are replaced."""
-    return text.encode("utf-8", "replace").decode()
+    return json_bytes(content).decode().replace("<", "\\u003c")
 
 
 def document(title: str, overview: Mapping[str, Any], mode: Mode) -> str:
     """All but the details. It may end here, or script elements with details may follow."""
     values = {
         "policy": html.escape(policy(mode)),
-        "title": html.escape(_without_surrogates(title)),
+        "title": html.escape(title.encode("utf-8", "replace").decode()),
         "style": _joined(".css"),
         "overview": embedded_json({**overview, "mode": mode}),
         "script": _joined(".js"),

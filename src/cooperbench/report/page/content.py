@@ -1,9 +1,7 @@
 """What the page shows, as data: the overview, and one attempt at a pair.
 
-The overview has rates, deficits and curves as in `report --json`, and a line for each pair. Only result.json and
-eval.json are needed for it, so it is quick enough to be made again while a run goes on. The details of a pair are read
-from disk for one pair at a time, and passed on as the files have them. Long texts are cut, which is said: the whole is
-in the logs.
+Only result.json and eval.json are needed for the overview, so it is quick enough to be made again while a run goes on.
+The details of a pair are passed on as the files have them. Long texts are cut, which is said: the whole is in the logs.
 """
 
 from __future__ import annotations
@@ -12,47 +10,31 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from cooperbench._version import __version__
-from cooperbench.report.analysis import analyse
-from cooperbench.report.compare import Side
-from cooperbench.report.coordination.llm_judge import CAUSES, SYMPTOMS
-from cooperbench.report.coordination.measures import PairFiles, coordination
-from cooperbench.report.loading import left_out_lines
-from cooperbench.report.records import listed, mapping, read_bytes, read_object, seconds_between, text_or_none
-from cooperbench.report.states import (
-    ENDED,
-    LOSSES,
-    NOT_JUDGED,
-    STATES,
-    VERDICTS,
-    Meaning,
-    suspicious_text,
-    unsound_text,
-)
-from cooperbench.report.team import SUMS, integrated_by_lead
+from cooperbench.report.analysis import TEAM_SUMS, analyse
+from cooperbench.report.coordination import PairFiles, coordination
+from cooperbench.report.fields import listed, mapping, read_bytes, read_object, seconds_between, text_or_none
+from cooperbench.report.llm_judge import CAUSES, SYMPTOMS
+from cooperbench.report.loading import Side, left_out_lines, sides_of
+from cooperbench.report.pairs import ENDED, LOSSES, NOT_JUDGED, STATES, VERDICTS, Meaning, suspicious_text
+from cooperbench.report.patches import meetings
 from cooperbench.storage import utc_now
 from cooperbench.text import head_and_tail
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
-    from cooperbench.report.analysis import Analysis
-    from cooperbench.report.coordination.changes import ChangedFile, Work
-    from cooperbench.report.coordination.measures import Coordination
+    from cooperbench.report.coordination import Coordination
     from cooperbench.report.loading import Run
-    from cooperbench.report.records import PairData, SentMessage
+    from cooperbench.report.pairs import PairData
+    from cooperbench.report.patches import ChangedFile, Work
 
 MOST_CHARACTERS = 12_000
 """Of one text of a trajectory, e.g. what a command printed."""
 MOST_FILE_CHARACTERS = 60_000
 MOST_LINES_OF_A_FILE = 2_000
-_SHOWN_FILES = (
-    "result.json",
-    "eval.json",
-    "conversation.json",
-    "task_log.json",
-    "judge.json",
-    "merged.patch",
-)
+_SHOWN_FILES = {
+    "result.json", "eval.json", "conversation.json", "task_log.json", "judge.json", "merged.patch",
+}  # fmt: skip
 _OF_ENTRIES = ("action", "step", "duration_seconds", "returncode", "timed_out", "thought", "observation")
 SCHEMA = "cooperbench.page/2"
 _MOST_PROBLEMS = 2_000
@@ -67,20 +49,14 @@ OUTCOMES: dict[str, Meaning] = {
 
 
 def outcome_of(pair: PairData) -> str:
-    """Where the pair was lost, or why there is no verdict."""
     if pair.state == "missing" and pair.paths.folder.is_dir():
         return "running"
     return pair.loss or pair.state
 
 
-def series_of(runs: Sequence[Run]) -> list[Side]:
-    """What a mark or a column of the page stands for, in the order of the runs."""
-    return [Side(run, setting) for run in runs for setting in run.settings]
-
-
 def numbered_pairs(runs: Sequence[Run]) -> list[PairData]:
     """Every attempt that there is something to show of; its place in this list is its number on the page."""
-    return [pair for side in series_of(runs) for pair in side.pairs.values()]
+    return [pair for side in sides_of(runs) for pair in side.pairs.values()]
 
 
 def title_of(runs: Sequence[Run]) -> str:
@@ -88,9 +64,11 @@ def title_of(runs: Sequence[Run]) -> str:
 
 
 def make_overview(runs: Sequence[Run]) -> dict[str, Any]:
-    """Everything but what has to be read from trajectories."""
-    series = series_of(runs)
+    series = sides_of(runs)
     analysis = analyse(runs, "repo")
+    difficulty = analysis.difficulty
+    one_dataset = len({run.dataset for run in runs}) == 1
+    has_curve = one_dataset and bool(difficulty.curves) and difficulty.curves[0].is_telling
     pairs = _pairs(series)
     outcomes = [cell["outcome"] for pair in pairs for cell in pair["cells"] if cell]
     return {
@@ -102,26 +80,18 @@ def make_overview(runs: Sequence[Run]) -> dict[str, Any]:
         "labels": {**CAUSES, **SYMPTOMS},
         "series": [{"id": side.label, "run": side.run.name, "setting": side.setting} for side in series],
         "rates": [asdict(row) for row in analysis.rates],
-        "deficits": [asdict(one) for one in analysis.deficits if one.n],
-        "without_solo": analysis.without_solo,
+        "deficits": [asdict(one) for one in analysis.coordination_deficits if one.n],
+        "without_solo": analysis.coop_without_solo,
         "left_out": left_out_lines(runs),
-        "difficulty": _difficulty(analysis),
-        "agent_curves": [asdict(curve) for curve in analysis.curves],
-        "team": {"columns": SUMS, "rows": [asdict(row) for row in analysis.team]},
+        "difficulty": asdict(difficulty) | {"scores": len(difficulty.scores)} if has_curve else None,
+        "agent_curves": [asdict(curve) for curve in analysis.agent_curves],
+        "team": {"columns": TEAM_SUMS, "rows": [asdict(row) for row in analysis.team]},
         "coordination": [],
         "repos": sorted({pair["repo"] for pair in pairs}),
         "pairs": pairs,
         "problems": analysis.problems[:_MOST_PROBLEMS],
         "finished": not {"running", "missing", "unevaluated"}.intersection(outcomes),
     }
-
-
-def _difficulty(analysis: Analysis) -> dict[str, Any] | None:
-    """Success by difficulty, where there is a solo run to tell the difficulty from."""
-    found = analysis.difficulty
-    if len({run.dataset for run in analysis.runs}) != 1 or not found.curves or not found.curves[0].is_telling:
-        return None
-    return asdict(found) | {"scores": len(found.scores)}
 
 
 def _pairs(series: Sequence[Side]) -> list[dict[str, Any]]:
@@ -135,7 +105,7 @@ def _pairs(series: Sequence[Side]) -> list[dict[str, Any]]:
             "repo": key.repo,
             "task": key.task_id,
             "features": key.features,
-            "name": key.features_label,
+            "name": key.group,
             "cells": [_cell(*pairs[key]) if key in pairs else None for pairs in numbered],
         }
         for order, key in enumerate(sorted({key for pairs in by_series for key in pairs}))
@@ -151,10 +121,10 @@ def _cell(number: int, pair: PairData) -> dict[str, Any]:
         "steps": pair.steps,
         "cost": round(pair.cost, 6),
         "seconds": round(pair.duration_seconds, 1),
-        "unsound": unsound_text(pair.unsound) if pair.unsound else "",
+        "unsound": pair.unsound_text,
         "suspicious": len(pair.suspicious),
     }
-    error = pair.error or (mapping(pair.evaluation, "merged").get("error") if pair.state == "failed" else "")
+    error = pair.error or (pair.merged.get("error") if pair.state == "failed" else "")
     if error:
         cell["error"] = str(error)[:_MOST_ERROR_CHARACTERS]
     return cell
@@ -164,21 +134,33 @@ def pair_detail(pair: PairData) -> tuple[dict[str, Any], Coordination | None]:
     """All of one attempt, as JSON for the page; and what was found in it where the agents came to an end."""
     files = PairFiles(pair)
     found = coordination(pair, files) if pair.state in ENDED else None
-    start = _start(pair, files)
+    # Times on the page are seconds since the first agent of the pair began.
+    first = [entry for one in files.trajectories.values() for entry in one.entries[:1]]
+    stamps = filter(None, (text_or_none(entry, "timestamp") for entry in first))
+    start = text_or_none(pair.result, "started_at") or min(stamps, default="")
     works = [*files.works.values()]
-    merged = mapping(pair.evaluation, "merged") if pair.verdicts is not None else {}
     detail = {
         "outcome": outcome_of(pair),
         "error": pair.error,
-        "unsound": unsound_text(pair.unsound) if pair.unsound else "",
+        "unsound": pair.unsound_text,
         "suspicious": [cut(suspicious_text(one), 500) for one in pair.suspicious],
         "problems": [*pair.problems, *files.problems],
         "agents": [_agent(pair, agent_id) for agent_id in pair.agent_ids],
         "entries": _entries(pair, files, start),
-        "messages": [_message(message, start) for message in files.conversation.messages],
+        "messages": [
+            {
+                "number": message.sequence,
+                "from": message.sender,
+                "to": message.recipient,
+                "text": cut(message.text),
+                "t": seconds_between(start, message.timestamp) or 0.0,
+                "read": seconds_between(start, message.delivered_at),
+            }
+            for message in files.conversation.messages
+        ],
         "diffs": side_by_side(works, pair.conflicting_files),
         "unreadable": [work.agent_id for work in works if not work.usable and pair.result is not None],
-        "merged": {name: value for name, value in merged.items() if name != "features"} or None,
+        "merged": {name: value for name, value in pair.merged.items() if name != "features"} or None,
         "tests": list(_tests(pair)),
         "team": _team(pair),
         "opinion": read_object(pair.paths.judgement)[0],
@@ -191,13 +173,6 @@ def pair_detail(pair: PairData) -> tuple[dict[str, Any], Coordination | None]:
 def cut(text: str, most: int = MOST_CHARACTERS) -> str:
     """Beginning and end of a long text: errors stand at the end."""
     return head_and_tail(text, most, "\n[… {cut} characters left out; the whole is in the logs …]\n")
-
-
-def _start(pair: PairData, files: PairFiles) -> str:
-    """When the first agent of the pair began: times on the page are seconds since then."""
-    entries = [entry for one in files.trajectories.values() for entry in one.entries[:1]]
-    stamps = [text_or_none(entry, "timestamp") for entry in entries]
-    return text_or_none(pair.result, "started_at") or min(filter(None, stamps), default="")
 
 
 def _entries(pair: PairData, files: PairFiles, start: str) -> list[dict[str, Any]]:
@@ -220,17 +195,6 @@ def _entries(pair: PairData, files: PairFiles, start: str) -> list[dict[str, Any
 
 def _cut_value(value: object) -> object:
     return cut(value) if isinstance(value, str) else value
-
-
-def _message(message: SentMessage, start: str) -> dict[str, Any]:
-    return {
-        "number": message.sequence,
-        "from": message.sender,
-        "to": message.recipient,
-        "text": cut(message.text),
-        "t": seconds_between(start, message.timestamp) or 0.0,
-        "read": seconds_between(start, message.delivered_at),
-    }
 
 
 def _agent(pair: PairData, agent_id: str) -> dict[str, Any]:
@@ -260,7 +224,7 @@ def _team(pair: PairData) -> dict[str, Any] | None:
     return {
         "features": mapping(pair.result, "team_features"),
         "metrics": mapping(pair.result, "metrics"),
-        "integrated_by_lead": integrated_by_lead(pair),
+        "integrated_by_lead": pair.integrated_by_lead,
         "tasks": [{key: _cut_value(task.get(key)) for key in keys} for task in tasks],
     }
 
@@ -293,10 +257,8 @@ def side_by_side(works: Sequence[Work], conflicting: Collection[str]) -> list[di
 def _file(path: str, works: Sequence[Work], conflict: bool) -> dict[str, Any]:
     touched = [next((file for file in work.files if file.path == path), None) for work in works]
     present = [file for file in touched if file is not None]
-    sides = [
-        None if file is None else _side(file, [one for one in present if one is not file], conflict)
-        for file in touched
-    ]
+    mark = "conflict" if conflict else "overlap"
+    sides = [file and _side(file, [one for one in present if one is not file], mark) for file in touched]
     return {
         "path": path,
         "shared": len(present) > 1,
@@ -306,17 +268,15 @@ def _file(path: str, works: Sequence[Work], conflict: bool) -> dict[str, Any]:
     }
 
 
-def _side(file: ChangedFile, others: Sequence[ChangedFile], conflict: bool) -> dict[str, Any]:
-    theirs = [change for other in others for change in other.changes]
+def _side(file: ChangedFile, others: Sequence[ChangedFile], mark: str) -> dict[str, Any]:
+    met = {mine for other in others for mine, kind in meetings(file, other) if kind != "identical"}
     left = MOST_LINES_OF_A_FILE
     hunks = []
     for hunk in file.hunks:
-        lines = hunk.lines[: max(0, left)]
+        lines = [line for _, line in hunk.lines[: max(0, left)]]
         left -= len(hunk.lines)
-        meetings = {mine.meets(other) for mine in hunk.changes for other in theirs}
-        mark = "conflict" if conflict else "overlap"
-        shown = mark if meetings & {"overlapping", "adjacent"} else ""
         more = {"lines": lines, "cut": len(hunk.lines) - len(lines)}
+        shown = mark if met.intersection(hunk.changes) else ""
         hunks.append({"start": hunk.old_start, "heading": hunk.heading, "mark": shown, **more})
     changed = sum(len(change.removed) + len(change.added) for change in file.changes)
     return {"new": file.is_new, "binary": file.is_binary, "lines": changed, "hunks": hunks}

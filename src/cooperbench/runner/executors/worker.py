@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cooperbench._version import __version__
-from cooperbench.agents import rate_limits
+from cooperbench.agents import llm
 from cooperbench.errors import Interrupted, RunStopped, UserError
 from cooperbench.eval.batch.entry import pack_folder, unpack_folder
 from cooperbench.runner.display import Display
@@ -60,7 +60,7 @@ def work_on(order: JobOrder, link: Link) -> None:
 def _work(order: JobOrder, link: Link) -> None:
     config, paths = order.config, order.config.paths
     if not order.carries_logs:
-        rate_limits.use(paths.logs_dir / ".rate-limits")
+        llm.share_pauses(paths.logs_dir / ".rate-limits")
     with ExitStack() as stack:
         for pair in order.pairs:
             # A job that Slurm thinks dead may still be at work on it: then this one waits.

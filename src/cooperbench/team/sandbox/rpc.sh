@@ -14,13 +14,13 @@ while read -r folder name size; do
 done <&4 >/dev/null &
 down=$!
 
-# Up: "VERB NAME", a newline; for what has a content another line, the content in base64.
+# Up: "VERB NAME CONTENT", with the content, if any, in base64.
 up() {
     [[ $2 == *[!A-Za-z0-9]* || -z $2 ]] && return
     case $1 in
         send | push | tool)
             [[ -f $1/$2 && ! -e responses/$2 ]] || return
-            echo "$1 $2"
+            printf '%s' "$1 $2 "
             head -c "$largest" "$1/$2" | base64 -w0
             echo
             ;;

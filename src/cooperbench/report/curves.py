@@ -1,0 +1,246 @@
+"""Results over a scale: solo and coop by the difficulty of pairs, and success by the number of agents.
+
+A pair's difficulty is 1 minus its mean solo success over models (a model's repeated runs are averaged first), rescaled
+so that the easiest pair has 0 and the hardest 1. Fractions are exact: a pair does not change its bucket by rounding.
+
+Of the number of agents only nested groups of the same features count. Each of the largest groups has a value at every
+size: the mean over the groups of that size that lie in it. So all points rest on the same features.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from cooperbench.dataset.discovery import DEMO, resolve_dataset_dir
+from cooperbench.errors import UserError
+from cooperbench.eval.conflicts import known_conflicts
+from cooperbench.report.pairs import PairKey, applicable_verdicts
+from cooperbench.report.statistics import (
+    CHANGE_OF_SHARE,
+    Estimate,
+    Observation,
+    cluster_of,
+    differences,
+    mean,
+    means_by_pair,
+    observe_verdict,
+    rate,
+    values_by_pair,
+    wilson,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from cooperbench.models import Setting
+    from cooperbench.report import Method
+    from cooperbench.report.loading import Run
+
+BUCKETS = 10
+_FEWEST_BUCKETS = 3
+"""One solo run fills two: what it solved and what it did not. That is no curve."""
+Outcomes = dict[str, dict[PairKey, list[float]]]
+"""Zeros and ones by configuration and pair; several where it was run several times."""
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Pairs of about the same difficulty; the last bucket includes its upper end."""
+
+    low: float
+    high: float
+    pairs: int
+    solo: Estimate
+    coop: Estimate
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One configuration's results by difficulty, or those of all together."""
+
+    configuration: str
+    solo_area: float | None
+    """By the trapezoid rule between the centres of buckets that have both; None with fewer than two of them."""
+    coop_area: float | None
+    delta_area: float | None
+    """ΔAUC: what cooperation costs over the whole scale."""
+    retention: float | None
+    buckets: tuple[Bucket, ...]
+
+    @property
+    def is_telling(self) -> bool:
+        """Whether there are pairs of more than two difficulties."""
+        return sum(bucket.pairs > 0 for bucket in self.buckets) >= _FEWEST_BUCKETS
+
+
+@dataclass(frozen=True, order=True)
+class ScoredPair(PairKey):
+    difficulty: float
+
+
+@dataclass(frozen=True)
+class Difficulty:
+    configurations: tuple[str, ...]
+    """Whose solo results make the scale."""
+    unscored: int
+    """Pairs with a coop verdict and no solo one: they have no difficulty and are in no curve."""
+    note: str = ""
+    """Why there are no curves."""
+    curves: tuple[Curve, ...] = ()
+    """All together first; then each configuration, where there are several."""
+    scores: tuple[ScoredPair, ...] = ()
+
+
+def analyse_difficulty(runs: Sequence[Run]) -> Difficulty:
+    solo, coop = _outcomes(runs, "solo"), _outcomes(runs, "coop")
+    rates: dict[PairKey, list[Fraction]] = {}
+    for pairs in solo.values():
+        for key, values in pairs.items():
+            rates.setdefault(key, []).append(Fraction(int(sum(values)), len(values)))
+    raw = {key: 1 - sum(shares, Fraction(0)) / len(shares) for key, shares in sorted(rates.items())}
+    unscored = len({key for pairs in coop.values() for key in pairs} - raw.keys())
+    easiest, hardest = min(raw.values(), default=Fraction(0)), max(raw.values(), default=Fraction(0))
+    if not raw or not coop or easiest == hardest:
+        missing = "no solo verdicts" if not raw else "no coop verdicts" if not coop else ""
+        return Difficulty(tuple(sorted(solo)), unscored, missing or "all pairs are equally difficult")
+    scores = {key: (value - easiest) / (hardest - easiest) for key, value in raw.items()}
+    places = {key: min(int(score * BUCKETS), BUCKETS - 1) for key, score in scores.items()}
+    curves = [_curve("all", places, [*solo.values()], [*coop.values()])]
+    configurations = sorted({*solo, *coop})
+    if len(configurations) > 1:
+        curves += [_curve(one, places, [solo.get(one, {})], [coop.get(one, {})]) for one in configurations]
+    scored = [ScoredPair(key.repo, key.task_id, key.features, float(score)) for key, score in scores.items()]
+    return Difficulty(tuple(sorted(solo)), unscored, "", tuple(curves), tuple(scored))
+
+
+def _outcomes(runs: Sequence[Run], setting: Setting) -> Outcomes:
+    found: dict[str, list[Observation]] = {}
+    for run in runs:
+        found.setdefault(run.configuration, []).extend(observe_verdict(run.of(setting)))
+    return {name: values_by_pair(known) for name, known in found.items() if known}
+
+
+def _curve(
+    name: str,
+    places: Mapping[PairKey, int],
+    solo: Sequence[Mapping[PairKey, list[float]]],
+    coop: Sequence[Mapping[PairKey, list[float]]],
+) -> Curve:
+    """`places`: the bucket of each pair."""
+
+    def pooled(place: int, outcomes: Sequence[Mapping[PairKey, list[float]]]) -> Estimate:
+        keys = [(pairs, key) for pairs in outcomes for key in pairs if places.get(key) == place]
+        values = [value for pairs, key in keys for value in pairs[key]]
+        return wilson(int(sum(values)), len(values))
+
+    counts = [*places.values()]
+    buckets = tuple(
+        Bucket(
+            place / BUCKETS,
+            (place + 1) / BUCKETS,
+            counts.count(place),
+            pooled(place, solo),
+            pooled(place, coop),
+        )
+        for place in range(BUCKETS)
+    )
+    filled = [(one, (one.low + one.high) / 2.0) for one in buckets if one.solo.n and one.coop.n]
+    solo_area = area([(centre, one.solo.value or 0.0) for one, centre in filled])
+    coop_area = area([(centre, one.coop.value or 0.0) for one, centre in filled])
+    delta = retention = None
+    if solo_area is not None and coop_area is not None:
+        delta = solo_area - coop_area
+        retention = coop_area / solo_area if solo_area else None
+    return Curve(name, solo_area, coop_area, delta, retention, buckets)
+
+
+def area(points: Sequence[tuple[float, float]]) -> float | None:
+    """Under straight lines between points, in the order given; None with fewer than two."""
+    if len(points) < 2:
+        return None
+    return sum((right[0] - left[0]) * (left[1] + right[1]) / 2.0 for left, right in pairwise(points))
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    agents: int
+    groups: int
+    rates: Mapping[str, Estimate]
+    """Overall, and merge where there is something to merge; n: largest groups."""
+    change: Estimate
+    """Of overall since the fewest agents."""
+    golden: Estimate | None
+    """The share whose golden patches merge plainly; None where that is not known of all of them."""
+
+
+@dataclass(frozen=True)
+class AgentCurve:
+    """Of runs of one configuration in one setting; of solo by the number of features."""
+
+    runs: tuple[str, ...]
+    setting: Setting
+    points: tuple[CurvePoint, ...]
+    left_out: int
+    """Judged groups that are not nested with groups of all other sizes."""
+
+
+def agent_curve(runs: Sequence[Run], setting: Setting, method: Method) -> AgentCurve | None:
+    """None where all groups have one size, or none are nested. `runs` differ in nothing but their names."""
+    names = [name for name in ("overall", "merge") if name in applicable_verdicts(setting)]
+    judged = [pair for run in runs for pair in run.of(setting)]
+    verdicts = {name: means_by_pair(observe_verdict(judged, name)) for name in names}
+    overall = verdicts["overall"]
+    sizes = sorted({len(key.features) for key in overall})
+    nested = _nested(list(overall), sizes)
+    if len(sizes) < 2 or not nested:
+        return None
+
+    def at(size: int, values: Mapping[PairKey, float]) -> list[Observation]:
+        return [Observation(key, fmean(values[one] for one in inner[size])) for key, inner in nested.items()]
+
+    golden = {key: 1.0 - conflict for key, conflict in _golden(runs).items()}
+    points = []
+    used: set[PairKey] = set()
+    for size in sizes:
+        groups = {key for inner in nested.values() for key in inner[size]}
+        used |= groups
+        changes = differences(at(size, overall), at(sizes[0], overall))
+        points.append(
+            CurvePoint(
+                size,
+                len(groups),
+                {name: rate(at(size, values), method) for name, values in verdicts.items()},
+                mean(changes, CHANGE_OF_SHARE, method),
+                rate(at(size, golden), method) if groups <= golden.keys() else None,
+            )
+        )
+    return AgentCurve(tuple(run.name for run in runs), setting, tuple(points), len(overall) - len(used))
+
+
+def _nested(keys: Sequence[PairKey], sizes: Sequence[int]) -> dict[PairKey, dict[int, list[PairKey]]]:
+    """The largest groups that hold groups of every size, and these by their size."""
+    by_task: dict[tuple[str, int], list[PairKey]] = {}
+    for key in keys:
+        by_task.setdefault(cluster_of(key), []).append(key)
+    nested = {}
+    for key in (key for key in keys if len(key.features) == sizes[-1]):
+        inside = [one for one in by_task[cluster_of(key)] if {*one.features} <= {*key.features}]
+        by_size = {size: [one for one in inside if len(one.features) == size] for size in sizes}
+        if all(by_size.values()):
+            nested[key] = by_size
+    return nested
+
+
+def _golden(runs: Sequence[Run]) -> dict[PairKey, bool]:
+    """From the report of the dataset in its usual place, if that is the dataset of these runs."""
+    names = {run.dataset[0] for run in runs}
+    try:
+        folder = resolve_dataset_dir(DEMO if names == {DEMO} else None)
+    except UserError:
+        return {}
+    known = known_conflicts(folder) if names == {folder.name} else {}
+    return {PairKey(*place): conflict for place, conflict in known.items()}
