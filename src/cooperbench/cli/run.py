@@ -36,7 +36,7 @@ from cooperbench.text import dollars_text
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable
+    from collections.abc import Collection
 
     from cooperbench.runner.ablation import Study
     from cooperbench.runner.config import RunConfig
@@ -82,7 +82,7 @@ def display_for(args: argparse.Namespace) -> Display:
     return Display(sys.stderr) if args.json else make_display()
 
 
-def exit_code(summaries: Iterable[dict[str, Any]]) -> int:
+def exit_code(summaries: Collection[dict[str, Any]]) -> int:
     if any(summary["errors"] for summary in summaries):
         return EXIT_ERRORS
     over = any((summary["budget"] or {}).get("pairs_not_started") for summary in summaries)
