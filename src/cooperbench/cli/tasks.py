@@ -13,8 +13,7 @@ from cooperbench.cli.arguments import (
     print_note,
     selected_pairs,
 )
-from cooperbench.dataset.discovery import discover, resolve_dataset_dir, scan_tasks
-from cooperbench.dataset.subsets import load_subset, subset_names
+from cooperbench.dataset.discovery import discover, load_subset, resolve_dataset_dir, scan_tasks, subset_names
 from cooperbench.errors import UserError
 from cooperbench.report.formatting import NOTHING, Table, print_tables
 from cooperbench.text import plural
