@@ -67,15 +67,17 @@ def test_processes_do_what_we_would_do_and_end(
     assert str(os.getpid()).encode() not in packers
 
 
-def test_a_process_that_is_killed_is_one_line_for_the_user(pairs: Sequence[PairData]) -> None:
-    before = children()
-    packing = pack_all(pairs, processes=2)
-    next(packing)
-    for worker in children() - before:
-        os.kill(worker, signal.SIGKILL)
-    # What was packed before that may still come.
+def is_killed(_pair: PairData) -> Packed:
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError
+
+
+def test_a_process_that_is_killed_is_one_line_for_the_user(
+    pairs: Sequence[PairData], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "pack_pair", is_killed)
     with pytest.raises(UserError, match="was killed"):
-        list(packing)
+        list(pack_all(pairs, processes=2))
 
 
 def test_processes_end_with_the_one_that_started_them(pairs: Sequence[PairData]) -> None:

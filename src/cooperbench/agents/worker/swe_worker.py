@@ -61,8 +61,8 @@ class SandboxRuntime(rex.AbstractRuntime):
             # A command that took too long has been ended already.
             return rex.BashObservation(output="", exit_code=0)
         command = action.command
-        if self.thought is None:
-            # Some tool bundles call pip, which would try again for many seconds where there is no network.
+        if self.thought is None and "install.sh" in command:
+            # Of a tool bundle: some call pip, which would try again for many seconds where there is no network.
             command = f"PIP_RETRIES=0 eval {shlex.quote(command)}"
         result = self._run(shell, command, action.timeout)
         _check(result, action.command, raises=action.check == "raise", more=f": {action.error_msg}")

@@ -39,11 +39,7 @@ class DockerBackend:
 
     options: ClassVar = ("image_template", "mounts", "pull")
     capabilities = Capabilities(
-        rich=True,
-        streams=True,
-        networks=frozenset({"none", "public"}),
-        snapshots=True,
-        programs=True,
+        streams=True, networks=frozenset({"none", "public"}), snapshots=True, programs=True
     )
 
     _sandbox_type: Callable[..., DockerSandbox] = DockerSandbox
@@ -158,7 +154,7 @@ class DockerBackend:
                 image=found.name,
                 lifetime_seconds=timeout,
                 workdir=workdir,
-                memory_bytes=self.settings.memory_bytes,
+                memory_bytes=self.settings.memory,
                 judged=options.judged,
                 on_end=self._open.discard,
             )
