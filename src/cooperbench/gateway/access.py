@@ -103,10 +103,16 @@ class Access:
         """The events of a stream, or the whole answer as the only one. In the time before the first event of a stream
         there is a None now and then, so that nobody takes the connection for a dead one."""
         events: asyncio.Queue[Body | None] = asyncio.Queue()
+
+        def finish(done: asyncio.Task[list[Body]]) -> None:
+            self._tasks.discard(done)
+            events.put_nowait(None)
+            if not done.cancelled():
+                done.exception()  # else asyncio reports it where nobody waits for the answer any more
+
         task = asyncio.create_task(self._answer(request, events.put_nowait))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(lambda _: events.put_nowait(None))
+        task.add_done_callback(finish)
         begun = not request.stream
         while True:
             try:

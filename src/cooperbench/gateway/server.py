@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import uvicorn
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 
 from cooperbench.agents import llm
 from cooperbench.gateway import dialects
@@ -146,7 +146,7 @@ class Gateway:
                 raise Refused(404, f"there is no {request.method} {path[:200]} here")
             response = await _respond(request, access, dialect, found[0].groupdict())
         except Refused as refusal:
-            response = JSONResponse(dialects.error_body(dialect, refusal), refusal.status)
+            response = _json(dialects.error_body(dialect, refusal), refusal.status)
         await response(scope, receive, send)
 
 
@@ -155,13 +155,18 @@ async def _respond(
 ) -> Response:
     body = await _body(request)
     if found.get("count"):
-        return JSONResponse({"input_tokens": await access.count_tokens(body)})
+        return _json({"input_tokens": await access.count_tokens(body)})
     stream = bool(found.get("stream") or body.get("stream"))
     events = access.serve(ModelRequest(dialect, body, request.headers, stream))
     first = await anext(events)
     if not stream:
-        return JSONResponse(first)
+        return _json(first)
     return StreamingResponse(_encoded(dialect, first, events), media_type="text/event-stream")
+
+
+def _json(content: object, status: int = 200) -> Response:
+    """In ASCII, unlike Starlette's own: half a surrogate pair has no UTF-8."""
+    return Response(json.dumps(content), status, media_type="application/json")
 
 
 async def _encoded(
