@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -29,7 +29,6 @@ from cooperbench.eval.conflicts import golden_conflicts
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cooperbench.eval.conflicts import ConflictReport
     from cooperbench.models import Pair
 
 LINES_PER_FILE = 150
@@ -119,9 +118,11 @@ def merge_by_hand(clone: Path, pair: Pair, folder: Path) -> bool:
     return conflict
 
 
-def measure_by_hand(report: ConflictReport, pairs: Sequence[Pair], repos: Path, folder: Path) -> float:
+def measure_by_hand(report: dict[str, Any], pairs: Sequence[Pair], repos: Path, folder: Path) -> float:
     """Seconds a pair; the answers must be the same."""
-    found = {(pair.repo, pair.task_id, pair.feature_ids): pair.status == "conflict" for pair in report.pairs}
+    found = {
+        (pair["repo"], pair["task_id"], tuple(pair["features"])): pair["conflict"] for pair in report["pairs"]
+    }
     started = time.perf_counter()
     for pair in pairs:
         conflict = merge_by_hand(repos / pair.task.repo, pair, folder)
@@ -147,10 +148,10 @@ def main() -> None:
         seconds = time.perf_counter() - started
         pairs = [pair for task in tasks for pair in task.pairs]
         by_hand = measure_by_hand(report, pairs[:: len(pairs) // args.sample][: args.sample], repos, root)
-    count = len(report.pairs)
-    statuses = Counter(pair.status for pair in report.pairs)
+    count = len(report["pairs"])
+    statuses = Counter(pair["status"] for pair in report["pairs"])
     print(f"{len(tasks)} tasks, {count} pairs, {args.files} files a repository, {args.workers} workers: "
-          f"{statuses['conflict']} conflict, {statuses['clean']} clean, {len(report.broken)} broken")  # fmt: skip
+          f"{statuses['conflict']} conflict, {statuses['clean']} clean, {len(report['broken'])} broken")  # fmt: skip
     print(f"{'':<34}{'s for all':>10}{'ms a pair':>11}")
     print(f"{'golden_conflicts':<34}{seconds:>10.2f}{1000 * seconds / count:>11.1f}")
     print(

@@ -33,10 +33,9 @@ from cooperbench.backends.local import LocalBackend
 from cooperbench.dataset.discovery import discover, resolve_dataset_dir
 from cooperbench.dataset.images import image_name
 from cooperbench.eval import evaluator
-from cooperbench.eval.evaluator import Evaluator
-from cooperbench.eval.executor import TestExecutor
+from cooperbench.eval.evaluator import evaluate_and_write
+from cooperbench.eval.executor import Conditions, TestExecutor, TestRun
 from cooperbench.eval.reference import References
-from cooperbench.eval.testrun import Conditions, TestRun
 from cooperbench.models import seats_of
 from cooperbench.sandbox.session import SandboxSession
 from cooperbench.storage import ExperimentPaths
@@ -83,10 +82,13 @@ def evaluate_all(
     with SandboxSession(backend) as session:
         session.prepare([pair.task for pair in pairs], lambda *_: None)
         executor = CountingExecutor(session, 600, paths.run_name)
-        evaluator = Evaluator(paths, executor, References(executor, "auto"), canary=canary)
+        references = References(executor, "auto")
         pool = session.pool(CONCURRENCY, "eval")
         started = time.perf_counter()
-        records = list(pool.map(lambda pair: evaluator.evaluate(pair, "coop"), pairs))
+        judged = [
+            pool.submit(evaluate_and_write, paths, pair, "coop", references, canary=canary) for pair in pairs
+        ]
+        records = [future.result() for future in judged]
         took = time.perf_counter() - started
     assert all(record["status"] == "completed" for record in records), records
     executor.successes = sum(record["overall_success"] for record in records)
@@ -154,9 +156,9 @@ def installs(backend: DockerBackend, base: str, folder: Path) -> None:
             feature = task.features[0]
             shown = []
             for conditions in (Conditions("public"), Conditions("none", installed=True)):
-                executor.run(task, feature, feature.patch.read_bytes(), conditions)  # makes the layer
+                executor.run(feature, feature.patch.read_bytes(), conditions)  # makes the layer
                 index.reset()
-                run = executor.run(task, feature, feature.patch.read_bytes(), conditions)
+                run = executor.run(feature, feature.patch.read_bytes(), conditions)
                 assert run.success, run.output
                 shown.append(f"{run.duration_seconds:.1f} s, {index.traffic().bytes / 1e6:.2f} MB")
             print(f"{repo:<44} {shown[0]:>22} {shown[1]:>22}", flush=True)

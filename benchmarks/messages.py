@@ -129,7 +129,6 @@ def journey(backend: EvalBackend, image: str, mailbox: Mailbox, rounds: int) -> 
             inbox = Inbox(rpc, mailbox)
             rpc.start(sandbox, streams=capabilities_of(backend).streams)
             stack.callback(rpc.close)
-            inbox.start()
             stack.callback(inbox.close)
             inboxes.append(inbox)
             sandboxes.append(sandbox)

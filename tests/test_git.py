@@ -130,12 +130,9 @@ def test_the_hostile_repository_is_hostile(tmp_path: Path) -> None:
         hostile.raw(*action)
     (hostile.path / "file.txt").write_text("two\n")
     (hostile.path / "notes.md").write_text("notes\n")
-    for action in (
-        ("add", "-A"),
-        ("commit", "-m", "x"),
-        ("-c", "commit.gpgSign=false", "commit", "-qam", "x"),
-    ):
-        hostile.raw(*action)
+    hostile.raw("add", "-A")
+    hostile.raw("commit", "-m", "x")
+    hostile.raw("-c", "commit.gpgSign=false", "commit", "-qam", "x")
     expected = {
         "pre-commit",
         "reference-transaction",

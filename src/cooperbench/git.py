@@ -15,7 +15,7 @@ import re
 import subprocess
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from cooperbench.errors import InfraError, UserError
 
@@ -52,14 +52,6 @@ class GitError(InfraError):
         super().__init__(f"`git {command}` failed ({returncode}): {self.reason or 'no message'}")
 
 
-class GitOutput(NamedTuple):
-    """What a git command left behind."""
-
-    returncode: int
-    stdout: bytes
-    stderr: bytes
-
-
 def git(
     *args: str,
     git_dir: Path | None = None,
@@ -83,7 +75,7 @@ def run_git(
     env: Mapping[str, str] | None = None,
     bounded: bool = False,
     timeout_seconds: float = 600,
-) -> GitOutput:
+) -> subprocess.CompletedProcess[bytes]:
     """For callers to whom the exit code is an answer. `bounded`: with limits of memory and file size, for input that an
     agent has written."""
     environment = {"PATH": os.environ.get("PATH", os.defpath), **_ENVIRONMENT, **(env or {})}
@@ -93,7 +85,7 @@ def run_git(
         environment["GIT_INDEX_FILE"] = str(index.absolute())
     command = [*(_BOUNDED if bounded else ()), "git", *_SETTINGS, *args]
     try:
-        done = subprocess.run(
+        return subprocess.run(
             command, input=stdin, capture_output=True, env=environment, timeout=timeout_seconds
         )
     except FileNotFoundError as error:
@@ -102,7 +94,6 @@ def run_git(
         ) from error
     except subprocess.TimeoutExpired as error:
         raise GitError(_shown(args), 124, f"no end after {timeout_seconds:g} s".encode()) from error
-    return GitOutput(done.returncode, done.stdout, done.stderr)
 
 
 @cache

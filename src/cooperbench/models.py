@@ -22,27 +22,33 @@ REPO_DIR = "/workspace/repo"
 """Where the repository is, in every sandbox of every task."""
 
 
+class _File:
+    """A file of a feature or a task: it has this name in the dataset."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, owner: Feature | Task, _: object = None) -> Path:
+        return owner.path / self._name
+
+
 @dataclass(frozen=True)
 class Feature:
     """One feature that could be added to a task's repository."""
 
+    task: Task
     feature_id: int
-    path: Path
 
     @property
-    def description(self) -> Path:
-        """What an agent is told."""
-        return self.path / "feature.md"
+    def path(self) -> Path:
+        return self.task.path / f"feature{self.feature_id}"
 
-    @property
-    def patch(self) -> Path:
-        """The golden patch, hidden from agents."""
-        return self.path / "feature.patch"
-
-    @property
-    def tests(self) -> Path:
-        """The test patch, hidden from agents."""
-        return self.path / "tests.patch"
+    description = _File("feature.md")
+    """What an agent is told."""
+    patch = _File("feature.patch")
+    """The golden patch, hidden from agents."""
+    tests = _File("tests.patch")
+    """The test patch, hidden from agents."""
 
 
 @dataclass(frozen=True)
@@ -56,33 +62,19 @@ class Task:
     feature_ids: tuple[int, ...]
     """In numeric order."""
 
+    dockerfile = _File("Dockerfile")
+    setup_script = _File("setup.sh")
+    runner_script = _File("runner.sh")
+    run_tests_script = _File("run_tests.sh")
+    combined_patch = _File("combined.patch")
+    """All features together."""
+
     @property
     def label(self) -> str:
         return f"{self.repo}/task{self.task_id}"
 
-    @property
-    def dockerfile(self) -> Path:
-        return self.path / "Dockerfile"
-
-    @property
-    def setup_script(self) -> Path:
-        return self.path / "setup.sh"
-
-    @property
-    def runner_script(self) -> Path:
-        return self.path / "runner.sh"
-
-    @property
-    def run_tests_script(self) -> Path:
-        return self.path / "run_tests.sh"
-
-    @property
-    def combined_patch(self) -> Path:
-        """All features together."""
-        return self.path / "combined.patch"
-
     def feature(self, feature_id: int) -> Feature:
-        return Feature(feature_id, self.path / f"feature{feature_id}")
+        return Feature(self, feature_id)
 
     @property
     def features(self) -> tuple[Feature, ...]:
@@ -194,19 +186,6 @@ def summed_accounts(records: Iterable[Mapping[str, Any]]) -> dict[str, float | i
     every = list(records)
     sums = {name: sum(record.get(name) or 0 for record in every) for name in ACCOUNTS}
     return {name: round(value, 3) if name.endswith("_seconds") else value for name, value in sums.items()}
-
-
-@dataclass(frozen=True)
-class TestCounts:
-    """What a test runner said of itself."""
-
-    __test__ = False
-
-    passed: int = 0
-    failed: int = 0
-    skipped: int = 0
-    framework: str | None = None
-    """Whose summary was read; None where none was recognised."""
 
 
 MergeStatus = Literal["clean", "conflict", "identical", "missing_input"]

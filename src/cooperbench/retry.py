@@ -82,16 +82,13 @@ class Once(Generic[K, V]):
             found = self._made.get(key)
             future = found or self._made.setdefault(key, Future())
         if found is None:
-            self._fill(key, future, make)
+            try:
+                future.set_result(make())
+            except BaseException as error:
+                self.forget(key)
+                future.set_exception(error)
         return future.result()
 
     def forget(self, key: K) -> None:
         with self._lock:
             self._made.pop(key, None)
-
-    def _fill(self, key: K, future: Future[V], make: Callable[[], V]) -> None:
-        try:
-            future.set_result(make())
-        except BaseException as error:
-            self.forget(key)
-            future.set_exception(error)

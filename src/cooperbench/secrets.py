@@ -16,7 +16,6 @@ import os
 import re
 import threading
 from pathlib import Path
-from typing import NamedTuple
 from urllib.parse import quote
 
 from cooperbench.errors import UserError
@@ -38,29 +37,30 @@ _remembered: dict[str, str] = {}
 _lock = threading.Lock()
 
 
-class EnvFile(NamedTuple):
-    values: dict[str, str]
-    wrong_lines: list[int]
-    """Numbers of lines that are no `NAME=VALUE`. Their text is not told: it may hold a key."""
+def parse_env(text: str) -> tuple[dict[str, str], list[int]]:
+    """The values, and the numbers of lines that are no `NAME=VALUE`.
 
-
-def parse_env(text: str) -> EnvFile:
-    """Values may be quoted, then they may have several lines; in double quotes `\\n` and the like are read."""
+    Values may be quoted, then they may have several lines; in double quotes `\\n` and the like are read.
+    """
     text = text.removeprefix("\ufeff")
-    found = EnvFile({}, [])
+    values: dict[str, str] = {}
+    wrong_lines = []
     for line in _LINE.finditer(text):
         if line["wrong"] is not None:
-            found.wrong_lines.append(text.count("\n", 0, line.start()) + 1)
+            wrong_lines.append(text.count("\n", 0, line.start()) + 1)
         elif line["double"] is not None:
             unescaped = re.sub(r"\\([nrt\\\"'$])", lambda one: _ESCAPES.get(one[1], one[1]), line["double"])
-            found.values[line["name"]] = unescaped
+            values[line["name"]] = unescaped
         elif line["name"]:
-            found.values[line["name"]] = line["single"] or line["plain"] or ""
-    return found
+            values[line["name"]] = line["single"] or line["plain"] or ""
+    return values, wrong_lines
 
 
 def load_env_file(path: Path | None = None) -> list[str]:
-    """Set what is not set yet; the result is what is to be said about lines that were ignored."""
+    """Set what is not set yet; the result is what is to be said about lines that were ignored.
+
+    Their text is not told: it may hold a key.
+    """
     path = path or Path(ENV_FILE)
     try:
         text = path.read_text("utf-8")
@@ -68,11 +68,11 @@ def load_env_file(path: Path | None = None) -> list[str]:
         return []
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path} cannot be read: {error}; fix or remove it") from error
-    found = parse_env(text)
-    for name, value in found.values.items():
+    values, wrong_lines = parse_env(text)
+    for name, value in values.items():
         if "\0" not in value:
             os.environ.setdefault(name, value)
-    return [f"{path}, line {number}: not NAME=VALUE, ignored" for number in found.wrong_lines]
+    return [f"{path}, line {number}: not NAME=VALUE, ignored" for number in wrong_lines]
 
 
 def redact(text: str) -> str:

@@ -11,6 +11,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import field, fields
 from importlib import import_module
 from pathlib import Path
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 BACKEND_VARIABLE = "COOPERBENCH_BACKEND"
 DOCUMENTED_BACKEND = "modal"
+BACKEND_DEFAULT = f"${BACKEND_VARIABLE}, your config, {DOCUMENTED_BACKEND}"
+"""Of `--backend`, for its help."""
 EVAL_NETWORK_VARIABLE = "COOPERBENCH_EVAL_NETWORK"
 Parser = Callable[[Any], object]
 """What a keyword, a variable or the file says as a value of the right type; ValueError says what it should be."""
@@ -172,14 +175,8 @@ def name_value_pairs(value: object) -> dict[str, str]:
 
 def import_named(name: str) -> ModuleType:
     """A module that the user names; one that is not installed may lie in the working directory, as with `python -m`."""
-    try:
+    with suppress(ModuleNotFoundError):
         return import_module(name)
-    except ModuleNotFoundError as error:
-        first = name.partition(".")[0]
-        here = Path.cwd()
-        lies_here = (here / f"{first}.py").is_file() or (here / first / "__init__.py").is_file()
-        if error.name != first or not lies_here or str(here) in sys.path:
-            raise
     # Last, and only now: a folder here must not pass for a library that is not installed.
-    sys.path.append(str(here))
+    sys.path.append(str(Path.cwd()))
     return import_module(name)

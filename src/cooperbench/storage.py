@@ -220,8 +220,7 @@ class ExperimentPaths:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                file.seek(0)
-                holder = file.read().strip() or "another process"
+                holder = self.holder() or "another process"
                 raise UserError(
                     f"experiment {self.run_name!r} is in use by {holder}; wait for it or end it"
                 ) from None
@@ -236,14 +235,11 @@ class ExperimentPaths:
 
     def holder(self) -> str | None:
         """Who has the lock now."""
-        try:
-            with (self.root / ".lock").open() as file:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    return file.read().strip() or "another process"
-        except OSError:
-            pass
+        with suppress(OSError), (self.root / ".lock").open() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return file.read().strip() or "another process"
         return None
 
 
@@ -279,11 +275,9 @@ def is_finished(paths: PairPaths) -> bool:
 
 
 def is_undamaged(paths: PairPaths) -> bool:
-    """Are the patches of a finished pair as they were taken? Earlier versions recorded no digest."""
-    agents = (read_json(paths.result) or {}).get("agents")
-    for name, one in agents.items() if isinstance(agents, dict) else ():
-        digest = one.get("patch_sha256") if isinstance(one, dict) else None
+    """Are the patches of a finished pair as they were taken?"""
+    for name, agent in (read_json(paths.result) or {}).get("agents", {}).items():
         patch = paths.agent(name).patch
-        if digest and (not patch.is_file() or sha256(patch.read_bytes()).hexdigest() != digest):
+        if not patch.is_file() or sha256(patch.read_bytes()).hexdigest() != agent["patch_sha256"]:
             return False
     return True

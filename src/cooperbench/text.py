@@ -11,12 +11,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_BIDI = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
-_INVISIBLE_BREAKS = "\u2028\u2029"
-_SURROGATES = "\ud800-\udfff"
-_HOSTILE = re.compile(f"[\x00-\x1f\x7f-\x9f{_BIDI}{_INVISIBLE_BREAKS}{_SURROGATES}]")
-_HOSTILE_BUT_BREAKS = re.compile(f"[\x00-\x08\x0b-\x1f\x7f-\x9f{_BIDI}{_INVISIBLE_BREAKS}{_SURROGATES}]")
-_SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+# Control characters, changes of direction, invisible line breaks, surrogates.
+_HOSTILE = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\u2028\u2029\ud800-\udfff]"
+)
 
 
 def printable(text: str, *, multiline: bool = False) -> str:
@@ -25,13 +23,8 @@ def printable(text: str, *, multiline: bool = False) -> str:
     Characters that could do so become `\\x1b`, `\\u202e` and the like. The result is one line; with
     `multiline`, line feeds and tabs stay.
     """
-    return (_HOSTILE_BUT_BREAKS if multiline else _HOSTILE).sub(_escape, text)
-
-
-def _escape(match: re.Match[str]) -> str:
-    character = match.group()
-    code = ord(character)
-    return _SHORT.get(character) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")
+    kept = "\n\t" if multiline else ""
+    return _HOSTILE.sub(lambda found: found[0] if found[0] in kept else repr(found[0])[1:-1], text)
 
 
 def plural(count: int, noun: str, nouns: str = "") -> str:

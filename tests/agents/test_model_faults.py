@@ -79,7 +79,8 @@ CASES: dict[str, tuple[Callable[[], Exception], tuple[str, str], tuple[str, str]
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("first_call", [True, False])
-def test_every_agent_judges_alike(case: str, first_call: bool) -> None:
+def test_every_agent_judges_alike(case: str, first_call: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COOPERBENCH_MODEL_PATIENCE", "0")
     make, first, later = CASES[case]
     expected = first if first_call else later
     assert client.judge_model_error(make(), MODEL, first_call=first_call)[:2] == expected
@@ -90,7 +91,7 @@ def in_the_harness(error: Exception, *, first_call: bool) -> tuple[str, str]:
     def call() -> Any:
         raise error
 
-    caller = Caller(MODEL, lambda: None, lambda _: None, patience=0, answered=int(not first_call))
+    caller = Caller(MODEL, lambda: None, lambda _: None, answered=int(not first_call))
     with pytest.raises((AgentFailure, UserError, InfraError)) as caught:
         caller.ask(call)
     if isinstance(caught.value, AgentFailure):

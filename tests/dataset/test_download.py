@@ -212,10 +212,10 @@ def test_stale_files_of_another_revision_do_not_pass(hub: Hub, dest: Path) -> No
 @pytest.mark.parametrize(
     ("dataset_id", "revision", "message"),
     [
-        (DATASET_ID, "nope", "has no revision nope"),
+        (DATASET_ID, "nope", r"is not there.*status 404.*--revision"),
         ("somebody/else", None, "dataset somebody/else is not there, or not for you.*HF_TOKEN"),
-        ("not a name", None, "dataset not a name: that is no name of a dataset"),
-        ("../../etc", None, "dataset ../../etc: that is no name of a dataset"),
+        ("not a name", None, "dataset not a name is not there.*looks like owner/name"),
+        ("../../etc", None, "dataset ../../etc is not there.*looks like owner/name"),
     ],
 )
 def test_wrong_names_are_the_users(

@@ -8,14 +8,13 @@ import subprocess
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cooperbench.eval.base import base_of_clone
-from cooperbench.eval.trees import TreeStore, merge_all
+from cooperbench.eval.trees import TreeStore, base_of_clone
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from cooperbench.eval.base import Base
+    from cooperbench.eval.trees import Base
     from cooperbench.models import MergeResult
 
 
@@ -43,7 +42,7 @@ def base_with(folder: Path, files: Files) -> Base:
 def merge_patches(base: Base, patches: Sequence[bytes | None]) -> MergeResult:
     """Apply each agent's patch to the base and merge the results; None: an agent without a patch."""
     with TreeStore(base) as store:
-        return merge_all(store, [None if patch is None else store.apply(patch) for patch in patches])
+        return store.merge([store.apply(patch) for patch in patches])
 
 
 def file_in(store: TreeStore, tree: str, path: str) -> bytes | None:

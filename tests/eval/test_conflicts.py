@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import pytest
 
 from cooperbench.dataset.discovery import discover, load_tasks
 from cooperbench.errors import InfraError, UserError
-from cooperbench.eval.conflicts import golden_conflicts, to_json
+from cooperbench.eval.conflicts import golden_conflicts
 from cooperbench.models import Pair
 from tests.dataset.factory import feature_files, write_dataset
 from tests.eval.realgit import RealRepo, base_with, text
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from cooperbench.eval.base import Base
+    from cooperbench.eval.trees import Base
     from cooperbench.models import Task
 
 LINES = "".join(f"line {number}\n" for number in range(1, 21))
@@ -63,7 +63,7 @@ class Fixture:
         return load_tasks(self.dataset)
 
     def report(self) -> dict[str, object]:
-        return to_json(golden_conflicts(self.tasks, repos_dir=self.repos))
+        return golden_conflicts(self.tasks, repos_dir=self.repos)
 
 
 def row(
@@ -98,13 +98,13 @@ def test_the_report(tmp_path: Path) -> None:
         "broken": [],
     }
     again = golden_conflicts(tuple(reversed(fixture.tasks)), repos_dir=fixture.repos, workers=1)
-    assert json.dumps(to_json(again)) == json.dumps(fixture.report())
+    assert json.dumps(again) == json.dumps(fixture.report())
 
 
 def test_groups_are_merged_in_feature_order_and_counted_by_size(tmp_path: Path) -> None:
     fixture = Fixture(tmp_path, {"alpha_task": {2: [1, 2, 3, 10]}})
     pairs = discover(fixture.dataset, group_sizes=[2, 3, 4]).pairs
-    report = to_json(golden_conflicts(fixture.tasks, pairs=pairs, repos_dir=fixture.repos))
+    report = golden_conflicts(fixture.tasks, pairs=pairs, repos_dir=fixture.repos)
     assert report["summary"] == {
         "pairs": 11, "conflict": 6, "clean": 5, "broken": 0,
         "by_agents": {
@@ -113,8 +113,8 @@ def test_groups_are_merged_in_feature_order_and_counted_by_size(tmp_path: Path) 
             "4": {"pairs": 1, "conflict": 1, "clean": 0},
         },
     }  # fmt: skip
-    assert row(2, [1, 2, 3, 10], "conflict", "src/a.py", union=True) in cast("list[object]", report["pairs"])
-    assert row(2, [1, 3, 10], "clean") in cast("list[object]", report["pairs"])
+    assert row(2, [1, 2, 3, 10], "conflict", "src/a.py", union=True) in report["pairs"]
+    assert row(2, [1, 3, 10], "clean") in report["pairs"]
 
 
 def test_the_answers_are_those_of_git_merge(tmp_path: Path) -> None:
@@ -124,10 +124,10 @@ def test_the_answers_are_those_of_git_merge(tmp_path: Path) -> None:
         tree = fixture.repo.tree_with(fixture.base, feature.patch.read_bytes())
         made = fixture.repo.git("commit-tree", tree, "-p", fixture.base, "-m", "golden")
         commits[feature.feature_id] = made.decode().strip()
-    for pair in golden_conflicts(fixture.tasks, repos_dir=fixture.repos).pairs:
-        first, second = pair.feature_ids
+    for pair in golden_conflicts(fixture.tasks, repos_dir=fixture.repos)["pairs"]:
+        first, second = pair["features"]
         expected = fixture.repo.merge(commits[first], commits[second])
-        assert (pair.status != "conflict", pair.files) == (expected.clean, expected.conflicting_files)
+        assert (not pair["conflict"], pair["files"]) == (expected.clean, [*expected.conflicting_files])
 
 
 def test_only_the_pairs_asked_for(tmp_path: Path) -> None:
@@ -135,13 +135,13 @@ def test_only_the_pairs_asked_for(tmp_path: Path) -> None:
     first, second = fixture.tasks
     pairs = [Pair(first, (2, 3)), Pair(first, (1, 3, 12)), Pair(first, (1, 2, 12)), Pair(second, (1, 2))]
     report = golden_conflicts([first], pairs=pairs, repos_dir=fixture.repos)
-    assert [(pair.feature_ids, pair.status, pair.files, pair.union) for pair in report.pairs] == [
-        ((1, 2, 12), "conflict", ("src/a.py",), True),
-        ((1, 3, 12), "clean", (), False),
-        ((2, 3), "clean", (), False),
+    assert report["pairs"] == [
+        row(0, [1, 2, 12], "conflict", "src/a.py", union=True),
+        row(0, [1, 3, 12], "clean"),
+        row(0, [2, 3], "clean"),
     ]
-    assert golden_conflicts([first], pairs=[], repos_dir=fixture.repos).pairs == ()
-    assert golden_conflicts([], repos_dir=fixture.repos).pairs == ()
+    assert golden_conflicts([first], pairs=[], repos_dir=fixture.repos)["pairs"] == []
+    assert golden_conflicts([], repos_dir=fixture.repos)["pairs"] == []
 
 
 def as_it_is(fixture: Fixture) -> None:
@@ -176,7 +176,7 @@ def test_every_kind_of_clone_is_only_read(tmp_path: Path, rearrange: Callable[[F
     finally:
         for folder in folders:
             folder.chmod(0o755)
-    assert (len(report.pairs), report.broken) == (6, ())
+    assert (len(report["pairs"]), report["broken"]) == (6, [])
     assert snapshot(tmp_path) == before
 
 
@@ -198,8 +198,8 @@ def test_what_is_broken_is_named_and_the_rest_goes_on(tmp_path: Path) -> None:
     (fixture.dataset / "nameless_task" / "task0" / "setup.sh").write_text("git clone x\n")
     (fixture.dataset / "shallow_task" / "task0" / "setup.sh").write_text(f"git checkout {'12' * 20}\n")
     report = golden_conflicts(fixture.tasks, repos_dir=fixture.repos)
-    assert [(pair.repo, pair.feature_ids) for pair in report.pairs] == [("alpha_task", (3, 12))]
-    reasons = [(broken.repo, broken.reason) for broken in report.broken]
+    assert report["pairs"] == [row(0, [3, 12], "clean")]
+    reasons = [(broken["repo"], broken["reason"]) for broken in report["broken"]]
     assert [repo for repo, _ in reasons] == ["alpha_task", *names]
     for (_, reason), part in zip(
         reasons,
@@ -215,7 +215,7 @@ def test_what_is_broken_is_named_and_the_rest_goes_on(tmp_path: Path) -> None:
     ):
         assert part in reason
         assert "\n" not in reason
-    assert to_json(report)["summary"] == {"pairs": 1, "conflict": 0, "clean": 1, "broken": 6}
+    assert report["summary"] == {"pairs": 1, "conflict": 0, "clean": 1, "broken": 6}
 
 
 def test_base_trees_may_come_from_elsewhere(tmp_path: Path) -> None:
@@ -227,10 +227,8 @@ def test_base_trees_may_come_from_elsewhere(tmp_path: Path) -> None:
         return base_with(tmp_path, BASE)
 
     report = golden_conflicts(fixture.tasks, base_of=base_of)
-    assert [(pair.repo, pair.status) for pair in report.pairs] == [("alpha_task", "conflict")]
-    assert [(broken.repo, broken.reason) for broken in report.broken] == [
-        ("beta_task", "the sandbox is gone")
-    ]
+    assert [(pair["repo"], pair["status"]) for pair in report["pairs"]] == [("alpha_task", "conflict")]
+    assert report["broken"] == [{"repo": "beta_task", "task_id": 0, "reason": "the sandbox is gone"}]
 
 
 def test_a_source_of_commits_is_needed(tmp_path: Path) -> None:

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cooperbench.eval.counts import LONGEST_ERROR, first_error, read_counts, read_outcomes
-from cooperbench.models import TestCounts
+from cooperbench.eval.counts import LONGEST_ERROR, Counts, first_error, read_counts, read_outcomes
 from tests.eval.outputs import (
     CARGO,
     CARGO_BROKEN,
@@ -35,51 +34,51 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize(
     ("output", "expected"),
     [
-        (PYTEST_FAILURES, TestCounts(3, 4, 2, "pytest")),
-        (PYTEST_COLLECTION_ERROR, TestCounts(0, 1, 0, "pytest")),
-        ("...\n3 passed in 0.12s\n", TestCounts(3, 0, 0, "pytest")),
-        ("1 passed, 8 deselected, 2 warnings in 1.19s", TestCounts(1, 0, 0, "pytest")),
-        ("= 2 passed, 4 subtests passed in 75.10s (0:01:15) =", TestCounts(2, 0, 0, "pytest")),
-        ("=== 5 passed, 1 warnings in 0.42 seconds ===", TestCounts(5, 0, 0, "pytest")),
-        ("collected 0 items\n\n==== no tests ran in 0.01s ====", TestCounts(0, 0, 0, "pytest")),
-        ("9 deselected in 0.88s", TestCounts(0, 0, 0, "pytest")),
-        ("= 1 passed in 0.10s =\n= 2 passed, 2 errors in 0.10s =", TestCounts(2, 2, 0, "pytest")),
-        ("\x1b[32m= \x1b[32m\x1b[1m2 passed\x1b[0m\x1b[32m in 0.10s\x1b[0m =\r\n", TestCounts(2, 0, 0, "pytest")),
-        (UNITTEST_SUBTESTS, TestCounts(0, 3, 2, "unittest")),
-        ("Ran 12 tests in 0.1s\n\nOK (skipped=1)\n", TestCounts(11, 0, 1, "unittest")),
-        ("Ran 3 tests in 0.1s\n\nFAILED (failures=1, unexpected successes=1)", TestCounts(1, 2, 0, "unittest")),
-        ("Ran 1 test in 0.0s\n\nFAILED (failures=4)\n", TestCounts(0, 4, 0, "unittest")),
-        ("Ran 0 tests in 0.000s\n\nNO TESTS RAN\n", TestCounts(0, 0, 0, "unittest")),
+        (PYTEST_FAILURES, Counts(3, 4, 2, "pytest")),
+        (PYTEST_COLLECTION_ERROR, Counts(0, 1, 0, "pytest")),
+        ("...\n3 passed in 0.12s\n", Counts(3, 0, 0, "pytest")),
+        ("1 passed, 8 deselected, 2 warnings in 1.19s", Counts(1, 0, 0, "pytest")),
+        ("= 2 passed, 4 subtests passed in 75.10s (0:01:15) =", Counts(2, 0, 0, "pytest")),
+        ("=== 5 passed, 1 warnings in 0.42 seconds ===", Counts(5, 0, 0, "pytest")),
+        ("collected 0 items\n\n==== no tests ran in 0.01s ====", Counts(0, 0, 0, "pytest")),
+        ("9 deselected in 0.88s", Counts(0, 0, 0, "pytest")),
+        ("= 1 passed in 0.10s =\n= 2 passed, 2 errors in 0.10s =", Counts(2, 2, 0, "pytest")),
+        ("\x1b[32m= \x1b[32m\x1b[1m2 passed\x1b[0m\x1b[32m in 0.10s\x1b[0m =\r\n", Counts(2, 0, 0, "pytest")),
+        (UNITTEST_SUBTESTS, Counts(0, 3, 2, "unittest")),
+        ("Ran 12 tests in 0.1s\n\nOK (skipped=1)\n", Counts(11, 0, 1, "unittest")),
+        ("Ran 3 tests in 0.1s\n\nFAILED (failures=1, unexpected successes=1)", Counts(1, 2, 0, "unittest")),
+        ("Ran 1 test in 0.0s\n\nFAILED (failures=4)\n", Counts(0, 4, 0, "unittest")),
+        ("Ran 0 tests in 0.000s\n\nNO TESTS RAN\n", Counts(0, 0, 0, "unittest")),
         (f"{'=' * 70}\nERROR: setUpClass (m.T)\n{'-' * 70}\nRan 2 tests in 0.1s\n\nFAILED (errors=1)\n",
-         TestCounts(1, 1, 0, "unittest")),
-        (NODE_TAP, TestCounts(2, 3, 2, "node")),
-        (NODE_SPEC, TestCounts(2, 3, 2, "node")),
-        (NODE_SPEC + NODE_TAP, TestCounts(2, 6, 2, "node")),
-        (GO_PLAIN, TestCounts(2, 3, 0, "go")),
-        (GO_VERBOSE, TestCounts(2, 1, 1, "go")),
-        (GO_PANIC, TestCounts(0, 1, 0, "go")),
-        ("=== RUN   TestA\n--- PASS: TestA (0.00s)\n=== RUN   TestSlow\n", TestCounts(1, 0, 0, "go")),
-        ("FAIL\tm/x\t600.01s\nFAIL\n", TestCounts(0, 1, 0, "go")),
-        (JEST, TestCounts(2, 2, 2, "jest")),
-        ("Test Suites: 2 failed, 2 total\nTests:       0 total\n", TestCounts(0, 2, 0, "jest")),
-        ("Tests:       1 failed, 2 skipped, 3 todo, 12 passed, 18 total", TestCounts(12, 1, 5, "jest")),
-        ("No tests found, exiting with code 1", TestCounts(0, 0, 0, "jest")),
-        (VITEST, TestCounts(2, 2, 2, "vitest")),
-        (" Test Files  1 failed (1)\n      Tests  no tests\n", TestCounts(0, 1, 0, "vitest")),
-        ("No test files found, exiting with code 1", TestCounts(0, 0, 0, "vitest")),
-        (CARGO, TestCounts(2, 2, 1, "cargo")),
-        (NEXTEST, TestCounts(2, 2, 1, "cargo")),
-        ("     Summary [ 1.0s] 1/9 tests run: 1 passed (1 slow), 2 timed out, 0 skipped", TestCounts(1, 2, 0, "cargo")),
-        ("== 9 passed in 0.01s ==\n= 1 passed, 1 skipped in 0.10s =\n= 1 warning in 0.10s =", TestCounts(1, 0, 1, "pytest")),
-        ("= 1 failed in 0.01s =\n= 5 passed in 0.10s =", TestCounts(5, 1, 0, "pytest")),
-        (CARGO_BROKEN, TestCounts(0, 0, 0, "cargo")),
+         Counts(1, 1, 0, "unittest")),
+        (NODE_TAP, Counts(2, 3, 2, "node")),
+        (NODE_SPEC, Counts(2, 3, 2, "node")),
+        (NODE_SPEC + NODE_TAP, Counts(2, 6, 2, "node")),
+        (GO_PLAIN, Counts(2, 3, 0, "go")),
+        (GO_VERBOSE, Counts(2, 1, 1, "go")),
+        (GO_PANIC, Counts(0, 1, 0, "go")),
+        ("=== RUN   TestA\n--- PASS: TestA (0.00s)\n=== RUN   TestSlow\n", Counts(1, 0, 0, "go")),
+        ("FAIL\tm/x\t600.01s\nFAIL\n", Counts(0, 1, 0, "go")),
+        (JEST, Counts(2, 2, 2, "jest")),
+        ("Test Suites: 2 failed, 2 total\nTests:       0 total\n", Counts(0, 2, 0, "jest")),
+        ("Tests:       1 failed, 2 skipped, 3 todo, 12 passed, 18 total", Counts(12, 1, 5, "jest")),
+        ("No tests found, exiting with code 1", Counts(0, 0, 0, "jest")),
+        (VITEST, Counts(2, 2, 2, "vitest")),
+        (" Test Files  1 failed (1)\n      Tests  no tests\n", Counts(0, 1, 0, "vitest")),
+        ("No test files found, exiting with code 1", Counts(0, 0, 0, "vitest")),
+        (CARGO, Counts(2, 2, 1, "cargo")),
+        (NEXTEST, Counts(2, 2, 1, "cargo")),
+        ("     Summary [ 1.0s] 1/9 tests run: 1 passed (1 slow), 2 timed out, 0 skipped", Counts(1, 2, 0, "cargo")),
+        ("== 9 passed in 0.01s ==\n= 1 passed, 1 skipped in 0.10s =\n= 1 warning in 0.10s =", Counts(1, 0, 1, "pytest")),
+        ("= 1 failed in 0.01s =\n= 5 passed in 0.10s =", Counts(5, 1, 0, "pytest")),
+        (CARGO_BROKEN, Counts(0, 0, 0, "cargo")),
         ("test result: \x1b[32mok\x1b(B\x1b[m. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out",
-         TestCounts(1, 0, 0, "cargo")),
-        ("1 passed in 0.10s\nTests: 2 passed, 2 total\n", TestCounts(3, 0, 0, "pytest+jest")),
-        ("", TestCounts()),
+         Counts(1, 0, 0, "cargo")),
+        ("1 passed in 0.10s\nTests: 2 passed, 2 total\n", Counts(3, 0, 0, "pytest+jest")),
+        ("", Counts()),
     ],
 )  # fmt: skip
-def test_summaries_are_read(output: str, expected: TestCounts) -> None:
+def test_summaries_are_read(output: str, expected: Counts) -> None:
     assert read_counts(output) == expected
 
 
@@ -105,7 +104,7 @@ def test_summaries_are_read(output: str, expected: TestCounts) -> None:
     ],
 )
 def test_what_only_looks_like_a_summary_is_not_counted(output: str) -> None:
-    assert read_counts(output) == TestCounts()
+    assert read_counts(output) == Counts()
 
 
 _FRAGMENTS = st.sampled_from(
@@ -129,7 +128,7 @@ def test_no_text_breaks_the_readers(output: str) -> None:
     counts = read_counts(output)
     assert min(counts.passed, counts.failed, counts.skipped) >= 0
     if counts.framework is None:
-        assert counts == TestCounts()
+        assert counts == Counts()
     error = first_error(output)
     assert {"passed", "failed", "skipped"}.issuperset(read_outcomes(output).values())
     assert error is None or (0 < len(error) <= LONGEST_ERROR and error.isprintable())
@@ -187,7 +186,7 @@ def test_live_output_of_pytest_and_unittest(tmp_path: Path) -> None:
             [sys.executable, "-m", *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
         )
         output = done.stdout + done.stderr
-        assert read_counts(output) == TestCounts(1, 1, 1, framework)
+        assert read_counts(output) == Counts(1, 1, 1, framework)
         assert first_error(output) == "AssertionError in test_bad"
         assert read_outcomes(output) == {
             prefix + "test_good": "passed",

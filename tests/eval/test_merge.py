@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cooperbench.errors import UserError
-from cooperbench.eval import trees
-from cooperbench.eval.base import base_of_clone
-from cooperbench.eval.trees import MOST_CHANGED_BYTES, MOST_PATCH_BYTES, TreeStore
+from cooperbench.eval import evaluator
+from cooperbench.eval.evaluator import clean_order
+from cooperbench.eval.trees import MOST_CHANGED_BYTES, MOST_PATCH_BYTES, Applied, TreeStore, base_of_clone
 from tests.eval.realgit import BaseFile, Files, RealRepo, base_with, file_in, merge_patches, text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from cooperbench.eval.base import Base
+    from cooperbench.eval.trees import Base
 
 LINES = "".join(f"line {number}\n" for number in range(1, 21))
 
@@ -210,10 +210,10 @@ def test_many_pairs_go_through_one_process(tmp_path: Path) -> None:
     ]
     patches = [lab.patch(side) for side in sides]
     with TreeStore(lab.tree) as repo:
-        trees = [repo.apply(patch).tree or "" for patch in patches]
+        trees = [repo.apply(patch).tree for patch in patches]
         pairs = [(ours, theirs) for ours in trees for theirs in trees]
         files = [merge.files for merge in repo.merge_pairs(pairs)]
-        clean = [merge.tree is not None for merge in repo.merge_pairs(pairs, union=True)]
+        clean = [bool(merge.tree) for merge in repo.merge_pairs(pairs, union=True)]
         assert repo.merge_pairs([]) == []
     none, module, both = (), ("module",), ("a.txt",)
     assert files == [none, module, none, none, module, *[none] * 6, both, none, none, both, none]
@@ -257,7 +257,7 @@ def test_every_kind_of_change_survives_byte_for_byte(tmp_path: Path, options: tu
     with TreeStore(lab.tree) as repo:
         applied = repo.apply(patch)
         assert (applied.status, applied.error) == ("applied", "")
-        assert applied.tree is not None
+        assert applied.tree
         for path in {*HARD_BASE, *expected}:
             wanted = expected[path].data if path in expected else None
             assert file_in(repo, applied.tree, path) == wanted, path
@@ -288,7 +288,7 @@ def test_patches_without_gits_header_apply(tmp_path: Path, headers: str) -> None
     with TreeStore(base) as repo:
         applied = repo.apply(patch)
         assert (applied.status, applied.error) == ("applied", "")
-        assert applied.tree is not None
+        assert applied.tree
         assert file_in(repo, applied.tree, "src/x.py") == b"two\n"
         assert file_in(repo, applied.tree, "x.py") == b"one\n"
 
@@ -306,9 +306,9 @@ def test_patches_that_reach_where_they_must_not_are_refused(tmp_path: Path, path
     good = creation("good.txt")
     with TreeStore(base_with(tmp_path, files)) as repo:
         bad = repo.apply(creation(path))
-        assert (bad.status, bad.tree) == ("failed", None)
+        assert (bad.status, bad.tree) == ("failed", "")
         assert bad.error
-        assert repo.apply(good + creation(path)).tree is None
+        assert not repo.apply(good + creation(path)).tree
         assert repo.apply(good).status == "applied"
 
 
@@ -321,8 +321,8 @@ def test_a_store_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.Monke
     with TreeStore(base) as store:
         assert list(scratch.iterdir())
         tree = store.apply(creation("b")).tree
-        assert tree is not None
-        assert store.merge([tree, base.tree]).status == "clean"
+        assert tree
+        assert store.merge_groups([[tree, base.tree]])[0].status == "clean"
     assert not list(scratch.iterdir())
 
 
@@ -344,11 +344,11 @@ def test_a_patch_that_unpacks_to_too_much_fails(tmp_path: Path) -> None:
     with TreeStore(lab.tree) as store:
         for patch in (b"x" * (MOST_PATCH_BYTES + 1), bomb, copies):
             applied = store.apply(patch)
-            assert (applied.status, applied.tree) == ("failed", None)
+            assert (applied.status, applied.tree) == ("failed", "")
             assert applied.error
             assert store.apply(creation("good")).status == "applied", "others do not suffer"
         ours, theirs = (store.edited(lab.tree.tree, {name: b"\1" * half}) for name in ("ours", "theirs"))
-        merged = store.merge([ours, theirs])
+        merged = store.merge([Applied("applied", ours), Applied("applied", theirs)])
         assert (merged.status, merged.strategy, merged.patch) == ("clean", "none", b"")
         assert "more than" in merged.detail
 
@@ -357,7 +357,7 @@ class TestBaseOfClone:
     def test_reads_a_commit(self, tmp_path: Path) -> None:
         lab = Lab(tmp_path, {**HARD_BASE, "module": submodule("f")})
         base = base_of_clone(lab.real.path / ".git", lab.commit[:12])
-        assert base.files == {path: file.mode for path, file in lab.base.items()}
+        assert base.paths == lab.base.keys()
 
     def test_says_what_is_missing(self, tmp_path: Path) -> None:
         lab = Lab(tmp_path, {"a": "one\n"})
@@ -385,10 +385,10 @@ def test_an_order_in_which_all_merge_is_found(tmp_path: Path) -> None:
     patches = [lab.patch(changes) for changes in ORDERED]
     assert merge_patches(lab.tree, patches).status == "conflict"
     with TreeStore(lab.tree) as store:
-        made = [store.apply(patch).tree or "" for patch in patches]
-        found = store.clean_order(made)
-        assert found.order is not None
-        assert store.merge([made[at] for at in found.order]).status == "clean"
+        made = [store.apply(patch).tree for patch in patches]
+        order, _ = clean_order(store, made)
+        assert order is not None
+        assert store.merge_groups([[made[at] for at in order]])[0].status == "clean"
 
 
 def test_where_no_order_merges_all_are_tried_within_bounds(
@@ -397,9 +397,9 @@ def test_where_no_order_merges_all_are_tried_within_bounds(
     lab = Lab(tmp_path, {f"{number}.txt": LINES for number in range(6)})
     sides = [{f"{number}.txt": "new\n" + LINES} for number in range(6)] + [{"0.txt": "other\n" + LINES}]
     with TreeStore(lab.tree) as store:
-        made = [store.apply(lab.patch(side)).tree or "" for side in sides]
-        assert store.clean_order(made[:6]) == ((0, 1, 2, 3, 4, 5), True)
-        assert store.clean_order([*made[:2], made[-1]]) == (None, True)
-        assert store.clean_order(made) == (None, True)
-        monkeypatch.setattr(trees, "MOST_ORDER_MERGES", 20)
-        assert store.clean_order(made) == (None, False)
+        made = [store.apply(lab.patch(side)).tree for side in sides]
+        assert clean_order(store, made[:6]) == ((0, 1, 2, 3, 4, 5), True)
+        assert clean_order(store, [*made[:2], made[-1]]) == (None, True)
+        assert clean_order(store, made) == (None, True)
+        monkeypatch.setattr(evaluator, "MOST_ORDER_MERGES", 20)
+        assert clean_order(store, made) == (None, False)

@@ -8,8 +8,7 @@ from tempfile import TemporaryDirectory
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cooperbench.eval.base import base_of_clone
-from cooperbench.eval.trees import TreeStore
+from cooperbench.eval.trees import TreeStore, base_of_clone
 from tests.eval.realgit import BaseFile, Files, RealRepo, file_in, merge_patches
 
 FOLDERS = ("", "old/", "old/sub/", "new/", "new/sub/", "other/")
@@ -151,7 +150,7 @@ def test_patches_round_trip_through_trees(situation: tuple[Files, Files, Files])
         patch = real.diff(base_commit, side, "-M", "--full-index")
         with TreeStore(base_of_clone(real.path / ".git", base_commit)) as repo:
             applied = repo.apply(patch)
-            assert applied.tree is not None
+            assert applied.tree
             normalised = repo.patch_of(applied.tree)
             for path in {*base, *ours}:
                 assert file_in(repo, applied.tree, path) == (ours[path].data if path in ours else None)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
-from cooperbench.eval.counts import Outcome, read_outcomes
+from cooperbench.eval.counts import read_outcomes
 from tests.eval import verbose_outputs as outputs
+
+if TYPE_CHECKING:
+    from cooperbench.eval.frameworks import Outcome
 
 _NODE = {
     "passed": ["ok", "suite > deep # x > name (3 ms) # SKIP", "suite > deep # x", "suite > inner ok"],

@@ -27,10 +27,9 @@ from cooperbench.eval.batch.entry import (
     take_in,
     unpack_folder,
 )
-from cooperbench.eval.evaluator import Evaluation
-from cooperbench.eval.record import is_evaluated, read_evaluation
+from cooperbench.eval.evaluator import Evaluation, is_evaluated
 from cooperbench.eval.reference import exported
-from cooperbench.storage import write_json
+from cooperbench.storage import read_json, write_json
 from tests.backends.gcp.batch_cloud import Experiment
 from tests.tiny import golden, write_tiny
 
@@ -52,7 +51,7 @@ def entry_of(experiment: Experiment, pair: Pair) -> Entry:
 def packed(experiment: Experiment, pair: Pair) -> bytes:
     """As a task sends it."""
     place = experiment.paths.pair(pair, "coop")
-    record = read_evaluation(place)
+    record = read_json(place.evaluation)
     assert record is not None
     outputs = {
         (subject, number): path.read_bytes().decode("utf-8", "surrogateescape")
@@ -94,7 +93,7 @@ def test_a_result_is_taken_in_for_its_own_pair_and_patches_only(
     ):
         with pytest.raises(BadResult, match="is of something else"):
             take_in(asked, of, result, experiment.paths)
-    record = read_evaluation(experiment.paths.pair(other, "coop"))
+    record = read_json(experiment.paths.pair(other, "coop").evaluation)
     assert record is not None
     for evaluation, line in (
         (Evaluation(record), "other patches or tests"),
@@ -179,7 +178,7 @@ def test_the_bundle_has_all_that_evaluating_in_containers_needs(tmp_path: Path) 
     program = """if True:
         import sys
         sys.path.insert(0, sys.argv[1])
-        import docker, cooperbench.eval.batch.task, cooperbench.eval.evaluator, cooperbench.sandbox.session
+        import docker, cooperbench.eval.batch.entry, cooperbench.eval.evaluator, cooperbench.sandbox.session
         from cooperbench.eval.backends import get_backend
         assert all(module.__file__.startswith(sys.argv[1]) for module in (docker, cooperbench))
         print(type(get_backend("docker")).__name__, docker.APIClient(version="1.41", base_url="tcp://127.0.0.1:1").base_url)

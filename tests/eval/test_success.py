@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cooperbench.eval.canary import Canary, agrees, make_canary, with_canary
-from cooperbench.eval.evidence import suspicious_lines
+from cooperbench.eval.evaluator import suspicious_lines
+from cooperbench.eval.executor import TestRun, judge
 from cooperbench.eval.reference import Reference
-from cooperbench.eval.testrun import TestRun, judge
 from cooperbench.eval.trees import TreeStore
-from cooperbench.models import Feature
+from cooperbench.models import Task
 from cooperbench.sandbox.contract import CommandResult
 from tests.eval.realgit import RealRepo, base_with, text
 
@@ -68,7 +68,7 @@ ADDED = "added 1"
 
 def canary_in(folder: Path, path: str, content: str, secret: str = "1") -> Canary | None:
     """In hidden tests of one new file."""
-    feature = Feature(1, folder / "feature1")
+    feature = Task("r", 1, folder, (1,)).feature(1)
     feature.tests.parent.mkdir(exist_ok=True)
     feature.tests.write_bytes(new_file(path, content))
     feature.patch.write_bytes(b"")
@@ -143,10 +143,10 @@ def test_a_canary_expects_something_else(tmp_path: Path, path: str, content: str
         assert not re.fullmatch(pattern, old)
 
 
-def test_some_tests_stay_as_they_are_and_which_ones_nobody_can_guess(tmp_path: Path) -> None:
+def test_one_test_stays_as_it_is_and_which_one_nobody_can_guess(tmp_path: Path) -> None:
     many = "".join(f"def test_{number}():\n    assert f({number}) == {number}\n" for number in range(8))
     changed = [changed_lines(tmp_path, "test_a.py", many, secret) for secret in "1123"]
-    assert {len(lines) for lines in changed} == {6}
+    assert {len(lines) for lines in changed} == {7}
     assert changed[0] == changed[1]
     assert len({tuple(old for old, _ in lines) for lines in changed}) > 1
 
@@ -154,7 +154,7 @@ def test_some_tests_stay_as_they_are_and_which_ones_nobody_can_guess(tmp_path: P
 def test_only_tests_that_the_patch_adds_are_changed(tmp_path: Path) -> None:
     """Of the others an agent knows what they expect."""
     base = "def test_a():\n    assert f(1) == 1\n"
-    feature = Feature(1, tmp_path / "feature1")
+    feature = Task("r", 1, tmp_path, (1,)).feature(1)
     feature.tests.parent.mkdir()
     feature.patch.write_bytes(b"")
     real = RealRepo(tmp_path / "real")
@@ -220,7 +220,7 @@ def test_a_canary_is_kept_only_if_it_fails_with_the_golden_patch() -> None:
     one = failing("FAILED t.py::b - x", "PASSED t.py::a", summary="1 failed, 1 passed in 0.01s")
     kept = with_canary(REFERENCE, "1", canary, one)
     assert kept is not None
-    assert (kept.canary, kept.canary_failed, kept.canary_not_required) == ("1", ("t.py::b",), ())
+    assert (kept.canary, kept.canary_failed, kept.canary_passed) == ("1", ("t.py::b",), ("t.py::a",))
 
 
 def test_with_a_canary_the_same_tests_have_to_fail_and_to_pass() -> None:

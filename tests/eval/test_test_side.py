@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cooperbench.eval.test_side import DroppedFile, JudgedPatch, TestSide, judged_patch
-from cooperbench.eval.trees import TreeStore
+from cooperbench.eval.test_side import TestSide, judged_patch
+from cooperbench.eval.trees import DroppedFile, TreeStore
 from tests.eval.realgit import BaseFile, Files, RealRepo, base_with, text
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class Judged:
         if patch is None:
             patch = self.real.diff(self.base.commit, self.real.commit(after, self.base.commit), *options)
         with TreeStore(self.base) as store:
-            self.work: JudgedPatch = judged_patch(patch, HIDDEN, store)
+            self.work = judged_patch(patch, HIDDEN, store)
 
     def files(self) -> dict[str, bytes]:
         tree = self.real.tree_with(self.base.commit, self.work.patch)

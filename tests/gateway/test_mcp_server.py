@@ -18,7 +18,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from cooperbench.gateway.mcp_server import mcp_endpoint
-from cooperbench.team.tools import Requests, TaskList, tools_of
+from cooperbench.team.tools import Colleagues, Requests, TaskList, tools_of
 from tests.gateway.sessions import AtWork, agent_at_work
 
 if TYPE_CHECKING:
@@ -158,8 +158,9 @@ def test_without_a_valid_token_nothing_is_sent(server: Server, at_work: AtWork) 
 
 def test_an_agent_of_a_team_has_its_tools_and_others_do_not(server: Server, at_work: AtWork) -> None:
     agents = ("agent1", "agent2")
-    tasks = TaskList(agents, lambda _: 1, lambda *_: None)
-    requests = Requests(agents, lambda _: 1, lambda *_: None)
+    team = Colleagues(agents, lambda _: 1, lambda *_: None)
+    tasks = TaskList(team)
+    requests = Requests(team)
     assert server.tools("token-1") == ["send_message", "wait_for_message"]
     at_work.session.tools = tools_of("agent1", tasks, requests)
     assert server.tools("token-1") == ["send_message", "wait_for_message", *at_work.session.tools]

@@ -110,10 +110,8 @@ def test_without_a_network_there_is_no_verdict_and_the_reason_is_the_runners(
 
 
 def test_tasks_that_need_nothing_run_in_the_bare_image(
-    engine_kind: str, lab: Callable[..., Lab], capsys: pytest.CaptureFixture[str]
+    lab: Callable[..., Lab], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if engine_kind != "docker":
-        pytest.skip("once is enough: the toolchains are large")
     there = lab("go_task", "rust_task")
     assert there.run("r")["rates"]["overall_success"]["passed"] == 2
     for repo in ("go_task", "rust_task"):

@@ -31,7 +31,6 @@ class AgentSandbox:
         self.rpc = SandboxRpc("agent1", ["agent2"])
         self.inbox = Inbox(self.rpc, mailbox)
         self.rpc.start(sandbox, streams=streams)
-        self.inbox.start()
 
     def run(self, command: str) -> CommandResult:
         return self.sandbox.run(["bash", "-c", command], timeout_seconds=120)

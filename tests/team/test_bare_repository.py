@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cooperbench.git import GitError
-from cooperbench.team.bare_repository import BareRepository
+from cooperbench.team.git_remote import BareRepository
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -101,7 +101,7 @@ def test_what_is_no_commit_or_not_in_the_pack_is_refused(source: Source, reposit
             repository.add("agent1", what, b"")
     other = BareRepository(source.folder.parent / "other.git", ["agent1"])
     other.base_commit = "3" * 40
-    with pytest.raises(GitError, match="the base commit is not in"):
+    with pytest.raises(GitError, match="is not in"):
         other.create(source.pack(source.base))
     assert not (source.folder.parent / "other.git").exists()
 
@@ -132,7 +132,7 @@ def test_a_tree_with_more_files_than_atoms_does_no_harm(
 def test_a_file_that_swells_is_refused_or_not_held_in_memory(
     source: Source, repository: BareRepository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cooperbench.team.bare_repository._LARGEST_ALLOCATION", "8m")
+    monkeypatch.setattr("cooperbench.team.git_remote._LARGEST_ALLOCATION", "8m")
     (source.folder / "big").write_bytes(b"\0" * 30_000_000)
     commit = source.commit()
     pack = source.pack(commit, source.base)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
@@ -28,7 +28,6 @@ def inbox_with(texts: Sequence[str]) -> Inbox:
     """Without a sandbox: what has come to agent1."""
     mailbox = Mailbox(["agent1", "agent2"])
     inbox = Inbox(SandboxRpc("agent1", ["agent2"]), mailbox)
-    inbox.start()
     for text in texts:
         mailbox.post("agent2", "agent1", text)
     return inbox
@@ -64,6 +63,26 @@ def test_thousand_short_ones_are_not_shown_at_once() -> None:
     assert inbox.delivery(first[-1].sequence).delivered_by == "context"
     assert inbox.delivery(first[-1].sequence + 1).delivered_by is None
     assert inbox.incoming()[0].sequence == first[-1].sequence + 1
+
+
+@BOTH_WAYS
+def test_what_came_before_there_was_a_sandbox_is_there(
+    agent_sandboxes: AgentSandboxes, streams: bool
+) -> None:
+    mailbox = EarlyMailbox(["agent1", "agent2"])
+    agent = agent_sandboxes.open(mailbox, streams=streams)
+    assert agent.run("read_messages --wait 30").stdout_read() == "From agent2:\nearly\n\n"
+    done = agent.run("send_message --wait 600 agent2 'are you there?'")
+    assert "agent2 has finished and will not read this" in done.stderr_read()
+
+
+class EarlyMailbox(Mailbox):
+    """One to which a colleague has written, and finished, before the agent's sandbox is open."""
+
+    def subscribe(self, agent_id: str, *readers: Any) -> None:
+        super().subscribe(agent_id, *readers)
+        self.post("agent2", agent_id, "early")
+        self.finish("agent2")
 
 
 @BOTH_WAYS

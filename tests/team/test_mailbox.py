@@ -24,36 +24,26 @@ def mailbox(request: pytest.FixtureRequest, open_redis: Callable[..., RedisMailb
     return open_redis(request.getfixturevalue("shared_redis").url)
 
 
-def test_a_message_sent_before_anybody_reads_is_there(mailbox: Mailbox) -> None:
+def test_a_message_reaches_its_recipient_as_it_was_sent(mailbox: Mailbox) -> None:
+    received, other = Received(mailbox, "agent2"), Received(mailbox, "agent3")
     posted = mailbox.post("agent1", "agent2", "hello\nthere ✓", sender_step=4)
     assert mailbox.finished == []
-    (message,) = Received(mailbox, "agent2").messages
-    assert message == posted
-    assert (message.sender, message.text, message.sequence, message.sender_step) == (
+    assert received.messages == [posted]
+    assert (posted.sender, posted.text, posted.sequence, posted.sender_step) == (
         "agent1",
         "hello\nthere ✓",
         1,
         4,
     )
-    assert Received(mailbox, "agent3").messages == []
+    assert other.messages == []
 
 
-def test_a_restarted_reader_gets_everything_in_order(mailbox: Mailbox) -> None:
-    first = Received(mailbox, "agent2")
-    for text in ("one", "two"):
-        mailbox.post("agent1", "agent2", text)
-    second = Received(mailbox, "agent2")
-    mailbox.post("agent1", "agent2", "three")
-    assert (first.texts, second.texts) == (["one", "two"], ["one", "two", "three"])
-
-
-def test_everybody_learns_once_that_an_agent_finished_and_who_writes_to_it_is_told(mailbox: Mailbox) -> None:
-    before = Received(mailbox, "agent1")
+def test_everybody_learns_once_that_an_agent_finished(mailbox: Mailbox) -> None:
+    one, three = Received(mailbox, "agent1"), Received(mailbox, "agent3")
     mailbox.post("agent2", "agent1", "last words")
     mailbox.finish("agent2")
     mailbox.finish("agent2")
-    assert (before.texts, before.finished) == (["last words"], ["agent2"])
-    assert Received(mailbox, "agent3").finished == ["agent2"]
+    assert (one.texts, one.finished, three.finished) == (["last words"], ["agent2"], ["agent2"])
     mailbox.post("agent1", "agent2", "too late")
     assert mailbox.finished == ["agent2"]
 

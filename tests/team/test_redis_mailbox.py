@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 def test_any_text_comes_out_as_it_went_in(shared_redis: Server, text: str, step: int) -> None:
     client, run_id = RedisClient(shared_redis.url), unique_run_id("any")
     mailbox = RedisMailbox(client, run_id, AGENTS)
+    received = Received(mailbox, "agent2")
     posted = mailbox.post("agent1", "agent2", text, step)
-    assert Received(mailbox, "agent2").messages == [posted]
+    assert received.messages == [posted]
     assert texts_in(shared_redis, run_id, "agent2") == [text]
     mailbox.close()
     client.close()

@@ -6,14 +6,14 @@ import threading
 import time
 from collections import Counter
 
-from cooperbench.team.tools import MOST_CHANGES, TaskList, finished, run_command, tools_of
+from cooperbench.team.tools import MOST_CHANGES, Colleagues, TaskList, run_command, tools_of
 
-AGENTS = [f"agent{number}" for number in range(1, 17)]
+AGENTS = tuple(f"agent{number}" for number in range(1, 17))
 
 
 def make() -> tuple[TaskList, list[tuple[str, str, str]]]:
-    announced: list[tuple[str, str, str]] = []
-    return TaskList(AGENTS, lambda _: 1, lambda *what: announced.append(what)), announced
+    told: list[tuple[str, str, str]] = []
+    return TaskList(Colleagues(AGENTS, lambda _: 1, lambda *what: told.append(what))), told
 
 
 def test_ten_thousand_tasks_are_listed_in_bounds_and_fast() -> None:
@@ -24,12 +24,12 @@ def test_ten_thousand_tasks_are_listed_in_bounds_and_fast() -> None:
         tasks.create("agent1", f"task {number} " + "x" * 900)
     for number in range(1, 9_001):
         tasks.update("agent1", number, "done")
-    listing = finished(run_command("coop-task-list", tools["coop-task-list"], []))
+    listing = run_command("coop-task-list", tools["coop-task-list"], [])
     assert time.monotonic() - started < 20
     assert listing.text.startswith("#9001 [open] nobody: task 9001 xxx")
     assert listing.text.endswith("… and 9900 more tasks\n")
     assert len(listing.text) < 30_000
-    open_ones = finished(run_command("coop-task-list", tools["coop-task-list"], ["--open"]))
+    open_ones = run_command("coop-task-list", tools["coop-task-list"], ["--open"])
     assert open_ones.text.endswith("… and 900 more tasks\n")
     assert tasks.metrics({"agent2": ["src/x"]})["tasks_done"] == 9_000
 
@@ -67,7 +67,7 @@ def test_sixteen_who_claim_at_once_have_one_winner_each() -> None:
 
 
 def test_who_may_change_a_task() -> None:
-    tasks, announced = make()
+    tasks, told = make()
     tasks.create("agent1", "change src/a.py and b.py", "agent2")
     assert tasks.claim("agent3", 1).text == "task 1 belongs to agent2"
     assert tasks.update("agent3", 1, "done").code == 2
@@ -79,7 +79,8 @@ def test_who_may_change_a_task() -> None:
     assert tasks.claim("agent3", 1).code == 0
     assert tasks.update("agent3", 1, "done").code == 0
     assert tasks.claim("agent3", 1).text == "task 1 is done"
-    assert announced[0] == ("agent1", "task 1", "agent1 created #1 [open] agent2: change src/a.py and b.py")
+    line = "agent1 created #1 [open] agent2: change src/a.py and b.py"
+    assert told[:15] == [(other, "task 1", line) for other in AGENTS[1:]]
     changed = {"agent3": ["src/a.py"], "agent4": ["src/a.py", "lib/b.py", "other/c.py"]}
     metrics = tasks.metrics(changed)
     assert metrics["changes_to_files_of_others_tasks"] == 2

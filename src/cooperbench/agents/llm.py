@@ -22,7 +22,7 @@ import time
 import warnings
 from concurrent.futures import Future, wait
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -181,7 +181,6 @@ class Attempts:
     model: str
     first_call: bool
     """Whether this agent has had no answer yet: then a refused request is the user's to mend."""
-    patience: float = field(default_factory=patience_seconds)
     count: int = 0
     _first_failure: float | None = None
 
@@ -197,10 +196,9 @@ class Attempts:
         now = time.monotonic()
         self._first_failure = self._first_failure or now
         pause = _pause_seconds(error, self.count)
-        if now + pause > self._first_failure + self.patience:
-            raise InfraError(
-                f"model {self.model!r} did not answer in {self.count} attempts: {text}"
-            ) from error
+        if now + pause > self._first_failure + patience_seconds():
+            problem = f"model {self.model!r} did not answer in {self.count} attempts: {text}"
+            raise InfraError(problem) from error
         if getattr(error, "status_code", None) == _TOO_MANY_REQUESTS:
             pause_all(self.model, pause)
         note(f"model call failed, again in {pause:.1f} s: {text}")
@@ -220,26 +218,23 @@ class Caller:
     """Raises when the agent has to end; called often."""
     note: Callable[[str], None]
     """Takes what people should find in the log."""
-    patience: float = field(default_factory=patience_seconds)
     answered: int = 0
     again: Callable[[], None] = lambda: None
     """Called before another attempt at the same call."""
 
     def ask(self, call: Callable[[], Any]) -> Any:
         """`call()`, until it answers. What it raises in the end is an error of ours."""
-        attempts = Attempts(self.model, self.answered == 0, self.patience)
+        attempts = Attempts(self.model, first_call=self.answered == 0)
         while True:
             if shared := shared_pause(self.model):
-                self._wait(shared)
-                self.again()
+                self._pause(shared)
             self.check()
             try:
                 answer = self._call_in_thread(call)
             except Exception as error:
                 # What ends the agent may look like a failure of the call.
                 self.check()
-                self._wait(attempts.failed(error, self.note))
-                self.again()
+                self._pause(attempts.failed(error, self.note))
             else:
                 self.answered += 1
                 return answer
@@ -258,11 +253,12 @@ class Caller:
             self.check()
         return answer.result()
 
-    def _wait(self, seconds: float) -> None:
+    def _pause(self, seconds: float) -> None:
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             self.check()
             time.sleep(min(_WAKE_SECONDS, left))
+        self.again()
 
 
 def _cleaned(text: str) -> str:

@@ -47,10 +47,10 @@ class ScriptedAgent:
     def check(self, config_path: Path | None, pairs: Sequence[Pair], setting: Setting) -> None:
         if config_path is None:
             raise UserError("agent 'scripted' needs its script: --agent-config FILE.yaml")
-        repos = _load(config_path)
+        content = read_yaml(config_path)
         for pair in pairs:
             for seat in seats_of(pair, setting):
-                steps_for(config_path, pair, seat, setting, repos)
+                steps_for(config_path, pair, seat, setting, content)
 
     def run(self, session: Session) -> None:
         assert session.config_path is not None
@@ -58,30 +58,21 @@ class ScriptedAgent:
         _play(steps, session, [], session.config_path.parent)
 
 
-def steps_for(
-    script: Path, pair: Pair, seat: Seat, setting: Setting, repos: dict[str, Any] | None = None
-) -> list[Step]:
+def steps_for(script: Path, pair: Pair, seat: Seat, setting: Setting, content: Any = None) -> list[Step]:
     """The steps of one agent; a script that lacks them is a UserError that names the place."""
-    repos = repos or _load(script)
+    content = content or read_yaml(script)
+    repos = content.get("repos") if isinstance(content, dict) else None
+    if not isinstance(repos, dict):
+        expected = "a mapping of repository, task, setting and feature to steps"
+        raise UserError(f"{script}: 'repos' is missing, {expected}")
     place = f"{script}: repos.{pair.task.repo}.{pair.task.task_id}.{setting}"
-    tasks = repos.get(pair.task.repo) or {}
-    settings = tasks.get(pair.task.task_id) or {}
+    settings = (repos.get(pair.task.repo) or {}).get(pair.task.task_id) or {}
     chapters = settings.get(setting) or (settings.get("coop") if setting == "team" else None) or {}
     keys: list[Any] = [pair.name, "*"] if setting == "solo" else [*seat.feature_ids, "*"]
     for key in keys:
         if key in chapters:
             return _checked(chapters[key], f"{place}.{key}", script.parent)
     raise UserError(f"{place} has no steps for {keys[0]}")
-
-
-def _load(script: Path) -> dict[str, Any]:
-    content = read_yaml(script)
-    repos = content.get("repos") if isinstance(content, dict) else None
-    if not isinstance(repos, dict):
-        raise UserError(
-            f"{script}: 'repos' is missing, a mapping of repository, task, setting and feature to steps"
-        )
-    return repos
 
 
 def _checked(steps: Any, place: str, folder: Path) -> list[Step]:
@@ -98,17 +89,14 @@ def _checked(steps: Any, place: str, folder: Path) -> list[Step]:
         if kind == "apply" and not (folder / str(value)).is_file():
             raise UserError(f"{where}: no such patch: {folder / str(value)}")
         if isinstance(value, dict):
-            _check_pattern(str(value.get("for") or value.get("said") or ""), where)
+            pattern = str(value.get("for") or value.get("said") or "")
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise UserError(f"{where}: {pattern!r} is no regular expression: {error}") from error
             for branch in ("then", "else"):
                 _checked(value.get(branch) or [], f"{where}, {branch}", folder)
     return steps
-
-
-def _check_pattern(pattern: str, where: str) -> None:
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        raise UserError(f"{where}: {pattern!r} is no regular expression: {error}") from error
 
 
 def _play(steps: list[Step], session: Session, heard: list[str], folder: Path) -> None:
@@ -136,7 +124,7 @@ def _play(steps: list[Step], session: Session, heard: list[str], folder: Path) -
                 raise AgentFailure("gave_up", value)
 
 
-def _wait(parts: dict[str, Any], session: Session, heard: list[str]) -> None:
+def _wait(parts: Step, session: Session, heard: list[str]) -> None:
     deadline = time.monotonic() + float(parts.get("seconds") or _DEFAULT_WAIT_SECONDS)
     while not any(re.search(str(parts.get("for", "")), text) for text in heard):
         if not session.wait_for_message(deadline - time.monotonic()):
@@ -163,9 +151,8 @@ class ReplayAgent:
     def run(self, session: Session) -> None:
         assert session.config_path is not None
         expected = received = 0
-        for step in _recorded_steps(
-            session.config_path, session.pair, session.setting, session.seat.agent_id
-        ):
+        agent_id = session.seat.agent_id
+        for step in _recorded_steps(session.config_path, session.pair, session.setting, agent_id):
             if step.get("action") != "receive_message":
                 _repeat(step, session)
                 continue
@@ -174,6 +161,14 @@ class ReplayAgent:
                 if not session.wait_for_message(REPLAYED_MESSAGE_SECONDS):
                     raise AgentFailure("gave_up", f"message {expected} of the earlier run did not come")
                 received += sum(message.sequence > 0 for message in session.incoming())
+
+
+def _recorded_steps(run_folder: Path, pair: Pair, setting: Setting, agent_id: str) -> list[Step]:
+    agent = ExperimentPaths(run_folder.parent, run_folder.name).pair(pair, setting).agent(agent_id)
+    steps = (read_trajectory(agent) or {}).get("steps")
+    if not isinstance(steps, list):
+        raise UserError(f"nothing to replay for {pair.label}: {agent.trajectory} is missing or not whole")
+    return steps
 
 
 def _repeat(step: Step, session: Session) -> None:
@@ -213,11 +208,3 @@ def _edit(path: str, args: Step, session: Session) -> None:
         content = before.replace(old, new, count) if old in before else None
     if isinstance(content, str):
         session.write_file(path, content.encode("utf-8", "surrogateescape"))
-
-
-def _recorded_steps(run_folder: Path, pair: Pair, setting: Setting, agent_id: str) -> list[Step]:
-    agent = ExperimentPaths(run_folder.parent, run_folder.name).pair(pair, setting).agent(agent_id)
-    steps = (read_trajectory(agent) or {}).get("steps")
-    if not isinstance(steps, list):
-        raise UserError(f"nothing to replay for {pair.label}: {agent.trajectory} is missing or not whole")
-    return steps

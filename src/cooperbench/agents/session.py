@@ -117,7 +117,6 @@ class Session:
         """
         argv = ["bash", "-c", command]
         if not step:
-            self.check_running()
             return self._run(argv, timeout_seconds, stdin)
         args: dict[str, Any] = {"command": shown or command, "timeout_seconds": timeout_seconds}
         if stdin:
@@ -129,7 +128,6 @@ class Session:
 
     def read_file(self, path: str) -> bytes:
         """A file, relative to the repository, for the framework; FileNotFoundError where there is none."""
-        self.check_running()
         with self._sandbox_in_use():
             return self.sandbox.read_file(posixpath.join(REPO_DIR, path))
 
@@ -143,7 +141,6 @@ class Session:
         if step:
             recorded = self._step("write_file", args)
         with recorded as entry, self._sandbox_in_use():
-            self.check_running()
             self.sandbox.write_file(posixpath.join(REPO_DIR, path), data, mode)
             entry["observation"] = f"{len(data)} bytes written"
 
@@ -323,6 +320,7 @@ class Session:
     @contextmanager
     def _sandbox_in_use(self) -> Iterator[None]:
         """Around everything that needs the agent's sandbox: what the agent destroys is its outcome."""
+        self.check_running()
         try:
             yield
         except SandboxDestroyed as error:

@@ -11,12 +11,9 @@ import re
 import urllib.error
 import urllib.parse
 import urllib.request
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 from cooperbench.errors import InfraError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _ASK_SECONDS = 20.0
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -56,30 +53,30 @@ def parse_image_name(name: str) -> ImageName:
 
 def resolve_digest(name: str) -> str:
     """InfraError where the registry cannot be reached, wants credentials, or does not know the name."""
-    image = parse_image_name(name)
-    scheme = "http" if _LOCAL.fullmatch(image.server) else "https"
-    url = f"{scheme}://{image.server}/v2/{image.repository}/manifests/{urllib.parse.quote(image.tag)}"
-    headers = {"Accept": _ACCEPT}
+    server, repository, tag = parse_image_name(name)
+    scheme = "http" if _LOCAL.fullmatch(server) else "https"
+    url = f"{scheme}://{server}/v2/{repository}/manifests/{urllib.parse.quote(tag)}"
     try:
-        status, answer = _head(url, headers)
-        if status == 401 and (token := _token(answer.get("www-authenticate", ""))):
-            status, answer = _head(url, {**headers, "Authorization": f"Bearer {token}"})
+        try:
+            digest = _ask(url)
+        except urllib.error.HTTPError as error:
+            with error:
+                token = _token(error.headers.get("WWW-Authenticate", "")) if error.code == 401 else ""
+            if not token:
+                raise
+            digest = _ask(url, token)
     except (OSError, ValueError) as error:
-        raise InfraError(f"asking {image.server} for {name}: {error}") from error
-    digest = answer.get("docker-content-digest", "")
-    if status != 200 or not _DIGEST.fullmatch(digest):
-        raise InfraError(f"{image.server} does not tell what {name} is (status {status})")
+        raise InfraError(f"{server} does not tell what {name} is: {error}") from error
+    if not _DIGEST.fullmatch(digest):
+        raise InfraError(f"{server} does not tell what {name} is")
     return digest
 
 
-def _head(url: str, headers: Mapping[str, str]) -> tuple[int, dict[str, str]]:
-    request = urllib.request.Request(url, headers=dict(headers), method="HEAD")  # noqa: S310
-    try:
-        with urllib.request.urlopen(request, timeout=_ASK_SECONDS) as answer:  # noqa: S310
-            return answer.status, {name.lower(): value for name, value in answer.headers.items()}
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, {name.lower(): value for name, value in error.headers.items()}
+def _ask(url: str, token: str = "") -> str:
+    headers = {"Accept": _ACCEPT, **({"Authorization": f"Bearer {token}"} if token else {})}
+    request = urllib.request.Request(url, headers=headers, method="HEAD")  # noqa: S310
+    with urllib.request.urlopen(request, timeout=_ASK_SECONDS) as answer:  # noqa: S310
+        return str(answer.headers.get("Docker-Content-Digest", ""))
 
 
 def _token(challenge: str) -> str:
@@ -89,5 +86,5 @@ def _token(challenge: str) -> str:
     if not realm.startswith("https://"):
         return ""
     with urllib.request.urlopen(f"{realm}?{urllib.parse.urlencode(asked)}", timeout=_ASK_SECONDS) as answer:  # noqa: S310
-        content: Any = json.load(answer)
+        content = json.load(answer)
     return str(content.get("token") or content.get("access_token") or "")

@@ -151,12 +151,9 @@ def discover(
 def _feature_group(features: Sequence[int] | None) -> tuple[int, ...] | None:
     if features is None:
         return None
-    if len(set(features)) != len(features):
-        raise UserError(f"features {_ids(features)} name one twice; name each once, e.g. 1,2")
-    if len(features) < 2:
-        raise UserError(f"features {_ids(features) or '(none)'}: name two or more, e.g. 1,2")
-    if len(features) > MOST_AGENTS:
-        raise UserError(f"features {_ids(features)}: at most {MOST_AGENTS} are worked on together")
+    if len(set(features)) != len(features) or not 2 <= len(features) <= MOST_AGENTS:
+        shown = _ids(features) or "(none)"
+        raise UserError(f"features {shown}: name two or more, up to {MOST_AGENTS}, each once, e.g. 1,2")
     return tuple(sorted(features))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -38,7 +38,7 @@ class PreparedDataset:
     """The commit on the Hub."""
     tasks: int
     pairs: int
-    downloaded: bool
+    downloaded: bool = False
     """False: it was there already."""
     kept: Path | None = None
     """Where the folder is that was replaced."""
@@ -62,35 +62,43 @@ def prepare_dataset(
     dest = dest.expanduser().resolve()  # a link stays a link: what it points to is replaced
     known = None if force else _known_revision(dest, dataset_id)
     if known and (revision is None or (len(revision) >= 7 and known.startswith(revision))):
-        return _prepared(dest, dataset_id, known, downloaded=False)
-    with _hub_errors(dataset_id, revision):
+        return _prepared(dest, dataset_id, known)
+    with _hub_errors(dataset_id):
         from huggingface_hub import HfApi
 
         api = HfApi(endpoint=endpoint)
         commit = str(api.dataset_info(dataset_id, revision=revision, timeout=30).sha)
         if known == commit:
-            return _prepared(dest, dataset_id, known, downloaded=False)
+            return _prepared(dest, dataset_id, known)
         files = api.list_repo_files(dataset_id, repo_type="dataset", revision=commit)
     if unsafe := [name for name in files if name.startswith("/") or ".." in PurePosixPath(name).parts]:
         raise UserError(f"dataset {dataset_id} has files outside of itself: {names_for_error(unsafe)}")
     progress(f"downloading {dataset_id} at {commit[:12]}: {plural(len(files), 'file')}")
     with _staging(dest, commit) as staging:
-        with _hub_errors(dataset_id, revision):
+        with _hub_errors(dataset_id):
             api.snapshot_download(dataset_id, repo_type="dataset", revision=commit, local_dir=staging)
         remove_tree(staging / ".cache")
         for script in staging.rglob("*.sh"):
             script.chmod(0o755)  # the Hub does not tell modes
-        prepared = _prepared(staging, dataset_id, commit, downloaded=True)
-        write_json(
-            staging / MARKER, {"dataset_id": dataset_id, "revision": commit, "downloaded_at": utc_now()}
-        )
-        kept = _move(staging, dest)
-    return PreparedDataset(dest, dataset_id, commit, prepared.tasks, prepared.pairs, True, kept)
+        prepared = _prepared(staging, dataset_id, commit)
+        about = {"dataset_id": dataset_id, "revision": commit, "downloaded_at": utc_now()}
+        write_json(staging / MARKER, about)
+        kept = None
+        if not _is_free(dest):
+            places = (dest.with_name(f"{dest.name}.replaced-{number}") for number in count(1))
+            kept = next(place for place in places if not place.exists())
+            dest.rename(kept)
+        staging.rename(dest)
+    return replace(prepared, path=dest, downloaded=True, kept=kept)
+
+
+def _is_free(dest: Path) -> bool:
+    return not dest.exists() or (dest.is_dir() and not any(dest.iterdir()))
 
 
 def _known_revision(dest: Path, dataset_id: str) -> str | None:
     """Which commit of the dataset is there; UserError where there is something else."""
-    if not dest.exists() or (dest.is_dir() and not any(dest.iterdir())):
+    if _is_free(dest):
         return None
     marker = read_json(dest / MARKER) or {}
     if marker.get("dataset_id") == dataset_id:
@@ -103,7 +111,7 @@ def _known_revision(dest: Path, dataset_id: str) -> str | None:
     )
 
 
-def _prepared(folder: Path, dataset_id: str, revision: str, *, downloaded: bool) -> PreparedDataset:
+def _prepared(folder: Path, dataset_id: str, revision: str) -> PreparedDataset:
     try:
         tasks = load_tasks(folder)
     except UserError:
@@ -111,8 +119,7 @@ def _prepared(folder: Path, dataset_id: str, revision: str, *, downloaded: bool)
             f"dataset {printable(dataset_id)} at {revision[:12]} holds no tasks;"
             " check --dataset-id and --revision"
         ) from None
-    pairs = sum(len(task.pairs) for task in tasks)
-    return PreparedDataset(folder, dataset_id, revision, len(tasks), pairs, downloaded)
+    return PreparedDataset(folder, dataset_id, revision, len(tasks), sum(len(task.pairs) for task in tasks))
 
 
 @contextmanager
@@ -131,37 +138,20 @@ def _staging(dest: Path, commit: str) -> Iterator[Path]:
             f"cannot write to {dest.parent}: {error.strerror}; name another --dataset-dir"
         ) from None
     try:
-        _lock(descriptor, dest)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         for other in partial.iterdir():
             if other != staging:
                 remove_tree(other)
         yield staging
         partial.rmdir()
+    except BlockingIOError:
+        raise UserError(f"another `cooperbench prepare` is downloading to {dest}; wait for it") from None
     finally:
         os.close(descriptor)
 
 
-def _lock(descriptor: int, dest: Path) -> None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise UserError(f"another `cooperbench prepare` is downloading to {dest}; wait for it") from None
-
-
-def _move(staging: Path, dest: Path) -> Path | None:
-    """Put the download into its place; returns where the folder is that was there before."""
-    if not dest.exists() or (dest.is_dir() and not any(dest.iterdir())):
-        staging.rename(dest)
-        return None
-    places = (dest.with_name(f"{dest.name}.replaced-{number}") for number in count(1))
-    kept = next(place for place in places if not place.exists())
-    dest.rename(kept)
-    staging.rename(dest)
-    return kept
-
-
 @contextmanager
-def _hub_errors(dataset_id: str, revision: str | None) -> Iterator[None]:
+def _hub_errors(dataset_id: str) -> Iterator[None]:
     """What the library, the network or the disk can do wrong, as one line."""
     try:
         from huggingface_hub import errors
@@ -172,18 +162,15 @@ def _hub_errors(dataset_id: str, revision: str | None) -> Iterator[None]:
         yield
     except CooperBenchError:
         raise
-    except errors.HFValidationError:
-        raise UserError(f"{what}: that is no name of a dataset, which looks like owner/name") from None
-    except errors.RevisionNotFoundError:
-        raise UserError(f"{what} has no revision {printable(str(revision))}") from None
     # Which library speaks HTTP, and what it raises, has changed with each major version.
     except Exception as error:
         hidden = isinstance(error, errors.LocalEntryNotFoundError)
         reason = error.__cause__ or error if hidden else error
         status = reason.response.status_code if isinstance(reason, errors.HfHubHTTPError) else None
-        if status in (401, 403, 404):
+        if status in (401, 403, 404) or isinstance(error, errors.HFValidationError):
+            why = f"status {status}" if status else "its name looks like owner/name"
             raise UserError(
-                f"{what} is not there, or not for you (status {status}): check --dataset-id and HF_TOKEN"
+                f"{what} is not there, or not for you ({why}): check --dataset-id, --revision and HF_TOKEN"
             ) from error
         said = printable(str(reason).partition("\n")[0]) or type(reason).__name__
         raise InfraError(

@@ -27,7 +27,8 @@ _PLACEHOLDERS = ("repo", "short", "task_id")
 
 def image_name(task: Task, template: str | None = None) -> str:
     """The image of a task, by the template given, else $COOPERBENCH_IMAGE_TEMPLATE, else the default one."""
-    return _fill(image_template(template), task)
+    short = task.repo.removesuffix("_task").replace("_", "-")
+    return image_template(template).format(repo=task.repo, short=short, task_id=task.task_id)
 
 
 def image_template(template: str | None = None) -> str:
@@ -46,11 +47,6 @@ def image_template(template: str | None = None) -> str:
                 f" there is: {known}, or the templates {', '.join(NAMED_TEMPLATES)}"
             )
     return chosen
-
-
-def _fill(template: str, task: Task) -> str:
-    short = task.repo.removesuffix("_task").replace("_", "-")
-    return template.format(repo=task.repo, short=short, task_id=task.task_id)
 
 
 _ASSIGNED = r"[:=\s\"']+(?:\$\{\w+:?[-=])?"

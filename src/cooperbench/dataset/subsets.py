@@ -15,12 +15,12 @@ from cooperbench.models import MOST_AGENTS
 from cooperbench.text import names_for_error, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 FOLDER = "subsets"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
 _NUMBER = re.compile(r"(?:task|feature)?([0-9]{1,18})")
+_FORM = '{"tasks": [{"repo": NAME, "task_id": NUMBER, "pairs": [[1, 2], …], "groups": [[1, 2, 3], …]}, …]}'
 
 
 @dataclass(frozen=True)
@@ -66,57 +66,37 @@ def load_subset(dataset_dir: Path, name: str) -> Subset:
         raise UserError(f"no subset {name!r} in {dataset_dir / FOLDER}; there is: {there_is}") from None
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read: {printable(str(error))}") from None
+    wrong, tasks = content, []
     try:
-        _require(isinstance(content, dict), "it", "an object with a list `tasks`", content)
-        description = content.get("description", "")
-        _require(isinstance(description, str), "`description`", "a text", description)
-        tasks = tuple(_task(entry, where) for entry, where in _items(content, "tasks"))
-    except (_FormError, RecursionError) as error:
-        raise UserError(f"{path}: {error}") from None
-    return Subset(name, description, tasks)
-
-
-class _FormError(Exception):
-    """Where in the file, and what is wrong there."""
-
-
-def _require(met: bool, where: str, wanted: str, value: object) -> None:
-    if not met:
-        shown = printable(json.dumps(value, ensure_ascii=False, default=str))
+        entries, description = content["tasks"], str(content.get("description", ""))
+        for wrong in entries if isinstance(entries, list) else [entries]:
+            tasks.append(_task(wrong))
+    except (AttributeError, KeyError, TypeError, ValueError):
+        shown = printable(json.dumps(wrong, ensure_ascii=False))
         shown = shown if len(shown) <= 60 else shown[:57] + "…"
-        raise _FormError(f"{where} must be {wanted}, not {shown}")
+        raise UserError(f"{path}: a subset is {_FORM}, not {shown}") from None
+    return Subset(name, description, tuple(tasks))
 
 
-def _task(entry: Any, where: str) -> SubsetTask:
-    _require(isinstance(entry, dict), where, "an object with `repo` and `task_id`", entry)
-    repo = entry.get("repo")
-    _require(isinstance(repo, str) and repo != "", f"{where}.repo", "a repository's name", repo)
-    task_id = _number(entry.get("task_id"), f"{where}.task_id")
-    sizes = {"pairs": (2, "two"), "groups": (MOST_AGENTS, f"2 to {MOST_AGENTS}")}
-    chosen = [key for key in sizes if entry.get(key) is not None]
-    groups = {_group(*item, *sizes[key]) for key in chosen for item in _items(entry, key, f"{where}.")}
-    return SubsetTask(repo, task_id, tuple(sorted(groups)) if chosen else None)
+def _task(entry: Any) -> SubsetTask:
+    if not isinstance(entry["repo"], str) or not entry["repo"]:
+        raise TypeError
+    limits = {"pairs": 2, "groups": MOST_AGENTS}
+    chosen = [key for key in limits if entry.get(key) is not None]
+    groups = {_group(ids, limits[key]) for key in chosen for ids in entry[key]}
+    return SubsetTask(entry["repo"], _number(entry["task_id"]), tuple(sorted(groups)) if chosen else None)
 
 
-def _items(entry: dict[str, Any], key: str, where: str = "") -> Iterator[tuple[Any, str]]:
-    """Each with its place in the file."""
-    items = entry.get(key)
-    _require(isinstance(items, list), f"{where}{key}", "a list", items)
-    return ((item, f"{where}{key}[{place}]") for place, item in enumerate(items or ()))
+def _group(ids: Any, most: int) -> tuple[int, ...]:
+    group = tuple(sorted({_number(value) for value in ids}))
+    if not 2 <= len(group) == len(ids) <= most:
+        raise ValueError
+    return group
 
 
-def _group(item: Any, where: str, most: int, words: str) -> tuple[int, ...]:
-    wanted = f"a list of {words} different features"
-    _require(isinstance(item, list) and 2 <= len(item) <= most, where, wanted, item)
-    ids = {_number(value, where) for value in item}
-    _require(len(ids) == len(item), where, wanted, item)
-    return tuple(sorted(ids))
-
-
-def _number(value: Any, where: str) -> int:
+def _number(value: Any) -> int:
     """Also `task12` and `feature1`."""
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-        return value
-    match = _NUMBER.fullmatch(value) if isinstance(value, str) else None
-    _require(match is not None, where, "a number", value)
-    return int(match[1]) if match else 0
+    match = _NUMBER.fullmatch(str(value))
+    if match is None:
+        raise ValueError
+    return int(match[1])

@@ -9,57 +9,24 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from cooperbench.dataset.images import base_commit
 from cooperbench.errors import CooperBenchError, UserError
-from cooperbench.eval.base import base_of_clone
-from cooperbench.eval.trees import TreeStore
+from cooperbench.eval.trees import TreeStore, base_of_clone
 from cooperbench.git import git_dir_of
 from cooperbench.storage import read_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from cooperbench.eval.base import Base
-    from cooperbench.models import MergeStatus, Pair, Task
+    from cooperbench.eval.trees import Base
+    from cooperbench.models import Pair, Task
 
 SCHEMA = "cooperbench.gold_conflicts/1"
 REPORT_NAME = "gold_conflict_report.json"
 """In the dataset's folder."""
-
-
-@dataclass(frozen=True)
-class PairConflict:
-    """How the golden patches of one pair merge."""
-
-    repo: str
-    task_id: int
-    feature_ids: tuple[int, ...]
-    status: MergeStatus
-    files: tuple[str, ...]
-    """The conflicting ones, sorted."""
-    union: bool
-    """A conflict that a union merge resolves."""
-
-
-@dataclass(frozen=True)
-class BrokenTask:
-    """Something that keeps a task's pairs, or some of them, from being judged."""
-
-    repo: str
-    task_id: int
-    reason: str
-
-
-@dataclass(frozen=True)
-class ConflictReport:
-    """All pairs that could be judged, and what was in the way of the others; sorted, numbers as numbers."""
-
-    pairs: tuple[PairConflict, ...]
-    broken: tuple[BrokenTask, ...]
 
 
 def golden_conflicts(
@@ -69,34 +36,43 @@ def golden_conflicts(
     repos_dir: Path | None = None,
     base_of: Callable[[Task], Base] | None = None,
     workers: int | None = None,
-) -> ConflictReport:
-    """Merge the golden patches of every pair of the tasks, or of those of them given.
+) -> dict[str, Any]:
+    """The report of how the golden patches of every pair of the tasks merge, or of those of them given.
 
-    The base commits come from `base_of`, else from the clones in `repos_dir`.
+    The base commits come from `base_of`, else from the clones in `repos_dir`. The report has the `pairs` that could be
+    judged, and in `broken` what was in the way of the others; both sorted.
     """
     if base_of is None and (repos_dir is None or not repos_dir.is_dir()):
         raise UserError("golden merges need a folder with a clone of each repository: --repos DIR")
     ordered = sorted(tasks, key=lambda task: (task.repo, task.task_id))
     every = [pair for task in tasks for pair in task.pairs] if pairs is None else pairs
 
-    def judge(task: Task) -> tuple[list[PairConflict], list[str]]:
+    def judge(task: Task) -> tuple[list[dict[str, Any]], list[str]]:
         mine = sorted({pair.feature_ids: pair for pair in every if pair.task == task}.items())
         if not mine:
             return [], []
+        reasons: list[str] = []
         try:
             base = base_of(task) if base_of else base_in_clones(task, cast("Path", repos_dir))
-            return _judge_task(base, [pair for _, pair in mine])
+            return list(_merged(base, [pair for _, pair in mine], reasons)), reasons
         except (CooperBenchError, OSError) as error:
             return [], [str(error)]
 
     with ThreadPoolExecutor(workers or os.cpu_count() or 1, thread_name_prefix="golden-merge") as pool:
         judged = list(pool.map(judge, ordered))
-    broken = (
-        BrokenTask(task.repo, task.task_id, reason)
+    found = [one for merges, _ in judged for one in merges]
+    broken = [
+        {"repo": task.repo, "task_id": task.task_id, "reason": reason}
         for task, (_, reasons) in zip(ordered, judged, strict=True)
         for reason in reasons
-    )
-    return ConflictReport(tuple(one for conflicts, _ in judged for one in conflicts), tuple(broken))
+    ]
+    summary: dict[str, Any] = {**_counts(found), "broken": len(broken)}
+    sizes = sorted({len(one["features"]) for one in found})
+    if sizes not in ([], [2]):
+        summary["by_agents"] = {
+            str(size): _counts([one for one in found if len(one["features"]) == size]) for size in sizes
+        }
+    return {"schema": SCHEMA, "summary": summary, "pairs": found, "broken": broken}
 
 
 def base_in_clones(task: Task, repos_dir: Path) -> Base:
@@ -111,93 +87,43 @@ def base_in_clones(task: Task, repos_dir: Path) -> Base:
     return base_of_clone(git_dir, commit)
 
 
-def to_json(report: ConflictReport) -> dict[str, object]:
-    """The report as it stands in gold_conflict_report.json."""
-    sizes = sorted({len(pair.feature_ids) for pair in report.pairs})
-    by_agents = {
-        str(size): _counts([pair for pair in report.pairs if len(pair.feature_ids) == size]) for size in sizes
-    }
-    return {
-        "schema": SCHEMA,
-        "summary": {
-            **_counts(report.pairs),
-            "broken": len(report.broken),
-            **({"by_agents": by_agents} if sizes not in ([], [2]) else {}),
-        },
-        "pairs": [
-            {
-                "repo": pair.repo,
-                "task_id": pair.task_id,
-                "features": list(pair.feature_ids),
-                "status": pair.status,
-                "conflict": pair.status == "conflict",
-                "files": list(pair.files),
-                "union": pair.union,
-            }
-            for pair in report.pairs
-        ],
-        "broken": [asdict(broken) for broken in report.broken],
-    }
-
-
-def _counts(pairs: Sequence[PairConflict]) -> dict[str, int]:
-    conflicts = sum(pair.status == "conflict" for pair in pairs)
+def _counts(pairs: Sequence[dict[str, Any]]) -> dict[str, int]:
+    conflicts = sum(pair["conflict"] for pair in pairs)
     return {"pairs": len(pairs), "conflict": conflicts, "clean": len(pairs) - conflicts}
 
 
 def known_conflicts(dataset_dir: Path) -> dict[tuple[str, int, tuple[int, ...]], bool]:
-    """Which pairs conflict, as the dataset's own report says; empty where there is none that `to_json` made."""
+    """Which pairs conflict, as the dataset's own report says; empty where there is none of ours."""
     report = read_json(dataset_dir / REPORT_NAME) or {}
     pairs = report["pairs"] if report.get("schema") == SCHEMA else []
     return {(one["repo"], one["task_id"], tuple(one["features"])): one["conflict"] for one in pairs}
 
 
-def _judge_task(base: Base, pairs: Sequence[Pair]) -> tuple[list[PairConflict], list[str]]:
-    reasons: list[str] = []
-    patches: dict[int, bytes] = {}
-    for feature in {feature.feature_id: feature for pair in pairs for feature in pair.features}.values():
-        try:
-            patches[feature.feature_id] = feature.patch.read_bytes()
-        except OSError as error:
-            reasons.append(f"feature {feature.feature_id}: the golden patch cannot be read: {error.strerror}")
+def _merged(base: Base, pairs: Sequence[Pair], reasons: list[str]) -> Iterator[dict[str, Any]]:
+    """How the pairs of one task merge; adds why some cannot be judged."""
+    features = {feature.feature_id: feature for pair in pairs for feature in pair.features}
     trees: dict[int, str] = {}
     with TreeStore(base) as store:
-        for feature_id, patch in sorted(patches.items()):
-            applied = store.apply(patch)
-            if applied.status == "applied" and applied.tree is not None:
-                trees[feature_id] = applied.tree
-            elif applied.status == "empty":
-                reasons.append(f"feature {feature_id}: the golden patch changes nothing")
+        for number, feature in sorted(features.items()):
+            try:
+                applied = store.apply(feature.patch.read_bytes())
+            except OSError as error:
+                reasons.append(f"feature {number}: the golden patch cannot be read: {error.strerror}")
+                continue
+            if applied.status == "applied":
+                trees[number] = applied.tree
             else:
-                reasons.append(f"feature {feature_id}: the golden patch does not apply: {applied.error}")
+                reasons.append(f"feature {number}: {applied.error.replace('patch', 'golden patch', 1)}")
         whole = [pair for pair in pairs if trees.keys() >= set(pair.feature_ids)]
-        return _merge_all(store, trees, whole), reasons
-
-
-def _merge_all(store: TreeStore, trees: Mapping[int, str], pairs: Sequence[Pair]) -> list[PairConflict]:
-    """As `TreeStore.merge`, all groups at once: at each step one patch more, plain, the conflicts again as unions."""
-    merged: dict[Pair, str | None] = {pair: trees[pair.feature_ids[0]] for pair in pairs}
-    files: dict[Pair, set[str]] = {}
-    for step in range(1, max((len(pair.feature_ids) for pair in pairs), default=0)):
-        both = {
-            pair: (tree, trees[pair.feature_ids[step]])
-            for pair, tree in merged.items()
-            if tree is not None and len(pair.feature_ids) > step
+        merges = store.merge_groups([[trees[number] for number in pair.feature_ids] for pair in whole])
+    for pair, merge in zip(whole, merges, strict=True):
+        yield {
+            "repo": pair.task.repo,
+            "task_id": pair.task.task_id,
+            "features": list(pair.feature_ids),
+            "status": merge.status,
+            "conflict": merge.status == "conflict",
+            "files": list(merge.conflicting_files),
+            # A conflict that a union merge resolves.
+            "union": merge.strategy == "union",
         }
-        different = [*dict.fromkeys(both.values())]
-        plain = dict(zip(different, store.merge_pairs(different), strict=True))
-        again = [one for one in different if plain[one].tree is None]
-        unions = dict(zip(again, store.merge_pairs(again, union=True), strict=True))
-        for pair, one in both.items():
-            if one in unions:
-                files.setdefault(pair, set()).update(plain[one].files)
-            merged[pair] = unions[one].tree if one in unions else plain[one].tree
-    found = []
-    for pair in pairs:
-        status: MergeStatus = "conflict" if pair in files else "clean"
-        if len({trees[number] for number in pair.feature_ids}) == 1:
-            status = "identical"
-        union = status == "conflict" and merged[pair] is not None
-        place = (pair.task.repo, pair.task.task_id, pair.feature_ids)
-        found.append(PairConflict(*place, status, tuple(sorted(files.get(pair, ()))), union))
-    return found

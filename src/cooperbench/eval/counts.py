@@ -11,24 +11,21 @@ from __future__ import annotations
 
 import re
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from cooperbench.eval.counting import Outcome, Tally, compiled, javascript, line, python, readable
-from cooperbench.models import REPO_DIR, TestCounts
+from cooperbench.eval.frameworks import FRAMEWORKS, Outcome, Tally, readable, whole_line
+from cooperbench.models import REPO_DIR
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["LONGEST_ERROR", "Outcome", "first_error", "read_counts", "read_outcomes"]
-
 LONGEST_ERROR = 300
 """Characters of the line that `first_error` gives."""
 
-_FRAMEWORKS = (*python.FRAMEWORKS, *javascript.FRAMEWORKS, *compiled.FRAMEWORKS)
 _FROM_BEST: tuple[Outcome, ...] = ("passed", "skipped", "failed")
 
 _TRACEBACK = "Traceback (most recent call last):"
-_TOOL_ERROR = line(
+_TOOL_ERROR = whole_line(
     "|".join(
         (
             re.escape(_TRACEBACK),
@@ -71,14 +68,24 @@ _FAR = 5000
 _RAISED = re.compile(r"(?:\n(?:[ \t][^\n]*)?)*\n[^\n]+")
 
 
-def read_counts(output: str) -> TestCounts:
+class Counts(NamedTuple):
+    """What a test runner said of itself."""
+
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+    framework: str | None = None
+    """Whose summary was read; None where none was recognised."""
+
+
+def read_counts(output: str) -> Counts:
     """Of all frameworks found; `framework` names them, joined with `+`."""
     text = readable(output)
-    every = {framework.name: list(framework.tallies(text)) for framework in _FRAMEWORKS}
+    every = {framework.name: list(framework.tallies(text)) for framework in FRAMEWORKS}
     found = {name: tallies for name, tallies in every.items() if tallies}
     # A package without tests may come last.
     last = [next((one for one in reversed(tallies) if any(one)), Tally()) for tallies in found.values()]
-    return TestCounts(
+    return Counts(
         passed=sum(tally.passed for tally in last),
         failed=sum(tally.failed for tallies in found.values() for tally in tallies),
         skipped=sum(tally.skipped for tally in last),
@@ -94,7 +101,7 @@ def read_outcomes(output: str) -> dict[str, Outcome]:
     """
     text = readable(output)
     outcomes: dict[str, Outcome] = {}
-    for framework in _FRAMEWORKS:
+    for framework in FRAMEWORKS:
         for test, outcome in framework.outcomes(text):
             outcomes[test] = max(outcome, outcomes.get(test, outcome), key=_FROM_BEST.index)
     return outcomes
@@ -106,7 +113,7 @@ def first_error(output: str) -> str | None:
     Lines that are empty do not count; None where there is no other.
     """
     text = readable(output)
-    for framework in _FRAMEWORKS:
+    for framework in FRAMEWORKS:
         failed = [test for test, outcome in framework.outcomes(text) if outcome == "failed"]
         if failed:
             parts = (failed[0] + "/", failed[0] + " > ")

@@ -3,39 +3,65 @@
 Computed on the host from exit codes and test output. Every test run has a sandbox of its own, so that code of one patch
 cannot prepare the ground for another. The test side is taken out of the patches first and comes from the dataset. Where
 a golden patch does not pass there is no verdict.
+
+eval.json is keyed by what went into it: patches, tests, golden patches, runner, image, network policy. While the key
+stands it is not made again. The image enters as it was recorded: whether the image behind the same name has changed
+since is not looked up.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from cooperbench._version import __version__
 from cooperbench.errors import Interrupted
-from cooperbench.eval.canary import agrees
+from cooperbench.eval.canary import agrees, new_lines
 from cooperbench.eval.counts import broken_place
-from cooperbench.eval.evidence import suspicious_lines
-from cooperbench.eval.record import SCHEMA, evaluation_key, read_evaluation, read_patches
+from cooperbench.eval.executor import TestRun, not_run
 from cooperbench.eval.test_side import judged_patch
-from cooperbench.eval.testrun import TestRun, not_run
-from cooperbench.eval.trees import Applied, TreeStore, merge_all
+from cooperbench.eval.trees import TreeStore
 from cooperbench.models import seats_of
-from cooperbench.retry import with_retries
-from cooperbench.storage import error_record, utc_now, write_bytes, write_json, write_text
+from cooperbench.storage import error_record, read_json, utc_now, write_bytes, write_json, write_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
-    from cooperbench.eval.executor import TestExecutor
-    from cooperbench.eval.reference import Reference, References, ReferenceStore
-    from cooperbench.eval.test_side import JudgedPatch
-    from cooperbench.models import Feature, MergeResult, Pair, Setting, Task
+    from cooperbench.eval.reference import References, ReferenceStore
+    from cooperbench.eval.trees import Applied
+    from cooperbench.models import EvalNetwork, Feature, MergeResult, Pair, Setting
     from cooperbench.storage import ExperimentPaths, PairPaths
 
+SCHEMA = "cooperbench.eval/1"
+MOST_ORDER_MERGES = 400
+"""Merges of two trees that the search for an order in which all merge may take: enough for every order of four."""
+JUDGE = 6
+"""Raised when the rules of judging change: then nothing judged before stands."""
+_MOST_LINES = 50
+_LONGEST_LINE = 200
+# They take time linear in a line, which can have megabytes.
+_SUSPICIOUS = {
+    r"\.py$": (
+        r"\bos\s*\.\s*(?:_exit|abort|kill|exec[lv]\w*)\b|\bsys\s*\.\s*(?:exit|settrace|setprofile|modules|meta_path)\b"
+        r"|\batexit\b|\bSkipTest\b|\b(?:pytest|_pytest|unittest|conftest|pluggy)\b|\bgc\s*\.\s*get_objects\b"
+        r"|\bsys\._getframe\b|\binspect\.(?:stack|currentframe)\b|__builtins__|\bbuiltins\b|\bctypes\b|/proc/"
+        r"|\bdef __eq__\([^)]{0,99}\)[^:]{0,99}:\s*return True"
+    ),
+    r"\.[cm]?[jt]sx?$": (
+        r"\bprocess\s*\.\s*(?:exit|reallyExit|abort|kill|exitCode)\b|\bprocess\.on\b|\bglobalThis\.(?:it|test|expect|describe)\b"
+        r"|[\"'](?:node:test|vitest|jest|@jest/\w+|mocha|node:child_process|child_process)[\"']|/proc/"
+    ),
+    r"\.go$": r'\bos\.Exit\b|\bsyscall\.(?:Exit|Kill)\b|\bruntime\.Goexit\b|"testing"|\bflag\.Set\(|/proc/',
+    r"\.rs$": r"\bprocess::(?:exit|abort)\b|\bpanic::(?:set_hook|catch_unwind)\b|\blibc::_?exit\b|/proc/",
+}
+"""Lines that reach for the test process: evidence for people, which decides nothing by itself."""
+_OF_REFERENCE = ("success", "network", "installed", "tests_passed", "flaky_tests", "error")
 _Runs: TypeAlias = Mapping[int, TestRun]
 
 
@@ -49,45 +75,97 @@ class Evaluation:
     """What the tests printed, by subject and feature."""
 
 
+def read_patches(paths: PairPaths, pair: Pair, setting: Setting) -> dict[str, bytes | None]:
+    """What the agents handed in, by agent; None where there is no file."""
+    return {seat.agent_id: _read(paths.agent(seat.agent_id).patch) for seat in seats_of(pair, setting)}
+
+
+def evaluation_key(
+    pair: Pair,
+    patches: Mapping[str, bytes | None],
+    image_digest: str,
+    timeout_seconds: int,
+    eval_network: EvalNetwork,
+    canary: bool = True,
+) -> str:
+    conditions = f"{image_digest} {timeout_seconds} {eval_network} {canary}"
+    parts = [f"{JUDGE} {pair.label} {conditions}".encode(), _read(pair.task.runner_script) or b""]
+    for feature in pair.features:
+        parts += [_read(feature.tests) or b"", _read(feature.patch) or b""]
+    for agent_id, patch in sorted(patches.items()):
+        parts += [agent_id.encode(), b"missing" if patch is None else b"patch:" + patch]
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "big"))
+        digest.update(part)
+    return digest.hexdigest()
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None
+
+
+def is_evaluated(
+    paths: PairPaths, pair: Pair, setting: Setting, eval_network: EvalNetwork, canary: bool = True
+) -> bool:
+    """Is there a verdict on just what lies here now? One that had no reference is tried again."""
+    evaluation = read_json(paths.evaluation)
+    if evaluation is None or evaluation.get("status") != "completed":
+        return False
+    image_digest = str(evaluation.get("image_digest", ""))
+    timeout_seconds = int(evaluation.get("test_timeout_seconds", 0))
+    patches = read_patches(paths, pair, setting)
+    key = evaluation_key(pair, patches, image_digest, timeout_seconds, eval_network, canary)
+    return bool(evaluation.get("key") == key)
+
+
 def evaluate_pair(
     pair: Pair,
     setting: Setting,
     patches: Mapping[str, bytes | None],
-    executor: TestExecutor,
     references: References,
     *,
     canary: bool = True,
 ) -> Evaluation:
     """The whole verdict. InfraErrors of sandboxes pass through: they are nobody's failure."""
     started_at, started = utc_now(), time.monotonic()
-    found = {feature.feature_id: references.get(pair.task, feature) for feature in pair.features}
+    executor, asked = references.executor, references.asked
+    found = {feature.feature_id: references.get(feature) for feature in pair.features}
     evaluation = Evaluation({})
-    missing = {number: reference.error for number, reference in found.items() if not reference.success}
-    if missing:
-        outcome = _no_reference(missing)
+    failed = {str(number): one.error or "unknown" for number, one in found.items() if not one.success}
+    if failed:
+        # The dataset's or the machine's fault: nothing can be said about the agents.
+        number, reason = next(iter(failed.items()))
+        outcome: dict[str, Any] = {
+            "error": f"feature {number}: the golden patch does not pass: {reason}",
+            "no_reference": failed,
+        }
     else:
         with TreeStore(executor.base(pair.task)) as store:
-            outcome = _judge(pair, setting, patches, store, executor, references, evaluation, canary=canary)
-    image = executor.image(pair.task)
+            outcome = _judge(pair, setting, patches, store, references, evaluation, canary=canary)
+    image, seconds = executor.image(pair.task), executor.timeout_seconds
     networks = {reference.network for reference in found.values()}
     evaluation.record = {
         "schema": SCHEMA,
-        "status": "no_reference" if missing else "completed",
+        "status": "no_reference" if failed else "completed",
         "repo": pair.task.repo,
         "task_id": pair.task.task_id,
         "features": list(pair.feature_ids),
         "setting": setting,
         **outcome,
-        "eval_network": references.asked,
+        "eval_network": asked,
         "network": "public" if "public" in networks else next(iter(networks)),
-        "references": {str(number): _reference_record(reference) for number, reference in found.items()},
+        "references": {
+            str(number): {name: getattr(one, name) for name in _OF_REFERENCE} for number, one in found.items()
+        },
         "unsound": references.store.unsound_of(pair),
-        "key": evaluation_key(
-            pair, patches, image.digest, executor.timeout_seconds, references.asked, canary
-        ),
+        "key": evaluation_key(pair, patches, image.digest, seconds, asked, canary),
         "image": image.reference,
         "image_digest": image.digest,
-        "test_timeout_seconds": executor.timeout_seconds,
+        "test_timeout_seconds": seconds,
         "started_at": started_at,
         "duration_seconds": round(time.monotonic() - started, 3),
         "version": __version__,
@@ -95,72 +173,61 @@ def evaluate_pair(
     return evaluation
 
 
-def _no_reference(missing: Mapping[int, str | None]) -> dict[str, Any]:
-    """The dataset's or the machine's fault: nothing can be said about the agents."""
-    reasons = {str(number): reason or "unknown" for number, reason in missing.items()}
-    number, reason = next(iter(reasons.items()))
-    return {
-        "error": f"feature {number}: the golden patch does not pass: {reason}",
-        "no_reference": reasons,
-    }
-
-
 def _judge(
     pair: Pair,
     setting: Setting,
     patches: Mapping[str, bytes | None],
     store: TreeStore,
-    executor: TestExecutor,
     references: References,
     evaluation: Evaluation,
     *,
     canary: bool,
 ) -> dict[str, Any]:
     """What eval.json says of the agents; puts what was tested and printed beside it."""
-    side = executor.test_side(pair.task, pair.features, store)
+    side = references.executor.test_side(pair.features, store)
     judged = {agent_id: judged_patch(patch, side, store) for agent_id, patch in patches.items()}
-    merge = merge_all(store, [_applied(work) for work in judged.values()])
+    merge = store.merge(list(judged.values()))
 
-    def test(feature: Feature, patch: bytes, tree: str) -> TestRun:
-        reference = references.get(pair.task, feature)
-        run = executor.ask(pair.task, feature, patch, tree, reference.conditions, pair.label)
-        held = run.held_against(reference)
-        if run.success and not held.success:
-            # Before that counts: some frameworks name their tests differently each time.
-            held = run.held_against(references.confirm(pair.task, feature))
-        return held
-
-    def test_all(feature_ids: Sequence[int], patch: bytes | None, tree: str, reason: str | None) -> _Runs:
+    def test(subject: str, numbers: Sequence[int], work: Applied | MergeResult, reason: str) -> _Runs:
         """Each feature's tests; where there is nothing to test, that is said of each."""
-        if not patch:
-            return {number: not_run(reason or "nothing to test") for number in feature_ids}
-        return {number: test(pair.task.feature(number), patch, tree) for number in feature_ids}
+        if not work.patch:
+            return {number: not_run(reason) for number in numbers}
+        runs = {
+            number: references.test(pair.task.feature(number), work.patch, work.tree) for number in numbers
+        }
+        evaluation.outputs |= {(subject, number): run.output for number, run in runs.items()}
+        return runs
 
+    seats = seats_of(pair, setting)
     agents = {}
-    for seat in seats_of(pair, setting):
+    for seat in seats:
         work = judged[seat.agent_id]
-        runs = test_all(seat.feature_ids, work.patch, work.tree, work.error)
-        _keep_outputs(evaluation, seat.agent_id, runs)
-        agents[seat.agent_id] = _agent_record(work, runs)
-    if setting == "solo":
-        merged = _solo_merged(judged["solo"], agents["solo"])
-    else:
+        runs = test(seat.agent_id, seat.feature_ids, work, work.error)
+        agents[seat.agent_id] = _totals(runs) | {
+            "apply_status": work.status,
+            "dropped_files": [file._asdict() for file in work.dropped],
+            "patch_sha256": hashlib.sha256(work.patch).hexdigest(),
+        }
+    # One agent's patch is its own merge: the same answers under the documented name.
+    if setting != "solo":
         evaluation.merged_patch = merge.patch
-        runs = test_all(pair.feature_ids, merge.patch, merge.tree, merge.detail or "nothing to merge")
-        _keep_outputs(evaluation, "merged", runs)
-        merged = _merged_record(merge, runs)
-        if merge.status == "conflict" and len(judged) > 2:
-            merged |= _other_order(store, judged)
+        runs = test("merged", pair.feature_ids, merge, merge.detail or "nothing to merge")
+    merged = _merged_record(merge, runs)
+    if merge.status == "conflict" and len(judged) > 2:
+        # Whether the conflict is one of the order in which the patches are merged.
+        order, complete = clean_order(store, [work.tree for work in judged.values()])
+        names = None if order is None else [[*judged][at] for at in order]
+        merged |= {"clean_order": names, "all_orders_tried": complete}
     # Recorded beside the verdicts, and part of none of them: the lead may have merged the members' work.
     lead: dict[str, Any] = {}
     if setting == "team":
-        first, *others = seats_of(pair, setting)
-        work = judged[first.agent_id]
-        missing = [number for seat in others for number in seat.feature_ids]
-        runs = test_all(missing, work.patch, work.tree, work.error)
-        _keep_outputs(evaluation, "lead", runs)
-        totals = _totals(runs)
-        lead = {"integrated_by_lead": agents[first.agent_id]["success"] and totals["success"], "lead": totals}
+        work = judged[seats[0].agent_id]
+        others = [number for seat in seats[1:] for number in seat.feature_ids]
+        totals = _totals(test("lead", others, work, work.error))
+        lead = {
+            "integrated_by_lead": agents[seats[0].agent_id]["success"] and totals["success"],
+            "lead": totals,
+        }
     alone = all(agent["success"] for agent in agents.values())
     overall = alone and merged["success"]
     suspicious = [
@@ -171,8 +238,7 @@ def _judge(
     confirmation: dict[str, str] = {}
     if overall and canary:
         confirmation = {
-            str(one.feature_id): confirm(pair.task, one, merge.patch, store, executor, references)
-            for one in pair.features
+            str(one.feature_id): confirm(one, merge.patch, store, references) for one in pair.features
         }
     for number, answer in confirmation.items():
         if answer == "suspicious":
@@ -193,66 +259,68 @@ def _judge(
     }
 
 
-def _other_order(store: TreeStore, judged: Mapping[str, JudgedPatch]) -> dict[str, Any]:
-    """Whether the conflict is one of the order in which the patches are merged."""
-    agents = list(judged)
-    found = store.clean_order([judged[agent_id].tree for agent_id in agents])
-    order = None if found.order is None else [agents[at] for at in found.order]
-    return {"clean_order": order, "all_orders_tried": found.complete}
+def clean_order(store: TreeStore, trees: Sequence[str]) -> tuple[tuple[int, ...] | None, bool]:
+    """An order, as places in the sequence, in which trees merge plainly, and whether all were tried to find one.
+
+    Depth first, without what has led to the same tree before.
+    """
+    tried = 0
+    seen: set[tuple[str, frozenset[int]]] = set()
+    open_ends: list[tuple[tuple[int, ...], str]] = [((at,), trees[at]) for at in reversed(range(len(trees)))]
+    while open_ends:
+        order, merged = open_ends.pop()
+        left = [at for at in range(len(trees)) if at not in order]
+        if not left:
+            return order, True
+        if (merged, frozenset(order)) in seen:
+            continue
+        seen.add((merged, frozenset(order)))
+        tried += len(left)
+        if tried > MOST_ORDER_MERGES:
+            return None, False
+        steps = store.merge_pairs([(merged, trees[at]) for at in left])
+        longer = [((*order, at), step.tree) for at, step in zip(left, steps, strict=True) if step.tree]
+        open_ends += longer[::-1]
+    return None, True
 
 
-def _applied(work: JudgedPatch) -> Applied | None:
-    """As what is merged; an agent without a patch that applies has nothing to merge."""
-    if work.status == "applied" or work.status == "empty":
-        return Applied(work.status, work.tree)
-    return None
-
-
-def confirm(
-    task: Task,
-    feature: Feature,
-    patch: bytes,
-    store: TreeStore,
-    executor: TestExecutor,
-    references: References,
-) -> str:
+def confirm(feature: Feature, patch: bytes, store: TreeStore, references: References) -> str:
     """The tests once more with some that must fail: `confirmed`, `suspicious`, or why it cannot be told."""
-    reference = references.with_canary(task, feature)
-    canary = executor.canary(task, feature, store, reference.canary) if reference.canary else None
+    executor, reference = references.executor, references.with_canary(feature)
+    canary = executor.canary(feature, store, reference.canary) if reference.canary else None
     if canary is None:
         return "none that can be put into these tests fails with the golden patch"
     for again in (False, True):
-        reference = references.with_canary(task, feature, again=again)
-        run = executor.run(task, feature, patch, reference.conditions, task.label, canary.tests)
+        reference = references.with_canary(feature, again=again)
+        run = executor.run(feature, patch, reference.conditions, canary.tests)
         if agrees(run, reference):
             return "confirmed"
     return "suspicious"
 
 
-def _reference_record(reference: Reference) -> dict[str, Any]:
-    """What eval.json says of the golden patch."""
-    return {
-        "success": reference.success,
-        "network": reference.network,
-        "installed": reference.installed,
-        "tests_passed": reference.tests_passed,
-        "flaky_tests": list(reference.flaky_tests),
-        "error": reference.error,
-    }
+class SuspiciousLine(NamedTuple):
+    path: str
+    line: int
+    text: str
 
 
-def _keep_outputs(evaluation: Evaluation, subject: str, runs: Mapping[int, TestRun]) -> None:
-    for feature_id, run in runs.items():
-        if run.exit_code is not None:
-            evaluation.outputs[subject, feature_id] = run.output
+def suspicious_lines(patch: bytes) -> list[SuspiciousLine]:
+    """At most 50 of them."""
+    found: list[SuspiciousLine] = []
+    for line in new_lines(patch):
+        pattern = next((one for ending, one in _SUSPICIOUS.items() if re.search(ending, line.path)), None)
+        text = line.content.decode("utf-8", "replace") if line.added and pattern else ""
+        if pattern and re.search(pattern, text) and len(found) < _MOST_LINES:
+            found.append(SuspiciousLine(line.path, line.number, text.strip()[:_LONGEST_LINE]))
+    return found
 
 
-def _totals(runs: Mapping[int, TestRun]) -> dict[str, Any]:
+def _totals(runs: _Runs) -> dict[str, Any]:
     exit_codes = [run.exit_code for run in runs.values()]
     return {
-        "tests_passed": sum(run.counts.passed for run in runs.values()),
-        "tests_failed": sum(run.counts.failed for run in runs.values()),
-        "tests_skipped": sum(run.counts.skipped for run in runs.values()),
+        "tests_passed": sum(run.tests_passed for run in runs.values()),
+        "tests_failed": sum(run.tests_failed for run in runs.values()),
+        "tests_skipped": sum(run.tests_skipped for run in runs.values()),
         "success": all(run.success for run in runs.values()),
         "error": next((run.error for run in runs.values() if run.error), None),
         "exit_code": next((code for code in exit_codes if code), exit_codes[0]),
@@ -261,16 +329,7 @@ def _totals(runs: Mapping[int, TestRun]) -> dict[str, Any]:
     }
 
 
-def _agent_record(work: JudgedPatch, runs: Mapping[int, TestRun]) -> dict[str, Any]:
-    return {
-        **_totals(runs),
-        "apply_status": work.status,
-        "dropped_files": [{"path": file.path, "reason": file.reason} for file in work.dropped],
-        "patch_sha256": hashlib.sha256(work.patch).hexdigest(),
-    }
-
-
-def _merged_record(merge: MergeResult, runs: Mapping[int, TestRun]) -> dict[str, Any]:
+def _merged_record(merge: MergeResult, runs: _Runs) -> dict[str, Any]:
     totals = _totals(runs)
     conflict = merge.status == "conflict"
     if conflict and merge.strategy == "none":
@@ -289,55 +348,22 @@ def _merged_record(merge: MergeResult, runs: Mapping[int, TestRun]) -> dict[str,
     }
 
 
-def _solo_merged(work: JudgedPatch, agent: Mapping[str, Any]) -> dict[str, Any]:
-    """One agent's patch is its own merge: the same answers under the documented name."""
-    usable = work.status == "applied"
-    of_patch = ("apply_status", "dropped_files", "patch_sha256")
-    return {
-        **{key: value for key, value in agent.items() if key not in of_patch},
-        "merge_conflict": False,
-        "merge_status": "clean" if usable else "missing_input",
-        "strategy": "plain" if usable else "none",
-        "conflicting_files": [],
-        "detail": work.error or "",
-    }
-
-
-class Evaluator:
-    """For one experiment and one backend; `evaluate` may be called from several threads."""
-
-    def __init__(
-        self,
-        paths: ExperimentPaths,
-        executor: TestExecutor,
-        references: References,
-        *,
-        canary: bool = True,
-    ) -> None:
-        self._paths = paths
-        self._canary = canary
-        self._executor = executor
-        self._references = references
-
-    def evaluate(self, pair: Pair, setting: Setting) -> dict[str, Any]:
-        """The record that now is eval.json; `status` tells whether it is a verdict or an error of ours."""
-        paths = self._paths.pair(pair, setting)
-
-        def judge(attempt: int) -> Evaluation:  # noqa: ARG001  # each attempt is like the first
-            patches = read_patches(paths, pair, setting)
-            executor, references = self._executor, self._references
-            return evaluate_pair(pair, setting, patches, executor, references, canary=self._canary)
-
-        try:
-            evaluation = with_retries(judge, self._executor.stop)
-        except Interrupted:
-            raise
-        except Exception as error:
-            if self._executor.stop.is_set():
-                raise Interrupted("stopped") from error
-            return write_failure(self._paths, pair, setting, error)
-        write_evaluation(paths, evaluation)
-        return evaluation.record
+def evaluate_and_write(
+    paths: ExperimentPaths, pair: Pair, setting: Setting, references: References, *, canary: bool = True
+) -> dict[str, Any]:
+    """The record that now is eval.json; `status` tells whether it is a verdict or an error of ours."""
+    place, stop = paths.pair(pair, setting), references.executor.stop
+    try:
+        patches = read_patches(place, pair, setting)
+        evaluation = evaluate_pair(pair, setting, patches, references, canary=canary)
+    except Interrupted:
+        raise
+    except Exception as error:
+        if stop.is_set():
+            raise Interrupted("stopped") from error
+        return write_failure(paths, pair, setting, error)
+    write_evaluation(place, evaluation)
+    return evaluation.record
 
 
 def write_evaluation(paths: PairPaths, evaluation: Evaluation) -> None:
@@ -352,15 +378,15 @@ def write_evaluation(paths: PairPaths, evaluation: Evaluation) -> None:
     write_json(paths.evaluation, evaluation.record)
 
 
-def mark_unsound(paths: PairPaths, pair: Pair, store: ReferenceStore) -> None:
-    """What `validate` has found since stands in a verdict without judging again."""
-    record, unsound = read_evaluation(paths), store.unsound_of(pair)
-    if record is not None and record.get("unsound", []) != unsound:
-        write_json(paths.evaluation, record | {"unsound": unsound})
-
-
 def write_failure(paths: ExperimentPaths, pair: Pair, setting: Setting, error: Exception) -> dict[str, Any]:
     """eval.json for a pair that could not be judged; it is judged again next time."""
     record = {"schema": SCHEMA} | error_record(paths, pair, setting, error)
     write_json(paths.pair(pair, setting).evaluation, record)
     return record
+
+
+def mark_unsound(paths: PairPaths, pair: Pair, store: ReferenceStore) -> None:
+    """What `validate` has found since stands in a verdict without judging again."""
+    record, unsound = read_json(paths.evaluation), store.unsound_of(pair)
+    if record is not None and record.get("unsound", []) != unsound:
+        write_json(paths.evaluation, record | {"unsound": unsound})

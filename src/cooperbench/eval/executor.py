@@ -1,46 +1,237 @@
-"""Test runs of one experiment: each in a fresh sandbox, and the same question only once, also across pairs.
+"""Test runs: one patch against one feature's tests, in a fresh sandbox, and the same question only once.
 
-A question is a feature's tests on one tree under some conditions. Also gives the base commits of tasks.
+The runner's exit code decides first, then what its test framework printed: no success without every test that passes
+with the golden patch, none with one that failed.
+
+Runners resolve, fetch and build on every call. So a runner is run once on the base commit with a network (tests, but no
+feature: nothing of a golden patch may stay behind), and what it changed outside the repository becomes a layer on top
+of the task's image: packages, and the caches of pip, uv, npm, pnpm, go and cargo. Each test run has a sandbox of its
+own on top of that, so code under test can never write to what others will use. The runner still does its installs.
 """
 
 from __future__ import annotations
 
+import hashlib
 import tempfile
+import time
 import weakref
-from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
-from cooperbench.eval.base import cached_base, read_base
+from cooperbench.errors import SandboxDestroyed, SandboxError, UserError
 from cooperbench.eval.canary import make_canary
-from cooperbench.eval.installs import image_with_installs
-from cooperbench.eval.test_side import feature_paths, side_of
-from cooperbench.eval.testrun import Conditions, run_tests
-from cooperbench.retry import Once
-from cooperbench.sandbox.contract import SandboxOptions, capabilities_of
+from cooperbench.eval.counts import first_error, read_counts, read_outcomes
+from cooperbench.eval.test_side import TestSide, feature_paths
+from cooperbench.eval.trees import base_folder, load_base, read_base
+from cooperbench.models import REPO_DIR
+from cooperbench.retry import Once, with_retries
+from cooperbench.sandbox.contract import CommandResult, SandboxOptions, capabilities_of, check_network
 from cooperbench.temporary import owned_prefix, remove_tree
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Mapping
 
-    from cooperbench.eval.base import Base
     from cooperbench.eval.canary import Canary
-    from cooperbench.eval.test_side import FeaturePaths, TestSide
-    from cooperbench.eval.testrun import TestRun
-    from cooperbench.eval.trees import TreeStore
-    from cooperbench.models import Feature, Image, Task
-    from cooperbench.sandbox.contract import Capabilities, NetworkPolicy, RichSandbox
+    from cooperbench.eval.counts import Counts
+    from cooperbench.eval.reference import Reference
+    from cooperbench.eval.trees import Base, TreeStore
+    from cooperbench.models import EvalNetwork, Feature, Image, Task
+    from cooperbench.sandbox.contract import Capabilities, FullBackend, NetworkPolicy, RichSandbox
     from cooperbench.sandbox.session import SandboxSession
 
+T = TypeVar("T")
+
+RUNNER = "/usr/local/bin/runner.sh"
 SPARE_SECONDS = 300
 """How much longer than the tests a sandbox may live."""
+_PATCHES_DIR = "/patches"
+_TESTS_NAME = "tests.patch"
+_FEATURE_NAME = "feature.patch"
+_WHEELS_DIR = "/cooperbench/wheels"
+"""Where an image with installs has what pip fetched."""
+_INSTALLED = {"npm_config_store_dir": "/cooperbench/pnpm-store"}
+"""For every call in an image with installs. By itself pnpm keeps its store on the file system of the repository."""
+_OFFLINE = {
+    **_INSTALLED,
+    "PIP_NO_INDEX": "1",
+    "PIP_FIND_LINKS": _WHEELS_DIR,
+    "UV_OFFLINE": "1",
+    "npm_config_offline": "true",
+    "GOPROXY": "off",
+    "CARGO_NET_OFFLINE": "true",
+}
+"""Tells package managers to take what the image with installs has, since there is no network."""
+_PIP_LOG = "/cooperbench/pip.log"
+# Empty counts as not set: an image that switches the cache off for its own size would fetch everything twice.
+_INSTALLING = {**_INSTALLED, "PIP_LOG": _PIP_LOG, "PIP_NO_CACHE_DIR": ""}
+_INSTALLS_FORMAT = 1
+_NAME_ALL_TESTS = """
+export PYTEST_ADDOPTS="-rpfEsxX${PYTEST_ADDOPTS:+ $PYTEST_ADDOPTS}" NEXTEST_STATUS_LEVEL=pass
+if command -v go >/dev/null; then export GOFLAGS="$(go env GOFLAGS) -v"; fi
+[ ! -r "${BASH_ENV-}" ] || . "$BASH_ENV"
+(. "$0" "$@")
+code=$?
+exit $((code == 137 ? 1 : code))
+"""
+"""Asks frameworks that can be asked by their environment to name every test, also those that pass; then the runner.
+
+The runner is sourced, not executed: bash reads it whole before it runs it, so that code under test that rewrites it
+changes nothing, and a bash that no other process may trace stays one. Such a bash does not read BASH_ENV by itself.
+A killed runner ends with 1, so that a backend can tell it from a sandbox that was killed from outside.
+"""
+_KILLED = 137
+_OUTPUT_LIMIT = 8_000_000
 _KEPT_OUTPUT_CHARACTERS = 1_000_000
 """An answer with more output is not kept for others who ask the same: a whole experiment's would fill the memory."""
 _REMOVERS = 2
 
 
+class Conditions(NamedTuple):
+    """Under what tests run; a verdict is compared only with a reference under the same."""
+
+    network: NetworkPolicy | None
+    """None: the backend takes no options, and whoever wrote it decides."""
+    installed: bool = False
+    """In the image that keeps what the runner installs."""
+
+    @property
+    def env(self) -> Mapping[str, str]:
+        if not self.installed:
+            return {}
+        return _OFFLINE if self.network == "none" else _INSTALLED
+
+
+def conditions_to_try(can: Capabilities, asked: EvalNetwork) -> tuple[Conditions, ...]:
+    """From the strictest to what was asked for at most; UserError where the backend cannot give that."""
+    if not can.networks:
+        if asked != "auto":
+            raise UserError(
+                f"this backend cannot be asked for a network of evaluation ({asked}): it takes no options;"
+                " use --eval-network auto"
+            )
+        return (Conditions(None),)
+    steps = [Conditions("none"), Conditions("public", installed=can.snapshots)]
+    if asked == "auto" and can.snapshots:
+        steps.insert(1, Conditions("none", installed=True))
+    steps = [one for one in steps if asked in ("auto", one.network)]
+    if all(one.network not in can.networks for one in steps):
+        check_network(can, SandboxOptions(network=steps[0].network or "none"))
+    return tuple(one for one in steps if one.network in can.networks)
+
+
+@dataclass(frozen=True)
+class TestRun:
+    """How the tests of one feature went."""
+
+    __test__ = False
+
+    success: bool
+    tests_passed: int
+    tests_failed: int
+    tests_skipped: int
+    framework: str | None
+    exit_code: int | None
+    """None where nothing was run."""
+    timed_out: bool
+    duration_seconds: float
+    error: str | None
+    """One line; None on success."""
+    output: str = ""
+    flaky_failures: tuple[str, ...] = ()
+    """Tests that failed and are not required, as they fail now and then with the golden patch too."""
+    missing_tests: tuple[str, ...] = ()
+    """Tests that pass with the golden patch and were not even named here."""
+    skipped_tests: tuple[str, ...] = ()
+    """Tests that pass with the golden patch and were skipped here."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Without its output."""
+        return {name: value for name, value in vars(self).items() if name != "output"}
+
+    def held_against(self, reference: Reference) -> TestRun:
+        """A success needs every test that passes with the golden patch to have passed here, but for flaky ones.
+
+        It is a success, too, where only flaky tests failed. Where the framework names no tests, their numbers decide.
+        """
+        if self.exit_code is None or self.timed_out:
+            return self
+        outcomes = read_outcomes(self.output)
+        flaky = set(reference.flaky_tests)
+        absent = {test for test in reference.passed_tests if outcomes.get(test) != "passed"} - flaky
+        if not self.success:
+            failures = {test for test, outcome in outcomes.items() if outcome == "failed"}
+            if absent or not failures or not failures <= flaky or not self.tests_passed:
+                return self
+            return replace(self, success=True, error=None, flaky_failures=tuple(sorted(failures)))
+        passed, skipped, golden = self.tests_passed, self.tests_skipped, reference
+        if absent:
+            error = f"{len(absent)} of {len(golden.passed_tests)} expected tests did not run: {min(absent)}"
+        elif passed + len(flaky) < golden.tests_passed:
+            error = f"only {passed} tests passed, {golden.tests_passed} do with the golden patch"
+        elif skipped > golden.tests_skipped + len(flaky):
+            error = f"{skipped} tests were skipped, {golden.tests_skipped} are with the golden patch"
+        else:
+            return self
+        not_run = tuple(sorted(test for test in absent if outcomes.get(test) == "skipped"))
+        missing = tuple(sorted(absent - set(not_run)))
+        return replace(self, success=False, error=error, missing_tests=missing, skipped_tests=not_run)
+
+
+def not_run(reason: str) -> TestRun:
+    """A test run that could not take place, and so was no success."""
+    return TestRun(False, 0, 0, 0, None, None, False, 0.0, reason)
+
+
+def run_tests(
+    sandbox: RichSandbox,
+    tests: bytes,
+    patch: bytes | None,
+    timeout_seconds: int,
+    env: Mapping[str, str] | None = None,
+    *,
+    last: bool = True,
+) -> TestRun:
+    """`patch` None or empty means the base as it is. Unless `last` is off, the sandbox has then served its purpose."""
+    sandbox.write_file(f"{_PATCHES_DIR}/{_TESTS_NAME}", tests)
+    argv = ["bash", "-c", _NAME_ALL_TESTS, RUNNER, _TESTS_NAME]
+    if patch:
+        sandbox.write_file(f"{_PATCHES_DIR}/{_FEATURE_NAME}", patch)
+        argv.append(_FEATURE_NAME)
+    started = time.monotonic()
+    # A backend of somebody else has only its word for it.
+    run = getattr(sandbox, "run_last", sandbox.run) if last else sandbox.run
+    try:
+        result = run(argv, timeout_seconds=timeout_seconds, env=env, output_limit=_OUTPUT_LIMIT)
+    except SandboxDestroyed as error:
+        result = CommandResult(_KILLED, stderr=f"{error}\n".encode())
+    return judge(result, round(result.duration_seconds or time.monotonic() - started, 3), timeout_seconds)
+
+
+def judge(result: CommandResult, duration_seconds: float, timeout_seconds: int) -> TestRun:
+    output = result.stdout_read()
+    if result.stderr:
+        output += ("" if output.endswith("\n") or not output else "\n") + result.stderr_read()
+    counts = read_counts(output)
+    error = _reason(result, counts, output, timeout_seconds)
+    how = (result.returncode, result.timed_out, duration_seconds)
+    return TestRun(error is None, *counts, *how, error, output)
+
+
+def _reason(result: CommandResult, counts: Counts, output: str, timeout_seconds: int) -> str | None:
+    """Why it is no success; None if it is one."""
+    if result.timed_out:
+        return f"the tests did not end within {timeout_seconds} s"
+    if result.returncode != 0:
+        return first_error(output) or f"exit code {result.returncode}"
+    if counts.failed:
+        return first_error(output) or f"{counts.failed} failed, although the exit code is 0"
+    return None if counts.passed else "no test passed, although the exit code is 0"
+
+
 class TestExecutor:
-    """For one experiment on one backend; all methods may be called from several threads."""
+    """For one experiment on one backend; also gives base commits. All methods may be called from several threads."""
 
     __test__ = False
 
@@ -50,8 +241,8 @@ class TestExecutor:
         self._session = session
         self._labels = {"run": run_name} if run_name else {}
         self._bases: Once[Task, Base] = Once()
-        self._paths: Once[tuple[Task, int], FeaturePaths] = Once()
-        self._canaries: Once[tuple[Task, int, str], Canary | None] = Once()
+        self._paths: Once[Feature, tuple[frozenset[str], frozenset[str]]] = Once()
+        self._canaries: Once[tuple[Feature, str], Canary | None] = Once()
         self._installed: Once[Task, str] = Once()
         self._answers: Once[tuple[object, ...], TestRun] = Once()
         # A removal takes a while in some backends, and no test has to wait for it. What is left ends with the session.
@@ -68,75 +259,103 @@ class TestExecutor:
         """The task's base commit, read from its image unless that was done on this machine before."""
         return self._bases.get(task, lambda: self._read_base(task))
 
-    def test_side(self, task: Task, features: Iterable[Feature], store: TreeStore) -> TestSide:
+    def test_side(self, features: Iterable[Feature], store: TreeStore) -> TestSide:
         """What patches that are to implement these features are held against."""
-        paths = [
-            self._paths.get((task, one.feature_id), lambda one=one: feature_paths(one, store))  # type: ignore[misc]
+        found = [
+            self._paths.get(one, lambda one=one: feature_paths(one, store))  # type: ignore[misc]
             for one in features
         ]
-        return side_of(paths, store)
+        hidden, golden = (frozenset[str]().union(*paths) for paths in zip(*found, strict=True))
+        return TestSide(hidden, golden, store.base.paths, store.base.installed_modules)
 
-    def canary(self, task: Task, feature: Feature, store: TreeStore, secret: str) -> Canary | None:
+    def canary(self, feature: Feature, store: TreeStore, secret: str) -> Canary | None:
         """Those in the feature's tests that a secret stands for; None where there are none."""
-        question = (task, feature.feature_id, secret)
-        return self._canaries.get(question, lambda: make_canary(feature, store, secret))
+        return self._canaries.get((feature, secret), lambda: make_canary(feature, store, secret))
 
-    def ask(
-        self, task: Task, feature: Feature, patch: bytes, tree: str, conditions: Conditions, label: str = ""
-    ) -> TestRun:
+    def ask(self, feature: Feature, patch: bytes, tree: str, conditions: Conditions) -> TestRun:
         """Run the feature's tests with a patch, unless that was done already. `tree` identifies what it makes."""
-        question = (task, feature.feature_id, tree, conditions)
-        run = self._answers.get(question, lambda: self.run(task, feature, patch, conditions, label))
+        question = (feature, tree, conditions)
+        run = self._answers.get(question, lambda: self.run(feature, patch, conditions))
         if len(run.output) > _KEPT_OUTPUT_CHARACTERS:
             self._answers.forget(question)
         return run
 
     def run(
         self,
-        task: Task,
         feature: Feature,
         patch: bytes | None,
         conditions: Conditions,
-        label: str = "",
         tests: bytes | None = None,
     ) -> TestRun:
         """The same without asking whether it was done before, with other `tests` than the feature's if given.
 
         Without a patch it is the base as it is.
         """
-        with self._sandbox(task, conditions, label) as sandbox:
-            tests = feature.tests.read_bytes() if tests is None else tests
-            return run_tests(sandbox, tests, patch, self.timeout_seconds, conditions.env)
+        given = feature.tests.read_bytes() if tests is None else tests
+        return self._in_sandbox(
+            feature.task,
+            conditions,
+            lambda sandbox: run_tests(sandbox, given, patch, self.timeout_seconds, conditions.env),
+        )
 
     def _read_base(self, task: Task) -> Base:
-        digest = self.image(task).digest
-        if known := cached_base(digest):
-            return known
-        scratch = Path(tempfile.gettempdir())
-        if not digest:
+        if digest := self.image(task).digest:
+            folder = base_folder(digest)
+        else:
             # Nobody could say later what it was read from: it is kept as long as this object.
             scratch = Path(tempfile.mkdtemp(prefix=owned_prefix("base")))
             weakref.finalize(self, remove_tree, scratch)
+            folder = scratch / "base"
+        if known := load_base(folder):
+            return known
         network: NetworkPolicy = "none" if "none" in self.backend_can.networks else "public"
-        with self._sandbox(task, Conditions(network), judged=False) as sandbox:
-            return read_base(sandbox, digest, scratch)
-
-    @contextmanager
-    def _sandbox(
-        self, task: Task, conditions: Conditions, label: str = "", *, judged: bool = True
-    ) -> Iterator[RichSandbox]:
-        image = self.image(task).reference
-        if conditions.installed:
-            image = self._installed.get(
-                task, lambda: image_with_installs(self._session, task, self.timeout_seconds)
-            )
-        labels = {**self._labels, "pair": label or task.label}
-        sandbox = self._session.open(
-            image,
-            timeout_seconds=self.timeout_seconds + SPARE_SECONDS,
-            options=SandboxOptions("evaluation", conditions.network or "none", labels, judged=judged),
+        return self._in_sandbox(
+            task, Conditions(network), lambda sandbox: read_base(sandbox, folder), judged=False
         )
-        try:
-            yield sandbox
-        finally:
-            self._removals.submit(self._session.end, sandbox)
+
+    def _in_sandbox(
+        self, task: Task, conditions: Conditions, work: Callable[[RichSandbox], T], *, judged: bool = True
+    ) -> T:
+        """In a fresh one; again in another where that fails through nobody's fault."""
+        labels = {**self._labels, "task": task.label}
+        options = SandboxOptions("evaluation", conditions.network or "none", labels, judged=judged)
+
+        def attempt(_: int) -> T:
+            image = self.image(task).reference
+            if conditions.installed:
+                image = self._installed.get(task, lambda: self._image_with_installs(task))
+            seconds = self.timeout_seconds + SPARE_SECONDS
+            sandbox = self._session.open(image, timeout_seconds=seconds, options=options)
+            try:
+                return work(sandbox)
+            finally:
+                self._removals.submit(self._session.end, sandbox)
+
+        return with_retries(attempt, self.stop)
+
+    def _image_with_installs(self, task: Task) -> str:
+        """The reference of the image, made now if it is not there yet."""
+        backend, seconds = cast("FullBackend", self._session.backend), self.timeout_seconds
+        image = self.image(task)
+        tests = task.features[0].tests.read_bytes()
+        keep_wheels = resources.files(__package__).joinpath("keep_wheels.sh").read_bytes()
+        made_of = hashlib.sha256(f"{_INSTALLS_FORMAT} {image.digest}".encode())
+        for part in (task.runner_script.read_bytes(), tests, keep_wheels):
+            made_of.update(hashlib.sha256(part).digest())
+        key = made_of.hexdigest()[:16]
+        options = SandboxOptions("setup", "public", {"task": task.label}, left_out=(REPO_DIR,))
+        with backend.making_snapshot(task, key) as found:
+            if found:
+                return found
+            with self._session.sandbox(
+                image.reference, timeout_seconds=3 * seconds, options=options
+            ) as sandbox:
+                # Its verdict does not matter: tests of a feature that is not there fail.
+                run_tests(sandbox, tests, None, seconds, _INSTALLING, last=False)
+                argv = ["bash", "-c", keep_wheels.decode(), "keep-wheels", _PIP_LOG, _WHEELS_DIR]
+                done = sandbox.run(argv, timeout_seconds=seconds)
+                if done.returncode:
+                    said = done.stderr_read()[-300:]
+                    raise SandboxError(f"{task.label}: what pip fetched cannot be kept: {said}")
+                sandbox.run(["bash", "-c", f"rm -rf {_PATCHES_DIR}/* {_PIP_LOG}"], timeout_seconds=60)
+                return backend.take_snapshot(sandbox, task, key)

@@ -10,18 +10,17 @@ from __future__ import annotations
 import hashlib
 import threading
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from cooperbench._version import __version__
 from cooperbench.errors import CooperBenchError, UserError
 from cooperbench.eval.canary import new_canaries, with_canary
 from cooperbench.eval.counts import read_outcomes
+from cooperbench.eval.executor import Conditions, conditions_to_try, not_run
 from cooperbench.eval.test_side import judged_patch
-from cooperbench.eval.testrun import Conditions, conditions_to_try, not_run
 from cooperbench.eval.trees import TreeStore
-from cooperbench.retry import Once, with_retries
+from cooperbench.retry import Once
 from cooperbench.settings import default_cache_dir
 from cooperbench.storage import read_json, utc_now, write_json
 
@@ -30,13 +29,12 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor, Future
     from pathlib import Path
 
-    from cooperbench.eval.executor import TestExecutor
-    from cooperbench.eval.testrun import TestRun
+    from cooperbench.eval.executor import TestExecutor, TestRun
     from cooperbench.models import EvalNetwork, Feature, Pair, Task
     from cooperbench.sandbox.contract import NetworkPolicy
 
-SCHEMA = "cooperbench.reference/2"
-EXPORT_SCHEMA = "cooperbench.references/2"
+SCHEMA = "cooperbench.reference/3"
+EXPORT_SCHEMA = "cooperbench.references/3"
 
 
 @dataclass(frozen=True)
@@ -71,19 +69,14 @@ class Reference:
     """The secret of its canaries; empty where there can be none, None where that was not tried."""
     canary_failed: tuple[str, ...] = ()
     """What fails with them."""
-    canary_not_required: tuple[str, ...] = ()
-    """What neither has to fail nor to pass: some runners stop at the first failure, some tests pass when changed."""
+    canary_passed: tuple[str, ...] = ()
+    """What passes. Some runners stop at the first failure, and some tests pass when changed: these are in neither."""
     canary_passed_count: int = 0
-    version: str = __version__
     time: str = ""
 
     @property
     def conditions(self) -> Conditions:
         return Conditions(self.network, self.installed)
-
-    def usable(self, timeout_seconds: int) -> bool:
-        """Whether it tells how the golden patch would do with this time limit."""
-        return not self.timed_out and self.duration_seconds <= timeout_seconds
 
     def to_json(self) -> dict[str, Any]:
         return {"schema": SCHEMA, **asdict(self)}
@@ -93,19 +86,17 @@ class Reference:
         """None for what is no reference of this version of ours."""
         if content.get("schema") != SCHEMA:
             return None
-        try:
-            values: dict[str, Any] = {field.name: content[field.name] for field in fields(cls)}
-        except KeyError:
-            return None
-        for name, value in values.items():
-            values[name] = tuple(value) if isinstance(value, list) else value
+        values: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in content.items()
+        }
+        del values["schema"]
         return cls(**values)
 
 
-def question_of(task: Task, feature: Feature) -> str:
+def question_of(feature: Feature) -> str:
     """What a reference is about, whatever the image and the conditions."""
-    digest = hashlib.sha256(b"cooperbench-reference/2")
-    for path in (task.runner_script, feature.tests, feature.patch):
+    digest = hashlib.sha256(SCHEMA.encode())
+    for path in (feature.task.runner_script, feature.tests, feature.patch):
         digest.update(hashlib.sha256(path.read_bytes() if path.is_file() else b"").digest())
     return digest.hexdigest()
 
@@ -116,48 +107,48 @@ class ReferenceStore:
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder or default_cache_dir() / "references"
 
-    def load(self, question: str, image_digest: str, conditions: Conditions) -> Reference | None:
-        content = read_json(self.folder / file_name(question, image_digest, conditions))
+    def load(self, name: str) -> Reference | None:
+        content = read_json(self.folder / name)
         return Reference.from_json(content) if content else None
 
     def save(self, reference: Reference) -> None:
         name = file_name(reference.question, reference.image_digest, reference.conditions)
         write_json(self.folder / name, reference.to_json())
 
-    def about(self, task: Task, feature: Feature) -> Iterator[Reference]:
+    def about(self, feature: Feature) -> Iterator[Reference]:
         """All that is known of a feature, in whatever image and under whatever conditions."""
-        for path in sorted(self.folder.glob(f"{question_of(task, feature)[:32]}-*.json")):
-            content = read_json(path)
-            if content and (reference := Reference.from_json(content)):
+        for path in sorted(self.folder.glob(f"{question_of(feature)[:32]}-*.json")):
+            if reference := self.load(path.name):
                 yield reference
 
     def known(self, tasks: Iterable[Task]) -> list[Reference]:
-        return [found for task in tasks for feature in task.features for found in self.about(task, feature)]
-
-    def _unsound(self, task: Task, feature: Feature) -> bool:
-        return any(reference.base_passes for reference in self.about(task, feature))
+        return [found for task in tasks for feature in task.features for found in self.about(feature)]
 
     def unsound_of(self, pair: Pair) -> list[int]:
         """Features of a pair whose tests are known to pass without them, as `cooperbench validate` has found."""
-        return [one.feature_id for one in pair.features if self._unsound(pair.task, one)]
+        return [
+            feature.feature_id
+            for feature in pair.features
+            if any(reference.base_passes for reference in self.about(feature))
+        ]
 
     def unknown(self, pairs: Iterable[Pair]) -> int:
         """How many features of these pairs have no golden patch that is known to pass, in whatever image."""
-        features = {(pair.task, feature.feature_id): feature for pair in pairs for feature in pair.features}
-        return sum(
-            not any(reference.success for reference in self.about(task, feature))
-            for (task, _), feature in features.items()
-        )
+        features = _features_of(pairs)
+        return sum(not any(reference.success for reference in self.about(feature)) for feature in features)
 
     def add(self, content: Any) -> int:
         """Take in what `exported` made, also another machine's; how many there were."""
         if not isinstance(content, dict) or content.get("schema") != EXPORT_SCHEMA:
             raise UserError(f"this is no file of references (its schema is not {EXPORT_SCHEMA})")
-        found = [Reference.from_json(entry) for entry in content["references"]]
+        found = list(filter(None, map(Reference.from_json, content["references"])))
         for reference in found:
-            if reference is not None:
-                self.save(reference)
-        return sum(reference is not None for reference in found)
+            self.save(reference)
+        return len(found)
+
+
+def exported(references: Iterable[Reference]) -> dict[str, Any]:
+    return {"schema": EXPORT_SCHEMA, "references": [reference.to_json() for reference in references]}
 
 
 def sound_pairs(pairs: Iterable[Pair]) -> tuple[Pair, ...]:
@@ -166,15 +157,16 @@ def sound_pairs(pairs: Iterable[Pair]) -> tuple[Pair, ...]:
     return tuple(pair for pair in pairs if not store.unsound_of(pair))
 
 
-def exported(references: Iterable[Reference]) -> dict[str, Any]:
-    return {"schema": EXPORT_SCHEMA, "references": [reference.to_json() for reference in references]}
-
-
 def file_name(question: str, image_digest: str, conditions: Conditions) -> str:
     """With a network the runner installs what it needs, whatever was installed before: that makes no difference."""
     kept = conditions.network == "none" and conditions.installed
     policy = f"{image_digest} {conditions.network}{' installed' if kept else ''}"
     return f"{question[:32]}-{hashlib.sha256(policy.encode()).hexdigest()[:16]}.json"
+
+
+def _features_of(pairs: Iterable[Pair]) -> list[Feature]:
+    """Each once."""
+    return list(dict.fromkeys(feature for pair in pairs for feature in pair.features))
 
 
 class References:
@@ -187,216 +179,205 @@ class References:
         store: ReferenceStore | None = None,
         note: Callable[[str], None] = lambda _: None,
     ) -> None:
+        self.executor = executor
         self.asked = asked
         self.store = store or ReferenceStore()
-        self._executor = executor
         self._note = note
         self._steps = conditions_to_try(executor.backend_can, asked)
-        self._found: Once[tuple[Task, int], Reference] = Once()
-        self._canaries: Once[tuple[Task, int, bool], Reference] = Once()
-        self._confirmed: Once[tuple[Task, int], Reference] = Once()
+        self._found: Once[tuple[Feature, str], Reference] = Once()
         self._lock = threading.Lock()
         self._needs_more: set[Task] = set()
         """Tasks of which a golden patch does not pass under the strictest conditions."""
         self._told: set[tuple[Task, str]] = set()
 
-    def get(self, task: Task, feature: Feature) -> Reference:
+    def get(self, feature: Feature) -> Reference:
         """The reference under the strictest conditions that the golden patch passes under; else one that failed."""
-        return self._found.get((task, feature.feature_id), lambda: self._find(task, feature))
-
-    def is_known(self, task: Task, feature: Feature) -> bool:
-        """Whether `get` needs no test run."""
-        for conditions in self._steps:
-            found = self._load(task, feature, conditions)
-            if found is None or found.success:
-                return found is not None
-        return False
+        return self._found.get((feature, "golden"), lambda: self._find(feature))
 
     def begin(
         self, pairs: Iterable[Pair], pool: Executor, progress: Callable[[str, int, int], None]
     ) -> list[Future[None]]:
         """Run what these pairs need and is not known yet, telling after each how many of how many are done."""
-        wanted = {(pair.task, feature.feature_id): feature for pair in pairs for feature in pair.features}
-        unknown = [(task, one) for (task, _), one in wanted.items() if not self._is_known_or_lost(task, one)]
+        unknown = [feature for feature in _features_of(pairs) if self._has_to_be_run(feature)]
         done = count(1)
 
-        def find(task: Task, feature: Feature) -> None:
+        def find(feature: Feature) -> None:
             # Whoever needs it for a verdict is told what went wrong, and tries again.
             with suppress(CooperBenchError):
-                self.get(task, feature)
-            progress(f"{task.label} feature {feature.feature_id}", next(done), len(unknown))
+                self.get(feature)
+            progress(f"{feature.task.label} feature {feature.feature_id}", next(done), len(unknown))
 
-        return [pool.submit(find, task, feature) for task, feature in unknown]
+        return [pool.submit(find, feature) for feature in unknown]
 
-    def _is_known_or_lost(self, task: Task, feature: Feature) -> bool:
-        try:
-            return self.is_known(task, feature)
-        except CooperBenchError:
-            return True  # there is no image of the task: nothing can be run
+    def _has_to_be_run(self, feature: Feature) -> bool:
+        with suppress(CooperBenchError):  # there is no image of the task: nothing can be run
+            for conditions in self._steps:
+                found = self._load(feature, conditions)
+                if found is None or found.success:
+                    return found is None
+            return True
+        return False
 
-    def measure(self, task: Task, feature: Feature, repeat: int = 1) -> Reference:
-        """Run golden patch and base now, each `repeat` times, and keep what came of it. For `validate`."""
-        golden = self._find(task, feature, fresh=True)
-        if not golden.success:
-            return golden
-        _, patch, _ = self._golden(task, feature)
-        conditions = golden.conditions
-        runs = [self._run(task, feature, patch, conditions) for _ in range(repeat - 1)]
-        base = [self._run(task, feature, None, conditions) for _ in range(repeat)]
-        flaky = _differing([read_outcomes(run.output) for run in base])
-        measured = replace(
-            golden,
-            flaky_tests=tuple(sorted({*golden.flaky_tests, *flaky, *_unsteady(golden, runs)})),
-            base_passes=any(run.success for run in base),
-            runs=repeat,
-            failed_runs=sum(not run.success for run in runs),
-        )
-        self._save(measured)
-        return measured
+    def test(self, feature: Feature, patch: bytes, tree: str) -> TestRun:
+        """A feature's tests with a patch, held against its reference. `tree` identifies what the patch makes."""
+        reference = self.get(feature)
+        run = self.executor.ask(feature, patch, tree, reference.conditions)
+        held = run.held_against(reference)
+        if run.success and reference.success and not held.success:
+            # Before that counts: some frameworks name their tests differently each time.
+            held = run.held_against(self._confirmed(feature))
+        return held
 
-    def confirm(self, task: Task, feature: Feature) -> Reference:
+    def _confirmed(self, feature: Feature) -> Reference:
         """The reference after a second run of the golden patch: ids that differ from run to run are not required."""
 
         def run_again() -> Reference:
-            reference = self.get(task, feature)
+            reference = self.get(feature)
             if reference.runs > 1:
                 return reference
-            _, patch, _ = self._golden(task, feature)
-            run = self._run(task, feature, patch, reference.conditions)
-            flaky = {*reference.flaky_tests, *_unsteady(reference, [run])}
-            confirmed = replace(
-                reference, flaky_tests=tuple(sorted(flaky)), runs=2, failed_runs=int(not run.success)
-            )
-            self._save(confirmed)
-            return confirmed
+            return self._repeated(reference, [self._run(feature, reference.conditions)])
 
-        return self._confirmed.get((task, feature.feature_id), run_again)
+        return self._found.get((feature, "confirmed"), run_again)
 
-    def with_canary(self, task: Task, feature: Feature, *, again: bool = False) -> Reference:
+    def measure(self, feature: Feature, repeat: int = 1) -> Reference:
+        """Run golden patch and base now, each `repeat` times, and keep what came of it. For `validate`."""
+        return self._found.get((feature, "golden"), lambda: self._measured(feature, repeat))
+
+    def _measured(self, feature: Feature, repeat: int) -> Reference:
+        golden = self._find(feature, fresh=True)
+        if not golden.success:
+            return golden
+        runs = [self._run(feature, golden.conditions) for _ in range(repeat - 1)]
+        base = [self._run(feature, golden.conditions, golden=False) for _ in range(repeat)]
+        golden = replace(
+            golden,
+            flaky_tests=(*golden.flaky_tests, *_differing(base)),
+            base_passes=any(run.success for run in base),
+        )
+        return self._repeated(golden, runs)
+
+    def _repeated(self, reference: Reference, runs: Sequence[TestRun]) -> Reference:
+        """The reference after more runs of the golden patch, kept."""
+        flaky = set(reference.flaky_tests)
+        for run in runs:
+            outcomes = read_outcomes(run.output)
+            unwanted = ("failed", "skipped", None) if run.success else ("failed",)
+            flaky |= {test for test in reference.passed_tests if outcomes.get(test) in unwanted}
+        failed = reference.failed_runs + sum(not run.success for run in runs)
+        number = reference.runs + len(runs)
+        repeated = replace(reference, flaky_tests=tuple(sorted(flaky)), runs=number, failed_runs=failed)
+        self._save(repeated)
+        return repeated
+
+    def with_canary(self, feature: Feature, *, again: bool = False) -> Reference:
         """The reference with canaries that were tried with the golden patch.
 
         `again` tries them once more: what does not end alike each time is not required.
         """
 
-        def run_again() -> Reference:
-            known = self.with_canary(task, feature)
-            tried = self._try_canary(task, feature, known, known.canary or "")
-            if tried is None:
-                return known
-            differing = {*known.canary_failed} ^ {*tried.canary_failed}
-            return replace(
-                known,
-                flaky_tests=tuple(sorted({*known.flaky_tests, *differing})),
-                canary_not_required=(*known.canary_not_required, *tried.canary_not_required),
-                canary_passed_count=min(known.canary_passed_count, tried.canary_passed_count),
-            )
-
         def run() -> Reference:
-            reference = self.get(task, feature)
+            reference = self.get(feature)
             if reference.canary is not None:
                 return reference
-            tried = (self._try_canary(task, feature, reference, secret) for secret in new_canaries())
+            tried = (self._try_canary(feature, reference, secret) for secret in new_canaries())
             found = next((one for one in tried if one), replace(reference, canary=""))
             self._save(found)
             return found
 
-        return self._canaries.get((task, feature.feature_id, again), run_again if again else run)
+        def run_again() -> Reference:
+            first = self.with_canary(feature)
+            second = self._try_canary(feature, first, first.canary or "") or first
+            return replace(
+                first,
+                canary_failed=tuple({*first.canary_failed} & {*second.canary_failed}),
+                canary_passed=tuple({*first.canary_passed} & {*second.canary_passed}),
+                canary_passed_count=min(first.canary_passed_count, second.canary_passed_count),
+            )
 
-    def _try_canary(
-        self, task: Task, feature: Feature, reference: Reference, secret: str
-    ) -> Reference | None:
-        with TreeStore(self._executor.base(task)) as store:
-            canary = self._executor.canary(task, feature, store, secret)
+        if again:
+            return self._found.get((feature, "canary again"), run_again)
+        return self._found.get((feature, "canary"), run)
+
+    def _try_canary(self, feature: Feature, reference: Reference, secret: str) -> Reference | None:
+        with TreeStore(self.executor.base(feature.task)) as store:
+            canary = self.executor.canary(feature, store, secret)
         if canary is None:
             return None
-        _, patch, _ = self._golden(task, feature)
-        run = self._run(task, feature, patch, reference.conditions, canary.tests)
+        run = self._run(feature, reference.conditions, canary.tests)
         return with_canary(reference, secret, canary, run)
 
-    def _find(self, task: Task, feature: Feature, *, fresh: bool = False) -> Reference:
+    def _find(self, feature: Feature, *, fresh: bool = False) -> Reference:
         # What one feature of a task needs, the others will need, too.
         kept = tuple(one for one in self._steps if one.installed)
-        *stricter, last = kept if kept and task in self._needs_more else self._steps
-        for conditions in stricter:
-            known = None if fresh else self._load(task, feature, conditions)
-            found = known or self._try(task, feature, conditions, last=False)
+        steps = kept if kept and feature.task in self._needs_more else self._steps
+        for conditions in steps:
+            known = None if fresh else self._load(feature, conditions)
+            found = known or self._try(feature, conditions, last=conditions == steps[-1])
             if found.success:
-                return self._told_of(task, found)
-        known = None if fresh else self._load(task, feature, last)
-        return self._told_of(task, known or self._try(task, feature, last, last=True))
+                self._tell_of(feature.task, found)
+                break
+        return found
 
-    def _try(self, task: Task, feature: Feature, conditions: Conditions, *, last: bool) -> Reference:
-        problem, patch, tree = self._golden(task, feature)
+    def _try(self, feature: Feature, conditions: Conditions, *, last: bool) -> Reference:
+        problem, patch, tree = self._golden(feature)
         if problem:
-            return self._reference(task, feature, conditions, not_run(problem))
-        ask = self._executor.ask
-        runs = [
-            with_retries(
-                lambda _: ask(task, feature, patch, tree, conditions, task.label), self._executor.stop
-            )
-        ]
+            return self._reference(feature, conditions, not_run(problem))
+        runs = [self.executor.ask(feature, patch, tree, conditions)]
         if last and not runs[0].success:
             # A golden patch that fails now and then is not to cost all pairs of its feature.
-            runs.append(self._run(task, feature, patch, conditions))
-        reference = self._reference(task, feature, conditions, runs[-1])
+            runs.append(self._run(feature, conditions))
+        reference = self._reference(feature, conditions, runs[-1])
         if reference.success and len(runs) > 1:
-            flaky = _differing([read_outcomes(run.output) for run in runs])
-            reference = replace(reference, flaky_tests=tuple(sorted(flaky)), runs=2, failed_runs=1)
+            return self._repeated(reference, runs[:1])
         # What failed with all that was asked for may pass tomorrow: an index was away, a machine was slow.
         if reference.success or not last:
             self._save(reference)
         return reference
 
-    def _golden(self, task: Task, feature: Feature) -> tuple[str, bytes, str]:
+    def _golden(self, feature: Feature) -> tuple[str, bytes, str]:
         """Why it cannot be tested, or the golden patch as an agent's would be tested and the tree that it makes."""
         if not feature.tests.read_bytes().strip():
             return "tests.patch is empty", b"", ""
-        with TreeStore(self._executor.base(task)) as store:
-            side = self._executor.test_side(task, (feature,), store)
+        with TreeStore(self.executor.base(feature.task)) as store:
+            side = self.executor.test_side((feature,), store)
             work = judged_patch(feature.patch.read_bytes(), side, store)
         if work.status == "applied" and not side.hidden:
             return "tests.patch does not apply", b"", ""
-        return work.error or "", work.patch, work.tree
+        return work.error, work.patch, work.tree
 
     def _run(
         self,
-        task: Task,
         feature: Feature,
-        patch: bytes | None,
         conditions: Conditions,
         tests: bytes | None = None,
+        *,
+        golden: bool = True,
     ) -> TestRun:
-        run = self._executor.run
-        return with_retries(
-            lambda _: run(task, feature, patch, conditions, task.label, tests), self._executor.stop
-        )
+        """With the golden patch, or on the base as it is."""
+        patch = self._golden(feature)[1] if golden else None
+        return self.executor.run(feature, patch, conditions, tests)
 
-    def _reference(self, task: Task, feature: Feature, conditions: Conditions, run: TestRun) -> Reference:
+    def _reference(self, feature: Feature, conditions: Conditions, run: TestRun) -> Reference:
+        facts = run.to_json()
+        for of_an_agent in ("flaky_failures", "missing_tests", "skipped_tests"):
+            del facts[of_an_agent]
         outcomes = read_outcomes(run.output)
         return Reference(
-            question_of(task, feature),
-            task.label,
+            question_of(feature),
+            feature.task.label,
             feature.feature_id,
-            self._executor.image(task).digest,
-            conditions.network,
-            conditions.installed,
-            run.success,
-            run.exit_code,
-            run.counts.passed,
-            run.counts.failed,
-            run.counts.skipped,
-            run.counts.framework,
-            run.timed_out,
-            run.duration_seconds,
-            run.error,
-            tuple(sorted(test for test, outcome in outcomes.items() if outcome == "passed")),
+            self.executor.image(feature.task).digest,
+            *conditions,
+            **facts,
+            passed_tests=tuple(sorted(test for test, outcome in outcomes.items() if outcome == "passed")),
             time=utc_now(),
         )
 
-    def _load(self, task: Task, feature: Feature, conditions: Conditions) -> Reference | None:
-        digest = self._executor.image(task).digest
-        found = self.store.load(question_of(task, feature), digest, conditions) if digest else None
-        if found is None or not found.usable(self._executor.timeout_seconds):
+    def _load(self, feature: Feature, conditions: Conditions) -> Reference | None:
+        """Only what tells how the golden patch would do with our time limit."""
+        digest = self.executor.image(feature.task).digest
+        found = self.store.load(file_name(question_of(feature), digest, conditions)) if digest else None
+        if found is None or found.timed_out or found.duration_seconds > self.executor.timeout_seconds:
             return None
         # With a network it may come from a backend that keeps what runners install, or from one that cannot.
         return replace(found, installed=conditions.installed)
@@ -414,10 +395,8 @@ class References:
         if not known:
             self._note(f"{task.label}: {text}")
 
-    def _told_of(self, task: Task, found: Reference) -> Reference:
-        """Says what `auto` came to, and what verdicts rest on, where that is not what one would expect."""
-        if not found.success:
-            return found
+    def _tell_of(self, task: Task, found: Reference) -> None:
+        """What `auto` came to, and what verdicts rest on, where that is not what one would expect."""
         if found.conditions != self._steps[0]:
             self._needs_more.add(task)
             kept = "in an image that keeps what its runner installs"
@@ -430,20 +409,11 @@ class References:
             )
         if not found.passed_tests:
             self.tell(task, "names", "its runner does not name the tests that pass; their number decides")
-        return found
 
 
-def _unsteady(reference: Reference, runs: Iterable[TestRun]) -> set[str]:
-    """Tests that passed with the golden patch once, but then failed, or have another name each time."""
-    found: set[str] = set()
-    for run in runs:
-        outcomes = read_outcomes(run.output)
-        unwanted = ("failed", "skipped", None) if run.success else ("failed",)
-        found |= {test for test in reference.passed_tests if outcomes.get(test) in unwanted}
-    return found
-
-
-def _differing(runs: Sequence[dict[str, Any]]) -> set[str]:
+def _differing(runs: Sequence[TestRun]) -> tuple[str, ...]:
     """Tests that failed in some runs and not in others."""
-    every = {test for run in runs for test in run}
-    return {test for test in every if 0 < sum(run.get(test) == "failed" for run in runs) < len(runs)}
+    outcomes = [read_outcomes(run.output) for run in runs]
+    every = {test for run in outcomes for test in run}
+    failures = {test: sum(run.get(test) == "failed" for run in outcomes) for test in every}
+    return tuple(sorted(test for test, number in failures.items() if 0 < number < len(runs)))

@@ -2,7 +2,7 @@
 
 That comes from the dataset, never from an agent. Left out are changes of
 - a path of the hidden tests, or one that stands in their way: `hidden_test`;
-- test-runner configuration, see `runner_config`: `test_config`;
+- test-runner configuration: `test_config`;
 - everything in test folders and files named like tests: `test_file` (an agent's own tests stay in its patch);
 - compiled files and caches of them: `compiled_file`; vendored packages of Go: `installed_package`;
 - new Python modules at an import root with the name of a module of the standard library or of an installed package:
@@ -11,31 +11,34 @@ What a golden patch touches is the feature's, whatever it is called, except for 
 what only looks like tests: a file or a folder without tests that the rest of the code imports, or a folder of which a
 golden patch touches a part (`django/test`, `pkg/test_utils.py`).
 
+Configuration beyond the obvious, and why: start-up files of an interpreter (sitecustomize.py, *.pth) and registered
+pytest plugins (`pytest11`, entry_points.txt) run before the tests and can replace them; .npmrc (`node-options`),
+.yarnrc (`yarnPath`), .pnpmfile and rust-toolchain choose the program that runs them; a `pytest.py` at the root or
+anything in node_modules can be that program. Not counted, because features rightly change them and they give no more
+power than library code has: babel, TypeScript and coverage settings, lock files, dependencies, Makefiles, build.rs.
+
 Against code under test that attacks its tests from inside the process there are the expected tests and the canary.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import sys
+import tomllib
+from configparser import Error, RawConfigParser
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from functools import cached_property
 from posixpath import normpath
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
-from cooperbench.eval.base import LINK
-from cooperbench.eval.runner_config import (
-    config_differs,
-    is_test_config,
-    may_hold_test_config,
-    without_test_config,
-)
+from cooperbench.eval.trees import LINK, Applied, DroppedFile
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from cooperbench.eval.base import TreeEntry
-    from cooperbench.eval.trees import Change, TreeStore
+    from cooperbench.eval.trees import Change, TreeEntry, TreeStore
     from cooperbench.models import Feature
 
 Reason = Literal[
@@ -58,20 +61,40 @@ _COMPILED = re.compile(
 )
 _ROOTS = ("src", "lib")
 _PYTHON_FILE = re.compile(r".*\.(?:pyi?|so)", re.DOTALL)
-
-
-class DroppedFile(NamedTuple):
-    """A path whose changes are not judged."""
-
-    path: str
-    reason: Reason
-
-
-class FeaturePaths(NamedTuple):
-    """What the dataset's own patches of a feature touch."""
-
-    hidden: frozenset[str]
-    golden: frozenset[str]
+_CONFIG_NAMES = (
+    *("conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini", "tox.toml"),
+    *("sitecustomize.py", "usercustomize.py", "*.pth"),
+    *("jest.config.*", "jest.setup.*", "jest.preset.*", "setupTests.*", "karma.conf.*", ".mocharc*"),
+    *("vitest.config.*", "vitest.setup.*", "vitest.workspace.*"),
+    *(".npmrc", ".yarnrc", ".yarnrc.yml", ".pnpmfile.*", ".taprc"),
+    *("ava.config.*", "bunfig.toml", "playwright.config.*", "cypress.config.*", "go.work", "go.work.sum"),
+    *("nextest.toml", "rust-toolchain", "rust-toolchain.toml"),
+)
+_CONFIG_PATHS = re.compile(
+    r"(?:.*/)?(?:"
+    r"\.cargo/config(?:\.toml)?"
+    r"|[^/]+\.(?:egg|dist)-info/entry_points\.txt"
+    r"|node_modules/.*"
+    r")"
+    r"|(?:src/)?(?:pytest|_pytest|pluggy|unittest)(?:\.py|/__init__\.py)",
+    re.DOTALL,
+)
+_LONGEST_TOML_LINE = 5000
+_PACKAGE_RUNNERS = ("jest", "vitest", "mocha", "ava", "tap", "karma")
+_TEST_SCRIPT = re.compile("(?:pre|post)?test")
+_TEST_PARTS = {
+    "pyproject.toml": r"tool/(?:pytest|tox(?:/|$))"
+    r"|(?:project/entry-points|tool/poetry/plugins|tool/flit/entrypoints)/pytest11(?:/|$)",
+    "setup.cfg": r"[^/]*(?:pytest|tox)[^/]*/|(?:options\.)?entry_points/pytest11$",
+    "package.json": rf"(?:{'|'.join(_PACKAGE_RUNNERS)})(?:/|$)|scripts/{_TEST_SCRIPT.pattern}",
+    "Cargo.toml": r"(?:test|profile/test)(?:/|$)|(?:lib|bin|example)/(?:.*/)?(?:test|doctest|harness)$"
+    r"|package/autotests$|workspace/(?:default-members|exclude)$",
+}
+"""The test-runner part of files that carry real work, too: places in what they say."""
+_TEST_CODE = {"setup.py": rb"pytest11", "vite.config.*": rb"\btest\b|vitest"}
+"""Code cannot be compared in part: all of it counts where it mentions that."""
+_TEST_SECTION = re.compile(rb"\[+[^\]\n]*(?:pytest|tox\b|\btest)")
+_UNREADABLE = (ValueError, RecursionError)
 
 
 def _folders_above(path: str) -> set[str]:
@@ -201,26 +224,11 @@ def _imports(path: str, line: str, unit: str) -> bool:
     return any(re.match(rf"{re.escape(tail)}(?:[/.]|$)", place) for tail in tails for place in places)
 
 
-@dataclass(frozen=True)
-class JudgedPatch:
-    """An agent's patch as it is judged."""
-
-    status: Literal["applied", "empty", "failed", "missing"]
-    """`failed`: it does not apply, or is no patch; `missing`: there is none."""
-    patch: bytes = b""
-    """From the base to `tree`."""
-    tree: str = ""
-    dropped: tuple[DroppedFile, ...] = ()
-    error: str | None = None
-
-
-def judged_patch(patch: bytes | None, side: TestSide, store: TreeStore) -> JudgedPatch:
+def judged_patch(patch: bytes | None, side: TestSide, store: TreeStore) -> Applied:
     """Is it a patch, does it apply, and what of it is judged?"""
-    if patch is None:
-        return JudgedPatch("missing", error="no patch was handed in")
     applied = store.apply(patch)
-    if applied.tree is None:
-        return JudgedPatch("failed", error=f"the patch does not apply: {applied.error}")
+    if applied.status != "applied":
+        return applied
     changes = store.changes(applied.tree)
     dropped = [
         DroppedFile(path, reason)
@@ -234,42 +242,9 @@ def judged_patch(patch: bytes | None, side: TestSide, store: TreeStore) -> Judge
     if dropped:
         tree = store.edited(tree, {file.path: _left_of(file, changes[file.path], store) for file in dropped})
     if tree == store.base.tree:
-        error = "nothing is left of the patch without test files" if dropped else "the patch is empty"
-        return JudgedPatch("empty", b"", tree, tuple(dropped), error)
-    return JudgedPatch("applied", store.patch_of(tree), tree, tuple(dropped))
-
-
-def _left_of(file: DroppedFile, change: Change, store: TreeStore) -> TreeEntry | bytes | None:
-    """What was there before, with changes of its that have nothing to do with tests."""
-    is_file = change.after is not None and change.after.mode == "100644" and may_hold_test_config(file.path)
-    if file.reason != "test_config" or not is_file:
-        return change.before
-    restored = without_test_config(file.path, store.content(change.before), store.content(change.after))
-    return change.before if restored is None else restored
-
-
-def feature_paths(feature: Feature, store: TreeStore) -> FeaturePaths:
-    """Nothing of a patch that does not apply."""
-    golden = store.apply(feature.patch.read_bytes())
-    tests = feature.tests.read_bytes()
-    # The tests may build on what the feature adds.
-    applied = store.apply(tests)
-    since = store.base.tree
-    if applied.tree is None and golden.tree is not None:
-        applied, since = store.apply(tests, golden.tree), golden.tree
-    hidden = store.changes(applied.tree, since) if applied.tree else ()
-    return FeaturePaths(frozenset(hidden), frozenset(store.changes(golden.tree) if golden.tree else ()))
-
-
-def side_of(paths: Iterable[FeaturePaths], store: TreeStore) -> TestSide:
-    """For patches that are to implement these features."""
-    paths = tuple(paths)
-    return TestSide(
-        frozenset(path for one in paths for path in one.hidden),
-        frozenset(path for one in paths for path in one.golden),
-        store.base.files.keys(),
-        store.base.installed_modules,
-    )
+        error = "nothing is left of the patch without test files"
+        return Applied("empty", tree, error, dropped=tuple(dropped))
+    return Applied("applied", tree, "", store.patch_of(tree), tuple(dropped))
 
 
 def _reason_to_drop(path: str, change: Change, side: TestSide, store: TreeStore) -> Reason | None:
@@ -281,3 +256,130 @@ def _reason_to_drop(path: str, change: Change, side: TestSide, store: TreeStore)
         return reason
     before, after = store.content(change.before), store.content(change.after)
     return "test_config" if config_differs(path, before, after) else None
+
+
+def _left_of(file: DroppedFile, change: Change, store: TreeStore) -> TreeEntry | bytes | None:
+    """What was there before, with changes of its that have nothing to do with tests."""
+    is_file = change.after is not None and change.after.mode == "100644" and may_hold_test_config(file.path)
+    if file.reason != "test_config" or not is_file:
+        return change.before
+    restored = without_test_config(file.path, store.content(change.before), store.content(change.after))
+    return change.before if restored is None else restored
+
+
+def applied_tests(tests: bytes, feature: Feature, store: TreeStore) -> tuple[str, str]:
+    """The tree that hidden tests make, empty where they do not apply, and that below: they may build on the feature."""
+    if tree := store.apply(tests).tree:
+        return tree, store.base.tree
+    golden = store.apply(feature.patch.read_bytes()).tree
+    return store.apply(tests, golden).tree if golden else "", golden
+
+
+def feature_paths(feature: Feature, store: TreeStore) -> tuple[frozenset[str], frozenset[str]]:
+    """What hidden tests and golden patch touch; nothing of a patch that does not apply."""
+    golden = store.apply(feature.patch.read_bytes()).tree
+    tree, since = applied_tests(feature.tests.read_bytes(), feature, store)
+    hidden = store.changes(tree, since) if tree else ()
+    return frozenset(hidden), frozenset(store.changes(golden) if golden else ())
+
+
+def is_test_config(path: str) -> bool:
+    """Whether a file is test-runner configuration by its name alone, wherever it lies."""
+    name = path.rpartition("/")[2]
+    return any(fnmatchcase(name, pattern) for pattern in _CONFIG_NAMES) or bool(_CONFIG_PATHS.fullmatch(path))
+
+
+def may_hold_test_config(path: str) -> bool:
+    """Whether `config_differs` has to look into it: a file that carries real work, too."""
+    name = path.rpartition("/")[2]
+    return name in _TEST_PARTS or any(fnmatchcase(name, pattern) for pattern in _TEST_CODE)
+
+
+def config_differs(path: str, before: bytes | None, after: bytes | None) -> bool:
+    """Whether the test-runner part of a file differs; None where the file is absent."""
+    if before == after or not may_hold_test_config(path):
+        return False
+    try:
+        part_after = _test_part(path, after or b"")
+    except _UNREADABLE:
+        return True
+    try:
+        return _test_part(path, before or b"") != part_after
+    except _UNREADABLE:
+        return bool(part_after)
+
+
+def _test_part(path: str, content: bytes) -> object:
+    """Empty where there is none. Raises one of `_UNREADABLE` where that cannot be told."""
+    name = path.rpartition("/")[2]
+    for pattern, mentions in _TEST_CODE.items():
+        if fnmatchcase(name, pattern):
+            return content if re.search(mentions, content) else b""
+    if name == "setup.cfg":
+        document = _ini(content)
+    else:
+        document = json.loads(content or b"{}") if name == "package.json" else _toml(content)
+    if not isinstance(document, dict):
+        raise ValueError("not an object")
+    return {place: value for place, value in _leaves(document) if re.match(_TEST_PARTS[name], place)}
+
+
+def _leaves(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """All values in a document by their places. Of tables in a list, the names are part of the place."""
+    for key, value in table.items():
+        place = f"{above}{key}"
+        if isinstance(value, list) and value and all(isinstance(one, dict) for one in value):
+            value = {str(one.get("name", number)): one for number, one in enumerate(value)}
+        if isinstance(value, dict) and value:
+            yield from _leaves(value, f"{place}/")
+        elif value is not None:
+            yield place, value
+
+
+def _ini(content: bytes) -> dict[str, Any]:
+    parser = RawConfigParser(strict=False, default_section="\0")
+    # The parser takes time quadratic in blanks inside a line.
+    text = re.sub(r"(?<=\S)[^\S\n]+", " ", content.decode("utf-8-sig"))
+    try:
+        parser.read_string(text)
+    except Error as error:
+        raise ValueError(str(error)) from error
+    return {name: dict(parser.items(name)) for name in parser.sections()}
+
+
+def _toml(content: bytes) -> dict[str, Any]:
+    # The parser takes time quadratic in the length of a key.
+    if any(len(line) > _LONGEST_TOML_LINE for line in content.split(b"\n")):
+        raise ValueError("a line is too long")
+    return tomllib.loads(content.decode("utf-8"))
+
+
+def without_test_config(path: str, before: bytes | None, after: bytes | None) -> bytes | None:
+    """A change of a file without that of its test-runner part; None where the two cannot be told apart."""
+    if not after:
+        return None
+    try:
+        if path.rpartition("/")[2] == "package.json":
+            restored = _package_json_with(json.loads(before or b"{}"), json.loads(after))
+        else:
+            kept = [part for part in _sections(after) if not _TEST_SECTION.match(part)]
+            ours = [part for part in _sections(before or b"") if _TEST_SECTION.match(part)]
+            if not b"".join(kept).strip():
+                return None
+            restored = b"\n".join([*kept, *ours])
+    except (*_UNREADABLE, AttributeError, TypeError):
+        return None
+    return None if config_differs(path, before, restored) else restored
+
+
+def _package_json_with(before: dict[str, Any], after: dict[str, Any]) -> bytes:
+    """The latter with the test-runner part of the former."""
+    scripts = {key: value for key, value in after.get("scripts", {}).items() if not _TEST_SCRIPT.match(key)}
+    scripts |= {key: value for key, value in before.get("scripts", {}).items() if _TEST_SCRIPT.match(key)}
+    document = {key: value for key, value in after.items() if key not in _PACKAGE_RUNNERS}
+    document |= {key: value for key, value in before.items() if key in _PACKAGE_RUNNERS}
+    return json.dumps(document | ({"scripts": scripts} if scripts else {}), indent=2).encode() + b"\n"
+
+
+def _sections(content: bytes) -> list[bytes]:
+    return re.split(rb"^(?=\[)", content, flags=re.MULTILINE)

@@ -1,4 +1,7 @@
-"""Patches become trees, and trees become one: by git, in a throw-away object store on top of a base commit.
+"""Patches become trees, and trees become one: by git, in a throw-away object store on top of a task's base commit.
+
+A base commit is read once out of a fresh sandbox of the task's image and kept in the cache, so that patches can be
+applied, inspected and merged here, where no agent has been. A clone on this machine serves as well.
 
 Nothing is checked out. Attributes do not count: an agent that adds `* merge=union` to `.gitattributes` changes neither
 the merge nor a byte of it. Git works under limits of memory and file size, so that a patch that unpacks to gigabytes
@@ -12,79 +15,191 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shutil
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import count
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, mkdtemp
 from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
-from cooperbench.errors import UserError
-from cooperbench.eval.base import GITLINK, TreeEntry, make_git_dir
-from cooperbench.git import GitError, decode_path, encode_path, git_version, last_lines, run_git
-from cooperbench.models import MergeResult
+from cooperbench.errors import SandboxError, UserError
+from cooperbench.git import GitError, decode_path, encode_path, git, git_version, last_lines, run_git
+from cooperbench.models import REPO_DIR, MergeResult
+from cooperbench.settings import default_cache_dir
+from cooperbench.storage import read_json, write_json
 from cooperbench.temporary import owned_prefix
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+    from subprocess import CompletedProcess
 
-    from cooperbench.eval.base import Base
-    from cooperbench.git import GitOutput
+    from cooperbench.sandbox.contract import RichSandbox
 
 MOST_PATCH_BYTES = 64 * 1024**2
 MOST_CHANGED_BYTES = 128 * 1024**2
 """What the files that a patch or a merge changes may have together."""
-MOST_ORDER_MERGES = 400
-"""Merges of two trees that the search for an order in which all merge may take: enough for every order of four."""
 OLDEST_GIT = (2, 39)
 """The first one with `merge-tree --write-tree --stdin`."""
+LINK = "120000"
+_GITLINK = "160000"
+_NO_OBJECT = "0" * 40
 _MEMORY = Path("/dev/shm")  # noqa: S108  # only as the parent of private folders
 _PLENTY_BYTES = 512 * 1024**2
-_NO_OBJECT = "0" * 40
 _LONGEST_LINE = 500
 _CODE = re.compile(r"\.(?:pyi?|go|[cm]?[jt]sx?)$")
 _PREFIXED = re.compile(rb'^(?:diff --git|---|\+\+\+) "?[abciow]/', re.MULTILINE)
 """Paths with the prefixes of git; patches without them are rare."""
+_ATTRIBUTES = "merge text eol crlf diff filter ident working-tree-encoding conflict-marker-size whitespace"
+_CONFIG = "[core]\n\trepositoryformatversion = 0\n\tbare = true\n\tlooseCompression = 0\n\tfsync = none\n"
+_PACK = "/tmp/cooperbench-base.pack"  # noqa: S108  # inside a sandbox
+_READ_SECONDS = 600
+_READ_BASE = """
+set -euo pipefail
+export GIT_CONFIG_NOSYSTEM=1 GIT_CONFIG_GLOBAL=/dev/null GIT_NO_REPLACE_OBJECTS=1
+export GIT_AUTHOR_NAME=x GIT_AUTHOR_EMAIL=x@x GIT_AUTHOR_DATE='946684800 +0000'
+export GIT_COMMITTER_NAME=x GIT_COMMITTER_EMAIL=x@x GIT_COMMITTER_DATE='946684800 +0000'
+cd "$1"
+git() { command git -c safe.directory='*' -c core.fsmonitor=false -c commit.gpgSign=false "$@"; }
+# The repository may not be ours to write to.
+objects=$(cd "$(git rev-parse --git-path objects)" && pwd)
+export GIT_ALTERNATE_OBJECT_DIRECTORIES=$objects GIT_OBJECT_DIRECTORY=$(mktemp -d)
+commit=$(git commit-tree -m base 'HEAD^{tree}')
+git pack-objects --revs --stdout --quiet <<<"$commit" >"$2"
+rm -rf "$GIT_OBJECT_DIRECTORY"
+echo "$commit"
+find / -xdev -type d '(' -name site-packages -o -name dist-packages ')' -not -path '/proc/*' -exec ls {} ';' \
+  2>/dev/null | sort -u || true
+"""
+
+
+@dataclass(frozen=True)
+class Base:
+    """A base commit in a repository on this machine, which is only read."""
+
+    objects: Path
+    """The object store with the commit."""
+    commit: str
+    installed_modules: frozenset[str] = field(default=frozenset(), repr=False)
+    """Names of the Python modules in the image's site-packages."""
+    index: list[bytes] = field(default_factory=list, repr=False, compare=False)
+    """A git index of its tree, once there was one."""
+
+    @cached_property
+    def tree(self) -> str:
+        return self._git("rev-parse", f"{self.commit}^{{tree}}").decode().strip()
+
+    @cached_property
+    def paths(self) -> frozenset[str]:
+        """Those that are not UTF-8 carry surrogates."""
+        listed = self._git("ls-tree", "-r", "-z", "--full-tree", "--name-only", self.commit)
+        return frozenset(decode_path(path) for path in listed.split(b"\0") if path)
+
+    def _git(self, *args: str) -> bytes:
+        return git(*args, git_dir=self.objects.parent)
+
+
+def base_of_clone(git_dir: Path, commit: str) -> Base:
+    """A commit of a clone on this machine."""
+    name = f"{commit}^{{commit}}"
+    words = ("rev-parse", "--verify", "--quiet", "--end-of-options", name)
+    found = git(*words, git_dir=git_dir, check=False)
+    if not found:
+        raise UserError(f"commit {commit} is not in {git_dir}: fetch it there, e.g. `git fetch --unshallow`")
+    objects = git("rev-parse", "--git-path", "objects", git_dir=git_dir)
+    return Base((git_dir / os.fsdecode(objects.rstrip(b"\n"))).absolute(), found.decode().strip())
+
+
+def base_folder(image_digest: str) -> Path:
+    """Where the base of the image with this digest is kept."""
+    return default_cache_dir() / "bases" / hashlib.sha256(image_digest.encode()).hexdigest()[:32]
+
+
+def load_base(folder: Path) -> Base | None:
+    known = read_json(folder / "base.json")
+    if known is None:
+        return None
+    return Base(folder / "git" / "objects", known["commit"], frozenset(known["installed_modules"]))
+
+
+def read_base(sandbox: RichSandbox, folder: Path) -> Base:
+    """HEAD of a sandbox's repository, from now on in this folder."""
+    done = sandbox.run(["bash", "-c", _READ_BASE, "base", REPO_DIR, _PACK], timeout_seconds=_READ_SECONDS)
+    commit, *modules = done.stdout_read().split("\n")
+    if done.returncode != 0:
+        raise SandboxError(f"{REPO_DIR} cannot be read: {done.stderr_read().strip()[-300:]}")
+    pack = sandbox.read_file(_PACK)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    made = Path(mkdtemp(prefix=".new-", dir=folder.parent))
+    try:
+        git("index-pack", "--stdin", git_dir=_make_git_dir(made / "git"), stdin=pack)
+        names = sorted({name.partition(".")[0] for name in modules} - {""})
+        write_json(made / "base.json", {"commit": commit, "installed_modules": names})
+        made.rename(folder)
+    except OSError:
+        if not (folder / "base.json").is_file():
+            raise  # otherwise another process was faster
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+    return Base(folder / "git" / "objects", commit, frozenset(names))
+
+
+def _make_git_dir(path: Path) -> Path:
+    """By hand: `git init` costs a process and brings templates along. HEAD stays unborn."""
+    for folder in ("objects/info", "objects/pack", "refs/heads", "info"):
+        (path / folder).mkdir(parents=True)
+    (path / "HEAD").write_text("ref: refs/heads/unborn\n")
+    (path / "config").write_text(_CONFIG)
+    # info/attributes outranks every .gitattributes: this makes them all unspecified again.
+    (path / "info" / "attributes").write_text(f"* {' '.join('!' + name for name in _ATTRIBUTES.split())}\n")
+    return path
+
+
+class TreeEntry(NamedTuple):
+    mode: str
+    """100644, 100755, 120000 (a symbolic link) or 160000 (a submodule)."""
+    object_id: str
+
+
+class DroppedFile(NamedTuple):
+    """A path whose changes are not judged."""
+
+    path: str
+    reason: str
 
 
 @dataclass(frozen=True)
 class Applied:
     """What became of a patch."""
 
-    status: Literal["applied", "empty", "failed"]
-    """`empty`: it changes nothing."""
-    tree: str | None
-    """None where it does not apply: nothing of it is kept then."""
+    status: Literal["applied", "empty", "failed", "missing"]
+    """`empty`: it changes nothing; `failed`: it does not apply, or is no patch; `missing`: there is none."""
+    tree: str = ""
+    """Empty where it does not apply: nothing of it is kept then."""
     error: str = ""
+    """Unless it is applied."""
+    patch: bytes = b""
+    """From the base to `tree`, if it is judged."""
+    dropped: tuple[DroppedFile, ...] = ()
 
 
-@dataclass(frozen=True)
-class Change:
-    """One path that differs between the base and a tree; None where it is absent."""
+class Change(NamedTuple):
+    """One path that differs between two trees; None where it is absent."""
 
     before: TreeEntry | None
     after: TreeEntry | None
 
 
-@dataclass(frozen=True)
-class TreeMerge:
+class TreeMerge(NamedTuple):
     """What git made of two trees."""
 
-    tree: str | None
-    """None on a conflict."""
+    tree: str
+    """Empty on a conflict."""
     files: tuple[str, ...] = ()
     """The conflicting ones, sorted; a conflict about directories may have none."""
     message: str = ""
     """Git's first word about the conflict."""
-
-
-class CleanOrder(NamedTuple):
-    """Of trees that conflict in the order that counts: one in which they all merge plainly."""
-
-    order: tuple[int, ...] | None
-    """Places in the sequence of trees; None: none was found."""
-    complete: bool
-    """Every order was tried, or ruled out, before that was said."""
 
 
 class TreeStore:
@@ -101,7 +216,7 @@ class TreeStore:
     def __enter__(self) -> Self:
         self._place = TemporaryDirectory(prefix=owned_prefix("merge"), dir=_store_parent())
         self._folder = Path(self._place.name)
-        self._git_dir = make_git_dir(self._folder / "store")
+        self._git_dir = _make_git_dir(self._folder / "store")
         alternates = self._git_dir / "objects" / "info" / "alternates"
         alternates.write_bytes(os.fsencode(self.base.objects) + b"\n")
         return self
@@ -109,26 +224,30 @@ class TreeStore:
     def __exit__(self, *error: object) -> None:
         self._place.cleanup()
 
-    def apply(self, patch: bytes, onto: str | None = None) -> Applied:
+    def apply(self, patch: bytes | None, onto: str = "") -> Applied:
         """Apply a patch to the base, or to another tree: the whole of it, byte for byte, or nothing."""
         onto = onto or self.base.tree
+        if patch is None:
+            return Applied("missing", error="no patch")
+        nothing = Applied("empty", onto, "the patch changes nothing")
         if not patch.strip():
-            return Applied("empty", onto)
+            return nothing
+        failed = "the patch does not apply: "
         if len(patch) > MOST_PATCH_BYTES:
-            return Applied("failed", None, f"the patch has more than {MOST_PATCH_BYTES // 1024**2} MiB")
-        strip = "-p1" if _PREFIXED.search(patch) else "-p0"
+            return Applied("failed", error=f"{failed}it has more than {MOST_PATCH_BYTES // 1024**2} MiB")
         index = self._index_of(onto)
+        strip = "-p1" if _PREFIXED.search(patch) else "-p0"
         options = ("--cached", "--binary", "--whitespace=nowarn", strip)
         done = self._run("apply", *options, index=index, stdin=patch)
         if done.returncode != 0:
             reason = last_lines(done.stderr) or "git would need more memory or disk than it may have"
-            return Applied("failed", None, reason)
+            return Applied("failed", error=failed + reason)
         tree = self._write_tree(index)
         if problem := self._too_large(tree):
-            return Applied("failed", None, problem)
-        return Applied("applied" if tree != onto else "empty", tree)
+            return Applied("failed", error=failed + problem)
+        return Applied("applied", tree) if tree != onto else nothing
 
-    def changes(self, tree: str, since: str | None = None) -> Mapping[str, Change]:
+    def changes(self, tree: str, since: str = "") -> Mapping[str, Change]:
         """What differs from the base, or from another tree, by path."""
         both = since or self.base.tree, tree
         if both in self._changes:
@@ -145,7 +264,7 @@ class TreeStore:
 
     def content(self, entry: TreeEntry | None) -> bytes | None:
         """Of a link its target, of a submodule its commit."""
-        if entry is None or entry.mode == GITLINK:
+        if entry is None or entry.mode == _GITLINK:
             return entry.object_id.encode() if entry else None
         return self._git("cat-file", "blob", entry.object_id)
 
@@ -170,53 +289,60 @@ class TreeStore:
         self._git("update-index", "-z", "--index-info", index=index, stdin=b"".join(lines))
         return self._write_tree(index)
 
-    def patch_of(self, tree: str, since: str | None = None) -> bytes:
+    def patch_of(self, tree: str, since: str = "") -> bytes:
         """From the base to a tree, in the form that applies everywhere: full ids, binary, no renames."""
         form = ("--binary", "--full-index", "--no-renames", "--src-prefix=a/", "--dst-prefix=b/")
         words = ("diff-tree", "-r", "-p", *form, "--diff-algorithm=myers")
         return self._git(*words, since or self.base.tree, tree)
 
-    def merge(self, trees: Sequence[str]) -> MergeResult:
-        """Merge trees from the left, with the base as the common ancestor of them all."""
-        merged = trees[0]
-        if len(trees) > 1 and merged != self.base.tree and set(trees) == {merged}:
-            return self._result("identical", "plain", merged)
-        files: set[str] = set()
-        conflicts: list[str] = []
-        for tree in trees[1:]:
-            step = self.merge_pairs([(merged, tree)])[0]
-            if step.tree is None:
-                files.update(step.files)
-                conflicts.append(step.message)
-                step = self.merge_pairs([(merged, tree)], union=True)[0]
-            if step.tree is None:
-                return MergeResult("conflict", "none", b"", tuple(sorted(files)), conflicts[0])
-            merged = step.tree
-        if conflicts:
-            return self._result("conflict", "union", merged, tuple(sorted(files)), conflicts[0])
-        return self._result("clean", "plain", merged)
+    def merge(self, applied: Sequence[Applied]) -> MergeResult:
+        """All that agents handed in as one; the status says if one of them has nothing to merge."""
+        trees = [one.tree for one in applied if one.status == "applied"]
+        missing = [
+            f"agent {place}: {one.error}" for place, one in enumerate(applied, 1) if one.status != "applied"
+        ]
+        if not trees:
+            return MergeResult("missing_input", "none", b"", (), "; ".join(missing))
+        (merge,) = self.merge_groups([trees])
+        if merge.tree and (problem := self._too_large(merge.tree)):
+            merge = replace(merge, strategy="none", detail=problem, tree="")
+        elif merge.tree:
+            merge = replace(merge, patch=self.patch_of(merge.tree))
+        if missing:
+            merge = replace(
+                merge, status="missing_input", detail="; ".join(filter(None, [*missing, merge.detail]))
+            )
+        return merge
 
-    def clean_order(self, trees: Sequence[str]) -> CleanOrder:
-        """Whether another order would merge: depth first, without what has led to the same tree before."""
-        tried = 0
-        seen: set[tuple[str, frozenset[int]]] = set()
-        open_ends: list[tuple[tuple[int, ...], str]] = []
-        open_ends += [((at,), tree) for at, tree in enumerate(trees)][::-1]
-        while open_ends:
-            order, merged = open_ends.pop()
-            left = [at for at in range(len(trees)) if at not in order]
-            if not left:
-                return CleanOrder(order, complete=True)
-            if (merged, frozenset(order)) in seen:
-                continue
-            seen.add((merged, frozenset(order)))
-            tried += len(left)
-            if tried > MOST_ORDER_MERGES:
-                return CleanOrder(None, complete=False)
-            steps = self.merge_pairs([(merged, trees[at]) for at in left])
-            longer = [((*order, at), step.tree) for at, step in zip(left, steps, strict=True) if step.tree]
-            open_ends += reversed(longer)
-        return CleanOrder(None, complete=True)
+    def merge_groups(self, groups: Sequence[Sequence[str]]) -> list[MergeResult]:
+        """The trees of each group, from the left, with the base as the common ancestor of them all; no patches.
+
+        All groups together, at each step one tree more: plainly, and the conflicts again as unions.
+        """
+        merged = [group[0] for group in groups]
+        conflicts: list[list[TreeMerge]] = [[] for _ in groups]
+        for step in range(1, max(map(len, groups), default=0)):
+            both = {
+                at: (merged[at], group[step])
+                for at, group in enumerate(groups)
+                if merged[at] and len(group) > step
+            }
+            different = [*dict.fromkeys(both.values())]
+            plain = dict(zip(different, self.merge_pairs(different), strict=True))
+            again = [one for one in different if not plain[one].tree]
+            unions = dict(zip(again, self.merge_pairs(again, union=True), strict=True))
+            for at, one in both.items():
+                conflicts[at] += [plain[one]] if one in unions else []
+                merged[at] = unions.get(one, plain[one]).tree
+        return [self._result(*of_group) for of_group in zip(groups, merged, conflicts, strict=True)]
+
+    def _result(self, trees: Sequence[str], merged: str, conflicts: Sequence[TreeMerge]) -> MergeResult:
+        if conflicts:
+            files = sorted({path for conflict in conflicts for path in conflict.files})
+            strategy: Literal["union", "none"] = "union" if merged else "none"
+            return MergeResult("conflict", strategy, b"", tuple(files), conflicts[0].message, merged)
+        same = len(trees) > 1 and set(trees) == {merged} and merged != self.base.tree
+        return MergeResult("identical" if same else "clean", "plain", b"", tree=merged)
 
     def merge_pairs(self, pairs: Sequence[tuple[str, str]], *, union: bool = False) -> list[TreeMerge]:
         """Merge two trees at a time, all in one process; `union` keeps both sides of textual conflicts."""
@@ -229,22 +355,10 @@ class TreeStore:
         fields = iter(answer.split(b"\0"))
         return [_parse_merge(fields, *both) for both in commits]
 
-    def _result(
-        self,
-        status: Literal["clean", "conflict", "identical"],
-        strategy: Literal["plain", "union"],
-        tree: str,
-        files: tuple[str, ...] = (),
-        detail: str = "",
-    ) -> MergeResult:
-        if problem := self._too_large(tree):
-            return MergeResult(status, "none", b"", files, problem)
-        return MergeResult(status, strategy, self.patch_of(tree), files, detail, tree)
-
     def _too_large(self, tree: str) -> str:
         """Why a tree is not looked at any further; empty where it may be."""
         entries = [change.after for change in self.changes(tree).values()]
-        ids = {entry.object_id for entry in entries if entry and entry.mode != GITLINK}
+        ids = {entry.object_id for entry in entries if entry and entry.mode != _GITLINK}
         # What is new is stored as it is, and as large as its file.
         sizes = {one: self._loose(one).stat().st_size for one in ids if self._loose(one).exists()}
         if others := ids - sizes.keys():
@@ -290,7 +404,7 @@ class TreeStore:
     def _loose(self, object_id: str) -> Path:
         return self._git_dir / "objects" / object_id[:2] / object_id[2:]
 
-    def _run(self, *args: str, index: Path | None = None, stdin: bytes = b"") -> GitOutput:
+    def _run(self, *args: str, index: Path | None = None, stdin: bytes = b"") -> CompletedProcess[bytes]:
         return run_git(*args, git_dir=self._git_dir, index=index, stdin=stdin, bounded=True)
 
     def _git(self, *args: str, index: Path | None = None, stdin: bytes = b"") -> bytes:
@@ -298,31 +412,6 @@ class TreeStore:
         if done.returncode != 0:
             raise GitError(" ".join(args)[:200], done.returncode, done.stderr)
         return done.stdout
-
-
-def merge_all(store: TreeStore, applied: Sequence[Applied | None]) -> MergeResult:
-    """Merge what there is; the status says if an agent has nothing to merge (None: no patch at all)."""
-    trees = [one.tree for one in applied if one and one.tree and one.status == "applied"]
-    missing = [
-        f"agent {place}: {_what_is_missing(one)}"
-        for place, one in enumerate(applied, 1)
-        if one is None or one.status != "applied"
-    ]
-    if not missing:
-        return store.merge(trees)
-    if not trees:
-        return MergeResult("missing_input", "none", b"", (), "; ".join(missing))
-    rest = store.merge(trees)
-    detail = "; ".join([*missing, rest.detail] if rest.detail else missing)
-    return MergeResult("missing_input", rest.strategy, rest.patch, rest.conflicting_files, detail, rest.tree)
-
-
-def _what_is_missing(applied: Applied | None) -> str:
-    if applied is None:
-        return "no patch"
-    if applied.status == "empty":
-        return "the patch changes nothing"
-    return f"the patch does not apply: {applied.error}"
 
 
 def _store_parent() -> Path | None:
@@ -341,24 +430,17 @@ def _parse_merge(fields: Iterator[bytes], ours: str, theirs: str) -> TreeMerge:
         return TreeMerge(tree)
     if status != 0:
         raise GitError("merge-tree", status, f"cannot merge {ours} and {theirs}".encode())
-    files = _conflicting_files(iter(lambda: next(fields), b""), ours, theirs)
-    message = ""
+    # A stage is `mode id stage<TAB>path`; what git moved out of the way to `path~side` goes by its own name.
+    aside = re.compile(f"~(?:{ours}|{theirs})(?:_[0-9]+)?$")
+    stages = iter(lambda: next(fields), b"")
+    files = {aside.sub("", decode_path(stage.partition(b"\t")[2])) for stage in stages}
+    message = "CONFLICT"
     # Where submodules conflict, git puts an unframed word of advice in the blank's place.
-    while (count := next(fields)).isdigit():
-        for _ in range(int(count)):
+    while (number := next(fields)).isdigit():
+        for _ in range(int(number)):
             next(fields)
         kind, text = next(fields), next(fields)
-        if kind.startswith(b"CONFLICT") and not message:
-            message = text.decode("utf-8", "replace")
-    return TreeMerge(None, files, _readable(message or "CONFLICT", ours, theirs))
-
-
-def _conflicting_files(stages: Iterable[bytes], ours: str, theirs: str) -> tuple[str, ...]:
-    """The paths of `mode id stage<TAB>path`; what git moved out of the way to `path~side` by its own name."""
-    aside = re.compile(f"~(?:{ours}|{theirs})(?:_[0-9]+)?$")
-    return tuple(sorted({aside.sub("", decode_path(stage.partition(b"\t")[2])) for stage in stages}))
-
-
-def _readable(message: str, ours: str, theirs: str) -> str:
-    line = message.strip().partition("\n")[0]
-    return line.replace(ours, "one side").replace(theirs, "the other side").replace("in HEAD", "in one side")
+        if kind.startswith(b"CONFLICT") and message == "CONFLICT":
+            message = text.decode("utf-8", "replace").strip().partition("\n")[0]
+    message = message.replace(ours, "one side").replace(theirs, "the other side")
+    return TreeMerge("", tuple(sorted(files)), message.replace("in HEAD", "in one side"))

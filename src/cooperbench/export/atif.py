@@ -1,8 +1,7 @@
-"""The Agent Trajectory Interchange Format (Harbor's ATIF 1.7): `pair.json` of each pair, and a file for each agent.
+"""The Agent Trajectory Interchange Format (Harbor's ATIF 1.7): a document for each agent.
 
-A pair's document has the harness as its agent, which starts the agents and waits for them; their trajectories are its
-`subagent_trajectories`. Each agent's file is the same trajectory by itself. Pairs that were killed are exported as far
-as their journals go.
+The agents of a pair have one `session_id`; `extra` says what the pair is and how it was judged. Pairs that were killed
+are exported as far as their journals go.
 
 A model's reply and the actions that came of it are one step; what an agent did without asking a model is a step with
 `llm_call_count` 0. Prompts, format errors and colleagues' messages are steps of the system or the user.
@@ -15,10 +14,7 @@ import re
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from cooperbench._version import __version__
 from cooperbench.agents.recorder import read_trajectory
-from cooperbench.export import Exported
-from cooperbench.models import summed_accounts
 from cooperbench.report.fields import listed, mapping
 from cooperbench.storage import write_json
 
@@ -38,105 +34,62 @@ _OF_ENTRIES = ("action", "args", "observation", "timestamp", "step", "thought")
 _OF_REPLIES = (*_OF_ENTRIES, "tokens", "cost", "calls", "unpriced_calls", "model_seconds", "reasoning")
 
 
-def write(run: Run, target: Path) -> Exported:
-    """`target/<setting>/<repo>/<task id>/f1_f2/pair.json`, `agent1.json`, …"""
-    done = Exported([], [])
+def write_documents(run: Run, target: Path) -> tuple[list[Path], list[str]]:
+    """`target/<setting>/<repo>/<task id>/f1_f2/agent1.json`, …; and a line for each pair without any."""
+    files: list[Path] = []
+    left_out: list[str] = []
     for pair in run.pairs:
         documents = pair_documents(run.name, pair)
         if not documents:
-            done.left_out.append(f"{pair.setting} {pair.label} has no trajectories")
-        for name, document in documents.items():
-            path = target / pair.paths.folder.relative_to(run.root) / f"{name}.json"
-            write_json(path, document)
-            done.files.append(path)
-    return done
+            left_out.append(f"{pair.setting} {pair.label} has no trajectories")
+        for agent_id, document in documents.items():
+            files.append(target / pair.paths.folder.relative_to(run.root) / f"{agent_id}.json")
+            write_json(files[-1], document)
+    return files, left_out
 
 
 def pair_documents(run_name: str, pair: PairData) -> dict[str, Document]:
-    """By file name without its ending; empty where no agent left anything."""
+    """By agent; empty where none left anything."""
     session_id = f"{run_name}/{pair.setting}/{pair.key.repo}/{pair.key.task_id}/{pair.paths.folder.name}"
-    trajectories = {one: read_trajectory(pair.paths.agent(one)) for one in pair.agent_ids}
-    found = {agent_id: one for agent_id, one in trajectories.items() if one is not None}
-    if not found:
-        return {}
-    agents = {agent_id: _agent_document(one, session_id, agent_id) for agent_id, one in found.items()}
-    accounts = summed_accounts(_accounts(one) for one in found.values())
-    documents = {"pair": _pair_document(pair, session_id, agents, accounts), **agents}
+    about = {
+        "setting": pair.setting,
+        **asdict(pair.key),
+        "state": pair.state,
+        "verdicts": pair.verdicts or None,
+        "unsound": pair.unsound,
+        "suspicious": pair.suspicious,
+    }
+    found = {one: read_trajectory(pair.paths.agent(one)) for one in pair.agent_ids}
+    documents = {one: _document(content, session_id, one, about) for one, content in found.items() if content}
     # Unpaired surrogates, from bytes that were no UTF-8, are no text to strict readers.
     text = _SURROGATES.sub("\ufffd", json.dumps(documents, ensure_ascii=False))
     readable: dict[str, Document] = json.loads(text)
     return readable
 
 
-def _agent_document(trajectory: Mapping[str, Any], session_id: str, agent_id: str) -> Document:
+def _document(
+    trajectory: Mapping[str, Any], session_id: str, agent_id: str, about: Mapping[str, Any]
+) -> Document:
     steps = steps_of(listed(trajectory, "steps", dict))
     names = {"name": "agent", "version": "agent_version", "model_name": "model"}
     agent = {name: str(trajectory.get(key) or "unknown") for name, key in names.items()}
     if not trajectory.get("model"):
         del agent["model_name"]
-    about = ("feature_ids", "status", "error", "start_time", "end_time")
+    accounts = {**trajectory, **mapping(trajectory, "token_usage")}
+    own = ("feature_ids", "status", "error", "start_time", "end_time")
     return {
         "schema_version": SCHEMA_VERSION,
         "session_id": session_id,
         "trajectory_id": f"{session_id}/{agent_id}",
         "agent": agent,
         "steps": steps,
-        "final_metrics": _metrics(_accounts(trajectory), len(steps)),
-        "extra": {"agent_id": agent_id, **{key: trajectory.get(key) for key in about}},
-    }
-
-
-def _pair_document(
-    pair: PairData, session_id: str, agents: Mapping[str, Document], accounts: Mapping[str, Any]
-) -> Document:
-    key = pair.key
-    task = f"CooperBench: {key.repo}, task {key.task_id}, features {', '.join(map(str, key.features))}"
-    calls, results = [], []
-    for name, agent in agents.items():
-        extra = agent["extra"]
-        arguments = {"agent_id": name, "feature_ids": extra["feature_ids"], **agent["agent"]}
-        calls.append({"tool_call_id": name, "function_name": "start_agent", "arguments": arguments})
-        reference = {"trajectory_id": agent["trajectory_id"], "session_id": session_id}
-        content = {"content": f"{extra['status']}: {extra['error'] or 'no error'}"}
-        results.append({"source_call_id": name, **content, "subagent_trajectory_ref": [reference]})
-    start = {"message": "Start the agents and wait for them.", "llm_call_count": 0, "tool_calls": calls}
-    messages = pair.conversation().messages
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "session_id": session_id,
-        "trajectory_id": session_id,
-        "agent": {"name": "cooperbench", "version": str((pair.result or {}).get("version") or __version__)},
-        "steps": [
-            {"step_id": 1, "source": "system", "message": f"{task}; setting {pair.setting}."},
-            {"step_id": 2, "source": "agent", **start, "observation": {"results": results}},
-        ],
-        "final_metrics": _metrics(accounts, 2),
-        "extra": {
-            "setting": pair.setting,
-            **asdict(key),
-            "state": pair.state,
-            "verdicts": pair.verdicts or None,
-            "unsound": pair.unsound,
-            "suspicious": pair.suspicious,
-            "conversation": [
-                {"from": one.sender, "to": one.recipient, "message": one.text, "timestamp": one.timestamp}
-                for one in messages
-            ],
+        "final_metrics": {
+            **{f"total_{name}": int(accounts.get(name) or 0) for name in _TOKENS},
+            "total_cost_usd": float(accounts.get("cost") or 0.0),
+            "total_steps": len(steps),
+            "extra": {name: accounts[name] for name in _ACCOUNTS if name in accounts},
         },
-        "subagent_trajectories": list(agents.values()),
-    }
-
-
-def _accounts(trajectory: Mapping[str, Any]) -> dict[str, Any]:
-    return {**trajectory, **mapping(trajectory, "token_usage")}
-
-
-def _metrics(accounts: Mapping[str, Any], steps: int) -> dict[str, Any]:
-    return {
-        **{f"total_{name}": int(accounts.get(name) or 0) for name in _TOKENS},
-        "total_cost_usd": float(accounts.get("cost") or 0.0),
-        "total_steps": steps,
-        "extra": {name: accounts[name] for name in _ACCOUNTS if name in accounts},
+        "extra": {"agent_id": agent_id, **{key: trajectory.get(key) for key in own}, **about},
     }
 
 
@@ -145,73 +98,63 @@ def steps_of(entries: Iterable[Mapping[str, Any]]) -> list[Document]:
     steps: list[Document] = []
     reply: Document | None = None
     by_call: dict[str, Document] = {}
+
+    def add(source: str, entry: Mapping[str, Any], text: object, **more: Any) -> Document:
+        time = {"timestamp": str(entry["timestamp"])} if entry.get("timestamp") else {}
+        steps.append({"step_id": len(steps) + 1, **time, "source": source, "message": str(text), **more})
+        return steps[-1]
+
     for entry in entries:
         action, args = str(entry.get("action")), mapping(entry, "args")
-        content = str(args.get("content", ""))
+        content = args.get("content", "")
         if action == "reply":
-            reply = _reply(entry, content)
-            steps.append(reply)
+            reply = add("agent", entry, content, **_of_reply(entry))
             by_call |= {str(call.get("id")): reply for call in listed(entry, "tool_calls", dict)}
         elif action in ("tell", "receive_message"):
             reply = None
             source = "system" if args.get("kind") == "system" and action == "tell" else "user"
             extra = {"kind": action} | {key: value for key, value in args.items() if key != "content"}
-            steps.append(_step(source, entry, content) | {"extra": extra})
+            add(source, entry, content, extra=extra)
         elif action == "think":
             reply = None
-            steps.append(_step("agent", entry, content) | {"llm_call_count": 0})
+            add("agent", entry, content, llm_call_count=0)
         else:
             # A program may keep several conversations at once: then the call tells whose step it is.
             asked_by = by_call.get(str(entry["call_id"])) if "call_id" in entry else reply
-            if asked_by is None:
-                steps.append(_step("agent", entry, str(entry.get("thought", ""))) | {"llm_call_count": 0})
-            _add_call(asked_by or steps[-1], action, entry)
-    if not steps:
-        steps.append({"source": "system", "message": "Nothing is on record."})
-    for place, step in enumerate(steps, 1):
-        _name_calls(step, place)
-    return [{"step_id": place, **step} for place, step in enumerate(steps, 1)]
+            step = asked_by or add("agent", entry, entry.get("thought", ""), llm_call_count=0)
+            _add_call(step, action, entry)
+    return steps or [{"step_id": 1, "source": "system", "message": "Nothing is on record."}]
 
 
-def _reply(entry: Mapping[str, Any], content: str) -> Document:
+def _of_reply(entry: Mapping[str, Any]) -> Document:
     calls = int(entry.get("calls", 1))
-    step = _step("agent", entry, content) | {"llm_call_count": calls}
+    about: Document = {"llm_call_count": calls, **_extra(entry, _OF_REPLIES)}
     if calls:
         tokens = mapping(entry, "tokens")
-        step["metrics"] = {name: tokens[name] for name in _TOKENS if name in tokens}
+        metrics: Document = {name: tokens[name] for name in _TOKENS if name in tokens}
         if "cost" in entry and not entry.get("unpriced_calls"):
-            step["metrics"]["cost_usd"] = entry["cost"]
+            metrics["cost_usd"] = entry["cost"]
         if "model_seconds" in entry:
-            step["metrics"]["extra"] = {"model_seconds": entry["model_seconds"]}
+            metrics["extra"] = {"model_seconds": entry["model_seconds"]}
+        about["metrics"] = metrics
         if entry.get("reasoning"):
-            step["reasoning_content"] = str(entry["reasoning"])
-    return step | _extra(entry, _OF_REPLIES)
-
-
-def _step(source: str, entry: Mapping[str, Any], text: str) -> Document:
-    time = {"timestamp": str(entry["timestamp"])} if entry.get("timestamp") else {}
-    return {**time, "source": source, "message": text}
+            about["reasoning_content"] = str(entry["reasoning"])
+    return about
 
 
 def _add_call(step: Document, action: str, entry: Mapping[str, Any]) -> None:
-    # Readers of the format know a command under this name.
-    name = "bash" if action == "run" else action
-    call = {"function_name": name, "arguments": dict(mapping(entry, "args"))}
-    call |= {"extra": {"step": entry["step"]}} if "step" in entry else {}
-    step.setdefault("tool_calls", []).append(call)
-    result = {"content": str(entry.get("observation", "")), **_extra(entry, _OF_ENTRIES)}
-    step.setdefault("observation", {"results": []})["results"].append(result)
-
-
-def _name_calls(step: Document, number: int) -> None:
-    """By the model's own names for its calls where it has given some, so that both can be laid side by side."""
+    calls = step.setdefault("tool_calls", [])
+    # By the model's own names for its calls where it has given some, so that both can be laid side by side.
     names = [str(call.get("id")) for call in listed(mapping(step, "extra"), "tool_calls", dict)]
-    calls = step.get("tool_calls", [])
-    if len(names) < len(calls) or len(set(names)) < len(names):
-        names = [f"call_{number}_{place}" for place in range(1, len(calls) + 1)]
-    for place, call in enumerate(calls):
-        call["tool_call_id"] = names[place]
-        step["observation"]["results"][place]["source_call_id"] = names[place]
+    name = entry.get("call_id") or (names[len(calls)] if len(calls) < len(names) else None)
+    if name is None or len(set(names)) < len(names) or name in [call["tool_call_id"] for call in calls]:
+        name = f"call_{step['step_id']}_{len(calls) + 1}"
+    # Readers of the format know a command under this name.
+    function = "bash" if action == "run" else action
+    call = {"tool_call_id": name, "function_name": function, "arguments": dict(mapping(entry, "args"))}
+    calls.append(call | ({"extra": {"step": entry["step"]}} if "step" in entry else {}))
+    result = {"source_call_id": name, "content": str(entry.get("observation", ""))}
+    step.setdefault("observation", {"results": []})["results"].append(result | _extra(entry, _OF_ENTRIES))
 
 
 def _extra(entry: Mapping[str, Any], known: Sequence[str]) -> Document:

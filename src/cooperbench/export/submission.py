@@ -18,14 +18,12 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cooperbench.errors import UserError
-from cooperbench.export import Exported
 from cooperbench.report.fields import listed, mapping, number, read_bytes, text_or_none
 from cooperbench.report.loading import load_run
 from cooperbench.report.pairs import JUDGED, STATES, VERDICTS
-from cooperbench.storage import write_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from cooperbench.report.loading import Run
@@ -37,31 +35,24 @@ _CONFIGURATION = (
     "agent", "model_name", "agent_config_sha256", "backend", "git_enabled", "messaging_enabled", "network",
     "step_limit", "cost_limit", "time_limit_seconds",
 )  # fmt: skip
-_ALWAYS_COUNTED = tuple(state for state in STATES if state != "no_reference")
-"""Earlier versions did not know `no_reference`: it is in totals only where there is one, so their files still hold."""
-_ASKED_FOR = ("setting", "subset", "repo", "task_id", "features")
-_ASKED_FOR_GROUPS = ("group_sizes", "groups_per_task", "seed")
-"""Only where groups were asked for, for the same reason."""
+_ASKED_FOR = ("setting", "subset", "repo", "task_id", "features", "group_sizes", "groups_per_task", "seed")
+_OF_AGENTS = (
+    "agent", "model", "status", "success", "steps", "cost", "prompt_tokens", "completion_tokens",
+)  # fmt: skip
 _SHORT = 100
 _CHECKED_APART = ("checksum", "complete", "run", "schema", "totals")
 """Not compared with the logs; a run may have another name elsewhere."""
 
 
-def write(run: Run, target: Path) -> Exported:
-    write_bytes(target, canonical(submission_of(run)) + b"\n")
-    return Exported([target], [])
+def submission_bytes(run: Run) -> bytes:
+    return canonical(submission_of(run)) + b"\n"
 
 
 def submission_of(run: Run) -> Document:
     """The whole document; made anew of the same files it is the same."""
     pairs = [_pair(pair) for pair in run.pairs]
-    asked = [
-        {
-            name: call.get(name)
-            for name in (*_ASKED_FOR, *(_ASKED_FOR_GROUPS if call.get("group_sizes") else ()))
-        }
-        for call in listed(run.config, "invocations", dict)
-    ]
+    calls = listed(run.config, "invocations", dict)
+    asked = [{name: call.get(name) for name in _ASKED_FOR} for call in calls]
     content = {
         "schema": SCHEMA,
         "run": run.name,
@@ -70,9 +61,7 @@ def submission_of(run: Run) -> Document:
         | {name: value for name, value in run.config.items() if name.startswith("team_")},
         # Which pairs the calls were about, each once: the same command again changes nothing.
         "asked_for": [one for place, one in enumerate(asked) if one not in asked[:place]],
-        "versions": sorted({version for pair in pairs for version in pair["versions"].values() if version}),
-        "totals": totals_of(pairs),
-        "complete": is_complete(pairs),
+        **summed_up(pairs),
         "pairs": pairs,
     }
     return {**content, "checksum": checksum_of(content)}
@@ -88,36 +77,32 @@ def checksum_of(content: Mapping[str, Any]) -> str:
     return f"sha256:{hashlib.sha256(canonical(rest)).hexdigest()}"
 
 
-def is_complete(pairs: Sequence[Mapping[str, Any]]) -> bool:
-    """Every pair that was asked for has a verdict."""
-    return bool(pairs) and all(pair.get("state") in JUDGED for pair in pairs)
-
-
-def totals_of(pairs: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """By setting: pairs by state, and how many of those with a verdict meet each one."""
+def summed_up(pairs: Sequence[Mapping[str, Any]]) -> Document:
+    """What follows from the pairs: versions; by setting how many are in each state, and of those with a verdict how
+    many meet each one; whether every pair that was asked for has a verdict."""
+    versions = {str(version) for pair in pairs for version in mapping(pair, "versions").values() if version}
     totals: dict[str, Any] = {}
     for pair in pairs:
         setting, state = str(pair.get("setting")), str(pair.get("state"))
-        part = totals.setdefault(
-            setting,
-            {"states": dict.fromkeys(_ALWAYS_COUNTED, 0), "verdicts": {name: [0, 0] for name in VERDICTS}},
-        )
+        counts = {"states": dict.fromkeys(STATES, 0), "verdicts": {name: [0, 0] for name in VERDICTS}}
+        part = totals.setdefault(setting, counts)
         part["states"][state] = part["states"].get(state, 0) + 1
-        for name, counts in part["verdicts"].items():
+        for name, met_of in part["verdicts"].items():
             met = mapping(pair, "verdicts").get(name)
             if isinstance(met, bool):
-                counts[0] += met
-                counts[1] += 1
-    return totals
+                met_of[0] += met
+                met_of[1] += 1
+    return {
+        "versions": sorted(versions),
+        "totals": totals,
+        "complete": bool(pairs) and all(pair.get("state") in JUDGED for pair in pairs),
+    }
 
 
 def _pair(pair: PairData) -> Document:
     result, evaluation = pair.result or {}, pair.evaluation or {}
     names = ["result.json", "eval.json", *(f"{one}.patch" for one in pair.agent_ids), "merged.patch"]
     data = {name: read_bytes(pair.paths.folder / name) for name in names}
-    of_agents = (
-        "agent", "model", "status", "success", "steps", "cost", "prompt_tokens", "completion_tokens",
-    )  # fmt: skip
     of_both = {"run": result, "evaluation": evaluation}
     return {
         "setting": pair.setting,
@@ -126,13 +111,13 @@ def _pair(pair: PairData) -> Document:
         "state": pair.state,
         "verdicts": pair.verdicts or None,
         "merge_status": pair.merge_status,
-        "unsound": list(pair.unsound) if "unsound" in evaluation else None,
-        "suspicious": len(pair.suspicious) if "suspicious" in evaluation else None,
+        "unsound": list(pair.unsound) if pair.verdicts else None,
+        "suspicious": len(pair.suspicious) if pair.verdicts else None,
         "network": pair.network,
         "agents": {
             agent.agent_id: {
                 "agent_version": text_or_none(agent.record, "agent_version"),
-                **{name: getattr(agent, name) for name in of_agents},
+                **{name: getattr(agent, name) for name in _OF_AGENTS},
             }
             for agent in pair.agents
         },
@@ -193,10 +178,9 @@ def _integrity(document: Mapping[str, Any], data: bytes) -> Iterator[str]:
         state, overall = pair.get("state"), mapping(pair, "verdicts").get("overall")
         if (state in JUDGED) is not isinstance(overall, bool) or (overall is True) is not (state == "passed"):
             yield f"{_name(pair)}: its verdicts do not fit to the state {_short(pair.get('state'))}"
-    if document.get("totals") != totals_of(pairs):
-        yield "totals are not those of its pairs"
-    if document.get("complete") is not is_complete(pairs):
-        yield f"complete is {_short(document.get('complete'))}, which its pairs do not say"
+    for name, value in summed_up(pairs).items():
+        if canonical(document.get(name)) != canonical(value):
+            yield f"{name} is {_short(document.get(name))}, which its pairs do not say"
 
 
 def _comparable(document: Mapping[str, Any]) -> Document:

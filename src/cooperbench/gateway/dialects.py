@@ -34,36 +34,43 @@ class BrokenStream(Exception):
         super().__init__("the provider's stream ended early")
 
 
+class Refused(Exception):
+    """What a program is told instead of an answer; `overflow`: the context is full, which programs can react to."""
+
+    def __init__(self, status: int, message: str, *, overflow: bool = False) -> None:
+        super().__init__(message)
+        self.status = status
+        self.overflow = overflow
+
+
 def encode(dialect: str, event: Mapping[str, Any]) -> bytes:
     """An event as it is sent."""
     name = f"event: {event.get('type')}\n" if dialect in (RESPONSES, ANTHROPIC) else ""
     return f"{name}data: {json.dumps(event)}\n\n".encode()
 
 
-def error_body(dialect: str, status: int, message: str, overflow: bool = False) -> Body:
-    """An error as the dialect's providers word it; `overflow`: the context is full, which programs can react to."""
-    kind, gemini_kind = _ERROR_KINDS[status]
+def error_body(dialect: str, refusal: Refused) -> Body:
+    """As the dialect's providers word it."""
+    kind, gemini_kind = _ERROR_KINDS[refusal.status]
+    message = str(refusal)
     if dialect == ANTHROPIC:
-        message = f"prompt is too long: {message}" if overflow else message
+        message = f"prompt is too long: {message}" if refusal.overflow else message
         return {"type": "error", "error": {"type": kind, "message": message}}
     if dialect == GEMINI:
-        return {"error": {"code": status, "message": message, "status": gemini_kind}}
-    code = _OVERFLOW_CODE if overflow else None
+        return {"error": {"code": refusal.status, "message": message, "status": gemini_kind}}
+    code = _OVERFLOW_CODE if refusal.overflow else None
     return {"error": {"message": message, "type": kind, "param": None, "code": code}}
 
 
-def error_event(dialect: str, status: int, message: str, overflow: bool = False) -> bytes:
+def error_event(dialect: str, refusal: Refused) -> bytes:
     """The same inside a stream that has begun."""
-    body = error_body(dialect, status, message, overflow)
-    if dialect == RESPONSES:
-        # Its clients read failures from the response, and try again unless the code is one that they know.
-        code = _OVERFLOW_CODE if overflow else "invalid_prompt" if status == 400 else "server_error"
-        failed = {"id": "", "object": "response", "status": "failed", "output": []}
-        body = {
-            "type": "response.failed",
-            "response": {**failed, "error": {"code": code, "message": message}},
-        }
-    return encode(dialect, body)
+    if dialect != RESPONSES:
+        return encode(dialect, error_body(dialect, refusal))
+    # Its clients read failures from the response, and try again unless the code is one that they know.
+    code = "invalid_prompt" if refusal.status == 400 else "server_error"
+    error = {"code": _OVERFLOW_CODE if refusal.overflow else code, "message": str(refusal)}
+    response = {"id": "", "object": "response", "status": "failed", "output": [], "error": error}
+    return encode(dialect, {"type": "response.failed", "response": response})
 
 
 def without_provider_tools(dialect: str, body: Body) -> Body:

@@ -22,7 +22,6 @@ from mcp_types import Tool as MCPTool
 from cooperbench.agents.worker.client import message_text
 from cooperbench.team.inbox import EVERYBODY
 from cooperbench.team.sandbox_rpc import Response
-from cooperbench.team.tools import Answer, finished
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,7 +68,8 @@ def mcp_endpoint(find: Callable[[str], Access | None]) -> StreamableHTTPSessionM
                 given = tool.fn_metadata.validate_arguments(params.arguments or {})
             except ValueError as error:
                 return Response(1, str(error))
-            return finished(tool.fn(**given))
+            response: Response = tool.fn(**given)
+            return response
 
         # A request waits in a thread of its own for its answer.
         response = await run_sync(call, limiter=limiter, abandon_on_cancel=True)
@@ -80,10 +80,10 @@ def mcp_endpoint(find: Callable[[str], Access | None]) -> StreamableHTTPSessionM
     return server.session_manager
 
 
-def _message_tools(access: Access) -> dict[str, Callable[..., Answer]]:
+def _message_tools(access: Access) -> dict[str, Callable[..., Response]]:
     inbox = access.session.inbox
 
-    def send_message(to: str, text: str) -> Answer:
+    def send_message(to: str, text: str) -> Response:
         """Send a message to a colleague: to="agent2", or to="all" for everybody."""
         if inbox is None or not inbox.has_messages:
             return _NOBODY
@@ -92,7 +92,7 @@ def _message_tools(access: Access) -> dict[str, Callable[..., Answer]]:
             return Response(0, f"Not sent: {response.text}")
         return Response(0, "\n".join(["Message sent.", *response.text.splitlines()[1:]]))
 
-    def wait_for_message(timeout: float = DEFAULT_WAIT_SECONDS) -> Answer:
+    def wait_for_message(timeout: float = DEFAULT_WAIT_SECONDS) -> Response:
         """Wait until a colleague sends you something, at most `timeout` seconds (up to 300), and read it."""
         if inbox is None:
             return _NOBODY

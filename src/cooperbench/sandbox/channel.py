@@ -12,11 +12,14 @@ from __future__ import annotations
 
 import base64
 import binascii
+import os
 import re
 import secrets
+import select
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from cooperbench.errors import SandboxDead, SandboxError, SandboxRefused, SandboxTimeout
 from cooperbench.sandbox.contract import DEFAULT_OUTPUT_LIMIT, TIMEOUT_EXIT_CODE, CommandResult
@@ -24,8 +27,6 @@ from cooperbench.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-
-    from cooperbench.sandbox.transport import Transport
 
 READY = b"cooperbench-channel 1 ready"
 UNAVAILABLE = b"cooperbench-channel unavailable "
@@ -38,7 +39,9 @@ _INLINE_LIMIT = 8192
 """Larger contents follow the request as raw bytes, for which the other end starts a process."""
 _SMALLEST_CHUNK = 65536
 _LONGEST_LINE = 1000
-_LONGEST_TIMEOUT_SECONDS = 30 * 24 * 3600.0
+_READ_SIZE = 1 << 18
+_LONGEST_TIMEOUT_SECONDS = 20 * 24 * 3600.0
+"""poll(2) cannot wait for 25 days."""
 _READ_SECONDS = 120.0
 _BYTES_PER_SECOND = 1_000_000
 """The slowest that we expect bulk data to move."""
@@ -100,6 +103,59 @@ def _content_words(data: bytes) -> tuple[list[bytes], bytes]:
     if len(data) <= _INLINE_LIMIT and b"\0" not in data:
         return [b"0", data], b""
     return [b"%d" % len(data), b""], data
+
+
+class Transport(Protocol):
+    """The two ends of one long-lived process. Deadlines are values of `time.monotonic()`."""
+
+    def send(self, data: bytes, deadline: float) -> None:
+        """Write all of it; TimeoutError at the deadline, OSError where the other end is gone."""
+
+    def receive(self, deadline: float) -> bytes:
+        """What has come, at least one byte; b"" means that the other end is gone; TimeoutError at the deadline."""
+
+    def close(self) -> None:
+        """Let go of it. For the thread that uses it; calling it again does nothing."""
+
+
+class PipeTransport:
+    """A Transport over two file descriptors, which it owns."""
+
+    def __init__(self, write_fd: int, read_fd: int) -> None:
+        os.set_blocking(write_fd, False)
+        os.set_blocking(read_fd, False)
+        self._write_fd = write_fd
+        self._read_fd = read_fd
+        self._closed = False
+
+    def send(self, data: bytes, deadline: float) -> None:
+        rest = memoryview(data)
+        while rest:
+            _wait(self._write_fd, select.POLLOUT, deadline)
+            with suppress(BlockingIOError):
+                rest = rest[os.write(self._write_fd, rest[:_READ_SIZE]) :]
+
+    def receive(self, deadline: float) -> bytes:
+        while True:
+            _wait(self._read_fd, select.POLLIN, deadline)
+            try:
+                return os.read(self._read_fd, _READ_SIZE)
+            except BlockingIOError:
+                continue
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        os.close(self._write_fd)
+        os.close(self._read_fd)
+
+
+def _wait(fd: int, event: int, deadline: float) -> None:
+    poller = select.poll()
+    poller.register(fd, event)
+    if not poller.poll(max(deadline - time.monotonic(), 0.0) * 1000):
+        raise TimeoutError("no answer in time")
 
 
 class Channel:

@@ -35,8 +35,6 @@ LONGEST_SHOWN = 10_000
 """Characters of one message that are put into a context: half from its beginning, half from its end."""
 MOST_SHOWN = 40_000
 """Characters that are put into a context before one step. What is left over waits for the next."""
-MOST_UPDATES = 30
-"""Things of the team's tools that are put into a context before one step; of more, the number."""
 FROM_TEAM = "team"
 """The sender of what the team's tools have to say; no agent has this name."""
 _FRAME = 100
@@ -54,7 +52,7 @@ class Delivery(NamedTuple):
 
 
 class Inbox:
-    """Of one agent. Made before its RPC is started; `start` after that, `close` when the agent is done."""
+    """Of one agent. Made before its RPC is started; `close` when the agent is done."""
 
     def __init__(
         self,
@@ -74,7 +72,6 @@ class Inbox:
         self._synchronize = synchronize
         self._pending: dict[int, Message] = {}
         self._updates: dict[str, str] = {}
-        self._more_updates = 0
         self._deliveries: dict[int, Delivery] = {}
         self._failure: InfraError | None = None
         self._sent = 0
@@ -90,30 +87,14 @@ class Inbox:
         if mailbox is not None:
             rpc.handle("send", self._send, "send_message")
             rpc.handle("read", self._shown_by_command, "read_messages")
-
-    def start(self) -> None:
-        """Begin to take in messages."""
-        if self._mailbox is not None:
-            self._mailbox.subscribe(self.agent_id, self._take_in, self._write_finished)
+            mailbox.subscribe(self.agent_id, self._take_in, self._write_finished)
 
     def update(self, subject: str, text: str) -> None:
         """Something to be shown before the next step; a later one about the same takes its place."""
         with self._changed:
             self._updates.pop(subject, None)
-            if len(self._updates) < MOST_UPDATES:
-                self._updates[subject] = text
-            else:
-                self._more_updates += 1
+            self._updates[subject] = text
             self._changed.notify_all()
-
-    def _take_updates(self) -> list[Message]:
-        """As one message, without a place among those of the conversation."""
-        texts = list(self._updates.values())
-        if self._more_updates:
-            texts.append(f"[… and {plural(self._more_updates, 'more change')}]")
-        self._updates, self._more_updates = {}, 0
-        text = head_and_tail("\n".join(texts), MOST_SHOWN)
-        return [Message(0, FROM_TEAM, self.agent_id, text, utc_now())] if texts else []
 
     def begin_step(self, number: int) -> None:
         self.step = number
@@ -139,10 +120,14 @@ class Inbox:
                 waiting = plural(len(self._pending), "more message")
                 note = f"\n[{waiting} will be shown to you before your next step; `read_messages` shows them now]"
                 shown[-1] = replace(shown[-1], text=shown[-1].text + note)
-            updates = self._take_updates()
+            updates, self._updates = self._updates, {}
         for message in shown:
             self._rpc.put("read", _file_name(message), b"")
-        return shown + updates
+        if updates:
+            # One message, without a place among those of the conversation.
+            text = head_and_tail("\n".join(updates.values()), LONGEST_SHOWN)
+            shown.append(Message(0, FROM_TEAM, self.agent_id, text, utc_now()))
+        return shown
 
     def wait(self, timeout_seconds: float, count: int | None = None) -> bool:
         """Until there is something to show (or so many messages); False when the time is up or the inbox was closed."""

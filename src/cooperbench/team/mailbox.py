@@ -1,8 +1,7 @@
 """The mailbox of a pair: who told whom what, in which order; also in a Redis, for whoever wants to read along.
 
-This process, which runs the pair, has every message. Nothing is removed while the pair runs, so a message sent before
-its recipient has started is there when it does. In a Redis each message is before its recipient gets it. Keys, all of
-which expire and are removed by `close`:
+This process, which runs the pair, has every message, and hands it to an inbox that is there before its agent starts. In
+a Redis each message is before its recipient gets it. Keys, all of which expire and are removed by `close`:
 
     run:{run_id}             hash: `sequence` of the newest message, `finished:{agent_id}`
     run:{run_id}:{agent_id}  stream of messages to an agent; the entry `7-0` is the pair's message number 7
@@ -105,16 +104,11 @@ class Mailbox:
     def subscribe(
         self, agent_id: str, on_message: Callable[[Message], None], on_finished: Callable[[str], None]
     ) -> None:
-        """Call these for an agent's messages and for others that are done, beginning with what was there before.
+        """Call these from now on for an agent's messages, and for others that are done.
 
         In order and one call at a time. They must not block, nor call the mailbox.
         """
         with self._lock:
-            for message in self._messages:
-                if message.recipient == agent_id:
-                    on_message(message)
-            for other in self.finished:
-                on_finished(other)
             self._readers[agent_id] = (on_message, on_finished)
 
     def finish(self, agent_id: str) -> None:

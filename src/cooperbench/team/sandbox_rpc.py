@@ -14,6 +14,7 @@ import re
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 from importlib.resources import files
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -103,7 +104,7 @@ class SandboxRpc:
             reason = done.stderr_read().strip()[:300]
             raise SandboxError(f"the team's commands could not be put into the sandbox: {reason}")
         if streams:
-            self._stream = _open_stream(sandbox)
+            self._connect(sandbox)
         # What is put into the sandbox has a thread of its own: an agent that blocks it blocks nobody else.
         for work in (self._listen, self._write_all):
             thread = threading.Thread(target=work, args=(sandbox,), name=f"rpc-{self.agent_id}", daemon=True)
@@ -111,14 +112,19 @@ class SandboxRpc:
             thread.start()
 
     def put(self, folder: str, name: str, data: bytes) -> None:
-        """Make a file in the team folder, in the order of the calls; does nothing once this has ended."""
+        """Make a file in the team folder, once there is a sandbox and in the order of the calls, until the end."""
         if not self._ended.is_set():
             self._outgoing.put((folder, name, data))
 
-    def respond(self, name: str, response: Response) -> None:
-        """For handlers that returned None, since the response takes its time."""
-        data = f"{response.code}\n{response.text}".encode("utf-8", "replace")
-        self.put("responses", name, data)
+    def answer(self, name: str, work: Callable[[], Response | None]) -> None:
+        """Respond to a request with what `work` gives; None: nothing yet."""
+        try:
+            response = work()
+        except Exception as error:  # one request that fails must not cost the agent all that follow
+            response = Response(1, f"the harness could not do it: {error}")
+        if response is not None:
+            data = f"{response.code}\n{response.text}".encode("utf-8", "replace")
+            self.put("responses", name, data)
 
     def last_call(self, *verbs: str) -> None:
         """The agent is done: handle its requests of these kinds that have not come yet."""
@@ -148,6 +154,17 @@ class SandboxRpc:
             if thread is not threading.current_thread():
                 thread.join(10)
 
+    def _connect(self, sandbox: RichSandbox) -> None:
+        """To a shell script in the sandbox that blocks on a FIFO, which the commands write to."""
+        argv = ["bash", "-c", script_text("rpc.sh"), "rpc", TEAM_DIR, str(_LARGEST_REQUEST_BYTES)]
+        stream = sandbox.open_stream(argv)
+        if stream.stdout.readline(100) != b"ready\n":
+            stream.close()
+            raise SandboxError("the script that serves the team's commands did not start in the sandbox")
+        self._stream = stream
+        if self._ended.is_set():
+            stream.close()
+
     def _listen(self, sandbox: RichSandbox) -> None:
         for _ in range(_MOST_STARTS):
             # Fails when the sandbox does not do what it is told, or the pipe was closed at either end.
@@ -163,15 +180,13 @@ class SandboxRpc:
                 self._stream.close()
             if self._flooded():
                 return
-            if self._stream is not None:
-                try:
-                    self._stream = _open_stream(sandbox)
-                except SandboxError as error:
-                    if isinstance(error, SandboxDead):
-                        self.on_lost(error)
-                    return
-                if self._ended.is_set():
-                    self._stream.close()
+            try:
+                if self._stream is not None:
+                    self._connect(sandbox)
+            except SandboxError as error:
+                if isinstance(error, SandboxDead):
+                    self.on_lost(error)
+                return
             self.on_restart()
 
     def _requests(self, sandbox: RichSandbox) -> Iterator[Request]:
@@ -199,12 +214,7 @@ class SandboxRpc:
         self._known.add(key)
         if self._flooded():
             return False
-        try:
-            response = self._handlers[request.verb](request.name, request.content)
-        except Exception as error:  # one request that fails must not cost the agent all that follow
-            response = Response(1, f"the harness could not do it: {error}")
-        if response is not None:
-            self.respond(request.name, response)
+        self.answer(request.name, partial(self._handlers[request.verb], request.name, request.content))
         return True
 
     def _write_all(self, sandbox: RichSandbox) -> None:
@@ -217,16 +227,6 @@ class SandboxRpc:
                 else:
                     self._stream.stdin.write(f"{folder} {name} {len(data)}\n".encode() + data)
                     self._stream.stdin.flush()
-
-
-def _open_stream(sandbox: RichSandbox) -> Stream:
-    """To a shell script in the sandbox that blocks on a FIFO, which the commands write to."""
-    argv = ["bash", "-c", script_text("rpc.sh"), "rpc", TEAM_DIR, str(_LARGEST_REQUEST_BYTES)]
-    stream = sandbox.open_stream(argv)
-    if stream.stdout.readline(100) != b"ready\n":
-        stream.close()
-        raise SandboxError("the script that serves the team's commands did not start in the sandbox")
-    return stream
 
 
 def _collect(sandbox: RichSandbox, *, last_call: bool = False) -> list[Request]:

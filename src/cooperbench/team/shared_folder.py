@@ -51,8 +51,8 @@ class Copy(NamedTuple):
     digest: str
     version: int | None
     """None: it is not shared."""
-    room: int = 0
-    """How often something had been removed by then: afterwards there may be room for it."""
+    removals: int = 0
+    """How many there had been by then: after more of them there may be room for it."""
 
 
 class SharedFolder:
@@ -66,7 +66,7 @@ class SharedFolder:
         self._tell = tell
         self._files: dict[str, File] = {}
         self._versions = 0
-        self._removed = 0
+        self._removals = 0
         self._copies: dict[str, dict[str, Copy]] = {}
         self._sandboxes: dict[str, tuple[RichSandbox, threading.Lock]] = {}
         self._lock = threading.Lock()
@@ -93,62 +93,61 @@ class SharedFolder:
         """What the agent has changed; False where its folder could not be listed."""
         done = sandbox.run(["sh", "-c", _LIST], timeout_seconds=_SECONDS, output_limit=4_000 * MOST_FILES)
         if done.returncode != 0 or done.stdout_cut:
-            self._tell(
-                agent_id, "shared", f"{SHARED_DIR} is not shared: it cannot be listed, or has too many files"
-            )
+            problem = f"{SHARED_DIR} is not shared: it cannot be listed, or has too many files"
+            self._tell(agent_id, "shared", problem)
             return False
         lines = map(_LINE.fullmatch, done.stdout_read().splitlines())
         listed = {line[2]: line[1] for line in lines if line}
-        copies, refused = self._copies[agent_id], list[tuple[str, str]]()
+        copies, refused, reason = self._copies[agent_id], list[str](), ""
         for path in copies.keys() - listed.keys():
             self._remove(agent_id, path, copies.pop(path))
         changed = [path for path, digest in listed.items() if self._is_changed(copies.get(path), digest)]
         for path in sorted(changed)[:MOST_FILES]:
-            argv = ["head", "-c", str(MAX_FILE_BYTES + 1), f"./{path}"]
-            read = sandbox.run(
-                argv, cwd=SHARED_DIR, timeout_seconds=_SECONDS, output_limit=MAX_FILE_BYTES + 1
-            )
-            if read.returncode == 0:
-                reason, version = self._write(agent_id, path, read.stdout)
-                copies[path] = Copy(listed[path], version, self._removed)
-                refused += [(path, reason)] if reason else []
+            argv, limit = ["head", "-c", str(MAX_FILE_BYTES + 1), f"./{path}"], MAX_FILE_BYTES + 1
+            read = sandbox.run(argv, cwd=SHARED_DIR, timeout_seconds=_SECONDS, output_limit=limit)
+            if read.returncode != 0:
+                continue
+            try:
+                version = self._write(agent_id, path, read.stdout)
+            except ValueError as problem:
+                version, reason = None, reason or str(problem)
+                refused.append(shown(path))
+            copies[path] = Copy(listed[path], version, self._removals)
         if refused:
-            names = ", ".join(shown(path) for path, _ in refused[:3]) + (" …" if len(refused) > 3 else "")
-            self._tell(agent_id, "shared", f"Not shared from {SHARED_DIR}: {names}: {refused[0][1]}")
+            names = ", ".join(refused[:3]) + (" …" if len(refused) > 3 else "")
+            self._tell(agent_id, "shared", f"Not shared from {SHARED_DIR}: {names}: {reason}")
         return True
 
     def _is_changed(self, copy: Copy | None, digest: str) -> bool:
         if copy is None or copy.digest != digest:
             return True
-        return copy.version is None and copy.room != self._removed
+        return copy.version is None and copy.removals != self._removals
 
-    def _write(self, agent_id: str, path: str, data: bytes) -> tuple[str, int | None]:
-        """Why it is not shared, in one line; else the number of its version."""
+    def _write(self, agent_id: str, path: str, data: bytes) -> int:
+        """The number of its version; ValueError says why it is not shared."""
         if not _NAME.fullmatch(path):
-            return "a name has at most 200 plain characters", None
+            raise ValueError("a name has at most 200 plain characters")
         if len(data) > MAX_FILE_BYTES:
-            return f"a file has at most {MAX_FILE_BYTES} bytes", None
+            raise ValueError(f"a file has at most {MAX_FILE_BYTES} bytes")
         with self._lock:
-            others = [
-                len(one.data) for name, one in self._files.items() if name != path and one.data is not None
-            ]
-            if len(others) >= MOST_FILES or sum(others) + len(data) > MAX_TOTAL_BYTES:
-                limits = f"at most {MAX_TOTAL_BYTES} bytes in {MOST_FILES} files"
-                return f"the folder is full: {limits}; remove some", None
             if path in self._files and self._files[path].data == data:
-                return "", self._files[path].version
+                return self._files[path].version
+            kept = {name: one.data for name, one in self._files.items() if one.data is not None}
+            kept[path] = data
+            if len(kept) > MOST_FILES or sum(map(len, kept.values())) > MAX_TOTAL_BYTES:
+                limits = f"at most {MAX_TOTAL_BYTES} bytes in {MOST_FILES} files"
+                raise ValueError(f"the folder is full: {limits}; remove some")
             version = self._put(path, data)
-        self._announce(
-            agent_id, f"file {path}", f"{agent_id} wrote {SHARED_DIR}/{shown(path)} ({len(data)} bytes)"
-        )
-        return "", version
+        did = f"{agent_id} wrote {SHARED_DIR}/{shown(path)} ({len(data)} bytes)"
+        self._announce(agent_id, f"file {path}", did)
+        return version
 
     def _remove(self, agent_id: str, path: str, had: Copy) -> None:
         with self._lock:
             if had.version is None or self._files[path].version != had.version:
                 return
             self._put(path, None)
-            self._removed += 1
+            self._removals += 1
         self._announce(agent_id, f"file {path}", f"{agent_id} removed {SHARED_DIR}/{shown(path)}")
 
     def _put(self, path: str, data: bytes | None) -> int:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from concurrent.futures import Future
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from cooperbench.models import REPO_DIR, seats_of
 from cooperbench.team.inbox import Inbox
 from cooperbench.team.sandbox_rpc import Response, SandboxRpc
 from cooperbench.team.shared_folder import SHARED_DIR, SharedFolder
-from cooperbench.team.tools import Requests, TaskList, run_command, tools_of
+from cooperbench.team.tools import Colleagues, Requests, TaskList, run_command, tools_of
 from cooperbench.text import plural
 
 if TYPE_CHECKING:
@@ -52,9 +52,10 @@ class Team:
         """None: they share no repository."""
         self._rpcs: dict[str, SandboxRpc] = {}
         self.inboxes: dict[str, Inbox] = {}
-        self.tasks = TaskList(agent_ids, self._step_of, self._announce) if "task_list" in self._on else None
-        self.requests = Requests(agent_ids, self._step_of, self._refresh) if "protocol" in self._on else None
-        self.shared = SharedFolder(self._announce, self._tell) if "scratchpad" in self._on else None
+        team = Colleagues(tuple(agent_ids), lambda agent_id: self.inboxes[agent_id].step, self._refresh)
+        self.tasks = TaskList(team) if "task_list" in self._on else None
+        self.requests = Requests(team) if "protocol" in self._on else None
+        self.shared = SharedFolder(team.announce, self._tell) if "scratchpad" in self._on else None
         together = self.tasks or self.requests or self.shared
         for agent_id in agent_ids if mailbox or remote or together else ():
             rpc = SandboxRpc(agent_id, [other for other in agent_ids if other != agent_id])
@@ -67,15 +68,14 @@ class Team:
                 rpc.handle("push", partial(_push, remote, agent_id))
 
     def tools(self, agent_id: str) -> Tools:
+        if self.tasks is None and self.requests is None:
+            return {}
         return tools_of(agent_id, self.tasks, self.requests, partial(self._sync, agent_id))
 
     def _sync(self, agent_id: str) -> None:
         """Whoever hears of a file from its writer finds it there."""
         if self.shared is not None:
             self.shared.sync(agent_id)
-
-    def _step_of(self, agent_id: str) -> int:
-        return self.inboxes[agent_id].step
 
     def _tell(self, agent_id: str, subject: str, text: str) -> None:
         self.inboxes[agent_id].update(subject, text)
@@ -84,11 +84,6 @@ class Team:
         """What others did, shown unasked."""
         if "auto_refresh" in self._on:
             self._tell(agent_id, subject, text)
-
-    def _announce(self, agent_id: str, subject: str, text: str) -> None:
-        for other in self.inboxes:
-            if other != agent_id:
-                self._refresh(other, subject, text)
 
     def join(
         self,
@@ -104,8 +99,6 @@ class Team:
         if rpc is None:
             return
         rpc.start(sandbox, streams=streams)
-        if agent_id in self.inboxes:
-            self.inboxes[agent_id].start()
         if self.shared is not None:
             self.shared.attach(agent_id, sandbox)
         if self.tasks is not None:
@@ -134,11 +127,10 @@ class Team:
 
     def close(self) -> None:
         """End what is still open; what was said and done can still be read. Calling it again does nothing."""
-        for agent_id in self.inboxes:
+        for agent_id, inbox in self.inboxes.items():
+            inbox.close()
             if self.requests is not None:
                 self.requests.end(agent_id)
-        for inbox in self.inboxes.values():
-            inbox.close()
         for rpc in self._rpcs.values():
             rpc.close()
         if self.mailbox is not None:
@@ -183,10 +175,11 @@ def _use_tool(rpc: SandboxRpc, tools: Tools, name: str, content: bytes) -> Respo
     command, *words = content.decode("utf-8", "replace").split("\0")[:-1] or [""]
     if command not in tools:
         return Response(2, "there is no such tool")
-    answer = run_command(command, tools[command], words)
-    if not isinstance(answer, Future):
-        return answer
-    answer.add_done_callback(lambda done: rpc.respond(name, done.result()))
+    work = partial(run_command, command, tools[command], words)
+    if command != "coop-request":
+        return work()
+    # It waits for somebody else, which is no reason to keep the agent's other calls waiting.
+    threading.Thread(target=rpc.answer, args=(name, work), name=f"request-{name}", daemon=True).start()
     return None
 
 

@@ -12,7 +12,6 @@ import re
 import threading
 import time
 from collections import Counter
-from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field
 from functools import wraps
 from inspect import Parameter, signature
@@ -25,9 +24,7 @@ from cooperbench.text import head_and_tail, plural, printable
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-Answer: TypeAlias = Response | Future[Response]
-"""A future where somebody else has to do something first."""
-Tools: TypeAlias = "dict[str, Callable[..., Answer]]"
+Tools: TypeAlias = "dict[str, Callable[..., Response]]"
 State: TypeAlias = Literal["open", "in_progress", "blocked", "done"]
 LONGEST_TEXT = 1_000
 """Characters of a title, and of a note."""
@@ -52,6 +49,22 @@ def shown(text: str) -> str:
     return printable(text if len(text) <= 200 else text[:199] + "…")
 
 
+@dataclass(frozen=True)
+class Colleagues:
+    """The agents of a team, as its tools see them."""
+
+    agent_ids: tuple[str, ...]
+    step_of: Callable[[str], int]
+    tell: Callable[[str, str, str], None]
+    """Shows something to an agent before its next step: a subject and a text."""
+
+    def announce(self, agent_id: str, subject: str, text: str) -> None:
+        """Tell all others what an agent did."""
+        for other in self.agent_ids:
+            if other != agent_id:
+                self.tell(other, subject, text)
+
+
 @dataclass
 class Task:
     id: int
@@ -73,16 +86,8 @@ class TaskList:
     What an agent that has ended did not finish may be claimed by others. All methods are safe to call from any thread.
     """
 
-    def __init__(
-        self,
-        agent_ids: Sequence[str],
-        step_of: Callable[[str], int],
-        announce: Callable[[str, str, str], None],
-    ) -> None:
-        """`announce(agent, subject, line)` tells all others what an agent has changed."""
-        self._agent_ids = tuple(agent_ids)
-        self._step_of = step_of
-        self._announce = announce
+    def __init__(self, team: Colleagues) -> None:
+        self._team = team
         self._tasks: list[Task] = []
         self._log: list[dict[str, Any]] = []
         self._changes: Counter[str] = Counter()
@@ -96,8 +101,10 @@ class TaskList:
         """Put a task on the shared list, for an agent or (without --assign) for whoever claims it."""
         if not title.strip():
             return Response(2, "the title is empty")
-        if assign not in ("", *self._agent_ids):
-            return Response(2, f"no agent {printable(assign[:50])!r}; there is: {', '.join(self._agent_ids)}")
+        if assign not in ("", *self._team.agent_ids):
+            return Response(
+                2, f"no agent {printable(assign[:50])!r}; there is: {', '.join(self._team.agent_ids)}"
+            )
         with self._lock:
             if problem := self._problem(agent_id, title):
                 return problem
@@ -154,7 +161,7 @@ class TaskList:
         if left:
             numbers = ", ".join(left[:20]) + (" …" if len(left) > 20 else "")
             text = f"{agent_id} has ended with unfinished tasks, which others can claim now: {numbers}"
-            self._announce(agent_id, f"end of {agent_id}", text)
+            self._team.announce(agent_id, f"end of {agent_id}", text)
 
     def tasks(self) -> list[dict[str, Any]]:
         with self._lock:
@@ -175,9 +182,9 @@ class TaskList:
                 "tasks_done": sum(task.state == "done" for task in self._tasks),
                 "unowned_at_end": sum(task.owner is None for task in self._tasks),
                 "time_to_first_claim_seconds": None if first is None else round(first - self.started, 3),
-                "claims_per_agent": {one: counts[one, "claim"] for one in self._agent_ids},
-                "updates_per_agent": {one: counts[one, "update"] for one in self._agent_ids},
-                "claims_lost": sum(counts[one, "claim_lost"] for one in self._agent_ids),
+                "claims_per_agent": {one: counts[one, "claim"] for one in self._team.agent_ids},
+                "updates_per_agent": {one: counts[one, "update"] for one in self._team.agent_ids},
+                "claims_lost": sum(counts[one, "claim_lost"] for one in self._team.agent_ids),
                 "changes_to_files_of_others_tasks": self._foreign_changes(files_changed),
             }
 
@@ -205,12 +212,12 @@ class TaskList:
     def _changed(self, agent_id: str, task: Task, change: str) -> Response:
         self._record(agent_id, task, change)
         did = {"create": "created", "claim": "claimed", "update": "updated"}[change]
-        self._announce(agent_id, f"task {task.id}", f"{agent_id} {did} {task.line()}")
+        self._team.announce(agent_id, f"task {task.id}", f"{agent_id} {did} {task.line()}")
         return Response(0, f"{task.line()}\n")
 
     def _record(self, agent_id: str, task: Task, change: str) -> None:
         self._changes[agent_id] += 1
-        stamp = {"time": utc_now(), "agent": agent_id, "step": self._step_of(agent_id), "change": change}
+        stamp = {"time": utc_now(), "agent": agent_id, "step": self._team.step_of(agent_id), "change": change}
         now = {"task": task.id, "owner": task.owner, "state": task.state, "note": task.note}
         self._log.append(stamp | now)
 
@@ -229,7 +236,8 @@ class Request:
     waited_seconds: float | None = None
     """How long the sender waited; None while it still does."""
     asked: float = field(default_factory=time.monotonic)
-    response: Future[Response] = field(default_factory=Future)
+    response: Response | None = None
+    """What the sender was told in the end."""
 
     def text(self) -> str:
         how = f'answer it with coop-respond {self.id} "…"'
@@ -251,69 +259,58 @@ class Requests:
     the one who asked before its next step. All methods are safe to call from any thread.
     """
 
-    def __init__(
-        self,
-        agent_ids: Sequence[str],
-        step_of: Callable[[str], int],
-        tell: Callable[[str, str, str], None],
-    ) -> None:
-        """`tell(agent, subject, text)` shows something to an agent before its next step."""
-        self._agent_ids = tuple(agent_ids)
-        self._step_of = step_of
-        self._tell = tell
+    def __init__(self, team: Colleagues) -> None:
+        self._team = team
         self._all: list[Request] = []
         self._ended: set[str] = set()
-        self._lock = threading.RLock()
+        self._changed = threading.Condition()
 
     def ask(
         self, agent_id: str, agent: str, kind: str, body: str, wait: float = DEFAULT_WAIT_SECONDS
-    ) -> Answer:
+    ) -> Response:
         """Ask a colleague (kind: one word, e.g. review) and wait, in seconds. Exit code 3: no answer in time."""
-        others = [one for one in self._agent_ids if one != agent_id]
-        with self._lock:
-            if agent not in others:
-                return Response(2, f"no colleague {printable(agent[:50])!r}; there is: {', '.join(others)}")
+        others = [one for one in self._team.agent_ids if one != agent_id]
+        if agent not in others:
+            return Response(2, f"no colleague {printable(agent[:50])!r}; there is: {', '.join(others)}")
+        if not body.strip() or len(body) > LONGEST_BODY:
+            return Response(2, f"a request has 1 to {LONGEST_BODY} characters")
+        if not 0 <= wait <= LONGEST_WAIT_SECONDS:
+            return Response(2, f"a request waits 0 to {LONGEST_WAIT_SECONDS:g} seconds")
+        with self._changed:
             if agent in self._ended:
                 return Response(NO_ANSWER, f"{agent} has finished and cannot answer")
-            if not body.strip() or len(body) > LONGEST_BODY:
-                return Response(2, f"a request has 1 to {LONGEST_BODY} characters")
-            if not 0 <= wait <= LONGEST_WAIT_SECONDS:
-                return Response(2, f"a request waits 0 to {LONGEST_WAIT_SECONDS:g} seconds")
             if sum(one.sender == agent_id for one in self._all) >= MOST_ASKED:
                 return Response(2, f"you have asked enough: at most {MOST_ASKED} requests")
-            step, kind = self._step_of(agent_id), printable(kind[:40])
+            step, kind = self._team.step_of(agent_id), printable(kind[:40])
             request = Request(len(self._all) + 1, agent_id, agent, kind, body, utc_now(), step)
             text = f"no answer yet: {agent_id} asks you.\n{request.text()}"
-            self._end_waiting(lambda one: one.sender == agent, text)
+            self._end_waiting(lambda one: one.sender == agent, Response(NO_ANSWER, text))
             self._all.append(request)
-        text = f"no answer within {wait:g} seconds"
-        timer = threading.Timer(wait, self._end_waiting, (lambda one: one is request, text))
-        timer.daemon = True
-        timer.start()
-        request.response.add_done_callback(lambda _: timer.cancel())
-        self._tell(agent, f"request {request.id}", request.text())
-        return request.response
+            self._team.tell(agent, f"request {request.id}", request.text())
+            self._changed.wait_for(lambda: request.response, wait)
+            late = Response(NO_ANSWER, f"no answer within {wait:g} seconds")
+            self._end_waiting(lambda one: one is request, late)
+            return request.response or late
 
     def respond(self, agent_id: str, request_id: int, body: str) -> Response:
         """Answer a request."""
         if not body.strip() or len(body) > LONGEST_BODY:
             return Response(2, f"an answer has 1 to {LONGEST_BODY} characters")
-        with self._lock:
+        with self._changed:
             request = self._all[request_id - 1] if 1 <= request_id <= len(self._all) else None
             if request is None or request.recipient != agent_id:
                 return Response(2, f"there is no request {request_id} to you")
             if request.answer is not None:
                 return Response(2, f"request {request_id} is answered already")
             request.answer, request.answered_at = body, utc_now()
-            late = request.response.done()
-            self._end_waiting(lambda one: one is request, f"{request.outcome()}\n", 0)
-        if late:
-            self._tell(request.sender, f"answer {request.id}", request.outcome())
+            if request.response is not None:
+                self._team.tell(request.sender, f"answer {request.id}", request.outcome())
+            self._end_waiting(lambda one: one is request, Response(0, f"{request.outcome()}\n"))
         return Response(0, f"{request.sender} has your answer.\n")
 
     def pending(self, agent_id: str) -> Response:
         """Show what you are asked, and what became of your own requests."""
-        with self._lock:
+        with self._changed:
             asked = [one.text() for one in self._all if one.recipient == agent_id and one.answer is None]
             own = [one.outcome() for one in self._all if one.sender == agent_id]
         texts = [*asked[:_MOST_SHOWN], *own[-_MOST_SHOWN:]] or ["No requests."]
@@ -321,35 +318,30 @@ class Requests:
 
     def end(self, agent_id: str) -> None:
         """An agent is done: nobody waits for its answers any more."""
-        with self._lock:
+        with self._changed:
             self._ended.add(agent_id)
-            text = f"{agent_id} has finished and cannot answer"
-            self._end_waiting(lambda one: agent_id in (one.sender, one.recipient), text)
+            response = Response(NO_ANSWER, f"{agent_id} has finished and cannot answer")
+            self._end_waiting(lambda one: agent_id in (one.sender, one.recipient), response)
 
     def log(self) -> list[dict[str, Any]]:
-        hidden = ("asked", "response")
-        with self._lock:
-            records = [dict(vars(one)) for one in self._all]
-        return [{key: value for key, value in one.items() if key not in hidden} for one in records]
+        with self._changed:
+            records = [asdict(one) for one in self._all]
+        return [{key: one[key] for key in one if key not in ("asked", "response")} for one in records]
 
     def metrics(self) -> dict[str, Any]:
-        with self._lock:
+        with self._changed:
             return {
                 "requests_total": len(self._all),
                 "requests_answered": sum(one.answer is not None for one in self._all),
                 "request_waiting_seconds": round(sum(one.waited_seconds or 0.0 for one in self._all), 3),
             }
 
-    def _end_waiting(self, which: Callable[[Request], bool], text: str, code: int = NO_ANSWER) -> None:
-        with self._lock:
-            for request in self._all:
-                if which(request) and not request.response.done():
-                    request.waited_seconds = round(time.monotonic() - request.asked, 3)
-                    request.response.set_result(Response(code, text))
-
-
-def finished(answer: Answer) -> Response:
-    return answer.result() if isinstance(answer, Future) else answer
+    def _end_waiting(self, which: Callable[[Request], bool], response: Response) -> None:
+        for request in self._all:
+            if request.response is None and which(request):
+                request.response = response
+                request.waited_seconds = round(time.monotonic() - request.asked, 3)
+        self._changed.notify_all()
 
 
 def tools_of(
@@ -373,10 +365,10 @@ def tools_of(
 
 
 def _called_by(
-    agent_id: str, method: Callable[..., Answer], before: Callable[[], None]
-) -> Callable[..., Answer]:
+    agent_id: str, method: Callable[..., Response], before: Callable[[], None]
+) -> Callable[..., Response]:
     @wraps(method)
-    def tool(**arguments: Any) -> Answer:
+    def tool(**arguments: Any) -> Response:
         before()
         return method(agent_id, **arguments)
 
@@ -386,16 +378,12 @@ def _called_by(
     return tool
 
 
-class _BadArguments(Exception):
-    pass
-
-
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise _BadArguments(message)
+        raise ValueError(message)
 
 
-def run_command(name: str, tool: Callable[..., Answer], words: Sequence[str]) -> Answer:
+def run_command(name: str, tool: Callable[..., Response], words: Sequence[str]) -> Response:
     """A tool with the words of a command line."""
     parser = _Parser(prog=name, description=tool.__doc__, add_help=False, allow_abbrev=False)
     parameters = signature(tool).parameters.values()
@@ -416,7 +404,7 @@ def run_command(name: str, tool: Callable[..., Answer], words: Sequence[str]) ->
         return Response(0, parser.format_help())
     try:
         values = vars(parser.parse_args(words))
-    except _BadArguments as error:
+    except ValueError as error:
         return Response(2, f"{printable(str(error))[:_LONGEST_ERROR]}\n{parser.format_usage()}")
     texts = {key: " ".join(value) for key, value in values.items() if isinstance(value, list)}
     return tool(**values | texts)

@@ -239,9 +239,11 @@ def test_a_call_in_flight_does_not_hold_up_the_end() -> None:
 @pytest.mark.parametrize(
     "seen", [ConnectionError("gone"), json.JSONDecodeError("no", "", 0), RuntimeError("odd")]
 )
-def test_an_error_of_no_known_kind_is_an_outage(seen: Exception) -> None:
+def test_an_error_of_no_known_kind_is_an_outage(seen: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COOPERBENCH_MODEL_PATIENCE", "0")
+
     def call() -> None:
         raise seen
 
     with pytest.raises(InfraError, match="did not answer in 1 attempts"):
-        Caller("m", lambda: None, lambda _: None, patience=0).ask(call)
+        Caller("m", lambda: None, lambda _: None).ask(call)

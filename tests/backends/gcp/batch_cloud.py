@@ -13,9 +13,8 @@ import pytest
 from cooperbench.backends.gcp.settings import read_settings
 from cooperbench.backends.local import LocalBackend
 from cooperbench.dataset.discovery import discover
-from cooperbench.eval.record import read_evaluation
 from cooperbench.models import seats_of
-from cooperbench.storage import ExperimentPaths, write_json
+from cooperbench.storage import ExperimentPaths, read_json, write_json
 from tests.backends.gcp.batch_server import BatchServer
 from tests.tiny import golden
 
@@ -111,7 +110,7 @@ class Experiment:
 
     def evaluations(self) -> dict[str, Any]:
         """What lies on disk, without what no two evaluations have in common."""
-        found = {pair.label: read_evaluation(self.paths.pair(pair, "coop")) for pair in self.pairs}
+        found = {pair.label: read_json(self.paths.pair(pair, "coop").evaluation) for pair in self.pairs}
         return {label: _timeless(record) for label, record in found.items() if record is not None}
 
     def files(self) -> dict[str, bytes]:

@@ -63,9 +63,7 @@ def test_every_key_of_the_file_is_used_and_overridden(monkeypatch: pytest.Monkey
     monkeypatch.setenv("GCP_MACHINE_TYPE", "e2-standard-2")
     assert (read_settings().project, read_settings().machine_type) == ("variable-project", "e2-standard-2")
     assert read_settings(machine_type="e2-highmem-8").machine_type == "e2-highmem-8"
-    made = machine_of(
-        found, "name", "e2-standard-2", spot=True, tag="tag", lifetime_seconds=60, labels={}, metadata={}
-    )
+    made = machine_of(found, "session", "agents", "run", 60, "key")
     assert not made.network_interfaces[0].access_configs
     assert made.disks[0].initialize_params.disk_type == "zones/us-east1-c/diskTypes/pd-ssd"
 

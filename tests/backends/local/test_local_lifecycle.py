@@ -138,7 +138,7 @@ def test_a_sandbox_that_outlives_its_time_is_ended(local: LocalBackend, cache_di
         sandbox.run(["sleep", "900"])
     with pytest.raises(SandboxDead, match="lifetime of 1 s"):
         sandbox.run(["true"])
-    assert eventually(lambda: folders(cache_dir) == before)
+    assert eventually(lambda: folders(cache_dir) <= before)
 
 
 def test_closing_the_backend_ends_its_sandboxes(cache_dir: Path) -> None:

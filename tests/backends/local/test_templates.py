@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cooperbench.backends.local import LocalBackend
-from cooperbench.backends.local.cache import load_template, new_folder
+from cooperbench.backends.local.cache import template_content
 from cooperbench.backends.local.sandbox import LocalSandbox
 from cooperbench.dataset.discovery import load_tasks
 from cooperbench.errors import InfraError, UserError
@@ -127,16 +127,14 @@ def test_large_templates(tmp_path: Path, overlays: bool) -> None:
     change_setup(task, task.setup_script.read_text() + LARGE)
     backend = LocalBackend(cache_dir=tmp_path / "cache")
     image = backend.prepare(task)
-    template = load_template(tmp_path / "cache", image.reference.partition("@")[2])
-    assert template is not None
+    template = tmp_path / "cache" / "local" / image.reference.partition("@")[2]
     bubblewrap, builder = backend._find_bubblewrap()
     if overlays and not bubblewrap.overlays:
         pytest.skip("no overlays on this file system")
     sandbox = LocalSandbox(
-        new_folder(builder.run_folder),
         builder,
         replace(bubblewrap, overlays=overlays),
-        template.content(agent=False),
+        template_content(template, agent=False),
         lifetime_seconds=60,
         workdir="/workspace/repo",
         options=SandboxOptions(),
@@ -146,9 +144,9 @@ def test_large_templates(tmp_path: Path, overlays: bool) -> None:
     assert in_repo(sandbox, script).stdout == b"699\n"
     assert (b"overlay" in sandbox.run(["grep", " /workspace ", "/proc/mounts"]).stdout) == overlays
     sandbox.terminate()
-    assert (template.path / "workspace/repo/bulk/1").read_text() == "1\n"
-    assert (template.path / "workspace/repo/bulk/2").exists()
-    assert (template.path / "workspace/repo/tests").is_dir()
+    assert (template / "workspace/repo/bulk/1").read_text() == "1\n"
+    assert (template / "workspace/repo/bulk/2").exists()
+    assert (template / "workspace/repo/tests").is_dir()
 
 
 def test_what_setup_put_into_the_home_is_kept(local: LocalBackend, tmp_path: Path) -> None:

@@ -323,18 +323,14 @@ def _bearer(place: Place) -> dict[str, str]:
 
 def _model_kwargs(config_path: Path | None) -> dict[str, Any]:
     """What an agent config may have: `model.model_kwargs`, for every call, as LiteLLM knows it."""
-    if config_path is None:
-        return {}
-    config = read_yaml(config_path) or {}
-    model = config.get("model", {}) if isinstance(config, dict) and set(config) <= {"model"} else None
-    kwargs = (
-        model.get("model_kwargs", {}) if isinstance(model, dict) and set(model) <= {"model_kwargs"} else None
+    match config_path and read_yaml(config_path):
+        case None:
+            return {}
+        case {"model": {"model_kwargs": dict(kwargs), **more}, **others} if not more and not others:
+            return {str(name): value for name, value in kwargs.items()}
+    raise UserError(
+        f"{config_path}: a config of this agent has model.model_kwargs, a mapping, and nothing else"
     )
-    if not isinstance(kwargs, dict):
-        raise UserError(
-            f"{config_path}: a config of this agent has model.model_kwargs, a mapping, and nothing else"
-        )
-    return {str(name): value for name, value in kwargs.items()}
 
 
 def _check_node(sandbox: RichSandbox, node: str) -> None:

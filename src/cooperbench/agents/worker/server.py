@@ -10,6 +10,7 @@ import base64
 import contextlib
 import json
 import os
+import re
 import select
 import subprocess
 import sys
@@ -18,7 +19,7 @@ import threading
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NoReturn, Self, TypeVar
+from typing import IO, TYPE_CHECKING, Any, Self
 
 from cooperbench.agents.base import REPO_DIR
 from cooperbench.agents.session import DEFAULT_COMMAND_SECONDS
@@ -34,9 +35,7 @@ if TYPE_CHECKING:
     from cooperbench.agents.session import Session
     from cooperbench.sandbox.contract import CommandResult
 
-T = TypeVar("T", int, float, bytes, dict[str, Any])
 PROTOCOL = 1
-SUBMITTED = "submitted"
 LINE_BYTES = 64 * 1024 * 1024
 """The longest line that is taken from a worker."""
 LOG_BYTES = 16 * 1024 * 1024
@@ -51,7 +50,6 @@ _WAKE_SECONDS = 0.2
 _GRACE_SECONDS = 5.0
 """What a worker has to save its files once the agent has ended."""
 _END_SECONDS = 10.0
-_LONGEST_STATUS = 40
 
 
 class BadRequest(Exception):
@@ -129,22 +127,28 @@ class Worker:
     def run(self, start: Mapping[str, Any]) -> None:
         """Returns when the worker submits; every other end is raised, as an adapter does it."""
         self._send(start)
-        while True:
-            message = self._receive()
-            match message.get("type", "request"):
-                case "request":
-                    self._serve(message)
-                case "done":
-                    return self._end(message)
-                case "failed":
-                    self._fail(message)
-                case other:
-                    raise InfraError(f"the worker sent a message of an unknown type: {str(other)[:100]!r}")
+        while (message := self._receive()).get("type", "request") == "request":
+            self._serve(message)
+        text = str(message.get("message") or "")
+        match message["type"]:
+            case "done":
+                self._wait(_GRACE_SECONDS)
+                status = str(message.get("status", "submitted"))
+                if not re.fullmatch(r"\w{1,40}", status, re.ASCII):
+                    raise InfraError(f"the worker ended with a status that is none: {status[:100]!r}")
+                if status != "submitted":
+                    raise AgentFailure(status, text)
+            case "failed" if message.get("kind") == "user":
+                raise UserError(" ".join(text.split()))
+            case "failed":
+                raise InfraError(f"the worker failed: {text or 'no reason given' + self._last_stderr}")
+            case other:
+                raise InfraError(f"the worker sent a message of an unknown type: {str(other)[:100]!r}")
 
     def _serve(self, request: Mapping[str, Any]) -> None:
         answer: dict[str, Any] = {"id": request.get("id")}
         try:
-            params = _param(request, "params", {})
+            params = _object(request, "params")
             answer["result"] = _carry_out(self._session, str(request.get("method")), params)
         except BadRequest as error:
             answer["error"] = {"kind": "bad_request", "message": str(error)}
@@ -157,21 +161,6 @@ class Worker:
                 self._wait(_GRACE_SECONDS)
             raise
         self._send(answer)
-
-    def _end(self, message: Mapping[str, Any]) -> None:
-        self._wait(_GRACE_SECONDS)
-        status = str(message.get("status", SUBMITTED))
-        if status == SUBMITTED:
-            return
-        if not status.replace("_", "").isalnum() or len(status) > _LONGEST_STATUS:
-            raise InfraError(f"the worker ended with a status that is none: {status[:100]!r}")
-        raise AgentFailure(status, str(message.get("message") or ""))
-
-    def _fail(self, message: Mapping[str, Any]) -> NoReturn:
-        text = str(message.get("message") or f"no reason given{self._last_stderr}")
-        if message.get("kind") == "user":
-            raise UserError(" ".join(text.split()))
-        raise InfraError(f"the worker failed: {text}")
 
     def _send(self, message: Mapping[str, Any], *, last: bool = False) -> None:
         """The last one is sent although the agent has ended."""
@@ -248,8 +237,8 @@ def _carry_out(session: Session, method: str, params: Mapping[str, Any]) -> dict
         case "exec":
             result = session.execute(
                 _text(params, "command"),
-                timeout_seconds=_param(params, "timeout_seconds", DEFAULT_COMMAND_SECONDS),
-                stdin=_param(params, "stdin_base64", b""),
+                timeout_seconds=_number(params, "timeout_seconds", DEFAULT_COMMAND_SECONDS),
+                stdin=_decoded(params, "stdin_base64"),
                 thought=str(params.get("thought") or ""),
                 shown=str(params.get("shown") or ""),
                 step=step,
@@ -259,8 +248,7 @@ def _carry_out(session: Session, method: str, params: Mapping[str, Any]) -> dict
             content = session.read_file(_text(params, "path"))
             return {"content_base64": base64.b64encode(content).decode()}
         case "write_file":
-            mode = 0o755 if params.get("executable") else 0o644
-            data = _param(params, "content_base64", b"")
+            data, mode = _decoded(params, "content_base64"), 0o755 if params.get("executable") else 0o644
             session.write_file(_text(params, "path"), data, mode, step=step)
         case "send_message":
             to = str(params.get("to") or "all")
@@ -272,9 +260,9 @@ def _carry_out(session: Session, method: str, params: Mapping[str, Any]) -> dict
             ]
             return {"messages": messages}
         case "wait_for_message":
-            return {"arrived": session.wait_for_message(_param(params, "timeout_seconds", 60.0))}
+            return {"arrived": session.wait_for_message(_number(params, "timeout_seconds", 60.0))}
         case "reply":
-            usage, more = _usage(_param(params, "usage", {})), _param(params, "more", {})
+            usage, more = _usage(_object(params, "usage")), _object(params, "more")
             session.reply(_text(params, "text"), usage, **more)
         case "tell":
             session.tell(_text(params, "text"), str(params.get("kind") or "note"))
@@ -299,12 +287,12 @@ def _result(result: CommandResult) -> dict[str, Any]:
 
 def _usage(usage: Mapping[str, Any]) -> Usage:
     return Usage(
-        cost=_param(usage, "cost", 0.0),
-        prompt_tokens=_param(usage, "prompt_tokens", 0),
-        completion_tokens=_param(usage, "completion_tokens", 0),
-        cached_tokens=_param(usage, "cached_tokens", 0),
+        cost=_number(usage, "cost"),
+        prompt_tokens=int(_number(usage, "prompt_tokens")),
+        completion_tokens=int(_number(usage, "completion_tokens")),
+        cached_tokens=int(_number(usage, "cached_tokens")),
         calls=1,
-        model_seconds=_param(usage, "model_seconds", 0.0),
+        model_seconds=_number(usage, "model_seconds"),
         unpriced_calls=1 if usage.get("unpriced") else 0,
     )
 
@@ -318,25 +306,25 @@ def _text(params: Mapping[str, Any], name: str) -> str:
     return value
 
 
-def _param(params: Mapping[str, Any], name: str, default: T) -> T:
-    """What may be missing; of the default's type. Numbers are 0 or more, bytes come as base64."""
-    value = params.get(name)
-    if value is None:
-        return default
-    kind = type(default)
+def _object(params: Mapping[str, Any], name: str) -> dict[str, Any]:
+    value = params.get(name) or {}
+    if not isinstance(value, dict):
+        raise BadRequest(f"{name} is no object")
+    return value
+
+
+def _number(params: Mapping[str, Any], name: str, default: float = 0.0) -> float:
+    value = default if params.get(name) is None else params[name]
+    if not isinstance(value, int | float) or not 0 <= value < float("inf"):
+        raise BadRequest(f"{name} is no number of 0 or more")
+    return value
+
+
+def _decoded(params: Mapping[str, Any], name: str) -> bytes:
     try:
-        if kind in (int, float) and isinstance(value, int | float) and 0 <= value < float("inf"):
-            return kind(value)
-        if kind is bytes:
-            return kind(base64.b64decode(value, validate=True))
-        if kind is dict and isinstance(value, dict):
-            return value
-    except (TypeError, ValueError):
-        pass
-    raise BadRequest(f"{name} is no {_KINDS[kind]}")
-
-
-_KINDS = {int: "number of 0 or more", float: "number of 0 or more", bytes: "base64", dict: "object"}
+        return base64.b64decode(params.get(name) or "", validate=True)
+    except (ValueError, TypeError):
+        raise BadRequest(f"{name} is no base64") from None
 
 
 def _open(pipe: IO[bytes] | None) -> IO[bytes]:

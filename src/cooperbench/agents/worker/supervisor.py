@@ -16,6 +16,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 
 _PR_SET_CHILD_SUBREAPER = 36
 _COULD_NOT_START = 127
@@ -23,10 +24,6 @@ _COULD_NOT_START = 127
 
 def main(control: int, argv: list[str]) -> int:
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    wakeup_read, wakeup_write = os.pipe()
-    os.set_blocking(wakeup_write, False)
-    signal.set_wakeup_fd(wakeup_write, warn_on_full_buffer=False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
     os.set_inheritable(control, False)
     try:
         worker = subprocess.Popen(argv)
@@ -36,33 +33,26 @@ def main(control: int, argv: list[str]) -> int:
     # Only the worker's ends of these may keep them open: the harness has to see when the worker is gone.
     for descriptor in (0, 1):
         os.close(descriptor)
-    status: int | None = None
-    while status is None:
-        ready, _, _ = select.select([control, wakeup_read], [], [])
-        if control in ready:
-            break
-        os.read(wakeup_read, 4096)
-        status = ended(os.WNOHANG).get(worker.pid)
+    ended, ended_writer = os.pipe()
+
+    def wait() -> None:
+        worker.wait()
+        os.close(ended_writer)
+
+    waiter = threading.Thread(target=wait)
+    waiter.start()
+    select.select([control, ended], [], [])
     while found := children_of(os.getpid()):
         # Their own children fall to us when they go, and are found in the next round.
         for pid in found:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-        status = ended(0).get(worker.pid, status)
-    worker.returncode = status
-    code = os.waitstatus_to_exitcode(status or 0)
+        waiter.join()
+        for pid in found:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, 0)
+    code = worker.wait()
     return code if code >= 0 else 128 - code
-
-
-def ended(options: int) -> dict[int, int]:
-    """How those of our children ended that have; without WNOHANG there is one at least."""
-    statuses = {}
-    with contextlib.suppress(ChildProcessError):
-        pid, status = os.waitpid(-1, options)
-        while pid:
-            statuses[pid] = status
-            pid, status = os.waitpid(-1, os.WNOHANG)
-    return statuses
 
 
 def children_of(parent: int) -> list[int]:

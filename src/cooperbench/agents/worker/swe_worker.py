@@ -32,8 +32,6 @@ _STATUSES = {
     "exit_command_timeout": "time_limit",
     "exit_forfeit": "gave_up",
 }
-_WITHOUT_RETRIES = "export PIP_RETRIES=0; {command}\n_cb_code=$?; unset PIP_RETRIES; (exit $_cb_code)"
-"""Some tool bundles call pip, which would try again for many seconds where there is no network."""
 
 
 class SandboxRuntime(rex.AbstractRuntime):
@@ -44,8 +42,6 @@ class SandboxRuntime(rex.AbstractRuntime):
         self._shells: dict[str, Shell] = {}
         self.thought: str | None = None
         """Of the agent's action that is being carried out; None: the framework's own doing."""
-        self.installing = False
-        """Tool bundles are being installed."""
 
     async def is_alive(self, *, timeout: float | None = None) -> rex.IsAliveResponse:  # noqa: ARG002
         return rex.IsAliveResponse(is_alive=True)
@@ -64,7 +60,10 @@ class SandboxRuntime(rex.AbstractRuntime):
         if isinstance(action, rex.BashInterruptAction):
             # A command that took too long has been ended already.
             return rex.BashObservation(output="", exit_code=0)
-        command = _WITHOUT_RETRIES.format(command=action.command) if self.installing else action.command
+        command = action.command
+        if self.thought is None and "install.sh" in command:
+            # Of a tool bundle: some call pip, which would try again for many seconds where there is no network.
+            command = f"PIP_RETRIES=0 eval {shlex.quote(command)}"
         result = self._run(shell, command, action.timeout)
         _check(result, action.command, raises=action.check == "raise", more=f": {action.error_msg}")
         return rex.BashObservation(output=result.stdout, exit_code=result.returncode)
@@ -169,13 +168,6 @@ class ColleagueHook:
     def on_init(self, *, agent: Any) -> None:
         self._agent = agent
 
-    def on_tools_installation_started(self) -> None:
-        self._runtime.installing = True
-
-    def on_setup_attempt(self) -> None:
-        """They are installed."""
-        self._runtime.installing = False
-
     def on_query_message_added(self, *, role: str, content: Any, message_type: str, **_: Any) -> None:
         """The prompts, once each; what the model and the sandbox say is on record already."""
         kind = "system" if message_type == "system_prompt" else "task" if role == "user" else ""
@@ -231,7 +223,7 @@ def work(harness: Harness) -> Verdict:
     exit_status, most_calls = str(result.info.get("exit_status")), config.model.per_instance_call_limit
     if "exit_cost" in exit_status and 0 < most_calls < calls.count:
         return Verdict("done", "step_limit", f"limit of {most_calls} model calls reached (agent config)")
-    return outcome(exit_status, calls.fault())
+    return outcome(exit_status, calls.fault)
 
 
 def outcome(exit_status: str, fault: Verdict | None) -> Verdict:

@@ -1,7 +1,171 @@
-"""Sandboxes in containers of Docker or Podman, spoken to over the engine's HTTP API."""
+"""The `docker` backend: makes tasks' images ready and starts their sandboxes in an engine, Docker's or Podman's.
+
+It speaks to the engine over its HTTP API.
+"""
 
 from __future__ import annotations
 
-from cooperbench.backends.docker.backend import DockerBackend
+import atexit
+import contextlib
+import os
+import threading
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from cooperbench.backends.docker.containers import EngineSession, remove_leftovers, remove_session
+from cooperbench.backends.docker.engine import Engine, connect
+from cooperbench.backends.docker.images import INSTALLS, ImageStore, installs_name, say_nothing
+from cooperbench.backends.docker.sandbox import ContainerStream, DockerSandbox, first_command
+from cooperbench.backends.docker.settings import DockerSettings, read_settings
+from cooperbench.errors import CooperBenchError
+from cooperbench.models import Image
+from cooperbench.sandbox.contract import Capabilities, SandboxOptions, check_network
+from cooperbench.sandbox.ownership import lock_path, locked
+from cooperbench.settings import default_cache_dir
+from cooperbench.temporary import remove_abandoned
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from contextlib import AbstractContextManager
+
+    from cooperbench.backends.docker.images import Say
+    from cooperbench.models import Task
+    from cooperbench.sandbox.contract import RichSandbox
 
 __all__ = ["DockerBackend"]
+
+
+class DockerBackend:
+    """Sandboxes in containers. What isolates them is said in `sandbox.py`, what can be set in `settings.py`."""
+
+    options: ClassVar = ("image_template", "mounts", "pull")
+    capabilities = Capabilities(
+        streams=True, networks=frozenset({"none", "public"}), snapshots=True, programs=True
+    )
+
+    _sandbox_type: Callable[..., DockerSandbox] = DockerSandbox
+
+    def __init__(self, **settings: object) -> None:
+        """Nothing is connected to before it is needed."""
+        self.settings: DockerSettings = read_settings(**settings)
+        self._cache_dir = (self.settings.cache_dir or default_cache_dir()).absolute()
+        self._lock = threading.Lock()
+        self._session: EngineSession | None = None
+        self._open: set[DockerSandbox] = set()
+        self._proven: set[str] = set()
+        """Images whose tools have passed the channel's self test."""
+
+    @property
+    def session(self) -> EngineSession:
+        """Connected when first asked for; what killed processes left behind is then removed."""
+        with self._lock:
+            if self._session is None or self._session.process != os.getpid():
+                self._session = EngineSession(connect(self.settings.executable), self.settings)
+                atexit.register(self.close)
+                remove_leftovers(self._session.engine)
+                remove_abandoned()
+            return self._session
+
+    @property
+    def engine(self) -> Engine:
+        return self.session.engine
+
+    @property
+    def images(self) -> ImageStore:
+        return self.session.images
+
+    def check(self) -> None:
+        """Is there an engine that answers, and are the folders there that are to be mounted?"""
+        self.session.check_mounts()
+
+    def prepare(self, task: Task, say: Say = say_nothing) -> Image:
+        """Find, pull or build the task's image, and make the one without history from it."""
+        with self._alone_with(task.label):
+            found = self.images.provide(task, say)
+            agents = self.images.without_history(task, found, self._make, say)
+        return Image(found.name, agents.name, found.digest)
+
+    def create_sandbox(
+        self,
+        image: str,
+        timeout: int = 600,
+        workdir: str = "/workspace",
+        *,
+        options: SandboxOptions | None = None,
+    ) -> DockerSandbox:
+        """`image`: any name or id that the engine knows or can pull."""
+        return self._make(image, timeout, workdir, options or SandboxOptions())
+
+    @contextlib.contextmanager
+    def making_snapshot(self, task: Task, key: str) -> Iterator[str | None]:
+        name = installs_name(task, key)
+        with self._alone_with(name):
+            yield name if self.images.find(name) else None
+
+    def take_snapshot(self, sandbox: RichSandbox, task: Task, key: str) -> str:
+        assert isinstance(sandbox, DockerSandbox)
+        source = self.images.get(sandbox.image)
+        return self.images.commit(sandbox, installs_name(task, key), task, source, INSTALLS).name
+
+    @staticmethod
+    def clean() -> list[str]:
+        """For `cooperbench clean`: connect, remove what dead processes left, tell the names."""
+        with contextlib.closing(connect(read_settings().executable)) as engine:
+            return remove_leftovers(engine)
+
+    def close(self) -> None:
+        """End what is still open, and let go of the engine. It is connected to again when used again."""
+        for sandbox in list(self._open):
+            sandbox.end("its backend was closed")
+        with self._lock:
+            session, self._session = self._session, None
+        atexit.unregister(self.close)
+        if session is not None and session.process == os.getpid():
+            with contextlib.suppress(CooperBenchError):
+                remove_session(session.engine, session.name)
+            session.engine.close()
+
+    def _alone_with(self, name: str) -> AbstractContextManager[None]:
+        """While one process or thread makes an image ready, others wait for it."""
+        return locked(lock_path(self._cache_dir / "docker", f"{self.engine.where} {name}"))
+
+    def _make(
+        self,
+        image: str,
+        timeout: int,
+        workdir: str,
+        options: SandboxOptions,
+        network: Mapping[str, Any] | None = None,
+    ) -> DockerSandbox:
+        """`network`: another one than that of the sandbox's network policy."""
+        check_network(self.capabilities, options)
+        session = self.session
+        engine, found, name = session.engine, session.images.get(image), session.new_name()
+        command = first_command(timeout, judged=options.judged, trusted=found.image_id in self._proven)
+        stream: ContainerStream | None = None
+        try:
+            with engine.faults(f"making a sandbox of {found.name}"):
+                session.create_container(found, name, command, workdir, timeout, options, network)
+                stream = ContainerStream(engine.attach(name))
+                engine.api.start(name)
+            sandbox = self._sandbox_type(
+                engine,
+                name,
+                stream,
+                image=found.name,
+                lifetime_seconds=timeout,
+                workdir=workdir,
+                memory_bytes=self.settings.memory,
+                judged=options.judged,
+                on_end=self._open.discard,
+            )
+        except BaseException:
+            # By its name: when a request was interrupted, nobody knows what has become of it.
+            with contextlib.suppress(CooperBenchError):
+                engine.remove_container(name)
+            if stream is not None:
+                stream.close()
+            raise
+        if not options.judged:
+            self._proven.add(found.image_id)
+        self._open.add(sandbox)
+        return sandbox

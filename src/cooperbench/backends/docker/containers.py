@@ -6,7 +6,6 @@ Everything carries labels, by which it is found again, and only by which: nothin
 from __future__ import annotations
 
 import os
-import re
 import secrets
 import subprocess
 import threading
@@ -19,7 +18,7 @@ from cooperbench.backends.docker.images import EXPIRES, OWNER, PURPOSE, SESSION,
 from cooperbench.backends.docker.sandbox import SCRATCH_DIR
 from cooperbench.errors import InfraError, UserError
 from cooperbench.sandbox.contract import PROGRAMS_DIR
-from cooperbench.sandbox.ownership import is_dead, read_owner, this_owner
+from cooperbench.sandbox.ownership import is_leftover, this_owner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -29,19 +28,10 @@ if TYPE_CHECKING:
     from cooperbench.backends.docker.settings import DockerSettings
     from cooperbench.sandbox.contract import SandboxOptions
 
-_LABEL_NAME = re.compile(r"[a-z0-9_.-]+", re.IGNORECASE)
-_KEPT_CAPABILITIES = [
-    "CHOWN",
-    "DAC_OVERRIDE",
-    "FOWNER",
-    "FSETID",
-    "KILL",
-    "NET_BIND_SERVICE",
-    "SETGID",
-    "SETUID",
-]
+_FILE_CAPABILITIES = ["CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID"]
 """Package managers change owners, modes and users; test suites kill and bind. Gone are making devices, raw sockets,
 changing the root, and writing to the audit log, which engines grant by default."""
+_PROCESS_CAPABILITIES = ["KILL", "NET_BIND_SERVICE", "SETGID", "SETUID"]
 _BIN_DIR = "/cooperbench/bin"
 NO_TALK = {"com.docker.network.bridge.enable_icc": "false"}
 """Containers on a bridge of Docker's cannot reach each other."""
@@ -99,7 +89,7 @@ class EngineSession:
             mounts.append(self._mount_programs(image, options.programs))
         # Not on the container's disk: a channel must answer when that is full, and leave nothing in images.
         tmpfs = {SCRATCH_DIR: "rw,nosuid,nodev,mode=1777,size=1g"}
-        if image.user.partition(":")[0] not in ("", "0", "root"):
+        if str(image.config.get("User") or "").partition(":")[0] not in ("", "0", "root"):
             # The supervisor could not make these folders.
             tmpfs |= dict.fromkeys((_BIN_DIR, "/patches"), "rw,exec,nosuid,nodev,mode=1777")
         host_config: dict[str, Any] = {
@@ -107,7 +97,7 @@ class EngineSession:
             # The supervisor is process 1: nothing inside can kill it.
             "Init": False,
             "CapDrop": ["ALL"],
-            "CapAdd": _KEPT_CAPABILITIES,
+            "CapAdd": _FILE_CAPABILITIES + _PROCESS_CAPABILITIES,
             "SecurityOpt": ["no-new-privileges"],
             # The output of a channel is no log, and would be kept on disk.
             "LogConfig": {"Type": "none"},
@@ -115,11 +105,7 @@ class EngineSession:
             "Mounts": mounts,
             **self._limits(),
         }
-        labels = {
-            f"cooperbench.{label}": value
-            for label, value in options.labels.items()
-            if _LABEL_NAME.fullmatch(label)
-        }
+        labels = {f"cooperbench.{label}": value for label, value in options.labels.items()}
         expires = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + lifetime_seconds))
         config: dict[str, Any] = {
             "Image": image.image_id,
@@ -171,8 +157,8 @@ class EngineSession:
         if settings.cpus:
             there_are = float(self.engine.info.get("NCPU") or settings.cpus)
             limits["NanoCpus"] = round(min(settings.cpus, there_are) * 1e9)
-        if settings.memory_bytes:
-            limits["Memory"] = limits["MemorySwap"] = settings.memory_bytes
+        if settings.memory:
+            limits["Memory"] = limits["MemorySwap"] = settings.memory
         if settings.pids_limit:
             limits["PidsLimit"] = settings.pids_limit
         return limits
@@ -202,12 +188,7 @@ class EngineSession:
 
 def remove_leftovers(engine: Engine) -> list[str]:
     """Remove the containers, networks and volumes of processes that are gone; returns their names."""
-
-    def is_leftover(labels: dict[str, str], running: bool) -> bool:
-        owner = read_owner(labels.get(OWNER, ""))
-        return owner is not None and is_dead(owner, running=running)
-
-    return _remove(engine, is_leftover)
+    return _remove(engine, lambda labels, running: is_leftover(labels, OWNER, running=running))
 
 
 def remove_session(engine: Engine, session: str) -> list[str]:

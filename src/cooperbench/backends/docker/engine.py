@@ -25,11 +25,10 @@ from typing import TYPE_CHECKING, Any
 
 from cooperbench.errors import CooperBenchError, InfraError, SandboxError, SandboxTimeout, UserError
 from cooperbench.temporary import owned_prefix
-from cooperbench.text import printable
+from cooperbench.text import head_and_tail, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from contextlib import AbstractContextManager
 
 ANSWER_SECONDS = 120
 NEEDED_TOOLS = "tasks need sh, bash 4.4 or newer, GNU coreutils and git in the image"
@@ -80,9 +79,7 @@ def translated(error: Exception, doing: str, client: str = "docker") -> CooperBe
     from urllib3.exceptions import HTTPError
 
     words = words_of(error)
-    half = _LONGEST_WORDS // 2
-    # Of many words the first and the last tell the cause.
-    line = f"{doing}: {words if len(words) <= 2 * half else f'{words[:half]} … {words[-half:]}'}"
+    line = f"{doing}: {head_and_tail(words, _LONGEST_WORDS, ' … ')}"
     for pattern, advice in _ADVICE.items():
         if re.search(pattern, words, re.IGNORECASE):
             return UserError(f"{line} - {advice.format(client=client)}")
@@ -93,20 +90,6 @@ def translated(error: Exception, doing: str, client: str = "docker") -> CooperBe
     status = getattr(getattr(error, "response", None), "status_code", None)
     gone = status == 404 or re.search(_GONE, words, re.IGNORECASE)
     return NotThere(line) if gone else SandboxError(line)
-
-
-@contextmanager
-def faults(doing: str, client: str = "docker") -> Iterator[None]:
-    """Everything that the engine throws inside leaves as an error of ours."""
-    try:
-        yield
-    except CooperBenchError:
-        raise
-    except Exception as error:
-        library = type(error).__module__.split(".")[0]
-        if not isinstance(error, OSError) and library not in ("docker", "requests", "urllib3"):
-            raise
-        raise translated(error, doing, client) from error
 
 
 def cannot_connect(error: Exception, where: str, *, podman: bool) -> UserError:
@@ -131,14 +114,14 @@ def cannot_connect(error: Exception, where: str, *, podman: bool) -> UserError:
 class Engine:
     """A connection to one engine, safe to share between threads. `api` is docker-py's low-level client."""
 
-    def __init__(self, api: Any, where: str, *, podman: bool, service: PodmanService | None = None) -> None:
+    def __init__(self, api: Any, where: str, *, podman: bool) -> None:
         self.api = api
         self.where = where
         self.podman = podman
         self.client = "podman" if podman else "docker"
         """What users call on the command line."""
-        self._service = service
-        self.closed = False
+        self.service: PodmanService | None = None
+        """Ends with it."""
 
     @cached_property
     def info(self) -> dict[str, Any]:
@@ -146,9 +129,18 @@ class Engine:
         with self.faults("asking the engine what it can do"):
             return dict(self.api.info())
 
-    def faults(self, doing: str) -> AbstractContextManager[None]:
+    @contextmanager
+    def faults(self, doing: str) -> Iterator[None]:
         """Everything that the engine throws inside leaves as an error of ours."""
-        return faults(doing, self.client)
+        try:
+            yield
+        except CooperBenchError:
+            raise
+        except Exception as error:
+            library = type(error).__module__.split(".")[0]
+            if not isinstance(error, OSError) and library not in ("docker", "requests", "urllib3"):
+                raise
+            raise translated(error, doing, self.client) from error
 
     def attach(self, container: str) -> Any:
         """The stdin and stdout of a container's first process, before it is started: what docker-py calls a socket."""
@@ -172,12 +164,9 @@ class Engine:
                 raise
 
     def close(self) -> None:
-        if self.closed:
-            return
-        self.closed = True
         self.api.close()
-        if self._service is not None:
-            self._service.close()
+        if self.service is not None:
+            self.service.close()
 
 
 class PodmanService:
@@ -188,11 +177,9 @@ class PodmanService:
         if found is None:
             raise UserError(f"there is no {executable!r} to start; install Podman, or use --backend local")
         self._folder = Path(tempfile.mkdtemp(prefix=owned_prefix("podman")))
-        path = self._folder / "podman.sock"
-        self.url = f"unix://{path}"
-        self._log = self._folder / "log"
+        self.url = f"unix://{self._folder}/podman.sock"
         argv = [found, "system", "service", "--time=0", self.url]
-        with self._log.open("wb") as log:
+        with (self._folder / "log").open("wb") as log:
             self._process = subprocess.Popen(
                 ["sh", "-c", _ENDS_WITH_US, "podman", *argv],
                 stdin=subprocess.PIPE,
@@ -203,7 +190,7 @@ class PodmanService:
                 cwd=self._folder,
             )
         try:
-            self._wait_for(path)
+            self._wait()
         except BaseException:
             self.close()
             raise
@@ -216,58 +203,48 @@ class PodmanService:
         self._process.wait()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _wait_for(self, path: Path) -> None:
-        deadline = time.monotonic() + _PODMAN_START_SECONDS
+    def _wait(self) -> None:
+        deadline, said = time.monotonic() + _PODMAN_START_SECONDS, ""
         # The watcher outlives a service that fails at once, so the log is what tells.
-        while time.monotonic() < deadline and "Error:" not in self._log.read_text("utf-8", "replace"):
-            with socket.socket(socket.AF_UNIX) as probe, suppress(OSError):
-                probe.connect(str(path))
+        while time.monotonic() < deadline and "Error:" not in said:
+            with suppress(OSError):
+                _knock(self.url)
                 return
             time.sleep(0.02)
-        lines = self._log.read_text("utf-8", "replace").strip().splitlines()
+            said = (self._folder / "log").read_text("utf-8", "replace").strip()
+        why = printable(said.rpartition("\n")[2]) or "no word why"
         raise UserError(
-            f"podman system service did not start: {printable(lines[-1]) if lines else 'no word why'};"
-            " try `podman info`, or use --backend local"
+            f"podman system service did not start: {why}; try `podman info`, or use --backend local"
         )
 
 
 def connect(executable: str = "docker") -> Engine:
     """UserError, in one line, where no engine answers. What answers may be Podman although Docker was asked for."""
-    docker = _sdk()
+    try:
+        docker: Any = import_module("docker")
+    except ModuleNotFoundError as error:
+        hint = "pip install 'cooperbench[docker]'; or use --backend local"
+        raise UserError(f"the docker backend needs the Python package docker: {hint}") from error
     if not Path(executable).name.endswith("podman"):
-        if executable != "docker" and shutil.which(executable) is None:
-            raise UserError(
-                f"there is no program {executable!r}, which MSWEA_DOCKER_EXECUTABLE or your config names; "
-                "install it, name docker or podman, or use --backend local"
-            )
         where, options = _docker_address(docker)
         return _connect_to(docker, where, options, podman=False)
     if named := os.environ.get("CONTAINER_HOST"):
         return _connect_to(docker, named, {}, podman=True)
     for where in _podman_addresses():
-        try:
+        # Nobody may serve a socket any more.
+        with suppress(UserError):
             engine = _connect_to(docker, where, {}, podman=True)
-        except UserError:
-            continue  # a socket that nobody serves any more
-        if engine.podman:
-            return engine
-        engine.close()
+            if engine.podman:
+                return engine
+            engine.close()
     service = PodmanService(executable)
     try:
-        return _connect_to(docker, service.url, {}, podman=True, service=service)
+        engine = _connect_to(docker, service.url, {}, podman=True)
     except BaseException:
         service.close()
         raise
-
-
-def _sdk() -> Any:
-    try:
-        return import_module("docker")
-    except ModuleNotFoundError as error:
-        raise UserError(
-            "the docker backend needs the Python package docker: pip install 'cooperbench[docker]';"
-            " or use --backend local"
-        ) from error
+    engine.service = service
+    return engine
 
 
 def _docker_address(docker: Any) -> tuple[str, dict[str, Any]]:
@@ -288,20 +265,23 @@ def _docker_address(docker: Any) -> tuple[str, dict[str, Any]]:
     return context.Host, {"tls": context.TLSConfig} if context.TLSConfig else {}
 
 
-def _connect_to(
-    docker: Any, where: str, options: dict[str, Any], *, podman: bool, service: PodmanService | None = None
-) -> Engine:
+def _connect_to(docker: Any, where: str, options: dict[str, Any], *, podman: bool) -> Engine:
     try:
         if where.startswith("unix://"):
             # docker-py would say so too that nobody is there, but leave its own end open.
-            with socket.socket(socket.AF_UNIX) as probe:
-                probe.settimeout(ANSWER_SECONDS)
-                probe.connect(where.removeprefix("unix://"))
+            _knock(where)
         api, about = open_api(docker, where, options)
     except Exception as error:
         raise cannot_connect(error, where, podman=podman) from error
     parts = {str(part.get("Name")) for part in about.get("Components") or []}
-    return Engine(api, where, podman="Podman Engine" in parts, service=service)
+    return Engine(api, where, podman="Podman Engine" in parts)
+
+
+def _knock(where: str) -> None:
+    """OSError where nobody is at a socket."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(ANSWER_SECONDS)
+        probe.connect(where.removeprefix("unix://"))
 
 
 def open_api(docker: Any, where: str, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import secrets
 import time
 from contextlib import suppress
 from functools import partial
@@ -17,6 +18,7 @@ from cooperbench.backends.gcp.api import (
     faults,
     host_filter,
     patient,
+    resource_labels,
     translated,
 )
 from cooperbench.errors import CooperBenchError, SandboxTimeout, UserError
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
 GIT_PORT = 8418
 SSH_USER = "cooperbench"
+_GIT_MACHINE_TYPE = "e2-medium"
 FIREWALL_ROLE = "roles/compute.securityAdmin"
 _BOOT_IMAGE = "projects/cos-cloud/global/images/family/cos-stable"
 _ABANDONED_SECONDS = 900
@@ -108,7 +111,7 @@ class Compute:
                 if machine.status != "STOPPING"
                 and is_leftover(machine.labels, running=machine.status != "TERMINATED")
             }
-        return _delete_all(zones, lambda name: self.delete(name, zones[name]))
+        return delete_all(zones, lambda name: self.delete(name, zones[name]))
 
     def admit_to_git_server(self, session: str) -> None:
         """Let a session's machines reach its git server, and nobody else, whatever other rules of the network allow."""
@@ -121,8 +124,7 @@ class Compute:
             raise PermissionDenied(f"{error}; the git server of --git needs {FIREWALL_ROLE}") from error
 
     def remove_rules(self, session: str) -> None:
-        for rule in _git_server_rules(session, ""):
-            self._delete_rule(rule.name)
+        delete_all((rule.name for rule in _git_server_rules(session, "")), self._delete_rule)
 
     def leftover_rules(self) -> list[str]:
         """The rules of processes of this user and machine that are gone.
@@ -137,7 +139,7 @@ class Compute:
         return [rule.name for rule in found if is_leftover({OWNER_LABEL: rule.description})]
 
     def remove_leftover_rules(self) -> list[str]:
-        return _delete_all(self.leftover_rules(), self._delete_rule)
+        return delete_all(self.leftover_rules(), self._delete_rule)
 
     def _delete_rule(self, name: str) -> bool:
         """Not waited for; False for one that is gone already."""
@@ -145,7 +147,7 @@ class Compute:
         return ask(doing, self._rules.delete_unary, firewall=name, **self._project) is not None
 
 
-def _delete_all(names: Iterable[str], delete: Callable[[str], bool]) -> list[str]:
+def delete_all(names: Iterable[str], delete: Callable[[str], bool]) -> list[str]:
     """The names of those that were there. One that cannot be deleted does not keep the others from it."""
     removed = []
     for name in names:
@@ -153,7 +155,7 @@ def _delete_all(names: Iterable[str], delete: Callable[[str], bool]) -> list[str
             if delete(name):
                 removed.append(name)
         except CooperBenchError as error:
-            _log.warning("%s", error)
+            _log.warning("%s; cooperbench clean --backend gcp tries again", error)
     return removed
 
 
@@ -177,23 +179,16 @@ def _insert(doing: str, insert: Callable[..., Any], operations: Any, place: Mapp
 
 
 def machine_of(
-    settings: GcpSettings,
-    name: str,
-    machine_type: str,
-    *,
-    spot: bool,
-    tag: str,
-    lifetime_seconds: int,
-    labels: Mapping[str, str],
-    metadata: Mapping[str, str],
+    settings: GcpSettings, session: str, purpose: str, run_name: str, lifetime_seconds: int, public_key: str
 ) -> compute_v1.Instance:
-    """As Compute Engine wants to have it described. Firewall rules know a machine by its tag.
-
-    `metadata` is for the start-up script, beside what it gets on every machine.
-    """
+    """As Compute Engine wants to have it described; `purpose` is `agents` or `git`."""
     from google.cloud import compute_v1
 
-    zone = f"zones/{settings.zone}"
+    is_git = purpose == "git"
+    name = f"cooperbench-{session}-{secrets.token_hex(3)}"
+    machine_type = _GIT_MACHINE_TYPE if is_git else settings.machine_type
+    spot = settings.spot and not is_git
+    zone, labels = f"zones/{settings.zone}", resource_labels(run_name, purpose)
     interface: dict[str, Any] = {"network": settings.network_path}
     if settings.subnetwork:
         interface["subnetwork"] = settings.subnetwork_path
@@ -203,24 +198,26 @@ def machine_of(
         "source_image": _BOOT_IMAGE,
         "disk_size_gb": settings.disk_gb,
         "disk_type": f"{zone}/diskTypes/{settings.disk_type}",
-        "labels": dict(labels),
+        "labels": labels,
     }
     metadata = {
         "startup-script": resources.files(__package__).joinpath("startup.sh").read_text("utf-8"),
         # Only the key of this run opens it.
+        "ssh-keys": f"{SSH_USER}:{public_key}",
         "block-project-ssh-keys": "TRUE",
         "enable-oslogin": "FALSE",
         "enable-guest-attributes": "TRUE",
         "cooperbench-idle-seconds": str(_ABANDONED_SECONDS),
         "cooperbench-git-port": str(GIT_PORT),
-        **metadata,
+        "cooperbench-bridge": team_bridge(name),
+        **({"cooperbench-serve-port": str(GIT_PORT)} if is_git else {}),
     }
     return compute_v1.Instance(
         {
             "name": name,
             "machine_type": f"{zone}/machineTypes/{machine_type}",
-            "labels": dict(labels),
-            "tags": {"items": [tag]},
+            "labels": labels,
+            "tags": {"items": [machine_tag(session, purpose)]},
             "disks": [{"boot": True, "auto_delete": True, "initialize_params": disk}],
             "network_interfaces": [interface],
             "scheduling": {
@@ -233,6 +230,11 @@ def machine_of(
             "metadata": {"items": [{"key": key, "value": value} for key, value in metadata.items()]},
         }
     )
+
+
+def team_bridge(machine: str) -> str:
+    """The interface that the rules on a machine are about; Linux takes 15 characters."""
+    return f"cbteam-{machine.rpartition('-')[2]}"
 
 
 def machine_tag(session: str, purpose: str) -> str:

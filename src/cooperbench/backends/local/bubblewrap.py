@@ -31,9 +31,6 @@ from cooperbench.text import printable
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from cooperbench.backends.local.rootfs import RootFs
-
-
 _POLL_SECONDS = 0.005
 _SPAWNER_SECONDS = 30.0
 _APPARMOR_SETTING = "kernel.apparmor_restrict_unprivileged_userns"
@@ -42,7 +39,6 @@ _ISOLATION = (
     *("--uid", "0", "--gid", "0", "--hostname", "sandbox"),
     *("--new-session", "--die-with-parent", "--clearenv"),
 )
-_SHARED_MEMORY_BYTES = 2 * 1024**3
 _SCOPE = ("systemd-run", "--quiet", "--scope", "--collect", "--property=Delegate=yes")
 
 
@@ -195,18 +191,19 @@ class Bubblewrap:
     """Whether it, the kernel and the cache's file system can do them."""
     limits: Limits = Limits()
 
-    def start(self, rootfs: RootFs, argv: Sequence[str], stdio: Sequence[int]) -> SandboxProcess:
-        """Start it with these as stdin, stdout and stderr; what goes wrong on the way is written to the last."""
-        words = [*_ISOLATION, *(["--share-net"] if rootfs.share_network else [])]
-        for name, value in rootfs.env.items():
-            words += ["--setenv", name, value]
-        words += ["--bind", str(rootfs.path), "/", "--proc", "/proc", "--dev", "/dev"]
-        words += ["--perms", "1777", "--size", str(_SHARED_MEMORY_BYTES), "--tmpfs", "/dev/shm"]  # noqa: S108
-        words += ["--remount-ro", "/dev", *rootfs.mounts, "--chdir", "/"]
-        request = {"bubblewrap": str(self.executable), "folder": str(rootfs.path.parent)}
+    def start(
+        self, folder: Path, words: Sequence[str], argv: Sequence[str], stdio: Sequence[int]
+    ) -> SandboxProcess:
+        """Start a command in the sandbox of a folder, which sees what bubblewrap's arguments `words` say.
+
+        With these as stdin, stdout and stderr; what goes wrong on the way is written to the last.
+        """
+        request = {"bubblewrap": str(self.executable), "folder": str(folder)}
         status_read, status_write = os.pipe()
         # By files, not on the command line: that can be read inside, and names folders of the host.
-        files = [_memory_file(data) for data in (_joined(words), seccomp_program(), _joined(argv))]
+        files = [
+            _memory_file(data) for data in (_joined([*_ISOLATION, *words]), seccomp_program(), _joined(argv))
+        ]
         try:
             spawner().send({**request, "limits": asdict(self.limits)}, [*stdio, *files, status_write])
         except BaseException:

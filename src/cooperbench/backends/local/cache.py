@@ -2,8 +2,8 @@
 
 `<cache>/local/<key>/` is the template of a task, whose setup.sh was run once: `workspace` (as setup.sh left it),
 `agent-workspace` (the same with the repository's history replaced by one commit), `base.git` (that commit, for the
-harness), `home`, `runner.sh` and `template.json`. It is built in a staging folder under a lock and renamed into place,
-so that what is there is whole.
+harness), `home` and `runner.sh`. It is built in a staging folder under a lock and renamed into place, so that what is
+there is whole.
 
 `<cache>/sandboxes/<process>/` is the run folder of a process, in which each of its sandboxes has a folder. Those of
 killed processes are removed by the next one.
@@ -13,14 +13,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import platform
 import shutil
 import signal
 import sys
 import threading
-from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING
@@ -28,7 +26,7 @@ from typing import TYPE_CHECKING
 from cooperbench.backends.local.rootfs import Content, copy_tree
 from cooperbench.errors import SandboxError, UserError
 from cooperbench.processes import start_of
-from cooperbench.sandbox import scrub_script
+from cooperbench.sandbox import sandbox_script
 from cooperbench.sandbox.contract import SandboxOptions
 from cooperbench.sandbox.ownership import locked
 from cooperbench.settings import default_cache_dir
@@ -43,7 +41,7 @@ if TYPE_CHECKING:
 
     MakeSandbox = Callable[[Content, SandboxOptions, int], RichSandbox]
 
-_FORMAT = 1
+_FORMAT = 2
 _SETUP_SECONDS = 30 * 60
 _PROXY_NAMES = ("http_proxy", "https_proxy", "no_proxy", "all_proxy")
 
@@ -56,62 +54,49 @@ found=$(find /workspace /task -mindepth 1 -maxdepth 3 -name .git -prune 2>/dev/n
   { echo 'setup.sh left several git checkouts, none of them /workspace/repo' >&2; exit 1; }
 mv -- "$(dirname -- "$found")" /workspace/repo
 """
+_STAGING = "/cooperbench/staging"
+_PREPARE = """
+bash -c "$1" || exit
+cp -a --reflink=auto -- "$3/workspace/." "$3/agent-workspace" || exit
+bash -c "$2" scrub "$3/agent-workspace/repo" "$3/base.git"
+"""
+"""Sets up a task, and removes the repository's history from a copy of it."""
 
 
-@dataclass(frozen=True)
-class Template:
-    """What is kept of a prepared task."""
-
-    path: Path
-    digest: str
-
-    def content(self, *, agent: bool) -> Content:
-        workspace = self.path / ("agent-workspace" if agent else "workspace")
-        layers = [(workspace, "workspace")]
-        if (self.path / "home").is_dir():
-            layers.append((self.path / "home", "root"))
-        return Content(tuple(layers), runner=self.path / "runner.sh", base_git=self.path / "base.git")
+def template_content(template: Path, *, agent: bool) -> Content:
+    """What a sandbox of a prepared task is filled with."""
+    layers = [(template / ("agent-workspace" if agent else "workspace"), "workspace")]
+    if (template / "home").is_dir():
+        layers.append((template / "home", "root"))
+    return Content(tuple(layers), runner=template / "runner.sh", base_git=template / "base.git")
 
 
-def template_key(digest: str) -> str:
-    """Names the folder: a workspace may hold paths of the interpreter it was made with."""
-    return hashlib.sha256(f"{digest} {sys.base_prefix}".encode()).hexdigest()[:16]
+def template_folder(cache_dir: Path, digest: str) -> Path:
+    """Where the template of a task is: a workspace may hold paths of the interpreter it was made with."""
+    name = hashlib.sha256(f"{digest} {sys.base_prefix}".encode()).hexdigest()[:16]
+    return cache_dir / "local" / name
 
 
-def load_template(cache_dir: Path, key: str) -> Template | None:
-    folder = cache_dir / "local" / key
-    try:
-        data = json.loads((folder / "template.json").read_text("utf-8"))
-        return Template(folder, data["digest"])
-    except (OSError, ValueError, KeyError):
-        return None
-
-
-def make_template(task: Task, cache_dir: Path, make_sandbox: MakeSandbox) -> Template:
-    """The template of a task, made now if it is not there yet. Safe to call from threads and processes at once."""
-    digest = _task_digest(task)
-    key = template_key(digest)
-    if found := load_template(cache_dir, key):
-        return found
-    folder = cache_dir / "local"
-    _make_folder(folder)
-    with locked(folder / f"{key}.lock"):
-        if found := load_template(cache_dir, key):
-            return found
-        for left in folder.glob(f"{key}.staging-*"):
+def make_template(task: Task, template: Path, make_sandbox: MakeSandbox) -> None:
+    """Unless it is there already. Safe to call from threads and processes at once."""
+    if template.is_dir():
+        return
+    _make_folder(template.parent)
+    with locked(template.with_suffix(".lock")):
+        if template.is_dir():
+            return
+        for left in template.parent.glob(f"{template.name}.staging-*"):
             remove_tree(left)
-        staging = folder / f"{key}.staging-{os.getpid()}"
+        staging = template.with_suffix(f".staging-{os.getpid()}")
         staging.mkdir(mode=0o700)
         try:
-            template = _build(task, digest, staging, folder / f"{key}.log", make_sandbox)
-            remove_tree(folder / key)
-            staging.rename(folder / key)
+            _build(task, staging, template.with_suffix(".log"), make_sandbox)
+            staging.rename(template)
         finally:
             remove_tree(staging)
-    return replace(template, path=folder / key)
 
 
-def _task_digest(task: Task) -> str:
+def task_digest(task: Task) -> str:
     """What identifies a prepared task: everything that setup.sh can see that makes a difference."""
     for needed in (task.setup_script, task.runner_script):
         if not needed.is_file():
@@ -121,62 +106,41 @@ def _task_digest(task: Task) -> str:
     python = ".".join(map(str, sys.version_info[:3]))
     digest = hashlib.sha256(f"cooperbench-local/{_FORMAT} python{python} {platform.machine()}\n".encode())
     for name in ("setup.sh", "runner.sh", "Dockerfile", "base"):
-        for path in _files(task.path / name):
+        for path in (task.path / name, *sorted((task.path / name).rglob("*"))):
             digest.update(f"\n{path.relative_to(task.path).as_posix()}\n".encode("utf-8", "surrogateescape"))
             if path.is_symlink():
                 digest.update(b"link " + os.fsencode(path.readlink()))
-            else:
+            elif path.is_file():
                 digest.update(b"file " + hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()
 
 
-def _files(path: Path) -> list[Path]:
-    if path.is_dir() and not path.is_symlink():
-        return [found for entry in sorted(path.iterdir()) for found in _files(entry)]
-    return [path] if path.is_symlink() or path.is_file() else []
-
-
-def _build(task: Task, digest: str, staging: Path, log: Path, make_sandbox: MakeSandbox) -> Template:
-    for name in ("workspace", "agent-workspace", "home", "task", "base"):
+def _build(task: Task, staging: Path, log: Path, make_sandbox: MakeSandbox) -> None:
+    for name in ("workspace", "agent-workspace", "home", "task"):
         (staging / name).mkdir()
-
-    def run(what: str, script: str, places: dict[str, str], options: SandboxOptions) -> None:
-        content = Content(writable=tuple((staging / name, place) for name, place in places.items()))
-        sandbox = make_sandbox(content, options, _SETUP_SECONDS + 60)
-        try:
-            argv = ["bash", "-c", script, "setup", "/workspace/repo", "/cooperbench/base/base.git"]
-            env = _proxies() if options.network == "public" else {}
-            result = sandbox.run(argv, timeout_seconds=_SETUP_SECONDS, cwd="/workspace", env=env)
-        finally:
-            sandbox.terminate()
-        if result.returncode == 0:
-            return
+    # A copy of the task: a setup.sh that clones beside itself must be able to, and the dataset stays as it is.
+    copy_tree(task.path, staging / "task")
+    places = {"workspace": "/workspace", "home": "/root", "task": "/task", "": _STAGING}
+    content = Content(writable=tuple((staging / name, place) for name, place in places.items()))
+    options = SandboxOptions(purpose="setup", network="public", labels={"task": task.label})
+    sandbox = make_sandbox(content, options, _SETUP_SECONDS + 60)
+    try:
+        argv = ["bash", "-c", _PREPARE, "prepare", _SETUP, sandbox_script("scrub.sh"), _STAGING]
+        result = sandbox.run(argv, timeout_seconds=_SETUP_SECONDS, cwd="/workspace", env=_proxies())
+    finally:
+        sandbox.terminate()
+    if result.returncode != 0:
         log.write_bytes(result.stdout + b"\n--- stderr ---\n" + result.stderr)
         ending = "took too long" if result.timed_out else f"failed with exit code {result.returncode}"
         lines = (result.stderr_read().strip() or result.stdout_read().strip()).splitlines()[-3:]
         shown = " / ".join(printable(line[:200]) for line in lines)
-        raise SandboxError(f"preparing {task.label}: {what} {ending}: {shown or 'no output'} (log: {log})")
-
-    # A copy of the task: a setup.sh that clones beside itself must be able to, and the dataset stays as it is.
-    copy_tree(task.path, staging / "task")
-    labels = {"task": task.label}
-    places = {"workspace": "/workspace", "home": "/root", "task": "/task"}
-    run("setup.sh", _SETUP, places, SandboxOptions(purpose="setup", network="public", labels=labels))
-    copy_tree(staging / "workspace", staging / "agent-workspace")
-    places = {"agent-workspace": "/workspace", "base": "/cooperbench/base"}
-    scrub = scrub_script().decode()
-    run("removing the repository's history", scrub, places, SandboxOptions(purpose="setup", labels=labels))
-    (staging / "base" / "base.git").rename(staging / "base.git")
-    (staging / "base").rmdir()
+        raise SandboxError(f"preparing {task.label}: setup.sh {ending}: {shown or 'no output'} (log: {log})")
     remove_tree(staging / "task")
     # Folders alone in the home are only where something was mounted.
     if not any(files for _, _, files in os.walk(staging / "home")):
         remove_tree(staging / "home")
     shutil.copyfile(task.runner_script, staging / "runner.sh")
-    described = {"digest": digest, "task": task.label}
-    (staging / "template.json").write_text(json.dumps(described, indent=1), "utf-8")
     log.unlink(missing_ok=True)
-    return Template(staging, digest)
 
 
 def _proxies() -> dict[str, str]:
@@ -200,11 +164,6 @@ def run_folder(cache_dir: Path) -> Path:
             _make_folder(parent)
             _run_folders[key] = Path(mkdtemp(prefix=owned_prefix("sandboxes"), dir=parent))
         return _run_folders[key]
-
-
-def new_folder(run_folder: Path) -> Path:
-    """A fresh folder that only this user can enter."""
-    return Path(mkdtemp(dir=run_folder))
 
 
 def _make_folder(folder: Path) -> None:
@@ -242,16 +201,12 @@ def remove_leftovers(cache_dir: Path) -> list[Path]:
     leftovers = [path for path in sorted(parent.glob("*")) if is_abandoned(path)]
     for folder in leftovers:
         for recorded in folder.glob("*/process"):
-            _end_recorded(recorded)
+            with contextlib.suppress(OSError, ValueError):
+                pid, started = recorded.read_text("ascii").split()
+                if start_of(int(pid)) == started:
+                    os.kill(int(pid), signal.SIGKILL)
         remove_tree(folder)
     return leftovers
-
-
-def _end_recorded(recorded: Path) -> None:
-    with contextlib.suppress(OSError, ValueError):
-        pid, started = recorded.read_text("ascii").split()
-        if start_of(int(pid)) == started:
-            os.kill(int(pid), signal.SIGKILL)
 
 
 def clean() -> list[str]:

@@ -28,12 +28,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import cooperbench
 from cooperbench.errors import SandboxError
-from cooperbench.sandbox import channel_script
+from cooperbench.sandbox import sandbox_script
 from cooperbench.sandbox.contract import PROGRAMS_DIR
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from cooperbench.sandbox.contract import SandboxOptions
 
 IO_DIR = "/cooperbench/io"
@@ -59,6 +57,7 @@ _ENV = {
     # Only one user exists inside: unpacking must not try to give files to others.
     "TAR_OPTIONS": "--no-same-owner",
 }
+_SHARED_MEMORY_BYTES = 2 * 1024**3
 _LOCAL_BIN = Path("/usr/local/bin")
 _HOST_LOCAL_BIN = "/cooperbench/host-bin"
 
@@ -88,17 +87,17 @@ _GENERATED_ETC = {
 }
 _COPIED_ETC = (
     *("bash.bashrc", "ca-certificates.conf", "crypto-policies", "debian_version", "gai.conf", "host.conf"),
+    *("java*", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "locale.alias", "localtime", "magic"),
     *(
-        "java*",
-        "ld.so.cache",
-        "ld.so.conf",
-        "ld.so.conf.d",
-        "locale.alias",
-        "localtime",
-        "magic",
         "mime.types",
+        "os-release",
+        "perl",
+        "pki/tls/openssl.cnf",
+        "profile",
+        "protocols",
+        "python3*",
+        "services",
     ),
-    *("os-release", "perl", "pki/tls/openssl.cnf", "profile", "protocols", "python3*", "services"),
     *("ssl/openssl.cnf", "terminfo", "timezone", "xattr.conf"),
 )
 _MOUNTED_ETC = ("alternatives", "pki/ca-trust/extracted", "pki/tls/certs", "ssl/certs")
@@ -129,16 +128,6 @@ class Content:
     base_git: Path | None = None
 
 
-@dataclass(frozen=True)
-class RootFs:
-    """What a sandbox is started with: its root, bubblewrap's arguments for what is mounted there, its surroundings."""
-
-    path: Path
-    mounts: tuple[str, ...]
-    env: Mapping[str, str]
-    share_network: bool
-
-
 def read_only(source: Path, target: str | None = None) -> list[str]:
     return ["--ro-bind", str(source), target or str(source)]
 
@@ -147,7 +136,7 @@ def _hidden(folder: Path) -> list[str]:
     return ["--size", "4096", "--tmpfs", str(folder), "--remount-ro", str(folder)]
 
 
-def system_mounts(root: Path) -> list[str]:
+def _system_mounts(root: Path) -> list[str]:
     """The operating system: /usr and what belongs to it, nothing that holds a user's files or a service's data.
 
     Links such as /bin are made in `root`, which is about to become a sandbox's.
@@ -178,7 +167,7 @@ class RootFsBuilder:
 
     def _write_lib(self, lib: Path) -> None:
         (lib / "bin").mkdir(parents=True)
-        (lib / "channel.sh").write_text(channel_script(), "utf-8")
+        (lib / "channel.sh").write_text(sandbox_script("channel.sh"), "utf-8")
         supervisor = resources.files(__package__).joinpath("supervisor.sh")
         (lib / "supervisor.sh").write_bytes(supervisor.read_bytes())
         bash = shutil.which("bash", path=os.pathsep.join(SYSTEM_PATH))
@@ -190,17 +179,25 @@ class RootFsBuilder:
             for name in ("python3", "python"):
                 (lib / "bin" / name).symlink_to(self._tools.python)
 
-    def build(self, folder: Path, content: Content, options: SandboxOptions, *, overlays: bool) -> RootFs:
-        """For a sandbox whose own files are in `folder`."""
+    def build(self, folder: Path, content: Content, options: SandboxOptions, *, overlays: bool) -> list[str]:
+        """Make a sandbox's own files in `folder`; returns bubblewrap's arguments for what it sees and may reach."""
         root, network = folder / "root", options.network
         for name in _OWN_FOLDERS:
             (root / name).mkdir(parents=True)
         for name in ("tmp", "var/tmp"):
             (root / name).chmod(0o1777)
         (folder / "io").mkdir()
-        words = [*system_mounts(root), *self._proc, *read_only(self._folder / f"etc-{network}", "/etc")]
-        for path in _mounted_etc():
-            words += read_only(path)
+        words = ["--share-net"] if network == "public" else []
+        env = {"PATH": ":".join((*_BIN_DIRS, *self._tools.path, *SYSTEM_PATH)), **_ENV}
+        for name, value in env.items():
+            words += ["--setenv", name, value]
+        words += ["--bind", str(root), "/", "--proc", "/proc", "--dev", "/dev"]
+        words += ["--perms", "1777", "--size", str(_SHARED_MEMORY_BYTES), "--tmpfs", "/dev/shm"]  # noqa: S108
+        words += ["--remount-ro", "/dev", *_system_mounts(root), *self._proc]
+        words += read_only(self._folder / f"etc-{network}", "/etc")
+        for path in (Path("/etc", name) for name in _MOUNTED_ETC):
+            if path.resolve() == path and path.is_dir():
+                words += read_only(path)
         for source, name in content.layers:
             if overlays:
                 upper, work = folder / f"{name}-upper", folder / f"{name}-work"
@@ -222,8 +219,7 @@ class RootFsBuilder:
             words += read_only(content.base_git, "/cooperbench/base.git")
         if content.runner is not None:
             words += _with_runner(folder / "local-bin", content.runner)
-        env = {"PATH": ":".join((*_BIN_DIRS, *self._tools.path, *SYSTEM_PATH)), **_ENV}
-        return RootFs(root, tuple(words), env, network == "public")
+        return [*words, "--chdir", "/"]
 
     def _hidden_folders(self) -> list[Path]:
         """Ourselves (with the demo's golden patches), datasets and caches, where they lie in what is shown."""
@@ -370,19 +366,15 @@ def _may_be_shown(prefix: Path, private: tuple[Path, ...]) -> bool:
     return not any(path.resolve().is_relative_to(prefix) for path in (home, Path.cwd(), *private))
 
 
-def _mounted_etc() -> list[Path]:
-    """Folders to be mounted in a folder that `_write_etc` has filled."""
-    paths = (Path("/etc", name) for name in _MOUNTED_ETC)
-    return [path for path in paths if path.resolve() == path and path.is_dir()]
-
-
 def _write_etc(folder: Path, *, network: bool) -> None:
     """What cannot be read here is not to be had there either."""
     folder.mkdir()
     names = [*_COPIED_ETC, *(("resolv.conf", "hosts") if network else ())]
     found = [str(path.relative_to("/etc")) for name in names for path in Path("/etc").glob(name)]
-    _quietly(["cp", "-rL", "--preserve=mode", "--parents", "--", *found, str(folder)], Path("/etc"))
-    _quietly(["find", ".", "-type", "f", "-not", "-perm", "-004", "-delete"], folder)
+    copy = ["cp", "-rL", "--preserve=mode", "--parents", "--", *found, str(folder)]
+    remove = ["find", str(folder), "-type", "f", "-not", "-perm", "-004", "-delete"]
+    for command in (copy, remove):
+        subprocess.run(command, cwd="/etc", stdin=subprocess.DEVNULL, capture_output=True, check=False)
     for name, text in _GENERATED_ETC.items():
         if not (folder / name).exists():
             (folder / name).write_text(text, "utf-8")
@@ -391,7 +383,3 @@ def _write_etc(folder: Path, *, network: bool) -> None:
         if path.is_dir():
             target.parent.mkdir(parents=True, exist_ok=True)
             target.symlink_to(path.resolve()) if path.resolve() != path else target.mkdir(exist_ok=True)
-
-
-def _quietly(command: list[str], cwd: Path) -> None:
-    subprocess.run(command, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, check=False)

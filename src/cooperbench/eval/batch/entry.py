@@ -1,7 +1,11 @@
-"""What a task of a remote evaluation gets and what it sends back: entries, results, and our own package as one file.
+"""One pair that is judged elsewhere: what a machine gets for it, how it is judged there, and what comes back.
 
 An entry is one pair, described so that it can be judged anywhere. It is named by the SHA-256 of its own description,
 which holds the patches and names the task's files by theirs: an entry whose inputs have changed is another entry.
+
+`python -m cooperbench.eval.batch.entry` judges one on a machine of a job: our own package, which travels as one file,
+on the backend that the machine has (containers, as a rule). The job's folder of the bucket is mounted there. Exit code
+0 says that a result is in it, also one without a verdict.
 
 A result names its entry, and its verdict carries the key of everything that went into it: the pair, patches, tests and
 image. Both must be those of what lies on disk here and now; a result of anything else is refused, whoever sent it.
@@ -9,10 +13,15 @@ image. Both must be those of what lies on disk here and now; a result of anythin
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import io
 import json
+import os
+import sys
 import tarfile
+import tempfile
+import urllib.request
 import zipfile
 import zlib
 from dataclasses import asdict, dataclass
@@ -21,20 +30,33 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import cooperbench
-from cooperbench._version import __version__
+from cooperbench.dataset.images import image_name
 from cooperbench.errors import InfraError, UserError
-from cooperbench.eval.evaluator import Evaluation, write_evaluation
-from cooperbench.eval.record import JUDGE, evaluation_key, read_patches
-from cooperbench.eval.reference import ReferenceStore
+from cooperbench.eval import backends
+from cooperbench.eval.evaluator import (
+    Evaluation,
+    evaluate_pair,
+    evaluation_key,
+    read_patches,
+    write_evaluation,
+    write_failure,
+)
+from cooperbench.eval.executor import TestExecutor
+from cooperbench.eval.reference import References, ReferenceStore, exported
 from cooperbench.models import Pair, Task, seats_of
+from cooperbench.processes import end_like_ctrl_c
+from cooperbench.sandbox.session import SandboxSession
+from cooperbench.storage import ExperimentPaths
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from cooperbench.eval.batch import Order
     from cooperbench.models import EvalNetwork, Setting
-    from cooperbench.storage import ExperimentPaths
 
+ENTRY_VARIABLE = "COOPERBENCH_ENTRY"
+FOLDER_VARIABLE = "COOPERBENCH_JOB_FOLDER"
+_TOKEN_URL = "http://metadata.google.internal/computeMetadata/v1/instance/service-accounts/default/token"  # noqa: S105
 _LARGEST_RESULT_BYTES = 400_000_000
 _CLIENT = ("docker", "requests", "urllib3", "charset-normalizer", "idna", "certifi")
 _LEFT_OUT = ("__pycache__", "demo")
@@ -61,8 +83,6 @@ class Entry:
     backend: str
     environment: dict[str, str]
     """Its settings, where it is judged."""
-    version: str = __version__
-    judge: int = JUDGE
 
     @property
     def description(self) -> bytes:
@@ -84,12 +104,7 @@ class Entry:
 
 
 def make_entry(
-    order: Order,
-    pair: Pair,
-    setting: Setting,
-    task_digest: str,
-    backend: str,
-    environment: Mapping[str, str],
+    order: Order, pair: Pair, setting: Setting, task_digest: str, backend: str, environment: Mapping[str, str]
 ) -> Entry:
     patches = read_patches(order.paths.pair(pair, setting), pair, setting)
     return Entry(
@@ -230,3 +245,53 @@ def _package_files() -> Iterator[tuple[str, Path]]:
             path = Path(str(file.locate()))
             if path.suffix not in _COMPILED and ".." not in file.parts and path.is_file():
                 yield str(file), path
+
+
+def main() -> int:
+    end_like_ctrl_c()
+    folder, entry_id = Path(os.environ[FOLDER_VARIABLE]), os.environ[ENTRY_VARIABLE]
+    entry = Entry(**json.loads((folder / f"entry-{entry_id}.json").read_bytes()))
+    os.environ.update(entry.environment)
+    store = ReferenceStore(folder)
+    with tempfile.TemporaryDirectory(prefix="cooperbench-task-") as scratch:
+        unpack_folder((folder / f"task-{entry.task_digest}").read_bytes(), Path(scratch, "task"))
+        pair = entry.pair(Path(scratch, "task"))
+        evaluation = _judge(entry, pair, ExperimentPaths(Path(scratch, "logs"), entry.run), store)
+        known = [found for feature in pair.features for found in store.about(feature)]
+    (folder / f"result-{entry_id}").write_bytes(pack_result(entry_id, evaluation, exported(known)))
+    sys.stdout.write(f"{pair.label}: {evaluation.record['status']} {evaluation.record.get('error', '')}\n")
+    return 0
+
+
+def _judge(entry: Entry, pair: Pair, paths: ExperimentPaths, store: ReferenceStore) -> Evaluation:
+    """A verdict, or an error, which is told here, too."""
+    patches = entry.patch_bytes()
+    try:
+        _sign_in_to_registry(image_name(pair.task))
+        with SandboxSession(backends.get_backend(entry.backend)) as session:
+            executor = TestExecutor(session, entry.test_timeout_seconds, entry.run)
+            references = References(executor, entry.eval_network, store)
+            return evaluate_pair(pair, entry.setting, patches, references, canary=entry.canary)
+    except Exception as error:
+        record = write_failure(paths, pair, entry.setting, error)
+        if paths.error_log.is_file():
+            sys.stderr.write(paths.error_log.read_text("utf-8", "replace"))
+        return Evaluation(record)
+
+
+def _sign_in_to_registry(image: str) -> None:
+    """Images in the project's own registry are pulled as the machine's service account."""
+    from cooperbench.backends.gcp.engine import google_hosts
+
+    for host in google_hosts([image]):
+        request = urllib.request.Request(_TOKEN_URL, headers={"Metadata-Flavor": "Google"})
+        with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310
+            token = json.load(answer)["access_token"]
+        word = base64.b64encode(f"oauth2accesstoken:{token}".encode()).decode("ascii")
+        config = Path("~/.docker/config.json").expanduser()
+        config.parent.mkdir(parents=True, exist_ok=True)
+        config.write_text(json.dumps({"auths": {host: {"auth": word}}}), "utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

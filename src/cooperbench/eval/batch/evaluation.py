@@ -23,8 +23,15 @@ from cooperbench.backends.gcp.api import OURS, PURPOSE, RUN, resource_labels
 from cooperbench.backends.gcp.batch import TOP_FOLDER, BatchJob, batch_client, open_bucket
 from cooperbench.dataset.images import ENVIRONMENT_VARIABLE
 from cooperbench.errors import CooperBenchError, InfraError, Interrupted, UserError
-from cooperbench.eval.batch.entry import make_bundle, make_entry, pack_task, sha256, take_in
-from cooperbench.eval.batch.task import ENTRY_VARIABLE, FOLDER_VARIABLE
+from cooperbench.eval.batch.entry import (
+    ENTRY_VARIABLE,
+    FOLDER_VARIABLE,
+    make_bundle,
+    make_entry,
+    pack_task,
+    sha256,
+    take_in,
+)
 from cooperbench.eval.evaluator import write_failure
 from cooperbench.eval.executor import SPARE_SECONDS
 from cooperbench.eval.reference import ReferenceStore, file_name
@@ -71,7 +78,7 @@ iptables -w -t mangle -C $rule 2>/dev/null || iptables -w -t mangle -I $rule
 _UNPACK_AND_RUN = (
     "import runpy, sys, tempfile, zipfile; folder = tempfile.mkdtemp();"
     " zipfile.ZipFile(sys.argv[1]).extractall(folder); sys.path.insert(0, folder);"
-    " runpy.run_module('cooperbench.eval.batch.task', run_name='__main__', alter_sys=True)"
+    " runpy.run_module('cooperbench.eval.batch.entry', run_name='__main__', alter_sys=True)"
 )
 _PASSED_ON = (
     "COOPERBENCH_BUILD_ARGS",
@@ -85,14 +92,13 @@ _PASSED_ON = (
 
 @dataclass(frozen=True)
 class JobRecord:
-    """One job, and whose inputs and results are in which folder of the bucket. Kept as batch.json."""
+    """One job, and the bucket with its inputs and results. Kept as batch.json."""
 
-    project: str
-    region: str
-    bucket: str
     job: str
-    tasks: list[dict[str, Any]]
-    """By index in the job: the entry, and which pair it is for people who read this."""
+    """Its whole name, as Batch knows it."""
+    bucket: str
+    entries: list[str]
+    """By index of the task that judges it."""
     schema: str = _SCHEMA
 
 
@@ -123,7 +129,7 @@ class _BatchEvaluation:
 
     def run(self) -> None:
         if (earlier := load_record(self._order.paths)) is not None:
-            self._listener.note(f"Found the Batch job {earlier.job} of an earlier start")
+            self._listener.note(f"Found the Batch job {earlier.job.rpartition('/')[2]} of an earlier start")
             self._carry_through(earlier, submit=False)
         if self._waiting:
             self._carry_through(self._new_record(), submit=True)
@@ -142,20 +148,15 @@ class _BatchEvaluation:
             yield make_entry(self._order, pair, setting, digest, backend, environment), pair
 
     def _new_record(self) -> JobRecord:
-        settings, run_name = self._settings, self._order.paths.run_name
-        slug = re.sub(r"[^a-z0-9]+", "-", run_name.lower())[:24].strip("-") or "run"
-        shown = ("setting", "repo", "task_id", "features")
-        tasks = [
-            {"entry": entry_id, **{name: getattr(entry, name) for name in shown}}
-            for entry_id, (entry, _) in self._waiting.items()
-        ]
+        settings = self._settings
+        slug = re.sub(r"[^a-z0-9]+", "-", self._order.paths.run_name.lower())[:24].strip("-") or "run"
         job_id = f"cb-{slug}-{secrets.token_hex(6)}"
-        return JobRecord(settings.project, settings.region, settings.bucket, job_id, tasks)
+        name = f"projects/{settings.project}/locations/{settings.region}/jobs/{job_id}"
+        return JobRecord(name, settings.bucket, list(self._waiting))
 
     def _carry_through(self, record: JobRecord, *, submit: bool) -> None:
         """One job to its end."""
-        name = f"projects/{record.project}/locations/{record.region}/jobs/{record.job}"
-        job = BatchJob(self._client, self._bucket.client.bucket(record.bucket), name)
+        job = BatchJob(self._client, self._bucket.client.bucket(record.bucket), record.job)
         try:
             if submit:
                 self._submit(job, record)
@@ -192,14 +193,14 @@ class _BatchEvaluation:
             raise
         at_once = plural(spec.task_groups[0].parallelism, "task")
         self._listener.note(
-            f"Batch job {record.job}: {plural(len(record.tasks), 'pair')}, {at_once} at once,"
+            f"Batch job {job.job_id}: {plural(len(record.entries), 'pair')}, {at_once} at once,"
             f" on {self._settings.machine_type}{' spot' if self._settings.spot else ''} machines"
         )
 
     def _follow(self, job: BatchJob, record: JobRecord) -> None:
         """Take results in until all are there or the job has ended."""
         told = ""
-        while left := sum(task["entry"] in self._waiting for task in record.tasks):
+        while left := sum(entry_id in self._waiting for entry_id in record.entries):
             try:
                 found = job.get()
                 # In this order: what had ended when we looked has left its result.
@@ -207,16 +208,16 @@ class _BatchEvaluation:
                 if found is None or found.status.state.name in _ENDED:
                     see = f"gcloud logging read 'labels.job_uid=\"{found.uid}\"'" if found else ""
                     for index, words in job.failures().items():
-                        if (entry_id := record.tasks[index]["entry"]) in self._waiting:
+                        if (entry_id := record.entries[index]) in self._waiting:
                             self._fail(entry_id, f"the Batch task failed: {words} See it with: {see}")
                     return
             except CooperBenchError as error:
-                words = f"{error}; the same command finds the Batch job {record.job} again"
+                words = f"{error}; the same command finds the Batch job {job.job_id} again"
                 raise type(error)(words) from error
             state = found.status.state.name.lower()
             if state != told:
-                total = plural(len(record.tasks), "pair")
-                self._listener.note(f"Batch job {record.job}: {state}, {left} of {total} left")
+                total = plural(len(record.entries), "pair")
+                self._listener.note(f"Batch job {job.job_id}: {state}, {left} of {total} left")
                 told = state
             if self._stop.wait(self._settings.batch_poll_seconds):
                 raise Interrupted("stopped")
@@ -252,7 +253,7 @@ def job_spec(order: Order, record: JobRecord, settings: GcpSettings) -> Job:
     from google.cloud import batch_v1
 
     labels = resource_labels(order.paths.run_name, "evaluation")
-    most_features = max(len(task["features"]) for task in record.tasks)
+    most_features = max(len(pair.features) for pair, _ in order.work)
     test_seconds = order.test_timeout_seconds + SPARE_SECONDS
     container = {
         "image_uri": settings.batch_image,
@@ -266,7 +267,7 @@ def job_spec(order: Order, record: JobRecord, settings: GcpSettings) -> Job:
         "runnables": [{"script": {"text": _KEEP_FROM_METADATA}}, {"container": container}],
         "volumes": [
             {
-                "gcs": {"remote_path": f"{record.bucket}/{TOP_FOLDER}/{record.job}"},
+                "gcs": {"remote_path": f"{record.bucket}/{TOP_FOLDER}/{record.job.rpartition('/')[2]}"},
                 "mount_path": _MOUNTED,
                 "mount_options": ["-implicit-dirs"],
             }
@@ -282,8 +283,8 @@ def job_spec(order: Order, record: JobRecord, settings: GcpSettings) -> Job:
     }
     group = {
         "task_spec": task_spec,
-        "parallelism": min(order.concurrency, len(record.tasks)),
-        "task_environments": [{"variables": {ENTRY_VARIABLE: task["entry"]}} for task in record.tasks],
+        "parallelism": min(order.concurrency, len(record.entries)),
+        "task_environments": [{"variables": {ENTRY_VARIABLE: entry_id}} for entry_id in record.entries],
     }
     policy = {
         "machine_type": settings.machine_type,

@@ -17,74 +17,27 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from cooperbench.eval.batch import Order
-    from cooperbench.models import Pair, Setting
+    from cooperbench.models import Pair
     from cooperbench.runner.config import RunConfig
 
-EXECUTORS = ("local", "slurm", "ray")
-Work = tuple["Pair", "Setting"]
 Event = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Placement:
-    """Where pairs are worked on, as the options of `run` and `eval` say it."""
-
-    executor: str = "local"
-    workers: int | None = None
-    pairs_per_job: int | None = None
-    slurm: str | None = None
-    ray_address: str | None = None
-    ray_resources: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.executor not in EXECUTORS:
-            raise UserError(f"executor is {self.executor!r}; it is one of {', '.join(EXECUTORS)}")
-        for name in ("workers", "pairs_per_job", "slurm", "ray_address", "ray_resources"):
-            owner = name.partition("_")[0]
-            wrong = self.executor == "local" or (owner in EXECUTORS and owner != self.executor)
-            if wrong and getattr(self, name) is not None:
-                raise UserError(f"--{name.replace('_', '-')} is not for --executor {self.executor}")
-
-    @property
-    def is_local(self) -> bool:
-        return self.executor == "local"
-
-
-@dataclass(frozen=True)
-class Carried:
-    """Files that nodes cannot see. What is not in here they read, and write, where the driver does."""
-
-    tasks: Mapping[str, bytes] = field(default_factory=dict)
-    """Packed, by label."""
-    results: Mapping[str, bytes] = field(default_factory=dict)
-    """Packed folders of pairs that are to be judged, by key."""
-    agent_configs: Mapping[Path, bytes] = field(default_factory=dict)
-    """By path here."""
-    logs: bool = False
-    """Results have to be carried back."""
-
-
-@dataclass(frozen=True)
 class JobOrder:
-    """All that one job needs to know; without job and work, what all jobs of a call have in common."""
+    """All that one job needs to know."""
 
-    config: RunConfig | None
-    """None: the results are there, and only judged."""
-    judging: Order
-    backend: str
-    backend_options: Mapping[str, object]
-    job: str = ""
+    job: str
     """Its name, unique within the experiment."""
-    work: tuple[Work, ...] = ()
-    carried: Carried = Carried()
+    config: RunConfig
+    pairs: tuple[Pair, ...]
+    files: Mapping[Path, bytes] = field(default_factory=dict)
+    """Folders that nodes cannot see, packed, by path here. Others they read, and write, where the driver does."""
+    carries_logs: bool = False
+    """Results have to be carried back."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """For what is not set on the node, where the engine does not pass it on itself."""
     version: str = __version__
-
-    @property
-    def judges(self) -> bool:
-        return self.config is None or self.config.auto_eval
 
 
 class Link(Protocol):
@@ -106,9 +59,9 @@ class Engine(Protocol):
     name: str
     poll_seconds: float
     most_jobs: int
-    """That may be submitted at a time; it lets `workers` of them run at once."""
+    """That may be submitted at a time; it lets `RunConfig.most_jobs` of them run at once."""
 
-    def check(self, seen: Sequence[Path], backend: str, options: Mapping[str, object]) -> None:
+    def check(self, seen: Sequence[Path]) -> None:
         """UserError for whatever can be known to be wrong before anything is submitted.
 
         It also finds out whether nodes see these paths; the first is where results are.
@@ -121,16 +74,15 @@ class Engine(Protocol):
 
     def submit(self, batch: str, orders: Sequence[JobOrder]) -> None: ...
 
-    def events(self) -> Iterator[tuple[str, Event]]:
-        """What jobs have told since the last call, with their names."""
+    def events(self, jobs: Collection[str]) -> Iterator[tuple[str, Event]]:
+        """What jobs have told since the last call, with their names.
+
+        `lost` for those of `jobs`, also of an earlier driver, that have ended without telling it, with what is known.
+        """
         ...
 
-    def ended(self, jobs: Collection[str]) -> dict[str, str]:
-        """Those of the jobs that have ended, and how, as far as is known. Also asked about an earlier driver's jobs."""
-        ...
-
-    def hold(self) -> None:
-        """No pair begins any more; those at work go on."""
+    def hold(self, jobs: Collection[str]) -> None:
+        """No pair of these begins any more; those at work go on."""
         ...
 
     def cancel(self, jobs: Collection[str]) -> None:
@@ -142,9 +94,9 @@ class Engine(Protocol):
         ...
 
 
-def key_of(pair: Pair, setting: Setting) -> str:
+def key_of(config: RunConfig, pair: Pair) -> str:
     """A pair of an experiment, in events and in jobs.json."""
-    return f"{setting} {pair.label}"
+    return f"{config.setting} {pair.label}"
 
 
 def parse_options(text: str | None, option: str) -> dict[str, str]:

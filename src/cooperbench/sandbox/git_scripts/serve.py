@@ -13,12 +13,13 @@ import hmac
 import json
 import os
 import re
-import signal
+import shutil
 import subprocess
 import sys
 import tempfile
 import threading
 from collections import defaultdict
+from http.client import parse_headers
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -67,15 +68,6 @@ class GitRequest(BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
-        self._answer()
-
-    def do_POST(self) -> None:
-        self._answer()
-
-    def log_message(self, *_: object) -> None:
-        """Quiet: what counts is in the pairs' logs."""
-
-    def _answer(self) -> None:
         try:
             self._serve()
         except Refused as refusal:
@@ -86,22 +78,38 @@ class GitRequest(BaseHTTPRequestHandler):
             self.end_headers()
             self.wfile.write(f"{refusal}\n".encode())
 
+    do_POST = do_GET  # noqa: N815  # the name that `http.server` calls
+
+    def log_message(self, *_: object) -> None:
+        """Quiet: what counts is in the pairs' logs."""
+
     def _serve(self) -> None:
+        """All of a request and of its answer is stored: nobody holds a lock while somebody is slow."""
         parts = urlsplit(self.path)
         found = PATH.fullmatch(parts.path)
         if not found:
             raise Refused(404, "there is nothing here")
         pair, what = found.groups()
-        access = self._access(pair)
+        try:
+            access = json.loads((self.server.root / pair / "access.json").read_text("utf-8"))
+        except (OSError, ValueError):
+            raise Refused(404, "there is nothing here") from None
         agent = self._agent(access["tokens"])
         service = parse_qs(parts.query).get("service", [""])[0] if what == "info/refs" else what
         if service not in SERVICES or (self.command == "GET") != (what == "info/refs"):
             raise Refused(403, "only git's smart protocol is served")
         pushing = what == "git-receive-pack"
-        with tempfile.TemporaryFile() as body:
-            # All of it first: nobody holds a lock while somebody is slow to send.
+        with tempfile.TemporaryFile() as body, tempfile.TemporaryFile() as answer:
             self._store(body, access["quota_bytes"] + BLOCK if pushing else LARGEST_QUESTION_BYTES)
-            call = {
+            environment = {
+                "PATH": os.environ.get("PATH", os.defpath),
+                "HOME": "/nonexistent",
+                "LC_ALL": "C",
+                "GIT_CONFIG_NOSYSTEM": "1",
+                "GIT_CONFIG_GLOBAL": "/dev/null",
+                "GIT_ALLOC_LIMIT": "512m",
+                "GIT_PROJECT_ROOT": str(self.server.root),
+                "GIT_HTTP_EXPORT_ALL": "1",
                 "REQUEST_METHOD": self.command,
                 "PATH_INFO": f"/{pair}/repo.git/{what}",
                 "QUERY_STRING": "service=" + service if what == "info/refs" else "",
@@ -113,14 +121,19 @@ class GitRequest(BaseHTTPRequestHandler):
                 "REMOTE_ADDR": self.client_address[0],
             }
             body.seek(0)
+            # `timeout` ends everything that git has started.
+            command = ["timeout", "-s", "KILL", str(CALL_SECONDS), "git", "http-backend"]
             with self.server.push_locks[pair] if pushing else contextlib.nullcontext(), self.server.calls:
-                self._call_git(call, body)
-
-    def _access(self, pair: str) -> dict[str, Any]:
-        try:
-            return dict(json.loads((self.server.root / pair / "access.json").read_text("utf-8")))
-        except (OSError, ValueError):
-            raise Refused(404, "there is nothing here") from None
+                subprocess.run(
+                    command,
+                    stdin=body,
+                    stdout=answer,
+                    stderr=subprocess.DEVNULL,
+                    env=environment,
+                    check=False,
+                )
+            answer.seek(0)
+            self._pass_on(answer)
 
     def _agent(self, tokens: dict[str, str]) -> str:
         kind, _, encoded = self.headers.get("Authorization", "").partition(" ")
@@ -159,68 +172,21 @@ class GitRequest(BaseHTTPRequestHandler):
             yield size
             self.rfile.readline(2)
 
-    def _call_git(self, call: dict[str, str], body: IO[bytes]) -> None:
-        environment = {
-            "PATH": os.environ.get("PATH", os.defpath),
-            "HOME": "/nonexistent",
-            "LC_ALL": "C",
-            "GIT_CONFIG_NOSYSTEM": "1",
-            "GIT_CONFIG_GLOBAL": "/dev/null",
-            "GIT_ALLOC_LIMIT": "512m",
-            "GIT_PROJECT_ROOT": str(self.server.root),
-            "GIT_HTTP_EXPORT_ALL": "1",
-            **call,
-        }
-        backend = subprocess.Popen(
-            ["git", "http-backend"],
-            stdin=body,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=environment,
-            start_new_session=True,
-        )
-        watch = threading.Timer(CALL_SECONDS, kill_group, [backend.pid])
-        watch.start()
-        try:
-            self._pass_on(backend.stdout)
-        finally:
-            watch.cancel()
-            kill_group(backend.pid)
-            backend.communicate()
-
-    def _pass_on(self, output: Any) -> None:
-        """What git answers: a status, headers, and then for as long as there is something."""
-        status, headers = 200, []
-        for line in iter(output.readline, b""):
-            name, _, value = line.decode("latin-1").strip().partition(":")
-            if not name:
-                break
-            if name.lower() == "status":
-                status = int(value.split()[0])
-            else:
-                headers.append((name, value.strip()))
-        else:
+    def _pass_on(self, answer: Any) -> None:
+        """What git answers: headers, among them a status, and the rest."""
+        headers = parse_headers(answer)
+        if not headers:
             raise Refused(502, "git did not answer")
-        self.send_response(status)
-        for name, value in headers:
-            self.send_header(name, value)
+        self.send_response(int(headers.get("Status", "200").split()[0]))
+        for name, value in headers.items():
+            if name != "Status":
+                self.send_header(name, value)
         self.end_headers()
-        for part in iter(lambda: output.read1(BLOCK), b""):
-            self.wfile.write(part)
-
-
-def kill_group(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(pid, signal.SIGKILL)
-
-
-def main() -> None:
-    root, host, port = sys.argv[1:4]
-    server = GitServer(Path(root).absolute(), (host, int(port)))
-    sys.stdout.write("listening\n")
-    sys.stdout.flush()
-    server.serve_forever()
+        shutil.copyfileobj(answer, self.wfile)
 
 
 if __name__ == "__main__":
-    main()
+    served = GitServer(Path(sys.argv[1]).absolute(), (sys.argv[2], int(sys.argv[3])))
+    sys.stdout.write("listening\n")
+    sys.stdout.flush()
+    served.serve_forever()

@@ -15,21 +15,23 @@ from tests.agents.frameworks import (
     TONGUES,
     provide,
     settings,
-    using_them,
     write_config,
 )
 from tests.modelserver import Answer, ModelServer, ToolCall, call, error, say
 from tests.runner.helpers import run_tiny
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.modelserver import Request
     from tests.modelserver.replies import Reply
     from tests.runner.helpers import Left
 
-pytestmark = [pytest.mark.xdist_group("frameworks"), pytest.mark.timeout(FIRST_TIME_SECONDS)]
+pytestmark = [
+    pytest.mark.xdist_group("frameworks"),
+    pytest.mark.timeout(FIRST_TIME_SECONDS),
+    pytest.mark.usefixtures("installed_frameworks"),
+]
 APP = "/workspace/repo/app.txt"
 ARRIVED = "while ! ls /cooperbench/team/inbox/* >/dev/null 2>&1; do sleep 0.05; done"
 
@@ -37,17 +39,6 @@ ARRIVED = "while ! ls /cooperbench/team/inbox/* >/dev/null 2>&1; do sleep 0.05; 
 @pytest.fixture(scope="module", autouse=True)
 def _openhands() -> None:
     provide("openhands")
-
-
-@pytest.fixture(autouse=True)
-def _data() -> Iterator[None]:
-    yield from using_them()
-
-
-@pytest.fixture
-def server() -> Iterator[ModelServer]:
-    with ModelServer() as server:
-        yield server
 
 
 def play(tmp_path: Path, server: ModelServer, config: dict[str, Any] | None = None, **options: Any) -> Left:
@@ -112,6 +103,14 @@ def solo(tmp_path: Path, server: ModelServer, script: Any, **options: Any) -> di
     left = play(tmp_path, server, setting="solo", auto_eval=False, **options)
     agents: dict[str, Any] = left.result["agents"]
     return dict(agents["solo"])
+
+
+def test_models_of_the_responses_api_are_accounted_for_too(tmp_path: Path, server: ModelServer) -> None:
+    script = [call("ls", tool="terminal"), *TONGUES["openhands"].last_words]
+    agent = solo(tmp_path, server, script, model_name="openai/gpt-5-codex")
+    assert {request.path for request in server.requests} == {"/v1/responses"}
+    assert (agent["status"], agent["model_calls"], agent["prompt_tokens"]) == ("submitted", 2, 200)
+    assert agent["cost"] > 0
 
 
 def test_limits_end_it_and_the_work_is_taken(tmp_path: Path, server: ModelServer) -> None:
