@@ -21,15 +21,8 @@ from cooperbench.cli.arguments import (
 from cooperbench.dataset.discovery import DEFAULT_DATASET_DIR, ENVIRONMENT_VARIABLE
 from cooperbench.dataset.download import DEFAULT_DATASET_ID, prepare_dataset
 from cooperbench.doctor.checks import Status, examine_all
-from cooperbench.errors import CooperBenchError, UserError
-from cooperbench.settings import (
-    checked_eval_network,
-    config_file,
-    default_cache_dir,
-    load_settings,
-    save_setting,
-)
-from cooperbench.temporary import remove_tree
+from cooperbench.errors import CooperBenchError
+from cooperbench.settings import checked_eval_network, config_file, load_settings, save_setting
 from cooperbench.text import plural
 
 if TYPE_CHECKING:
@@ -102,13 +95,9 @@ def _list_agents(*, as_json: bool) -> None:
 def add_clean_arguments(parser: argparse.ArgumentParser) -> None:
     where = f"where to look (default: {' and '.join(NEARBY)}, if it answers)"
     parser.add_argument("--backend", choices=OUR_BACKENDS, help=where)
-    also = "local: also the prepared tasks; the next run makes them again"
-    parser.add_argument("--templates", action="store_true", help=also)
 
 
 def clean(args: argparse.Namespace) -> int:
-    if args.templates and args.backend not in (None, "local"):
-        raise UserError("--templates is for --backend local; see `cooperbench images clean`")
     removed: list[str] = []
     for name in (args.backend,) if args.backend else NEARBY:
         clean: Callable[[], list[str]] = getattr(find_factory(name), "clean", list)
@@ -118,10 +107,6 @@ def clean(args: argparse.Namespace) -> int:
             if args.backend:
                 raise
             print_note(f"{name}: not looked at: {str(error).partition('; ')[0]}")
-    templates = default_cache_dir() / "local"
-    if args.templates and templates.exists():
-        remove_tree(templates)
-        removed.append(f"the prepared tasks in {templates}")
     for line in removed:
         print_line(f"removed {line}")
     if not removed:

@@ -36,7 +36,7 @@ from cooperbench.text import dollars_text
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable
+    from collections.abc import Collection
 
     from cooperbench.runner.ablation import Study
     from cooperbench.runner.config import RunConfig
@@ -82,7 +82,7 @@ def display_for(args: argparse.Namespace) -> Display:
     return Display(sys.stderr) if args.json else make_display()
 
 
-def exit_code(summaries: Iterable[dict[str, Any]]) -> int:
+def exit_code(summaries: Collection[dict[str, Any]]) -> int:
     if any(summary["errors"] for summary in summaries):
         return EXIT_ERRORS
     over = any((summary["budget"] or {}).get("pairs_not_started") for summary in summaries)
@@ -105,7 +105,7 @@ def given_options(args: argparse.Namespace) -> dict[str, Any]:
 
 def config_of(args: argparse.Namespace) -> RunConfig:
     network = args.eval_network or default_eval_network()
-    name = args.name or automatic_name(args)
+    name = checked_run_name(args.name or automatic_name(args))
     return make_config(given_options(args) | {"run_name": name, "eval_network": network})
 
 
@@ -115,7 +115,7 @@ def automatic_name(args: argparse.Namespace) -> str:
     Of several agents or models, all: `coop-msa-gpt-4o+claude-sonnet-4-5-lite`.
     """
     if args.agent == REPLAY_MODEL:
-        return checked_run_name(f"replay-{args.replay_from}")
+        return f"replay-{args.replay_from}"
     agents = split_values(args.agent, "agents")
     parts = [args.setting, "+".join(map(short_name, agents))]
     if any(map(uses_model, agents)):
@@ -135,9 +135,7 @@ def automatic_name(args: argparse.Namespace) -> str:
     if args.group_sizes:
         parts.append("n" + "+".join(map(str, sorted(args.group_sizes))))
     name = "-".join(parts)
-    return checked_run_name(
-        "".join(letter if letter.isalnum() or letter in "._+@=-" else "_" for letter in name)[:120]
-    )
+    return "".join(letter if letter.isalnum() or letter in "._+@=-" else "_" for letter in name)[:120]
 
 
 def _dry_run(config: RunConfig, *, as_json: bool) -> int:

@@ -23,7 +23,7 @@ from cooperbench.runner.display import make_display
 from cooperbench.runner.experiment import WARM_UP, Arm, carry_out
 from cooperbench.secrets import load_env_file
 from cooperbench.settings import DOCUMENTED_BACKEND
-from cooperbench.storage import DEFAULT_LOGS_DIR
+from cooperbench.storage import DEFAULT_LOGS_DIR, checked_run_name
 from cooperbench.team.mailbox import DEFAULT_REDIS_URL
 from cooperbench.text import plural, printable
 
@@ -84,6 +84,7 @@ def run(
     values = {
         name: value for name, value in locals().items() if name not in ("options", "team_git")
     } | options
+    values["run_name"] = checked_run_name(run_name)
     values["git_enabled"] = team_git if setting == "team" else git_enabled
     for name, field in _OTHER_NAMES.items():
         if name in values:

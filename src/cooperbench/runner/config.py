@@ -16,7 +16,7 @@ from cooperbench.eval.batch import Order
 from cooperbench.models import SETTINGS, seats_of
 from cooperbench.runner.options import EXECUTORS, REPLAY_MODEL, TEAM_PARTS, RunOptions, options
 from cooperbench.settings import checked_eval_network
-from cooperbench.storage import ExperimentPaths, checked_run_name, read_json, utc_now, write_json
+from cooperbench.storage import ExperimentPaths, read_json, utc_now, write_json
 from cooperbench.text import plural
 
 if TYPE_CHECKING:
@@ -236,7 +236,6 @@ def make_config(values: Mapping[str, Any]) -> RunConfig:
     return RunConfig(
         **{
             **values,
-            "run_name": checked_run_name(values["run_name"]),
             "dataset_dir": resolve_dataset_dir(values["dataset_dir"]),
             "logs_dir": Path(values["logs_dir"]),
             **{name: None if value is None else tuple(value) for name, value in lists.items()},

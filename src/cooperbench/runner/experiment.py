@@ -182,7 +182,7 @@ def carry_out(
 def prepare_for_agents(arms: Sequence[Arm], stack: ExitStack) -> MailboxFactory | None:
     """Where agents will be at work: their slow imports begin, and there is a place for their messages."""
     working = [arm.config for arm in arms if arm.to_run]
-    for name in working[0].agents if working else ():
+    for name in dict.fromkeys(working[0].agents if working else ()):
         warm_up = getattr(get_agent(name), "warm_up", None)
         if callable(warm_up):
             threading.Thread(target=_quietly, args=(warm_up,), name=WARM_UP + name, daemon=True).start()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import time
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from functools import partial
 from hashlib import sha256
 from importlib.resources import files
@@ -41,8 +40,9 @@ from cooperbench.team.mailbox import Mailbox
 from cooperbench.team.team import Team
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from concurrent.futures import Future
+    from contextlib import AbstractContextManager
 
     from cooperbench.agents.base import Agent
     from cooperbench.models import Pair, Seat, Usage
@@ -267,11 +267,7 @@ class PairRun:
             prompts_dir=self._config.prompts_dir,
         )
         try:
-            try:
-                status, error = _run_agent(make_agent, session)
-            except (SandboxRefused, SandboxTimeout) as problem:
-                self._check_health(problem)
-                status, error = DESTROYED, str(problem)
+            status, error = self._run_agent(make_agent, session)
             self._team.leave(seat.agent_id)
             try:
                 patch = self._take_patch(sandbox)
@@ -311,6 +307,19 @@ class PairRun:
             "duration_seconds": round(time.monotonic() - started, 3),
         }
 
+    def _run_agent(self, make_agent: Callable[[], Agent], session: Session) -> tuple[str, str | None]:
+        """How it ended: a status, and where it was not by submitting, why."""
+        try:
+            make_agent().run(session)
+        except AgentFailure as failure:
+            return failure.status, str(failure)
+        except (SandboxDestroyed, SandboxRefused, SandboxTimeout) as error:
+            self._check_health(error)
+            return DESTROYED, str(error)
+        except UserError as error:
+            raise RunStopped(redact(str(error))) from error
+        return "submitted", None
+
     def _take_patch(self, sandbox: RichSandbox) -> bytes:
         """By the tools in the agent's sandbox, or where it has broken these, by those of another one."""
         try:
@@ -338,12 +347,10 @@ class PairRun:
                 raise AgentFailure(PATCH_LOST, f"the work could not be copied: {reason}")
             return take_patch(other, self._git_dir)
 
-    @contextmanager
-    def _spare_sandbox(self, lifetime_seconds: int) -> Iterator[RichSandbox]:
+    def _spare_sandbox(self, lifetime_seconds: int) -> AbstractContextManager[RichSandbox]:
         image = self._image.agent_reference or self._image.reference
         options = SandboxOptions("agent", self._config.network, {"run": self._config.run_name})
-        with self._session.sandbox(image, timeout_seconds=lifetime_seconds, options=options) as sandbox:
-            yield sandbox
+        return self._session.sandbox(image, timeout_seconds=lifetime_seconds, options=options)
 
     def _check_health(self, problem: Exception) -> None:
         """A sandbox that does not answer is the agent's doing only where another one does."""
@@ -379,19 +386,6 @@ class PairRun:
             # The bundle is a record; the agents' work does not depend on it.
             kept = False
         return {"git": remote.record() | {"bundle": self._paths.team_bundle.name if kept else None}}
-
-
-def _run_agent(make_agent: Callable[[], Agent], session: Session) -> tuple[str, str | None]:
-    """How it ended: a status, and where it was not by submitting, why."""
-    try:
-        make_agent().run(session)
-    except AgentFailure as failure:
-        return failure.status, str(failure)
-    except SandboxDestroyed as error:
-        return DESTROYED, str(error)
-    except UserError as error:
-        raise RunStopped(redact(str(error))) from error
-    return "submitted", None
 
 
 def _gather(futures: list[Future[T]]) -> list[T]:

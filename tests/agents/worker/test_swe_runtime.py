@@ -15,12 +15,13 @@ if TYPE_CHECKING:
 pytest.importorskip("swerex")
 BODY = """
 import asyncio, pathlib
+from swerex.deployment.dummy import DummyDeployment
 from swerex.exceptions import CommandTimeoutError, NonZeroExitCodeError
 from swerex.runtime import abstract as rex
-from swe_worker import ColleagueHook, SandboxDeployment
+from swe_worker import ColleagueHook, SandboxRuntime
 
-deployment = SandboxDeployment(harness)
-runtime = deployment.runtime
+deployment, runtime = DummyDeployment(), SandboxRuntime(harness)
+deployment.runtime = runtime
 
 def now(call):
     return asyncio.run(call)

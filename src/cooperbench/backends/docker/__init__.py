@@ -9,7 +9,7 @@ import atexit
 import contextlib
 import os
 import threading
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from cooperbench.backends.docker.containers import EngineSession, remove_leftovers, remove_session
 from cooperbench.backends.docker.engine import Engine, connect
@@ -24,7 +24,7 @@ from cooperbench.settings import default_cache_dir
 from cooperbench.temporary import remove_abandoned
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
     from cooperbench.backends.docker.images import Say
@@ -128,15 +128,7 @@ class DockerBackend:
         """While one process or thread makes an image ready, others wait for it."""
         return locked(lock_path(self._cache_dir / "docker", f"{self.engine.where} {name}"))
 
-    def _make(
-        self,
-        image: str,
-        timeout: int,
-        workdir: str,
-        options: SandboxOptions,
-        network: Mapping[str, Any] | None = None,
-    ) -> DockerSandbox:
-        """`network`: another one than that of the sandbox's network policy."""
+    def _make(self, image: str, timeout: int, workdir: str, options: SandboxOptions) -> DockerSandbox:
         check_network(self.capabilities, options)
         session = self.session
         engine, found, name = session.engine, session.images.get(image), session.new_name()
@@ -144,7 +136,7 @@ class DockerBackend:
         stream: ContainerStream | None = None
         try:
             with engine.faults(f"making a sandbox of {found.name}"):
-                session.create_container(found, name, command, workdir, timeout, options, network)
+                session.create_container(found, name, command, workdir, timeout, options)
                 stream = ContainerStream(engine.attach(name))
                 engine.api.start(name)
             sandbox = self._sandbox_type(

@@ -21,7 +21,7 @@ from cooperbench.sandbox.contract import PROGRAMS_DIR
 from cooperbench.sandbox.ownership import is_leftover, this_owner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from cooperbench.backends.docker.engine import Engine
     from cooperbench.backends.docker.images import EngineImage
@@ -71,15 +71,14 @@ class EngineSession:
         workdir: str,
         lifetime_seconds: float,
         options: SandboxOptions,
-        network: Mapping[str, Any] | None = None,
     ) -> None:
         """Made, not started. Its entrypoint is cleared, its stdin open.
 
         What its options leave out lies on volumes, which begin with what the image has there, are part of no image that
-        is made of the container, and go with it. `network`: another one than that of its network policy.
+        is made of the container, and go with it.
         """
         self.check_mounts()
-        network = network or self.network(options)
+        network = self.network(options)
         mounts = [
             {"Type": "bind", "Source": mount.source, "Target": mount.target, "ReadOnly": not mount.writable}
             for mount in self._settings.mounts

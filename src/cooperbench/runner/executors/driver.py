@@ -14,29 +14,84 @@ from collections import Counter, deque
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from cooperbench.errors import InfraError, RunStopped
+from cooperbench.errors import InfraError, RunStopped, UserError
 from cooperbench.eval.batch.entry import pack_folder, unpack_folder
 from cooperbench.eval.evaluator import write_failure
 from cooperbench.models import Message, Usage, seats_of
 from cooperbench.processes import finished
 from cooperbench.retry import ATTEMPTS
-from cooperbench.runner.executors import JobOrder, key_of
+from cooperbench.runner.executors.worker import JobOrder, key_of
 from cooperbench.runner.experiment import JOBS_SCHEMA, Arm, jobs_on_record, write_error
 from cooperbench.storage import is_finished, write_json
 from cooperbench.temporary import remove_tree
 from cooperbench.text import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
     from pathlib import Path
 
     from cooperbench.models import Pair
     from cooperbench.runner.config import RunConfig
     from cooperbench.runner.display import Display
-    from cooperbench.runner.executors import Engine, Event
+    from cooperbench.runner.executors.worker import Event
     from cooperbench.runner.experiment import Budget
+
+
+class Engine(Protocol):
+    """Starts jobs on other machines. Called from one thread."""
+
+    name: str
+    poll_seconds: float
+    most_jobs: int
+    """That may be submitted at a time; it lets `RunConfig.most_jobs` of them run at once."""
+
+    def check(self, seen: Sequence[Path]) -> None:
+        """UserError for whatever can be known to be wrong before anything is submitted.
+
+        It also finds out whether nodes see these paths; the first is where results are.
+        """
+        ...
+
+    def sees(self, path: Path) -> bool:
+        """Whether a path is the same file or folder on every node."""
+        ...
+
+    def submit(self, batch: str, orders: Sequence[JobOrder]) -> None: ...
+
+    def events(self, jobs: Collection[str]) -> Iterator[tuple[str, Event]]:
+        """What jobs have told since the last call, with their names.
+
+        `lost` for those of `jobs`, also of an earlier driver, that have ended without telling it, with what is known.
+        """
+        ...
+
+    def hold(self, jobs: Collection[str]) -> None:
+        """No pair of these begins any more; those at work go on."""
+        ...
+
+    def cancel(self, jobs: Collection[str]) -> None:
+        """End jobs, and return when they have ended."""
+        ...
+
+    def close(self, *, keep_files: bool) -> None:
+        """No job is left. What they printed is kept if somebody has to look at it."""
+        ...
+
+
+def parse_options(text: str | None, option: str) -> dict[str, str]:
+    """`a=1,b=2` as a mapping; a part without `=` belongs to the value before it (`nodelist=n1,n2`)."""
+    found: dict[str, str] = {}
+    for part in filter(None, (part.strip() for part in (text or "").split(","))):
+        name, equals, value = part.partition("=")
+        if equals and name:
+            found[name.lstrip("-")] = value
+        elif found:
+            found[next(reversed(found))] += f",{part}"
+        else:
+            raise UserError(f"{option} {text!r} is no list of key=value, e.g. partition=cpu,mem=16G")
+    return found
 
 
 @contextmanager

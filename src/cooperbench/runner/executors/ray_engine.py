@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from cooperbench._version import __version__
 from cooperbench.errors import CooperBenchError, InfraError, UserError
-from cooperbench.runner.executors import parse_options
+from cooperbench.runner.executors.driver import parse_options
 from cooperbench.runner.executors.worker import work_on
 from cooperbench.runner.experiment import open_backend
 from cooperbench.sandbox.session import SandboxSession
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cooperbench.runner.config import RunConfig
-    from cooperbench.runner.executors import Event, JobOrder
+    from cooperbench.runner.executors.worker import Event, JobOrder
 
 _START_SECONDS = 60.0
 _CANCEL_SECONDS = 20.0

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cooperbench.errors import InfraError, UserError
-from cooperbench.runner.executors import parse_options
+from cooperbench.runner.executors.driver import parse_options
 from cooperbench.runner.executors.worker import work_on
 from cooperbench.secrets import redact
 from cooperbench.temporary import remove_tree
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from cooperbench.runner.config import RunConfig
-    from cooperbench.runner.executors import Event, JobOrder
+    from cooperbench.runner.executors.worker import Event, JobOrder
 
 _STATE_SECONDS = 3.0
 """Between two questions to Slurm; it has other users."""

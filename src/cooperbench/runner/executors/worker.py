@@ -7,16 +7,15 @@ import os
 import tempfile
 import traceback
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from cooperbench._version import __version__
 from cooperbench.agents import llm
 from cooperbench.errors import Interrupted, RunStopped, UserError
 from cooperbench.eval.batch.entry import pack_folder, unpack_folder
 from cooperbench.runner.display import Display
-from cooperbench.runner.executors import key_of
 from cooperbench.runner.experiment import (
     Arm,
     Budget,
@@ -30,10 +29,48 @@ from cooperbench.secrets import redact
 from cooperbench.temporary import owned_prefix, remove_tree
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from cooperbench.models import Message, Pair, Seat, Usage
-    from cooperbench.runner.executors import Event, JobOrder, Link
+    from cooperbench.runner.config import RunConfig
+
+
+Event = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class JobOrder:
+    """All that one job needs to know."""
+
+    job: str
+    """Its name, unique within the experiment."""
+    config: RunConfig
+    pairs: tuple[Pair, ...]
+    files: Mapping[Path, bytes] = field(default_factory=dict)
+    """Folders that nodes cannot see, packed, by path here. Others they read, and write, where the driver does."""
+    carries_logs: bool = False
+    """Results have to be carried back."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """For what is not set on the node, where the engine does not pass it on itself."""
+    version: str = __version__
+
+
+class Link(Protocol):
+    """From a job to the driver."""
+
+    owner: str
+    """Which job on which node, for people."""
+
+    def tell(self, event: Event) -> None: ...
+
+    def may_start(self) -> bool:
+        """Whether the driver still lets pairs begin."""
+        ...
+
+
+def key_of(config: RunConfig, pair: Pair) -> str:
+    """A pair of an experiment, in events and in jobs.json."""
+    return f"{config.setting} {pair.label}"
 
 
 def work_on(order: JobOrder, link: Link) -> None:
