@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cooperbench.dataset.discovery import Subset, SubsetTask, load_subset, subset_names
+from cooperbench.dataset.discovery import SubsetTask, load_subset, subset_names
 from cooperbench.errors import UserError
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def test_the_documented_form(tmp_path: Path) -> None:
     }
     write(tmp_path, content, "lite")
     tasks = (SubsetTask("alpha_task", 8394, ((1, 2), (3, 10))),)
-    assert load_subset(tmp_path, "lite") == Subset("lite", "A few", tasks)
+    assert load_subset(tmp_path, "lite") == tasks
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_what_is_tolerated(
     tmp_path: Path, entry: dict[str, object], groups: tuple[tuple[int, ...], ...] | None
 ) -> None:
     write(tmp_path, {"tasks": [{"repo": "alpha_task", **entry}], "unknown": 1})
-    assert load_subset(tmp_path, "mine").tasks == (SubsetTask("alpha_task", 0, groups),)
+    assert load_subset(tmp_path, "mine") == (SubsetTask("alpha_task", 0, groups),)
 
 
 def entry(**content: object) -> dict[str, object]:
@@ -118,7 +118,7 @@ def test_listing(tmp_path: Path) -> None:
         write(tmp_path, {"tasks": [], "description": f"about {name}"}, name)
     (tmp_path / "subsets" / "README.md").touch()
     assert subset_names(tmp_path) == ("flash", "lite")
-    assert load_subset(tmp_path, "flash").description == "about flash"
+    assert load_subset(tmp_path, "flash") == ()
     with pytest.raises(UserError, match=r"no subset 'lit' in .*; there is: lite, flash"):
         load_subset(tmp_path, "lit")
 
@@ -141,7 +141,7 @@ def test_any_json_is_a_subset_or_a_users_error(
     folder = tmp_path_factory.mktemp("wild")
     write(folder, json.dumps({"tasks": [content]}))
     try:
-        outcome = [task.repo for task in load_subset(folder, "mine").tasks]
+        outcome = [task.repo for task in load_subset(folder, "mine")]
     except UserError as error:
         outcome = str(error).splitlines()
     assert len(outcome) == 1

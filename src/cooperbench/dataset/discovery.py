@@ -68,15 +68,6 @@ class SubsetTask(NamedTuple):
     """Features that are worked on together, each group in numeric order; None: all pairs of the task."""
 
 
-class Subset(NamedTuple):
-    """A named selection of pairs."""
-
-    name: str
-    """The file's name: what `--subset` takes."""
-    description: str
-    tasks: tuple[SubsetTask, ...]
-
-
 class _Folder(NamedTuple):
     """What looks like a task."""
 
@@ -150,9 +141,9 @@ def discover(
         there_is = [f"{task.label}: {_ids(task.feature_ids)}" for task in scan.tasks]
     else:
         named = load_subset(dataset_dir, subset)
-        if groups_per_task is not None and any(entry.groups is not None for entry in named.tasks):
+        if groups_per_task is not None and any(entry.groups is not None for entry in named):
             raise UserError(f"subset {subset!r} names its groups itself: leave out --groups")
-        every = _subset_pairs(named, [one.task for one in folders if one.task], groups_of)
+        every = _subset_pairs(subset, named, [one.task for one in folders if one.task], groups_of)
         pairs = [
             pair
             for pair in every
@@ -205,14 +196,17 @@ def _groups(
 
 
 def _subset_pairs(
-    subset: Subset, tasks: Sequence[Task], groups_of: Callable[[Task], Sequence[tuple[int, ...]]]
+    name: str,
+    subset: Sequence[SubsetTask],
+    tasks: Sequence[Task],
+    groups_of: Callable[[Task], Sequence[tuple[int, ...]]],
 ) -> list[Pair]:
     """All of the subset must be in the dataset."""
     every = {(task.repo, task.task_id): task for task in tasks}
     repos = {task.repo for task in tasks}
     wanted: set[Pair] = set()
     missing: list[str] = []
-    for entry in subset.tasks:
+    for entry in subset:
         task = every.get((_repo_named(entry.repo, repos) or entry.repo, entry.task_id))
         if task is None:
             missing.append(f"{entry.repo}/task{entry.task_id}")
@@ -222,7 +216,7 @@ def _subset_pairs(
         missing += [f"{task.label}/feature{number}" for number in sorted(unknown)]
         wanted.update(Pair(task, group) for group in groups)
     if missing:
-        raise UserError(f"subset {subset.name!r} names what the dataset lacks: {names_for_error(missing)}")
+        raise UserError(f"subset {name!r} names what the dataset lacks: {names_for_error(missing)}")
     return sorted(wanted, key=lambda pair: (pair.task.repo, pair.task.task_id, pair.feature_ids))
 
 
@@ -312,7 +306,7 @@ def subset_names(dataset_dir: Path) -> tuple[str, ...]:
     return tuple(sorted(name for name in names if _SUBSET_NAME.fullmatch(name)))
 
 
-def load_subset(dataset_dir: Path, name: str) -> Subset:
+def load_subset(dataset_dir: Path, name: str) -> tuple[SubsetTask, ...]:
     if not _SUBSET_NAME.fullmatch(name):
         there_is = names_for_error(subset_names(dataset_dir))
         raise UserError(f"subset {printable(name)!r} is not a name; there is: {there_is}")
@@ -326,14 +320,14 @@ def load_subset(dataset_dir: Path, name: str) -> Subset:
         raise UserError(f"{path} cannot be read: {printable(str(error))}") from None
     wrong, tasks = content, []
     try:
-        entries, description = content["tasks"], str(content.get("description", ""))
+        entries = content["tasks"]
         for wrong in entries if isinstance(entries, list) else [entries]:
             tasks.append(_subset_task(wrong))
     except (AttributeError, KeyError, TypeError, ValueError):
         shown = printable(json.dumps(wrong, ensure_ascii=False))
         shown = shown if len(shown) <= 60 else shown[:57] + "…"
         raise UserError(f"{path}: a subset is {_SUBSET_FORM}, not {shown}") from None
-    return Subset(name, description, tuple(tasks))
+    return tuple(tasks)
 
 
 def _subset_task(entry: Any) -> SubsetTask:
