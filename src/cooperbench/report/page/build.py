@@ -145,7 +145,7 @@ def process_count(pairs: int) -> int:
 def pack_all(pairs: Sequence[PairData], processes: int) -> Iterator[Packed]:
     """In the order of the pairs. Processes are forked, as a spawned one would import the caller's script again.
 
-    Each has a pipe of its own, so that one that is killed in the middle of an answer is noticed, and none outlives us.
+    Each has a connection of its own, so that one that is killed in its answer is noticed, and none outlives us.
     """
     if not processes:
         yield from map(pack_pair, pairs)
@@ -154,7 +154,8 @@ def pack_all(pairs: Sequence[PairData], processes: int) -> Iterator[Packed]:
     workers, readers = [], []
     try:
         for place in range(processes):
-            reader, writer = context.Pipe(duplex=False)
+            # A socket holds more than a pipe: one slow pair does not hold up the other processes.
+            reader, writer = context.Pipe()
             readers.append(reader)
             worker = context.Process(target=_pack_share, args=(pairs[place::processes], writer, readers))
             workers.append(worker)
@@ -167,7 +168,7 @@ def pack_all(pairs: Sequence[PairData], processes: int) -> Iterator[Packed]:
         raise UserError("a process that packs pairs was killed, maybe for its memory; try again") from None
     finally:
         for worker in workers:
-            worker.terminate()
+            worker.kill()
             worker.join()
 
 
@@ -176,7 +177,7 @@ def _pack_share(pairs: Sequence[PairData], writer: Connection, readers: Sequence
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for reader in readers:
         reader.close()
-    with suppress(BrokenPipeError):
+    with suppress(ConnectionError):
         for pair in pairs:
             writer.send(pack_pair(pair))
 
