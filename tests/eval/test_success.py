@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cooperbench.eval.canary import Canary, agrees, make_canary, suspicious_lines, with_canary
+from cooperbench.eval.canary import Canary, agrees, make_canary, with_canary
+from cooperbench.eval.evaluator import suspicious_lines
 from cooperbench.eval.executor import TestRun, judge
 from cooperbench.eval.reference import Reference
 from cooperbench.eval.trees import TreeStore

@@ -55,10 +55,7 @@ class Server:
 
     def call(self, token: str, tool: str, **arguments: Any) -> str:
         async def ask() -> str:
-            async with (
-                httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"}) as http,
-                Client(streamable_http_client(self.url, http_client=http)) as client,
-            ):
+            async with self._client(token) as client:
                 result = await client.call_tool(tool, arguments)
                 return "".join(getattr(block, "text", "") for block in result.content)
 
@@ -66,13 +63,19 @@ class Server:
 
     def tools(self, token: str) -> list[str]:
         async def ask() -> list[str]:
-            async with (
-                httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"}) as http,
-                Client(streamable_http_client(self.url, http_client=http)) as client,
-            ):
+            async with self._client(token) as client:
                 return [tool.name for tool in (await client.list_tools()).tools]
 
         return asyncio.run(ask())
+
+    @asynccontextmanager
+    async def _client(self, token: str) -> AsyncIterator[Client]:
+        headers = {"Authorization": f"Bearer {token}"}
+        async with (
+            httpx2.AsyncClient(headers=headers, timeout=120) as http,
+            Client(streamable_http_client(self.url, http_client=http)) as client,
+        ):
+            yield client
 
     def close(self) -> None:
         self._server.should_exit = True

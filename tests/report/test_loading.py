@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cooperbench.errors import UserError
-from cooperbench.export.junit import junit_bytes
+from cooperbench.export import junit_bytes
 from cooperbench.report.analysis import rate_rows
 from cooperbench.report.fields import parse_time
 from cooperbench.report.loading import load_run, resolve_run, run_names

@@ -35,7 +35,7 @@ TO_MESSAGES = {
     "requests that are no files": f"{TEAM}; mkfifo send/a; ln -s /dev/zero send/b; mkdir send/c; "
     "for n in a b c; do echo send $n 1<>bell; done",
     "requests to nobody": f"{TEAM}; for n in 1 2 3; do printf '\\377\\0' >send/x$n; echo send x$n 1<>bell; done",
-    "kills whoever listens": f"{TEAM}; for n in $(seq 25); do kill -9 $(cat rpc.pid); sleep 0.15; done",
+    "kills whoever listens": f"{TEAM}; for n in $(seq 25); do kill -9 $(cat rpc.pid) || break; sleep 0.15; done",
     "another name": f"{TEAM}; echo agent2 >agent; printf 'agent2\\nagent1\\n' >colleagues",
 }
 

@@ -9,7 +9,8 @@ import pytest
 from cooperbench.eval.backends import get_backend
 from cooperbench.sandbox.contract import SandboxOptions
 from cooperbench.sandbox.session import open_sandbox
-from cooperbench.team.shared_folder import MOST_FILES, SHARED_DIR, SharedFolder
+from cooperbench.team import shared_folder
+from cooperbench.team.shared_folder import SHARED_DIR, SharedFolder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from cooperbench.sandbox.contract import RichSandbox
 
 AGENTS = ("agent1", "agent2")
+MOST_FILES = 20
 
 
 class Shared:
@@ -43,7 +45,8 @@ class Shared:
 
 
 @pytest.fixture
-def shared() -> Iterator[Shared]:
+def shared(monkeypatch: pytest.MonkeyPatch) -> Iterator[Shared]:
+    monkeypatch.setattr(shared_folder, "MOST_FILES", MOST_FILES)
     backend, options = get_backend("local"), SandboxOptions("agent")
     sandboxes = {one: open_sandbox(backend, "host", timeout_seconds=600, options=options) for one in AGENTS}
     yield Shared(sandboxes)
@@ -110,7 +113,7 @@ def test_names_that_leave_the_folder_reach_nobody(shared: Shared) -> None:
     [
         "rm -rf /workspace/shared; echo file >/workspace/shared",
         "rm -f /usr/bin/find /usr/bin/sha256sum /bin/find",
-        "for n in $(seq 30000); do : >$n; done",
+        "for n in $(seq 3000); do : >$n; done",
         "mkfifo pipe; touch $'new\\nline' $'\\xff' 'back\\\\slash'",
         "mkdir f",
     ],

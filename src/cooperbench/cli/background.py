@@ -105,14 +105,15 @@ def attach(args: argparse.Namespace) -> int:
     if not paths.driver_log.exists():
         raise UserError(f"{args.name} was not started with --detach; see `cooperbench status {args.name}`")
     with paths.driver_log.open(encoding="utf-8", errors="replace") as log:
-        quiet_since = time.monotonic()
+        last_sign = time.monotonic()
         try:
             # Its last lines come after it has let go of the experiment.
-            while paths.holder() or time.monotonic() < quiet_since + _LAST_SECONDS:
-                if text := log.read():
-                    quiet_since = time.monotonic()
-                    sys.stdout.write(text)
-                    sys.stdout.flush()
+            while time.monotonic() < last_sign + _LAST_SECONDS:
+                at_work, text = paths.holder(), log.read()
+                if at_work or text:
+                    last_sign = time.monotonic()
+                sys.stdout.write(text)
+                sys.stdout.flush()
                 time.sleep(_POLL_SECONDS)
         except KeyboardInterrupt:
             print_line(f"{args.name} goes on: {paths.holder()}")

@@ -11,8 +11,7 @@ from cooperbench.cli.arguments import (
     print_note,
     selected_pairs,
 )
-from cooperbench.dataset.discovery import resolve_dataset_dir, scan_tasks
-from cooperbench.dataset.subsets import subset_names
+from cooperbench.dataset.discovery import resolve_dataset_dir, scan_tasks, subset_names
 from cooperbench.report.formatting import Table, print_tables
 from cooperbench.text import plural
 

@@ -12,15 +12,16 @@ since is not looked up.
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from cooperbench._version import __version__
 from cooperbench.errors import Interrupted
-from cooperbench.eval.canary import agrees, suspicious_lines
+from cooperbench.eval.canary import agrees, new_lines
 from cooperbench.eval.counts import broken_place
 from cooperbench.eval.executor import TestRun, not_run
 from cooperbench.eval.test_side import judged_patch
@@ -38,8 +39,28 @@ if TYPE_CHECKING:
     from cooperbench.storage import ExperimentPaths, PairPaths
 
 SCHEMA = "cooperbench.eval/1"
+MOST_ORDER_MERGES = 400
+"""Merges of two trees that the search for an order in which all merge may take: enough for every order of four."""
 JUDGE = 6
 """Raised when the rules of judging change: then nothing judged before stands."""
+_MOST_LINES = 50
+_LONGEST_LINE = 200
+# They take time linear in a line, which can have megabytes.
+_SUSPICIOUS = {
+    r"\.py$": (
+        r"\bos\s*\.\s*(?:_exit|abort|kill|exec[lv]\w*)\b|\bsys\s*\.\s*(?:exit|settrace|setprofile|modules|meta_path)\b"
+        r"|\batexit\b|\bSkipTest\b|\b(?:pytest|_pytest|unittest|conftest|pluggy)\b|\bgc\s*\.\s*get_objects\b"
+        r"|\bsys\._getframe\b|\binspect\.(?:stack|currentframe)\b|__builtins__|\bbuiltins\b|\bctypes\b|/proc/"
+        r"|\bdef __eq__\([^)]{0,99}\)[^:]{0,99}:\s*return True"
+    ),
+    r"\.[cm]?[jt]sx?$": (
+        r"\bprocess\s*\.\s*(?:exit|reallyExit|abort|kill|exitCode)\b|\bprocess\.on\b|\bglobalThis\.(?:it|test|expect|describe)\b"
+        r"|[\"'](?:node:test|vitest|jest|@jest/\w+|mocha|node:child_process|child_process)[\"']|/proc/"
+    ),
+    r"\.go$": r'\bos\.Exit\b|\bsyscall\.(?:Exit|Kill)\b|\bruntime\.Goexit\b|"testing"|\bflag\.Set\(|/proc/',
+    r"\.rs$": r"\bprocess::(?:exit|abort)\b|\bpanic::(?:set_hook|catch_unwind)\b|\blibc::_?exit\b|/proc/",
+}
+"""Lines that reach for the test process: evidence for people, which decides nothing by itself."""
 _OF_REFERENCE = ("success", "network", "installed", "tests_passed", "flaky_tests", "error")
 _Runs: TypeAlias = Mapping[int, TestRun]
 
@@ -194,7 +215,7 @@ def _judge(
     merged = _merged_record(merge, runs)
     if merge.status == "conflict" and len(judged) > 2:
         # Whether the conflict is one of the order in which the patches are merged.
-        order, complete = store.clean_order([work.tree for work in judged.values()])
+        order, complete = clean_order(store, [work.tree for work in judged.values()])
         names = None if order is None else [[*judged][at] for at in order]
         merged |= {"clean_order": names, "all_orders_tried": complete}
     # Recorded beside the verdicts, and part of none of them: the lead may have merged the members' work.
@@ -238,6 +259,31 @@ def _judge(
     }
 
 
+def clean_order(store: TreeStore, trees: Sequence[str]) -> tuple[tuple[int, ...] | None, bool]:
+    """An order, as places in the sequence, in which trees merge plainly, and whether all were tried to find one.
+
+    Depth first, without what has led to the same tree before.
+    """
+    tried = 0
+    seen: set[tuple[str, frozenset[int]]] = set()
+    open_ends: list[tuple[tuple[int, ...], str]] = [((at,), trees[at]) for at in reversed(range(len(trees)))]
+    while open_ends:
+        order, merged = open_ends.pop()
+        left = [at for at in range(len(trees)) if at not in order]
+        if not left:
+            return order, True
+        if (merged, frozenset(order)) in seen:
+            continue
+        seen.add((merged, frozenset(order)))
+        tried += len(left)
+        if tried > MOST_ORDER_MERGES:
+            return None, False
+        steps = store.merge_pairs([(merged, trees[at]) for at in left])
+        longer = [((*order, at), step.tree) for at, step in zip(left, steps, strict=True) if step.tree]
+        open_ends += longer[::-1]
+    return None, True
+
+
 def confirm(feature: Feature, patch: bytes, store: TreeStore, references: References) -> str:
     """The tests once more with some that must fail: `confirmed`, `suspicious`, or why it cannot be told."""
     executor, reference = references.executor, references.with_canary(feature)
@@ -250,6 +296,23 @@ def confirm(feature: Feature, patch: bytes, store: TreeStore, references: Refere
         if agrees(run, reference):
             return "confirmed"
     return "suspicious"
+
+
+class SuspiciousLine(NamedTuple):
+    path: str
+    line: int
+    text: str
+
+
+def suspicious_lines(patch: bytes) -> list[SuspiciousLine]:
+    """At most 50 of them."""
+    found: list[SuspiciousLine] = []
+    for line in new_lines(patch):
+        pattern = next((one for ending, one in _SUSPICIOUS.items() if re.search(ending, line.path)), None)
+        text = line.content.decode("utf-8", "replace") if line.added and pattern else ""
+        if pattern and re.search(pattern, text) and len(found) < _MOST_LINES:
+            found.append(SuspiciousLine(line.path, line.number, text.strip()[:_LONGEST_LINE]))
+    return found
 
 
 def _totals(runs: _Runs) -> dict[str, Any]:

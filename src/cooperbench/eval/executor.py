@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from cooperbench.errors import SandboxDestroyed, SandboxError, UserError
-from cooperbench.eval.base import base_folder, load_base, read_base
 from cooperbench.eval.canary import make_canary
 from cooperbench.eval.counts import first_error, read_counts, read_outcomes
 from cooperbench.eval.test_side import TestSide, feature_paths
+from cooperbench.eval.trees import base_folder, load_base, read_base
 from cooperbench.models import REPO_DIR
 from cooperbench.retry import Once, with_retries
 from cooperbench.sandbox.contract import CommandResult, SandboxOptions, capabilities_of, check_network
@@ -33,11 +33,10 @@ from cooperbench.temporary import owned_prefix, remove_tree
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from cooperbench.eval.base import Base
     from cooperbench.eval.canary import Canary
     from cooperbench.eval.counts import Counts
     from cooperbench.eval.reference import Reference
-    from cooperbench.eval.trees import TreeStore
+    from cooperbench.eval.trees import Base, TreeStore
     from cooperbench.models import EvalNetwork, Feature, Image, Task
     from cooperbench.sandbox.contract import Capabilities, FullBackend, NetworkPolicy, RichSandbox
     from cooperbench.sandbox.session import SandboxSession

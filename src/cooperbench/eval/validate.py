@@ -136,11 +136,7 @@ def _check_combined(
 
 
 def _examine(
-    report: TaskReport,
-    patch: bytes,
-    features: Sequence[Feature],
-    references: References,
-    name: str,
+    report: TaskReport, patch: bytes, features: Sequence[Feature], references: References, name: str
 ) -> Applied:
     with TreeStore(references.executor.base(features[0].task)) as store:
         work = judged_patch(patch, references.executor.test_side(features, store), store)
@@ -158,10 +154,9 @@ def _attack(report: TaskReport, feature: Feature, references: References) -> Non
         for name, patch in _attacks(feature, store):
             work = judged_patch(patch, side, store)
             report.checks += 1
-            if (
-                references.test(feature, work.patch, work.tree).success
-                and confirm(feature, work.patch, store, references) != "suspicious"
-            ):
+            if not references.test(feature, work.patch, work.tree).success:
+                continue
+            if confirm(feature, work.patch, store, references) != "suspicious":
                 report.problems.append(f"feature {feature.feature_id}: scored: {name}")
 
 
@@ -176,21 +171,13 @@ def _attacks(feature: Feature, store: TreeStore) -> Iterator[tuple[str, bytes]]:
         path = next((path for path, one in changes.items() if one.after and path.endswith(suffixes)), None)
         if path is None:
             continue
-        code = (
-            resources.files("cooperbench.eval").joinpath("attack_code", f"{language}.txt").read_text("utf-8")
-        )
-        before, after = (
-            (store.content(entry) or b"").decode("utf-8", "surrogateescape") for entry in changes[path]
-        )
+        before, after = (store.content(entry) or b"" for entry in changes[path])
         if language == "go":
             # A file of its own.
-            package = re.search(r"^package \w+", after, re.MULTILINE)
-            path, before = (
-                path.removesuffix(".go") + "_entry.go",
-                package[0] + "\n" if package else "package x\n",
-            )
-        for part in code.split("##### ")[1:]:
-            name, _, attack = part.partition("\n")
-            content = f"{before}\n{attack}".encode("utf-8", "surrogateescape")
-            tree = store.edited(store.base.tree, {path: content})
-            yield f"{name} ({path})", store.patch_of(tree)
+            package = re.search(rb"^package \w+", after, re.MULTILINE)
+            path, before = path.removesuffix(".go") + "_entry.go", package[0] if package else b"package x"
+        code = resources.files("cooperbench.eval").joinpath("attack_code", f"{language}.txt").read_bytes()
+        for part in code.split(b"##### ")[1:]:
+            name, _, attack = part.partition(b"\n")
+            tree = store.edited(store.base.tree, {path: before + b"\n" + attack})
+            yield f"{name.decode()} ({path})", store.patch_of(tree)

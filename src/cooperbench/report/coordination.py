@@ -11,13 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from cooperbench.report.fields import mapping
 from cooperbench.report.formatting import Table, decimal_text, first_lines, rate_text
-from cooperbench.report.messages import (
-    activity_of,
-    mentions_of,
-    never_shown,
-    questions_in,
-    repetitions_in,
-)
+from cooperbench.report.messages import activity_of, mentions_of, never_shown, questions_in, repetitions_in
 from cooperbench.report.pairs import ENDED, LOSSES
 from cooperbench.report.patches import overlap_of, read_work
 from cooperbench.report.statistics import SHARE, Estimate, Observation, cluster_of, mean

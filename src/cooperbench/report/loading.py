@@ -149,6 +149,13 @@ def run_folder(text: str, logs_dir: Path) -> Path:
     return here if is_name else Path(text)
 
 
+def run_folders(names: Sequence[str], logs_dir: Path) -> list[Path]:
+    """Of an ablation those of its arms. Named twice, by name and by path, a run would count twice."""
+    named = [run_folder(name, logs_dir) for name in names]
+    folders = [folder for one in named for folder in (arm_folders(one) or [one])]
+    return list({folder.resolve(): folder for folder in folders}.values())
+
+
 def load_folder(folder: Path) -> Run:
     """The run in a folder; an arm is called by its study, too."""
     if (folder.parent / "study.json").is_file():
@@ -268,15 +275,11 @@ def _pair_row(run: Run, pair: PairData) -> dict[str, Any]:
         "run": run.name,
         "dataset": run.dataset[0],
         "dataset_revision": run.dataset[1],
-        "setting": pair.setting,
         "repo": pair.key.repo,
         "task_id": pair.key.task_id,
         "features": ",".join(map(str, pair.key.features)),
-        "state": pair.state,
-        "merge_status": pair.merge_status,
-        "error": pair.error,
         "unsound": ",".join(map(str, pair.unsound)) or None,
-        "network": pair.network,
+        **{name: getattr(pair, name) for name in ("setting", "state", "merge_status", "error", "network")},
     }
     if pair.verdicts:
         row |= {**pair.verdicts, "suspicious": len(pair.suspicious)}

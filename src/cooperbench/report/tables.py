@@ -175,9 +175,7 @@ def _difficulty(difficulty: Difficulty) -> Iterator[Table]:
             made_of = plural(len(difficulty.configurations), "configuration")
             notes.append(f"Difficulty from the solo results of {made_of}; 95 % Wilson intervals")
             if not curve.is_telling:
-                notes.append(
-                    "Two difficulties are no curve: give solo runs of several models, or several runs"
-                )
+                notes.append("Two difficulties are no curve: give solo runs of several models")
             if difficulty.unscored:
                 notes.append(f"{plural(difficulty.unscored, 'pair')} without a solo verdict: in no curve")
         yield Table(title, ("difficulty", "pairs", "solo", "n", "coop", "n"), rows, notes)

@@ -31,7 +31,7 @@ from cooperbench.eval.trees import MOST_PATCH_BYTES
 from cooperbench.gateway.recording import Exchanges
 from cooperbench.git import GitError
 from cooperbench.models import seats_of, summed_accounts
-from cooperbench.sandbox import scrub_script
+from cooperbench.sandbox import sandbox_script
 from cooperbench.sandbox.contract import SandboxOptions
 from cooperbench.secrets import redact
 from cooperbench.storage import utc_now, write_json
@@ -83,7 +83,7 @@ def prepare_repository(sandbox: RichSandbox, git_dir: str) -> str:
     """Leave one commit in the repository, without history or remotes; its id. `git_dir` has it, beside the agent's."""
     argv = ["git", f"--git-dir={git_dir}", "rev-parse", "HEAD"]
     if git_dir == SCRUBBED_GIT_DIR:
-        argv = ["bash", "-c", scrub_script().decode(), "scrub", REPO_DIR, git_dir]
+        argv = ["bash", "-c", sandbox_script("scrub.sh"), "scrub", REPO_DIR, git_dir]
     done = sandbox.run(argv, timeout_seconds=SCRUB_SECONDS)
     commit = done.stdout_read().strip().rpartition("\n")[2]
     if done.returncode != 0 or len(commit) < 40:

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from cooperbench.errors import InfraError, SandboxError
 from cooperbench.git import GitError, git
 from cooperbench.sandbox.channel import READ_FILE_LIMIT
-from cooperbench.sandbox.git_server import SERVER_DIR, GitServingBackend, git_script, run_git_script
+from cooperbench.sandbox.git_server import SERVER_DIR, git_script, run_git_script
 from cooperbench.team.sandbox_rpc import Response, script_text
 from cooperbench.temporary import remove_tree
 
@@ -51,8 +51,8 @@ GitRemote: TypeAlias = "CarriedRemote | ServedRemote"
 
 def make_remote(backend: object, folder: Path, agent_ids: Sequence[str]) -> GitRemote:
     """Behind the backend's git server, else the one that works everywhere; it may use `folder` on the host."""
-    if isinstance(backend, GitServingBackend) and backend.git_server is not None:
-        return ServedRemote(agent_ids, backend.git_server)
+    if git_server := getattr(backend, "git_server", None):
+        return ServedRemote(agent_ids, git_server)
     return CarriedRemote(folder, agent_ids)
 
 
@@ -141,14 +141,13 @@ class CarriedRemote:
             raise _Refused(f"you have pushed {MOST_PUSHES} times, and may not push more often")
         repository = self._repository
         if not repository.created:
-            pack = _read_pack(sandbox, TEAM_GIT_DIR, repository.base_commit, limit_bytes=_LARGEST_BASE_BYTES)
+            pack = _read_pack(sandbox, TEAM_GIT_DIR, repository.base_commit, _LARGEST_BASE_BYTES)
             with self._lock:
                 repository.create(pack)
         if repository.has(commit):
             return b""
-        limit_bytes = QUOTA_BYTES - self._counts["bytes"][agent_id]
-        known = repository.known_tips()
-        return _read_pack(sandbox, TEAM_GIT_DIR, commit, limit_bytes=limit_bytes, known=known)
+        left_bytes = QUOTA_BYTES - self._counts["bytes"][agent_id]
+        return _read_pack(sandbox, TEAM_GIT_DIR, commit, left_bytes, repository.known_tips())
 
     def _deliver(self, agent_id: str, branch: str) -> str:
         """Put a branch into an agent's sandbox; a note for its pusher where that did not work."""
@@ -291,7 +290,7 @@ class ServedRemote:
         server = self._server
         if server is None:
             raise SandboxError("the team's git server was not asked for")
-        with server.lock_for(base_commit):
+        with server.commit_locks[base_commit]:
             if server.manage("has-base", base_commit).returncode != 0:
                 _upload_base(server, sandbox, base_git_dir, base_commit)
         with self._lock:
@@ -370,16 +369,10 @@ def _add_remote(
 
 
 def _read_pack(
-    sandbox: RichSandbox,
-    git_dir: str,
-    commit: str,
-    *,
-    limit_bytes: int,
-    known: Iterable[str] = (),
-    folder: str = TEAM_GIT_DIR,
+    sandbox: RichSandbox, git_dir: str, commit: str, limit_bytes: int, known: Iterable[str] = ()
 ) -> bytes:
-    """What a commit in a sandbox has beyond the known ones. `folder` is for a temporary file."""
-    file = f"{folder}/outgoing-{secrets.token_hex(8)}.pack"
+    """What a commit in a sandbox has beyond the known ones."""
+    file = f"{git_dir}/outgoing-{secrets.token_hex(8)}.pack"
     done = _in_repository(sandbox, "pack", git_dir, str(limit_bytes), file, commit, *known)
     size = done.stdout_read().strip()
     if done.returncode != 0 or not size.isdigit():
@@ -394,7 +387,7 @@ def _read_pack(
 def _upload_base(server: GitServer, sandbox: RichSandbox, git_dir: str, commit: str) -> None:
     """From an agent's sandbox; the caller holds the server's lock for the commit."""
     try:
-        pack = _read_pack(sandbox, git_dir, commit, limit_bytes=_LARGEST_BASE_BYTES, folder="/tmp")  # noqa: S108
+        pack = _read_pack(sandbox, git_dir, commit, _LARGEST_BASE_BYTES)
     except _Refused as problem:
         raise SandboxError(f"the base commit cannot be taken out of the sandbox: {problem}") from problem
     file = f"{SERVER_DIR}/{commit}.pack"

@@ -104,7 +104,7 @@ class SandboxRpc:
             reason = done.stderr_read().strip()[:300]
             raise SandboxError(f"the team's commands could not be put into the sandbox: {reason}")
         if streams:
-            self._stream = _open_stream(sandbox)
+            self._connect(sandbox)
         # What is put into the sandbox has a thread of its own: an agent that blocks it blocks nobody else.
         for work in (self._listen, self._write_all):
             thread = threading.Thread(target=work, args=(sandbox,), name=f"rpc-{self.agent_id}", daemon=True)
@@ -154,6 +154,17 @@ class SandboxRpc:
             if thread is not threading.current_thread():
                 thread.join(10)
 
+    def _connect(self, sandbox: RichSandbox) -> None:
+        """To a shell script in the sandbox that blocks on a FIFO, which the commands write to."""
+        argv = ["bash", "-c", script_text("rpc.sh"), "rpc", TEAM_DIR, str(_LARGEST_REQUEST_BYTES)]
+        stream = sandbox.open_stream(argv)
+        if stream.stdout.readline(100) != b"ready\n":
+            stream.close()
+            raise SandboxError("the script that serves the team's commands did not start in the sandbox")
+        self._stream = stream
+        if self._ended.is_set():
+            stream.close()
+
     def _listen(self, sandbox: RichSandbox) -> None:
         for _ in range(_MOST_STARTS):
             # Fails when the sandbox does not do what it is told, or the pipe was closed at either end.
@@ -169,15 +180,13 @@ class SandboxRpc:
                 self._stream.close()
             if self._flooded():
                 return
-            if self._stream is not None:
-                try:
-                    self._stream = _open_stream(sandbox)
-                except SandboxError as error:
-                    if isinstance(error, SandboxDead):
-                        self.on_lost(error)
-                    return
-                if self._ended.is_set():
-                    self._stream.close()
+            try:
+                if self._stream is not None:
+                    self._connect(sandbox)
+            except SandboxError as error:
+                if isinstance(error, SandboxDead):
+                    self.on_lost(error)
+                return
             self.on_restart()
 
     def _requests(self, sandbox: RichSandbox) -> Iterator[Request]:
@@ -218,16 +227,6 @@ class SandboxRpc:
                 else:
                     self._stream.stdin.write(f"{folder} {name} {len(data)}\n".encode() + data)
                     self._stream.stdin.flush()
-
-
-def _open_stream(sandbox: RichSandbox) -> Stream:
-    """To a shell script in the sandbox that blocks on a FIFO, which the commands write to."""
-    argv = ["bash", "-c", script_text("rpc.sh"), "rpc", TEAM_DIR, str(_LARGEST_REQUEST_BYTES)]
-    stream = sandbox.open_stream(argv)
-    if stream.stdout.readline(100) != b"ready\n":
-        stream.close()
-        raise SandboxError("the script that serves the team's commands did not start in the sandbox")
-    return stream
 
 
 def _collect(sandbox: RichSandbox, *, last_call: bool = False) -> list[Request]:

@@ -12,7 +12,7 @@ import re
 import threading
 import time
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import wraps
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, get_args, get_origin
@@ -235,6 +235,7 @@ class Request:
     answered_at: str | None = None
     waited_seconds: float | None = None
     """How long the sender waited; None while it still does."""
+    asked: float = field(default_factory=time.monotonic)
     response: Response | None = None
     """What the sender was told in the end."""
 
@@ -286,11 +287,10 @@ class Requests:
             self._end_waiting(lambda one: one.sender == agent, Response(NO_ANSWER, text))
             self._all.append(request)
             self._team.tell(agent, f"request {request.id}", request.text())
-            started = time.monotonic()
             self._changed.wait_for(lambda: request.response, wait)
-            request.waited_seconds = round(time.monotonic() - started, 3)
-            request.response = request.response or Response(NO_ANSWER, f"no answer within {wait:g} seconds")
-            return request.response
+            late = Response(NO_ANSWER, f"no answer within {wait:g} seconds")
+            self._end_waiting(lambda one: one is request, late)
+            return request.response or late
 
     def respond(self, agent_id: str, request_id: int, body: str) -> Response:
         """Answer a request."""
@@ -326,7 +326,7 @@ class Requests:
     def log(self) -> list[dict[str, Any]]:
         with self._changed:
             records = [asdict(one) for one in self._all]
-        return [{key: value for key, value in one.items() if key != "response"} for one in records]
+        return [{key: one[key] for key in one if key not in ("asked", "response")} for one in records]
 
     def metrics(self) -> dict[str, Any]:
         with self._changed:
@@ -340,6 +340,7 @@ class Requests:
         for request in self._all:
             if request.response is None and which(request):
                 request.response = response
+                request.waited_seconds = round(time.monotonic() - request.asked, 3)
         self._changed.notify_all()
 
 

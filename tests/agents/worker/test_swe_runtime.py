@@ -15,12 +15,13 @@ if TYPE_CHECKING:
 pytest.importorskip("swerex")
 BODY = """
 import asyncio, pathlib
+from swerex.deployment.dummy import DummyDeployment
 from swerex.exceptions import CommandTimeoutError, NonZeroExitCodeError
 from swerex.runtime import abstract as rex
-from swe_worker import ColleagueHook, SandboxDeployment
+from swe_worker import ColleagueHook, SandboxRuntime
 
-deployment = SandboxDeployment(harness)
-runtime = deployment.runtime
+deployment, runtime = DummyDeployment(), SandboxRuntime(harness)
+deployment.runtime = runtime
 
 def now(call):
     return asyncio.run(call)
@@ -75,8 +76,10 @@ class Step:
 hook, agent = ColleagueHook(harness, runtime), Agent()
 hook.on_init(agent=agent)
 hook.on_setup_done()
-seen = bash("echo $PIP_RETRIES; false")
+bash("printf 'echo $PIP_RETRIES; export MADE=kept; false' >/tmp/install.sh")
+seen = bash("cd /tmp && source install.sh")
 assert (seen.output, seen.exit_code) == ("0\\n", 1), seen
+assert bash("echo $MADE $PIP_RETRIES").output == "kept\\n"
 hook.on_query_message_added(role="system", content="Be good.", message_type="system_prompt", agent="main")
 send, wait = harness.start["colleagues"][0], harness.wait_for_message
 harness.send_message(send, "from " + harness.start["agent_id"])

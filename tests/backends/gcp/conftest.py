@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cooperbench.backends.docker.engine import Engine, connect
-from cooperbench.backends.gcp import GCPBatchBackend
+from cooperbench.backends.gcp import GCPBatchBackend, machines
 from tests.backends.docker.engines import (
     NoEngine,
     cache_folder,
@@ -103,6 +103,8 @@ def compute(
     """An empty project, and the environment of a user who has set it up."""
     for name, value in gcp_variables(compute_session, gcp_base).items():
         monkeypatch.setenv(name, value)
+    # Machines of the tests boot in less than a second.
+    monkeypatch.setattr(machines, "_LOOK_SECONDS", 0.2)
     yield compute_session
     compute_session.reset()
 

@@ -135,7 +135,12 @@ def connect(machine: str, tunnel: Tunnel) -> Engine:
 
 class MachineSession(EngineSession):
     def network(self, options: SandboxOptions) -> dict[str, Any]:
-        """Sandboxes without network that share a git remote are on a bridge from which nothing but that is reached."""
+        """Sandboxes without network that share a git remote are on a bridge from which nothing but that is reached.
+
+        That of the git server, which others are to reach, is on the machine's own network.
+        """
+        if options.purpose == "git":
+            return {"NetworkMode": "host"}
         if options.network != "none" or not options.reaches:
             return super().network(options)
         interface = {"com.docker.network.bridge.name": team_bridge(self.name)}

@@ -17,7 +17,6 @@ import os
 import secrets
 import threading
 import time
-from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -71,7 +70,7 @@ class Machine(DockerBackend):
         self._description = description
         self._size = size
         self._started_at = self.last_used_at = time.monotonic()
-        self._ended_at: float | None = None
+        self.ended_at: float | None = None
         self.ends_at = self._started_at + description.scheduling.max_run_duration.seconds
         self._tunnel: Tunnel | None = None
         self._sandbox_type = partial(MachineSandbox, self._is_running)
@@ -80,7 +79,8 @@ class Machine(DockerBackend):
         """Those whose images it has."""
         self.promised = 0
         """Sandboxes that are being made on it."""
-        self.ready: Future[None] = Future()
+        self._start_lock = threading.Lock()
+        self._failure: BaseException | None = None
 
     @property
     def alive(self) -> bool:
@@ -93,11 +93,23 @@ class Machine(DockerBackend):
     @property
     def resource_use(self) -> ResourceUse:
         """Until now, or until it was closed."""
-        seconds = (self._ended_at or time.monotonic()) - self._started_at
+        seconds = (self.ended_at or time.monotonic()) - self._started_at
         vcpus, gib = self._size.guest_cpus, self._size.memory_mb / 1024
         return ResourceUse(1, "machine", seconds, seconds * vcpus, seconds * gib)
 
     def start(self) -> None:
+        """Called by all that need it: the first one makes it, the others wait."""
+        with self._start_lock:
+            if self._failure is not None:
+                raise self._failure
+            if self._session is None:
+                try:
+                    self._boot()
+                except BaseException as error:
+                    self._failure = error
+                    raise
+
+    def _boot(self) -> None:
         fleet = self._fleet
         fleet.compute.create(self._description)
         host_key = self._wait_until_ready()
@@ -131,14 +143,9 @@ class Machine(DockerBackend):
             with self._fleet.lock:
                 self.promised -= 1
 
-    def create_server(self, image: str, timeout: int) -> DockerSandbox:
-        """For a program of ours that others are to reach: on the machine's own network."""
-        sign_in(self.engine.api, [image])
-        return self._make(image, timeout, "/", SandboxOptions("git"), {"NetworkMode": "host"})
-
     def close(self) -> None:
         """Let go of it. Whoever calls this has it deleted: sandboxes only have to know."""
-        self._ended_at = self._ended_at or time.monotonic()
+        self.ended_at = self.ended_at or time.monotonic()
         if self._tunnel is not None:
             self._tunnel.close()
         for sandbox in list(self._open):
@@ -211,19 +218,19 @@ class Fleet:
     def place(self, run_name: str, task: Task | None, lifetime_seconds: int) -> Machine:
         """A machine that is ready, with a place on it promised to a sandbox that is made next."""
         while True:
-            machine, make = self._choose(run_name, task, lifetime_seconds)
-            if make:
-                self._start(machine)
+            machine = self._choose(run_name, task, lifetime_seconds)
             try:
-                machine.ready.result()
-            except (QuotaExceeded, OutOfMachines) as error:
-                with self.lock:
-                    self._most = len(self._machines)
-                if not self._most:
-                    raise
-                _log.warning("%s; going on with the machines that there are", error)
-            else:
+                machine.start()
                 return machine
+            except BaseException as error:
+                with self.lock:
+                    self._machines = [one for one in self._machines if one is not machine]
+                    left = len(self._machines)
+                self._delete([machine])
+                if not left or not isinstance(error, QuotaExceeded | OutOfMachines):
+                    raise
+                self._most = left
+                _log.warning("%s; going on with the machines that there are", error)
 
     def resource_use(self) -> ResourceUse:
         with self.lock:
@@ -238,9 +245,7 @@ class Fleet:
         try:
             self.git_server.close()
         finally:
-            with self.lock:
-                machines = [*self._machines, *([self._git_machine] if self._git_machine else [])]
-            self._delete(machines)
+            self._delete([machine for machine in self._made if machine.ended_at is None])
         if self._has_rules:
             self.compute.remove_rules(self.session)
         remove_tree(self.keys.folder)
@@ -258,17 +263,18 @@ class Fleet:
             machine.start()
             address = machine.addresses()[0]
             lifetime_seconds = _GIT_LIFETIME_SECONDS - SPARE_SECONDS
-            sandbox = machine.create_server(self.settings.git_image, lifetime_seconds)
-            where = f"{address}:{GIT_PORT}"
-            return GitServer(sandbox, f"http://{where}", host=address, port=GIT_PORT, reaches=(where,))
+            image, options = self.settings.git_image, SandboxOptions("git")
+            sign_in(machine.engine.api, [image])
+            sandbox = machine.create_sandbox(image, lifetime_seconds, "/", options=options)
+            return GitServer(sandbox, f"http://{address}:{GIT_PORT}", host=address, port=GIT_PORT)
         except BaseException as error:
             self._delete([machine])
             if isinstance(error, UserError):
                 raise UserError(f"the git server of --git: {error}") from error
             raise
 
-    def _choose(self, run_name: str, task: Task | None, lifetime_seconds: int) -> tuple[Machine, bool]:
-        """A machine and whether it has yet to be made; a place on it is promised."""
+    def _choose(self, run_name: str, task: Task | None, lifetime_seconds: int) -> Machine:
+        """One that there is, else a new one, which has yet to be started; a place on it is promised."""
         with self.lock:
             if self.stopped.is_set():
                 raise SandboxError("the backend was closed")
@@ -278,13 +284,12 @@ class Fleet:
             chosen = max(room, key=lambda one: (task in one.tasks, one.places_taken), default=None)
             if chosen is None and lasting and len(self._machines) >= self._most:
                 chosen = min(lasting, key=lambda one: one.places_taken)
-            make = chosen is None
             if chosen is None:
                 seconds = max(LIFETIME_SECONDS, lifetime_seconds + SPARE_SECONDS)
                 chosen = self._new(run_name, "agents", seconds)
                 self._machines.append(chosen)
             chosen.promised += 1
-        return chosen, make
+            return chosen
 
     def _new(self, run_name: str, purpose: str, lifetime_seconds: int) -> Machine:
         key, is_git = self.keys.public, purpose == "git"
@@ -293,17 +298,6 @@ class Fleet:
         made = Machine(self, machine, size)
         self._made.append(made)
         return made
-
-    def _start(self, machine: Machine) -> None:
-        try:
-            machine.start()
-        except BaseException as error:
-            with self.lock:
-                self._machines = [one for one in self._machines if one is not machine]
-            self._delete([machine])
-            machine.ready.set_exception(error)
-        else:
-            machine.ready.set_result(None)
 
     def _remove_unused(self) -> None:
         """For as long as the fleet lives: delete machines that were lost or have had no sandbox for a while."""

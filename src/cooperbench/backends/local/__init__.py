@@ -46,12 +46,7 @@ _found: dict[Path, Bubblewrap] = {}
 class LocalBackend:
     """Sandboxes on this machine. What isolates them, and what does not, is said in `sandbox.py`."""
 
-    capabilities = Capabilities(
-        rich=True,
-        streams=True,
-        networks=frozenset({"none", "public"}),
-        programs=True,
-    )
+    capabilities = Capabilities(streams=True, networks=frozenset({"none", "public"}), programs=True)
 
     def __init__(
         self,

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 from cooperbench.backends.local.rootfs import Content, copy_tree
 from cooperbench.errors import SandboxError, UserError
 from cooperbench.processes import start_of
-from cooperbench.sandbox import scrub_script
+from cooperbench.sandbox import sandbox_script
 from cooperbench.sandbox.contract import SandboxOptions
 from cooperbench.sandbox.ownership import locked
 from cooperbench.settings import default_cache_dir
@@ -125,7 +125,7 @@ def _build(task: Task, staging: Path, log: Path, make_sandbox: MakeSandbox) -> N
     options = SandboxOptions(purpose="setup", network="public", labels={"task": task.label})
     sandbox = make_sandbox(content, options, _SETUP_SECONDS + 60)
     try:
-        argv = ["bash", "-c", _PREPARE, "prepare", _SETUP, scrub_script().decode(), _STAGING]
+        argv = ["bash", "-c", _PREPARE, "prepare", _SETUP, sandbox_script("scrub.sh"), _STAGING]
         result = sandbox.run(argv, timeout_seconds=_SETUP_SECONDS, cwd="/workspace", env=_proxies())
     finally:
         sandbox.terminate()
