@@ -156,9 +156,9 @@ def installs(backend: DockerBackend, base: str, folder: Path) -> None:
             feature = task.features[0]
             shown = []
             for conditions in (Conditions("public"), Conditions("none", installed=True)):
-                executor.run(task, feature, feature.patch.read_bytes(), conditions)  # makes the layer
+                executor.run(feature, feature.patch.read_bytes(), conditions)  # makes the layer
                 index.reset()
-                run = executor.run(task, feature, feature.patch.read_bytes(), conditions)
+                run = executor.run(feature, feature.patch.read_bytes(), conditions)
                 assert run.success, run.output
                 shown.append(f"{run.duration_seconds:.1f} s, {index.traffic().bytes / 1e6:.2f} MB")
             print(f"{repo:<44} {shown[0]:>22} {shown[1]:>22}", flush=True)

@@ -10,25 +10,23 @@ import resource
 import sys
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from cooperbench.eval.batch import Order
 from cooperbench.models import Task
 from cooperbench.runner.config import RunConfig
-from cooperbench.runner.display import PlainDisplay
-from cooperbench.runner.executors import Carried, JobOrder, key_of
+from cooperbench.runner.display import Display
 from cooperbench.runner.executors.driver import Driver
-from cooperbench.runner.plan import Budget, make_plan
-from cooperbench.storage import ExperimentPaths, write_json
+from cooperbench.runner.executors.worker import key_of
+from cooperbench.runner.experiment import Arm, Budget
+from cooperbench.storage import write_json
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
-    from cooperbench.runner.executors import Event, Work
+    from cooperbench.runner.executors.worker import Event, JobOrder
 
 WORKERS = 500
 JOB_SECONDS = 0.5
@@ -44,7 +42,7 @@ class SleepingEngine:
     def __init__(self) -> None:
         self._running: list[tuple[float, str, str]] = []
 
-    def check(self, seen: Sequence[Path], backend: str, options: Mapping[str, object]) -> None: ...
+    def check(self, seen: Sequence[Path]) -> None: ...
 
     def sees(self, path: Path) -> bool:
         return bool(path)
@@ -52,9 +50,9 @@ class SleepingEngine:
     def submit(self, batch: str, orders: Sequence[JobOrder]) -> None:  # noqa: ARG002
         until = time.monotonic() + JOB_SECONDS
         for order in orders:
-            heapq.heappush(self._running, (until, order.job, key_of(*order.work[0])))
+            heapq.heappush(self._running, (until, order.job, key_of(order.config, order.pairs[0])))
 
-    def events(self) -> Iterator[tuple[str, Event]]:
+    def events(self, jobs: Collection[str]) -> Iterator[tuple[str, Event]]:  # noqa: ARG002
         while self._running and self._running[0][0] <= time.monotonic():
             _, job, key = heapq.heappop(self._running)
             record: dict[str, Any] = {"status": "completed", "overall_success": True, "cost": 0.01}
@@ -62,10 +60,7 @@ class SleepingEngine:
             yield job, {"kind": "ended", "pair": key, "record": record, "files": None}
             yield job, {"kind": "done"}
 
-    def ended(self, jobs: Collection[str]) -> dict[str, str]:  # noqa: ARG002
-        return {}
-
-    def hold(self) -> None: ...
+    def hold(self, jobs: Collection[str]) -> None: ...
 
     def cancel(self, jobs: Collection[str]) -> None: ...
 
@@ -73,25 +68,22 @@ class SleepingEngine:
 
 
 def measure(pairs: int, folder: Path) -> None:
-    paths = ExperimentPaths(folder / "logs", f"r{pairs}")
     tasks = [Task("many_task", number, folder, tuple(range(1, 6))) for number in range(pairs // 10)]
-    work: list[Work] = [(pair, "coop") for task in tasks for pair in task.pairs]
-    for one in work[::2]:
-        write_json(paths.pair(*one).result, {"status": "completed"})
+    work = [pair for task in tasks for pair in task.pairs]
     config = RunConfig(
         run_name=f"r{pairs}", dataset_dir=folder, logs_dir=folder / "logs", setting="coop", agent="nop", model=None,
-        backend="local", auto_eval=False,
+        backend="local", auto_eval=False, workers=WORKERS, executor="slurm",
     )  # fmt: skip
+    for pair in work[::2]:
+        write_json(config.paths.pair(pair, "coop").result, {"status": "completed"})
     started = time.process_time()
-    plan = make_plan(config, [pair for pair, _ in work])
+    plan = Arm(config, work).planned()
     planning = time.process_time() - started
-    judging = Order(paths, 1, 600, "auto")
-    order = JobOrder(replace(config, auto_eval=False), judging, "local", {})
     with Path("/dev/null").open("w") as nowhere:
-        display = PlainDisplay(nowhere)
-        driver = Driver(SleepingEngine(), order, lambda _: Carried(), display, Budget(None), WORKERS, 1)
+        every = [Arm(config, work, to_run=tuple(work))]
+        driver = Driver(SleepingEngine(), every, Display(nowhere), Budget(None))
         wall, started = time.monotonic(), time.process_time()
-        driver.work_off(work)
+        driver.work_off()
     gathering, wall = time.process_time() - started, time.monotonic() - wall
     ideal = len(work) / WORKERS * JOB_SECONDS
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -21,7 +21,7 @@ from tests.dataset.factory import write_public_shape
 from cooperbench.dataset.discovery import discover
 from cooperbench.eval.evaluator import SCHEMA, evaluation_key, read_patches
 from cooperbench.runner.config import RunConfig
-from cooperbench.runner.plan import make_plan
+from cooperbench.runner.experiment import Arm
 from cooperbench.storage import write_json
 
 if TYPE_CHECKING:
@@ -79,9 +79,9 @@ def finished_experiment(root: Path) -> tuple[RunConfig, Callable[[], object]]:
             },
         )
         write_json(paths.result, {"status": "completed"})
-    plan = make_plan(config, pairs)
+    plan = Arm(config, pairs).planned()
     assert (len(plan.pairs), len(plan.to_run), len(plan.to_evaluate)) == (652, 0, 0)
-    return config, lambda: make_plan(config, discover(dataset).pairs)
+    return config, lambda: Arm(config, discover(dataset).pairs).planned()
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ from hypothesis import settings
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytest_plugins = ["tests.backend_fixtures"]
+pytest_plugins = ["tests.backend_fixtures", "tests.model_fixtures"]
 settings.register_profile("steady", derandomize=True, database=None, deadline=None)
 settings.register_profile("explore", deadline=None)
 settings.load_profile("steady")

@@ -36,8 +36,12 @@ class _File:
 class Feature:
     """One feature that could be added to a task's repository."""
 
+    task: Task
     feature_id: int
-    path: Path
+
+    @property
+    def path(self) -> Path:
+        return self.task.path / f"feature{self.feature_id}"
 
     description = _File("feature.md")
     """What an agent is told."""
@@ -70,7 +74,7 @@ class Task:
         return f"{self.repo}/task{self.task_id}"
 
     def feature(self, feature_id: int) -> Feature:
-        return Feature(feature_id, self.path / f"feature{feature_id}")
+        return Feature(self, feature_id)
 
     @property
     def features(self) -> tuple[Feature, ...]:

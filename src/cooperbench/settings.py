@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 BACKEND_VARIABLE = "COOPERBENCH_BACKEND"
 DOCUMENTED_BACKEND = "modal"
+BACKEND_DEFAULT = f"${BACKEND_VARIABLE}, your config, {DOCUMENTED_BACKEND}"
+"""Of `--backend`, for its help."""
 EVAL_NETWORK_VARIABLE = "COOPERBENCH_EVAL_NETWORK"
 Parser = Callable[[Any], object]
 """What a keyword, a variable or the file says as a value of the right type; ValueError says what it should be."""

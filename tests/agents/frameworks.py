@@ -16,7 +16,7 @@ from tests.backends.docker.engines import cache_folder, locked
 from tests.modelserver import Answer, ToolCall, say
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
 CACHE = cache_folder()
@@ -92,12 +92,6 @@ def provide(name: str) -> None:
             if "needs Python" in str(error):
                 pytest.skip(str(error))
             raise
-
-
-def using_them() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(DATA_VARIABLE, str(DATA))
-        yield
 
 
 def write_config(path: Path, content: dict[str, Any]) -> Path:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cooperbench.agents.recorder import KEPT_OBSERVATION_CHARACTERS, Recorder, read_trajectory
-from cooperbench.models import Feature, Seat, Usage
+from cooperbench.models import Seat, Task, Usage
 from cooperbench.storage import AgentPaths
 
 SECRET = "sk-very-secret-4711"
@@ -20,7 +20,7 @@ def paths(tmp_path: Path) -> AgentPaths:
 
 
 def make_recorder(paths: AgentPaths) -> Recorder:
-    return Recorder(paths, Seat("agent1", (Feature(3, Path("x")),)), agent="a", model="m")
+    return Recorder(paths, Seat("agent1", (Task("r", 1, Path("x"), (3,)).feature(3),)), agent="a", model="m")
 
 
 def test_a_large_observation_keeps_both_ends_and_says_what_is_cut(paths: AgentPaths) -> None:

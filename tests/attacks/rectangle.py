@@ -102,17 +102,17 @@ class Judge:
     def verdict(self, files: Mapping[str, str]) -> str:
         """Of a patch that gives some files other content: `failed`, `suspicious` or `confirmed`."""
         task, feature = self.task, self.task.features[0]
-        reference = self.references.get(task, feature)
+        reference = self.references.get(feature)
         assert reference.success, reference.error
         with TreeStore(self.executor.base(task)) as store:
             tree = store.edited(store.base.tree, {path: text.encode() for path, text in files.items()})
-            side = self.executor.test_side(task, (feature,), store)
+            side = self.executor.test_side((feature,), store)
             work = judged_patch(store.patch_of(tree), side, store)
             if not work.patch:
                 return "failed"
-            if not self.references.test(task, feature, work.patch, work.tree).success:
+            if not self.references.test(feature, work.patch, work.tree).success:
                 return "failed"
-            return confirm(task, feature, work.patch, store, self.references)
+            return confirm(feature, work.patch, store, self.references)
 
 
 @contextmanager

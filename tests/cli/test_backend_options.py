@@ -9,7 +9,8 @@ import pytest
 
 from cooperbench.backends.docker.settings import Mount, read_settings
 from cooperbench.backends.registry import OUR_BACKENDS, find_factory, get_backend
-from cooperbench.cli import clean, main
+from cooperbench.cli import main
+from cooperbench.cli.machine import NEARBY
 from cooperbench.cli.run import add_arguments, config_of
 from cooperbench.errors import UserError
 from cooperbench.processes import namespace
@@ -81,4 +82,4 @@ def test_clean_goes_on_where_there_is_no_engine(
     assert f"removed {left}\n" in said.out
     assert said.err.startswith("docker: not looked at: cannot connect to the Docker daemon")
     assert main(["clean", "--backend", "docker"]) == 2
-    assert set(clean.NEARBY) <= set(OUR_BACKENDS)
+    assert set(NEARBY) <= set(OUR_BACKENDS)

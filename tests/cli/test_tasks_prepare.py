@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cooperbench.cli import prepare, tasks
+from cooperbench.cli import tasks
 from cooperbench.cli.arguments import add_selection_arguments, number_list, task_number
+from cooperbench.cli.machine import add_prepare_arguments
 from cooperbench.errors import UserError
-from cooperbench.eval.conflicts import SCHEMA
 from tests.dataset.factory import write_dataset, write_public_shape
 from tests.dataset.hub_server import DATASET_ID, Hub, files_of, serving
 
@@ -128,59 +128,9 @@ def test_the_public_shape_in_json(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert totals == {"repositories": 12, "tasks": 30, "features": 199, "pairs": 652}
 
 
-def test_stats(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_tasks("--dataset-dir", str(dataset), "--stats") == 0
-    shown = capsys.readouterr()
-    assert [line.split() for line in shown.out.splitlines()[3:6]] == [
-        ["alpha_task", "Python", "–", "1", "1", "0", "1", "0", "1", "–"],
-        ["beta_task", "Python", "–", "2", "6", "7", "1", "0", "1", "–"],
-        ["total", "3", "7", "7", "1", "0", "1", "–"],
-    ]
-    report = dataset / "gold_conflict_report.json"
-    assert f"cooperbench validate --dataset-dir {dataset} --conflicts-only --report {report}" in shown.err
-    pairs = [
-        {"repo": "beta_task", "task_id": 12, "features": [1, number], "conflict": number == 3}
-        for number in (2, 3)
-    ]
-    report.write_text(json.dumps({"schema": SCHEMA, "pairs": pairs}))
-    assert run_tasks("--dataset-dir", str(dataset), "--stats", "--json") == 0
-    content = json.loads(capsys.readouterr().out)
-    assert [(one["repo"], one["conflicts"]) for one in content["repositories"]] == [
-        ("alpha_task", None),
-        ("beta_task", 1),
-    ]
-    assert (content["total"]["conflicts"], content["total"]["judged_pairs"], content["notes"]) == (1, 2, [])
-    assert run_tasks("--dataset-dir", str(dataset), "--stats", "-s", "lite") == 0
-    assert capsys.readouterr().out.splitlines()[3].split()[3:] == ["1", "2", "1", "1", "0", "1", "1/1"]
-    report.write_text('{"conflicts": ["made by something else"]}')
-    assert run_tasks("--dataset-dir", str(dataset), "--stats", "-r", "beta") == 0
-    assert "cooperbench validate" in capsys.readouterr().err
-
-
-def test_subsets(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_tasks("--dataset-dir", str(dataset), "--subsets") == 0
-    assert capsys.readouterr().out.splitlines()[2:4] == [
-        "  subset  tasks  pairs  description",
-        "  lite    1      1      A \\x1b[31mfew",
-    ]
-    with pytest.raises(UserError, match="leave out --repo"):
-        run_tasks("--dataset-dir", str(dataset), "--subsets", "-t", "0")
-
-
-def test_a_broken_subset_does_not_hide_the_others(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (dataset / "subsets" / "bad.json").write_text("{")
-    assert run_tasks("--dataset-dir", str(dataset), "--subsets", "--json") == 2
-    shown = capsys.readouterr()
-    content = json.loads(shown.out)
-    assert [subset["name"] for subset in content["subsets"]] == ["lite"]
-    assert "bad.json cannot be read" in content["broken"][0]
-    assert "bad.json cannot be read" in shown.err
-
-
-def test_no_subsets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_dataset(tmp_path, {"alpha_task": {0: [1, 2]}})
-    assert run_tasks("--dataset-dir", str(tmp_path), "--subsets") == 0
-    assert capsys.readouterr().out == f"no subsets in {tmp_path}\n"
+def test_the_subsets_are_named(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_tasks("--dataset-dir", str(dataset)) == 0
+    assert capsys.readouterr().err.endswith("note: subsets (-s): lite\n")
 
 
 def test_a_terminal_gets_a_table_without_the_datasets_escapes(dataset: Path) -> None:
@@ -208,10 +158,10 @@ def test_prepare_as_a_command(dataset: Path, tmp_path: Path) -> None:
     """In a process of its own, as the library reads $HF_ENDPOINT when it is imported."""
     code = (
         "import argparse, sys\n"
-        "from cooperbench.cli import prepare\n"
+        "from cooperbench.cli.machine import add_prepare_arguments, prepare\n"
         "parser = argparse.ArgumentParser()\n"
-        "prepare.add_arguments(parser)\n"
-        "sys.exit(prepare.execute(parser.parse_args(sys.argv[1:])))\n"
+        "add_prepare_arguments(parser)\n"
+        "sys.exit(prepare(parser.parse_args(sys.argv[1:])))\n"
     )
     hub = Hub()
     commit = hub.add_commit(files_of(dataset))
@@ -252,6 +202,6 @@ def test_prepare_as_a_command(dataset: Path, tmp_path: Path) -> None:
 
 def test_prepare_arguments() -> None:
     parser = argparse.ArgumentParser()
-    prepare.add_arguments(parser)
+    add_prepare_arguments(parser)
     args = parser.parse_args([])
     assert (args.dataset_id, args.revision, args.force) == ("CodeConflict/cooperbench-dataset", None, False)

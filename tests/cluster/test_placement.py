@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,8 +12,9 @@ import pytest
 from cooperbench.agents import llm
 from cooperbench.cli import main
 from cooperbench.errors import UserError
-from cooperbench.runner.executors import Placement, parse_options
+from cooperbench.runner.executors.driver import parse_options
 from cooperbench.storage import write_json
+from tests.runner.test_config import make_config
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,9 +29,11 @@ if TYPE_CHECKING:
         ({"executor": "ray", "slurm": "mem=1G"}, "--slurm is not for --executor ray"),
     ],
 )
-def test_options_of_another_executor_are_refused(options: dict[str, object], said: str) -> None:
+def test_options_of_another_executor_are_refused(
+    tmp_path: Path, options: dict[str, object], said: str
+) -> None:
     with pytest.raises(UserError, match=said):
-        Placement(**options)  # type: ignore[arg-type]
+        replace(make_config(tmp_path), **options)  # type: ignore[arg-type]
 
 
 def test_values_may_have_commas() -> None:

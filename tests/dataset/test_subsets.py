@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cooperbench.dataset.subsets import Subset, SubsetTask, load_subset, subset_names
+from cooperbench.dataset.discovery import Subset, SubsetTask, load_subset, subset_names
 from cooperbench.errors import UserError
 
 if TYPE_CHECKING:
@@ -64,28 +64,24 @@ def entry(**content: object) -> dict[str, object]:
         ("", "cannot be read"),
         ("[" * 100_000, "cannot be read"),
         ('{"tasks": [{"repo": "a", "task_id": ' + "9" * 5000 + "}]}", "cannot be read"),
-        ([], r"must be an object with a list `tasks`, not \[\]"),
-        ({}, "tasks must be a list, not null"),
-        ({"tasks": {}}, r"tasks must be a list, not \{\}"),
-        ({"tasks": [], "description": 3}, "`description` must be a text, not 3"),
-        ({"tasks": ["alpha"]}, r'tasks\[0\] must be an object with `repo` and `task_id`, not "alpha"'),
-        (entry(repo=""), r"tasks\[0\]\.repo must be a repository's name"),
-        (entry(repo=None), r"tasks\[0\]\.repo must be a repository's name, not null"),
-        (entry(task_id=None), r"tasks\[0\]\.task_id must be a number, not null"),
-        (entry(task_id=True), r"tasks\[0\]\.task_id must be a number, not true"),
-        (entry(task_id=-1), r"tasks\[0\]\.task_id must be a number, not -1"),
-        (entry(task_id=1.5), r"must be a number, not 1\.5"),
-        (entry(task_id="x\x1b"), r"must be a number, not .*u001b"),
-        (entry(pairs=3), r"tasks\[0\]\.pairs must be a list, not 3"),
-        (entry(pairs=[[1]]), r"tasks\[0\]\.pairs\[0\] must be a list of two different features, not \[1\]"),
-        (
-            entry(pairs=[[1, 2], [1, 2, 3]]),
-            r"pairs\[1\] must be a list of two different features, not \[1, 2, 3\]",
-        ),
-        (entry(pairs=[[1, 1]]), r"pairs\[0\] must be a list of two different features, not \[1, 1\]"),
-        (entry(pairs=[[1, "b"]]), r'pairs\[0\] must be a number, not "b"'),
-        (entry(groups=[[1]]), r"groups\[0\] must be a list of 2 to 16 different features, not \[1\]"),
-        (entry(groups={"1": 2}), r"groups must be a list, not "),
+        ([], r"a subset is \{.*, not \[\]$"),
+        ({}, r", not \{\}$"),
+        ({"tasks": {}}, r", not \{\}$"),
+        ({"tasks": ["alpha"]}, r', not "alpha"$'),
+        (entry(repo=""), r', not \{"repo": "", "task_id": 1\}$'),
+        (entry(repo=None), r', not \{"repo": null, "task_id": 1\}$'),
+        (entry(task_id=None), r', "task_id": null\}$'),
+        (entry(task_id=True), r', "task_id": true\}$'),
+        (entry(task_id=-1), r', "task_id": -1\}$'),
+        (entry(task_id=1.5), r', "task_id": 1\.5\}$'),
+        (entry(task_id="x\x1b"), r"x\\+u001b"),
+        (entry(pairs=3), r'"pairs": 3\}$'),
+        (entry(pairs=[[1]]), r'"pairs": \[\[1\]\]\}$'),
+        (entry(pairs=[[1, 2], [1, 2, 3]]), r'"pairs": \[\[1, 2\],.*'),
+        (entry(pairs=[[1, 1]]), r'"pairs": \[\[1, 1\]\]\}$'),
+        (entry(pairs=[[1, "b"]]), r'"pairs": \[\[1, "b"'),
+        (entry(groups=[[1]]), r'"groups": \[\[1\]\]\}$'),
+        (entry(groups={"1": 2}), r'"groups": \{'),
     ],
 )
 def test_broken_files_are_named_with_the_reason(tmp_path: Path, content: object, reason: str) -> None:

@@ -8,14 +8,13 @@ import subprocess
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cooperbench.eval.base import base_of_clone
-from cooperbench.eval.trees import TreeStore
+from cooperbench.eval.trees import TreeStore, base_of_clone
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from cooperbench.eval.base import Base
+    from cooperbench.eval.trees import Base
     from cooperbench.models import MergeResult
 
 

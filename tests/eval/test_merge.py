@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cooperbench.errors import UserError
-from cooperbench.eval import trees
-from cooperbench.eval.base import base_of_clone
-from cooperbench.eval.trees import MOST_CHANGED_BYTES, MOST_PATCH_BYTES, Applied, TreeStore
+from cooperbench.eval import evaluator
+from cooperbench.eval.evaluator import clean_order
+from cooperbench.eval.trees import MOST_CHANGED_BYTES, MOST_PATCH_BYTES, Applied, TreeStore, base_of_clone
 from tests.eval.realgit import BaseFile, Files, RealRepo, base_with, file_in, merge_patches, text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from cooperbench.eval.base import Base
+    from cooperbench.eval.trees import Base
 
 LINES = "".join(f"line {number}\n" for number in range(1, 21))
 
@@ -386,9 +386,9 @@ def test_an_order_in_which_all_merge_is_found(tmp_path: Path) -> None:
     assert merge_patches(lab.tree, patches).status == "conflict"
     with TreeStore(lab.tree) as store:
         made = [store.apply(patch).tree for patch in patches]
-        found = store.clean_order(made)
-        assert found.order is not None
-        assert store.merge_groups([[made[at] for at in found.order]])[0].status == "clean"
+        order, _ = clean_order(store, made)
+        assert order is not None
+        assert store.merge_groups([[made[at] for at in order]])[0].status == "clean"
 
 
 def test_where_no_order_merges_all_are_tried_within_bounds(
@@ -398,8 +398,8 @@ def test_where_no_order_merges_all_are_tried_within_bounds(
     sides = [{f"{number}.txt": "new\n" + LINES} for number in range(6)] + [{"0.txt": "other\n" + LINES}]
     with TreeStore(lab.tree) as store:
         made = [store.apply(lab.patch(side)).tree for side in sides]
-        assert store.clean_order(made[:6]) == ((0, 1, 2, 3, 4, 5), True)
-        assert store.clean_order([*made[:2], made[-1]]) == (None, True)
-        assert store.clean_order(made) == (None, True)
-        monkeypatch.setattr(trees, "MOST_ORDER_MERGES", 20)
-        assert store.clean_order(made) == (None, False)
+        assert clean_order(store, made[:6]) == ((0, 1, 2, 3, 4, 5), True)
+        assert clean_order(store, [*made[:2], made[-1]]) == (None, True)
+        assert clean_order(store, made) == (None, True)
+        monkeypatch.setattr(evaluator, "MOST_ORDER_MERGES", 20)
+        assert clean_order(store, made) == (None, False)

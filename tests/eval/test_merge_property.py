@@ -8,8 +8,7 @@ from tempfile import TemporaryDirectory
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cooperbench.eval.base import base_of_clone
-from cooperbench.eval.trees import TreeStore
+from cooperbench.eval.trees import TreeStore, base_of_clone
 from tests.eval.realgit import BaseFile, Files, RealRepo, file_in, merge_patches
 
 FOLDERS = ("", "old/", "old/sub/", "new/", "new/sub/", "other/")

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cooperbench.eval.canary import Canary, agrees, make_canary, suspicious_lines, with_canary
+from cooperbench.eval.canary import Canary, agrees, make_canary, with_canary
+from cooperbench.eval.evaluator import suspicious_lines
 from cooperbench.eval.executor import TestRun, judge
 from cooperbench.eval.reference import Reference
 from cooperbench.eval.trees import TreeStore
-from cooperbench.models import Feature
+from cooperbench.models import Task
 from cooperbench.sandbox.contract import CommandResult
 from tests.eval.realgit import RealRepo, base_with, text
 
@@ -67,7 +68,7 @@ ADDED = "added 1"
 
 def canary_in(folder: Path, path: str, content: str, secret: str = "1") -> Canary | None:
     """In hidden tests of one new file."""
-    feature = Feature(1, folder / "feature1")
+    feature = Task("r", 1, folder, (1,)).feature(1)
     feature.tests.parent.mkdir(exist_ok=True)
     feature.tests.write_bytes(new_file(path, content))
     feature.patch.write_bytes(b"")
@@ -153,7 +154,7 @@ def test_one_test_stays_as_it_is_and_which_one_nobody_can_guess(tmp_path: Path) 
 def test_only_tests_that_the_patch_adds_are_changed(tmp_path: Path) -> None:
     """Of the others an agent knows what they expect."""
     base = "def test_a():\n    assert f(1) == 1\n"
-    feature = Feature(1, tmp_path / "feature1")
+    feature = Task("r", 1, tmp_path, (1,)).feature(1)
     feature.tests.parent.mkdir()
     feature.patch.write_bytes(b"")
     real = RealRepo(tmp_path / "real")

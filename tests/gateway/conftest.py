@@ -10,46 +10,26 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cooperbench.agents.base import Limits
-from cooperbench.agents.recorder import Recorder, read_trajectory
-from cooperbench.agents.session import Session
 from cooperbench.dataset.discovery import discover
 from cooperbench.gateway.server import Gateway
-from cooperbench.models import seats_of
-from cooperbench.storage import AgentPaths
-from tests.agents.mini_swe.conftest import OTHERS_WARNINGS
-from tests.modelserver import ModelServer
+from tests.gateway.sessions import make_session, recorded_steps
 from tests.team.agent_sandboxes import AgentSandboxes
 from tests.tiny import write_tiny
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from cooperbench.agents.session import Session
     from cooperbench.gateway.access import Access
     from cooperbench.sandbox.contract import RichSandbox
+    from tests.modelserver import ModelServer
 
 KEY = "sk-provider-key-0123456789"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if "tests/gateway/" in item.nodeid:
-            item.add_marker(pytest.mark.xdist_group("litellm"))
-            for warning in OTHERS_WARNINGS:
-                item.add_marker(pytest.mark.filterwarnings(warning))
-
-
-@pytest.fixture
-def server() -> Iterator[ModelServer]:
-    with ModelServer() as running:
-        yield running
-
-
 @pytest.fixture(autouse=True)
-def _surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test waits for a provider's recovery, or uses the user's keys."""
-    monkeypatch.setenv("COOPERBENCH_MODEL_PATIENCE", "20")
-    for name in ("OPENAI", "ANTHROPIC", "GEMINI", "GOOGLE"):
-        monkeypatch.delenv(f"{name}_API_KEY", raising=False)
+def _impatient(impatient: None) -> None:
+    """All tests of this folder ask a model."""
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +44,6 @@ class At:
 
     access: Access
     session: Session
-    paths: AgentPaths
     port: int
 
     @property
@@ -73,9 +52,7 @@ class At:
 
     @property
     def record(self) -> list[dict[str, Any]]:
-        trajectory = read_trajectory(self.paths)
-        assert trajectory is not None
-        return list(trajectory["steps"])
+        return recorded_steps(self.session)
 
 
 class Agents:
@@ -95,27 +72,22 @@ class Agents:
         stop: threading.Event | None = None,
     ) -> Iterator[At]:
         self._count += 1
-        paths = AgentPaths(self._folder / str(self._count), "agent1")
-        recorder = Recorder(paths, seats_of(self._pair, "solo")[0], agent="cli", model=model)
-        session = Session(
-            pair=self._pair,
-            seat=seats_of(self._pair, "solo")[0],
-            setting="solo",
+        session = make_session(
+            self._folder / str(self._count),
+            self._pair,
+            "solo",
             model=model,
-            config_path=None,
             sandbox=self._sandbox,
-            recorder=recorder,
             limits=limits or Limits(),
-            inbox=None,
             stop=stop or threading.Event(),
         )
         gateway = Gateway.shared()
         given = {"api_base": self._base(model), "api_key": KEY, **(settings or {})}
         try:
             with gateway.open(session, model, given) as access:
-                yield At(access, session, paths, gateway.port)
+                yield At(access, session, gateway.port)
         finally:
-            recorder.abandon()
+            session.recorder.abandon()
 
     def _base(self, model: str) -> str:
         if model.startswith("anthropic/"):

@@ -21,50 +21,50 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from cooperbench.models import Pair, Setting
+
+
+def make_session(folder: Path, pair: Pair, setting: Setting, **given: Any) -> Session:
+    """Of the first agent, whose record is in the folder."""
+    seat = seats_of(pair, setting)[0]
+    recorder = Recorder(AgentPaths(folder, seat.agent_id), seat, agent="a", model=given["model"])
+    about: dict[str, Any] = {"pair": pair, "seat": seat, "setting": setting, "recorder": recorder}
+    others = {"config_path": None, "inbox": None, "limits": Limits(), "stop": threading.Event()}
+    return Session(**about | others | given)
+
+
+def recorded_steps(session: Session) -> list[dict[str, Any]]:
+    trajectory = read_trajectory(AgentPaths(session.folder.parent, session.seat.agent_id))
+    assert trajectory is not None
+    return list(trajectory["steps"])
+
 
 class AtWork:
     """`agent1`, whose colleague is `agent2`."""
 
-    def __init__(self, session: Session, mailbox: Mailbox, inbox: Inbox, paths: AgentPaths) -> None:
+    def __init__(self, session: Session, mailbox: Mailbox, inbox: Inbox) -> None:
         self.session = session
         self.mailbox = mailbox
         self.inbox = inbox
-        self.paths = paths
 
     def arrives(self, text: str) -> Message:
         """From the colleague."""
         return self.mailbox.post("agent2", "agent1", text)
 
     def entries(self, *actions: str) -> list[dict[str, Any]]:
-        trajectory = read_trajectory(self.paths)
-        assert trajectory is not None
-        return [entry for entry in trajectory["steps"] if not actions or entry["action"] in actions]
+        return [one for one in recorded_steps(self.session) if not actions or one["action"] in actions]
 
 
 @contextmanager
-def agent_at_work(folder: Path, limits: Limits | None = None) -> Iterator[AtWork]:
+def agent_at_work(folder: Path) -> Iterator[AtWork]:
     (pair,) = discover(write_tiny(folder / "data"), features=[1, 2]).pairs
-    seat = seats_of(pair, "coop")[0]
-    paths = AgentPaths(folder, "agent1")
-    recorder = Recorder(paths, seat, agent="a", model="m")
     mailbox = Mailbox(("agent1", "agent2"))
-    rpc = SandboxRpc("agent1", ["agent2"])
-    inbox = Inbox(rpc, mailbox)
-    session = Session(
-        pair=pair,
-        seat=seat,
-        setting="coop",
-        model="m",
-        config_path=None,
-        sandbox=None,  # type: ignore[arg-type]  # nothing here needs one
-        recorder=recorder,
-        limits=limits or Limits(),
-        inbox=inbox,
-        stop=threading.Event(),
-    )
+    inbox = Inbox(SandboxRpc("agent1", ["agent2"]), mailbox)
+    # Nothing here needs a sandbox.
+    session = make_session(folder, pair, "coop", model="m", sandbox=None, inbox=inbox)
     try:
-        yield AtWork(session, mailbox, inbox, paths)
+        yield AtWork(session, mailbox, inbox)
     finally:
-        recorder.abandon()
+        session.recorder.abandon()
         inbox.close()
         mailbox.close()

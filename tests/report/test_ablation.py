@@ -9,7 +9,7 @@ import pytest
 
 from cooperbench.cli import main
 from cooperbench.errors import UserError
-from cooperbench.report.ablation import Ablation, analyse_study
+from cooperbench.report.compare import Ablation, analyse_study
 from cooperbench.report.loading import arm_folders, load_folder, run_names
 from cooperbench.report.pairs import PairKey
 from cooperbench.report.statistics import Observation, holm, p_value

@@ -38,7 +38,7 @@ def kind_of(key: PairKey) -> Kind:
 
 def test_points_rest_on_the_same_features(tmp_path: Path) -> None:
     write_run(tmp_path, "r", LAYOUT, kind_of, style=BARE)
-    (curve,) = analyse([load_run(tmp_path, "r")]).curves
+    (curve,) = analyse([load_run(tmp_path, "r")]).agent_curves
     assert (curve.setting, [point.agents for point in curve.points]) == ("coop", [2, 3, 4])
     # The task with three features has no group of four: its groups are in no point.
     assert (curve.left_out, [point.groups for point in curve.points]) == (4, [18, 12, 3])
@@ -67,12 +67,12 @@ def test_runs_of_one_configuration_make_one_curve(tmp_path: Path) -> None:
         pairs = {"a_task": {task: groups(3, size) for task in (1, 2)}}
         write_run(tmp_path, f"n{size}", pairs, kind_of, style=BARE)
         write_run(tmp_path, f"n{size}", pairs, "passed", setting="solo", style=BARE)
-    curves = analyse([load_run(tmp_path, "n2"), load_run(tmp_path, "n3")]).curves
+    curves = analyse([load_run(tmp_path, "n2"), load_run(tmp_path, "n3")]).agent_curves
     assert [(curve.runs, curve.setting) for curve in curves] == [
         (("n2", "n3"), "coop"), (("n2", "n3"), "solo"),
     ]  # fmt: skip
     assert [*curves[1].points[0].rates] == ["overall"]
-    assert analyse([load_run(tmp_path, "n2")]).curves == ()
+    assert analyse([load_run(tmp_path, "n2")]).agent_curves == ()
 
 
 def test_golden_patches_are_the_baseline(

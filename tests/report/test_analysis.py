@@ -84,7 +84,7 @@ def test_solo_against_coop_is_the_deficit_whatever_the_order(tmp_path: Path) -> 
         assert found.retention is not None
         assert found.coordination_deficit.value == pytest.approx(0.5)
         assert found.retention.value == pytest.approx(1 / 3)
-    (paired,) = analyse([run]).deficits
+    (paired,) = analyse([run]).coordination_deficits
     assert paired.coordination_deficit == compare_sides(first, second).coordination_deficit
 
 
@@ -94,7 +94,7 @@ def test_solo_and_coop_of_two_runs_belong_together_by_agent_and_model(tmp_path: 
         made(tmp_path, "solo-b", {0, 1}, "solo", model="b"),
         made(tmp_path, "solo-a", {0, 1, 2}, "solo", model="a"),
     ]
-    (found,) = analyse(runs).deficits
+    (found,) = analyse(runs).coordination_deficits
     assert (found.first, found.second) == ("solo-a:solo", "coop-a:coop")
     (shown,) = make_overview(runs)["deficits"]
     assert (shown["first"], shown["second"], shown["n"]) == (found.first, found.second, found.n)
@@ -105,7 +105,7 @@ def test_what_another_model_does_alone_is_no_measure_of_cooperation(
 ) -> None:
     runs = [made(tmp_path, "coop-a", {0}, model="a"), made(tmp_path, "solo-b", {0, 1}, "solo", model="b")]
     found = analyse(runs)
-    assert (found.deficits, found.without_solo) == ((), ("coop-a:coop",))
+    assert (found.coordination_deficits, found.coop_without_solo) == ((), ("coop-a:coop",))
     page = make_overview(runs)
     assert (page["deficits"], page["without_solo"]) == ([], ("coop-a:coop",))
     print_tables(analysis_tables(found))

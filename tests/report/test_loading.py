@@ -16,12 +16,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cooperbench.errors import UserError
-from cooperbench.export.junit import junit_bytes
+from cooperbench.export import junit_bytes
 from cooperbench.report.analysis import rate_rows
 from cooperbench.report.fields import parse_time
 from cooperbench.report.loading import load_run, resolve_run, run_names
 from cooperbench.report.page.content import pair_detail
-from cooperbench.report.pairs import JUDGED, Verdicts
+from cooperbench.report.pairs import JUDGED
 from cooperbench.storage import ExperimentPaths
 from tests.report.factory import Kind, Style, layout, write_run
 
@@ -55,9 +55,9 @@ def test_every_kind_of_end_has_its_state_and_only_verdicts_are_rates(tmp_path: P
         "integration": "failed", "unsound": "passed", "suspicious": "failed", "no_reference": "no_reference", "error": "error", "eval_error": "error", "unevaluated": "unevaluated",
         "missing": "missing", "unstarted": "missing", "killed": "missing", "broken": "broken",
     }  # fmt: skip
-    assert pairs["union"].verdicts == Verdicts(True, False, True, True, False)
-    assert pairs["conflict"].verdicts == Verdicts(True, False, False, False, False)
-    assert pairs["capability"].verdicts == Verdicts(False, True, False, False, False)
+    assert [*pairs["union"].verdicts.values()] == [True, False, True, True, False]
+    assert [*pairs["conflict"].verdicts.values()] == [True, False, False, False, False]
+    assert [*pairs["capability"].verdicts.values()] == [False, True, False, False, False]
     assert pairs["error"].error == "the sandbox did not start"
     assert pairs["broken"].error == "eval.json is not whole JSON"
     run = load_run(tmp_path, "r")
@@ -126,14 +126,14 @@ def test_an_older_evaluation_is_read_as_far_as_it_goes_and_named(tmp_path: Path)
         )
     )
     run = load_run(tmp_path, "r")
-    assert run.pairs[0].verdicts == Verdicts(None, None, False, False, None)
+    assert [*run.pairs[0].verdicts.values()] == [None, None, False, False, None]
     assert (run.pairs[0].state, run.pairs[0].loss) == ("failed", "capability")
     assert run.problems == (
         "coop repo01_task/task100 f1_f2: eval.json is of another schema (none given), read as far as it goes",
     )
     edit(folder.evaluation, overall_success=..., schema="cooperbench.eval/9")
     pair = load_run(tmp_path, "r").pairs[0]
-    assert (pair.state, pair.verdicts) == ("broken", None)
+    assert (pair.state, pair.verdicts) == ("broken", {})
     assert pair.problems[-1] == "eval.json has no overall_success"
 
 
@@ -218,7 +218,7 @@ def test_whatever_is_in_the_files_nothing_raises(
     )
     _ = pair.trajectory("agent1"), pair.conversation(), pair.patch("agent1"), pair.test_outputs()
     (row,) = rate_rows([run])
-    assert (pair.verdicts is not None) == (row.judged == 1)
+    assert bool(pair.verdicts) == (row.judged == 1)
 
 
 def test_models_of_agents_are_told_apart(tmp_path: Path) -> None:

@@ -98,6 +98,9 @@ def test_other_settings_and_names_that_are_taken(tmp_path: Path, capsys: pytest.
     assert main(words(tmp_path, "--off", "git", "-f", "1,2", "--no-auto-eval")) == 0
     assert main(words(tmp_path, "--off", "git", "-f", "1,2", "--no-auto-eval", "--step-limit", "5")) == 2
     assert "'s/all' was started with another configuration (step_limit" in capsys.readouterr().err
+    place = words(tmp_path)[words(tmp_path).index("--backend") :]
+    assert main(["eval", "-n", "s/all", *place, "--no-canary"]) == 0
+    assert "coop: 1 pair, 1 evaluated" in capsys.readouterr().out
     plain = words(tmp_path, "-f", "1,2", "--no-auto-eval")
     assert main(["run", "-n", "s/all", *plain[3:]]) == 2
     assert "'s/all' is no usable experiment name" in capsys.readouterr().err

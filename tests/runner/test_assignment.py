@@ -11,10 +11,10 @@ import pytest
 from cooperbench.cli import main
 from cooperbench.errors import UserError
 from cooperbench.models import Pair, Task
-from cooperbench.runner.assignment import Assigned
+from cooperbench.runner.config import Assigned
 from cooperbench.runner.display import header_lines
-from cooperbench.runner.plan import Plan
-from cooperbench.storage import read_json, write_json
+from cooperbench.runner.experiment import Arm
+from cooperbench.storage import read_json
 from tests.runner.test_config import make_config
 from tests.runner.thinkers import THINKER
 from tests.tiny import write_tiny
@@ -85,14 +85,9 @@ def test_only_models_that_are_asked_are_recorded(
     stored = read_json(config.paths.config)
     assert stored is not None
     assert stored["model_name"] == asked
-    shown = [line for line in header_lines(config, Plan((), (), ())) if line.startswith("Model:")]
+    shown = [line for line in header_lines([Arm(config, ())]) if line.startswith("Model:")]
     assert shown == ([f"Model: {asked}"] if asked else [])
     config.check_against_disk()
-    # As earlier versions left it: the model that was given, asked or not.
-    write_json(config.paths.config, stored | {"model_name": model})
-    config.check_against_disk()
-    config.save()
-    assert (read_json(config.paths.config) or {})["model_name"] == asked
 
 
 def test_an_automatic_name_tells_who_played(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

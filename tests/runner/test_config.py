@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import argparse
 import inspect
-from dataclasses import MISSING, fields, replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cooperbench import run
+from cooperbench import evaluate, run
 from cooperbench.cli.run import add_arguments
 from cooperbench.errors import UserError
 from cooperbench.runner.config import RunConfig
-from cooperbench.runner.options import options
+from cooperbench.runner.options import RunOptions, options
 from cooperbench.storage import read_json
 
 if TYPE_CHECKING:
@@ -107,32 +107,46 @@ def test_the_function_refuses_in_one_line(
 
 
 def test_an_option_is_the_same_for_the_function_and_the_command() -> None:
-    """Declared once, in RunConfig: neither `run` nor the command line may lack one or have another default."""
+    """Declared once, in RunOptions: neither `run` nor the command line may lack one or have another default."""
     parameters = inspect.signature(run).parameters
-    other_names = {
-        "model": "model_name",
-        "test_timeout_seconds": "test_timeout",
-        "time_limit_seconds": "time_limit",
-    }
-    assert {other_names.get(one.name, one.name) for one in fields(RunConfig)} == set(parameters) - {
-        "team_git"
-    }
+    documented = [
+        "run_name", "subset", "repo", "task_id", "features", "model_name", "agent", "concurrency", "force", "redis_url",
+        "setting", "git_enabled", "messaging_enabled", "auto_eval", "eval_concurrency", "backend", "agent_config",
+    ]  # fmt: skip
+    assert list(parameters)[:17] == documented
     assert parameters["git_enabled"].default is False, (
         "as documented; on the command line the setting decides"
     )
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     given = vars(parser.parse_args([]))
-    for one in fields(RunConfig):
+    for one in fields(RunOptions):
         if one.name not in options():
             continue
-        parameter = parameters[other_names.get(one.name, one.name)]
+        parameter = parameters.get("model_name" if one.name == "model" else one.name)
         own_default = options()[one.name].cli_default
         if one.name not in ("backend", "eval_network"):
             # These two have no default of their own on the command line: variables and the config file decide.
-            expected = (
-                own_default if own_default is not None and one.name == "concurrency" else parameter.default
-            )
+            expected = one.default if own_default is None else own_default
             assert (given[one.name] or None) == (expected or None), one.name
-        if one.default is not MISSING and one.name not in ("time_limit_seconds", "git_enabled"):
+        if parameter is not None and one.name != "git_enabled":
             assert parameter.default == one.default, one.name
+
+
+def test_every_option_is_a_keyword_of_the_function(tmp_path: Path) -> None:
+    """All at once, in a call that is refused for the last of them; another keyword is a mistake of the caller."""
+    others = {
+        "model": "model_name",
+        "test_timeout_seconds": "test_timeout",
+        "time_limit_seconds": "time_limit",
+    }
+    every = {
+        others.get(one.name, one.name): one.default for one in fields(RunOptions) if one.name in options()
+    }
+    places: dict[str, Any] = {"run_name": "r", "dataset_dir": "demo", "logs_dir": tmp_path}
+    with pytest.raises(UserError, match="step_limit is 0"):
+        run(**{**every, **places, "step_limit": 0})
+    with pytest.raises(TypeError, match="nosuch"):
+        run(**places, nosuch=1)
+    with pytest.raises(TypeError, match="step_limit"):
+        evaluate("r", step_limit=1)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 from rich.console import Console
 
-from cooperbench.models import Feature, Message, Pair, Seat, Task
-from cooperbench.runner.display import LiveDisplay, PlainDisplay, message_line, verdict_text
+from cooperbench.models import Message, Pair, Seat, Task
+from cooperbench.runner.display import Display, LiveDisplay, message_line, verdict_text
 from tests.tiny import write_script, write_tiny
 
 if TYPE_CHECKING:
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 def test_the_lines_are_those_of_the_documentation(tmp_path: Path) -> None:
     stream = io.StringIO()
-    display = PlainDisplay(stream)
+    display = Display(stream)
     pair = Pair(Task("llama_index_task", 8394, tmp_path, (1, 2)), (1, 2))
     display.begin(["Starting experiment: my-first-experiment"], to_run=12, to_judge=12)
-    features = [Feature(number, tmp_path) for number in (1, 2)]
+    features = Task("r", 1, tmp_path, (1, 2)).features
     display.pair_started(pair, [Seat(f"agent{one.feature_id}", (one,)) for one in features])
     display.message(pair, Message(1, "agent1", "agent2", "I'm adding a new method", "2026-01-01T00:00:00Z"))
     display.pair_ended(pair, {"status": "completed"})
@@ -42,7 +42,7 @@ def test_the_lines_are_those_of_the_documentation(tmp_path: Path) -> None:
 def test_who_waits_for_a_provider_is_said_once_and_when_it_is_over(tmp_path: Path) -> None:
     pair = Pair(Task("tiny_task", 7, tmp_path, (1, 2)), (1, 2))
     stream = io.StringIO()
-    plain = PlainDisplay(stream)
+    plain = Display(stream)
     for reason in ("m fails", "m fails", ""):
         plain.outage(pair, "agent1", reason)
     waits, back = stream.getvalue().splitlines()

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cooperbench.errors import SandboxDead, SandboxError, SandboxTimeout
-from cooperbench.sandbox import channel_script
-from cooperbench.sandbox.base_sandbox import BaseSandbox
+from cooperbench.sandbox import sandbox_script
+from cooperbench.sandbox.base_sandbox import RichSandbox
 from cooperbench.sandbox.channel import (
     CappedOutput,
     Channel,
@@ -41,7 +41,7 @@ NAMES = st.one_of(
 
 def start(scratch: Path, env: dict[str, str] | None = None) -> tuple[Channel, subprocess.Popen[bytes]]:
     process = subprocess.Popen(
-        ["bash", "-c", channel_script(), "channel", str(scratch)],
+        ["bash", "-c", sandbox_script("channel.sh"), "channel", str(scratch)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=env,
@@ -234,7 +234,7 @@ def test_nul_bytes_are_refused_before_anything_is_sent(channel: Channel) -> None
     assert run(channel, "echo", "fine").stdout == b"fine\n"
 
 
-class OwnSandbox(BaseSandbox):
+class OwnSandbox(RichSandbox):
     """Channels of this machine, with nothing around them."""
 
     def __init__(self, folder: Path) -> None:
@@ -245,7 +245,7 @@ class OwnSandbox(BaseSandbox):
     def open_stream(self, argv: Sequence[str]) -> Stream:
         raise NotImplementedError
 
-    def end(self, reason: str) -> None:
+    def _remove(self) -> None:
         self._close_channels()
         for process in self.processes:
             process.kill()

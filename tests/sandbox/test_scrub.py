@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cooperbench.sandbox import scrub_script
+from cooperbench.sandbox import sandbox_script
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,7 +64,7 @@ def repo(tmp_path: Path) -> Path:
 
 
 def scrub(repo: Path, base: Path) -> str:
-    command = ["bash", "-c", scrub_script().decode(), "scrub.sh", str(repo), str(base)]
+    command = ["bash", "-c", sandbox_script("scrub.sh"), "scrub.sh", str(repo), str(base)]
     done = subprocess.run(
         command, env={"PATH": ENV["PATH"]}, capture_output=True, text=True, check=False, cwd="/"
     )
@@ -178,7 +178,14 @@ def test_submodules_and_nested_checkouts_become_files(repo: Path, tmp_path: Path
 
 
 def test_not_a_repository(tmp_path: Path) -> None:
-    command = ["bash", "-c", scrub_script().decode(), "scrub.sh", str(tmp_path), str(tmp_path / "base.git")]
+    command = [
+        "bash",
+        "-c",
+        sandbox_script("scrub.sh"),
+        "scrub.sh",
+        str(tmp_path),
+        str(tmp_path / "base.git"),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "is not a git repository" in done.stderr

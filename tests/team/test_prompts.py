@@ -13,7 +13,7 @@ from jinja2 import UndefinedError
 
 from cooperbench.agents.base import Limits
 from cooperbench.dataset.discovery import discover
-from cooperbench.models import Feature, Pair, Seat, Setting, Task, seats_of
+from cooperbench.models import Pair, Seat, Setting, Task, seats_of
 from cooperbench.team import team
 from cooperbench.team.team import task_prompt
 from tests.tiny import write_tiny
@@ -95,17 +95,19 @@ def test_what_is_off_is_not_mentioned(dataset: Path) -> None:
     | st.sampled_from(["{{ 7 * 7 }}", "{% raw %}", "{# gone #}", "<b>&amp;", "\x1b[2J"])
 )
 def test_a_feature_text_stays_literal(tmp_path: Path, text: str) -> None:
-    (tmp_path / "feature.md").write_bytes(text.encode())
-    feature = Feature(1, tmp_path)
     pair = Pair(Task("r", 1, tmp_path, (1,)), (1,))
+    (feature,) = pair.features
+    feature.path.mkdir(exist_ok=True)
+    feature.description.write_bytes(text.encode())
     told = task_prompt(pair, Seat("agent1", (feature,)), "coop", messaging=False, git=False, limits=Limits())
     assert f"<feature>\n{text.strip(chr(10))}\n</feature>\n" in told
 
 
 def test_bytes_that_are_no_text_do_not_stop_it(tmp_path: Path) -> None:
-    (tmp_path / "feature.md").write_bytes(b"caf\xe9")
-    seat = Seat("solo", (Feature(1, tmp_path),))
     pair = Pair(Task("r", 1, tmp_path, (1,)), (1,))
+    seat = Seat("solo", pair.features)
+    pair.features[0].path.mkdir()
+    pair.features[0].description.write_bytes(b"caf\xe9")
     assert "caf\ufffd" in task_prompt(
         pair, seat, "solo", messaging=False, git=False, limits=Limits(seconds=30)
     )

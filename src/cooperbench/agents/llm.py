@@ -227,16 +227,14 @@ class Caller:
         attempts = Attempts(self.model, first_call=self.answered == 0)
         while True:
             if shared := shared_pause(self.model):
-                self._wait(shared)
-                self.again()
+                self._pause(shared)
             self.check()
             try:
                 answer = self._call_in_thread(call)
             except Exception as error:
                 # What ends the agent may look like a failure of the call.
                 self.check()
-                self._wait(attempts.failed(error, self.note))
-                self.again()
+                self._pause(attempts.failed(error, self.note))
             else:
                 self.answered += 1
                 return answer
@@ -255,11 +253,12 @@ class Caller:
             self.check()
         return answer.result()
 
-    def _wait(self, seconds: float) -> None:
+    def _pause(self, seconds: float) -> None:
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             self.check()
             time.sleep(min(_WAKE_SECONDS, left))
+        self.again()
 
 
 def _cleaned(text: str) -> str:

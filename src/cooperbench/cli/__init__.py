@@ -1,4 +1,4 @@
-"""The command line: arguments in, one call out. One file for each command, imported only when it is called."""
+"""The command line: arguments in, one call out. Modules of commands are imported only when these are called."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cooperbench.secrets import load_env_file, redact
 from cooperbench.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 COMMANDS = {
     "demo": "a complete experiment on this machine, with nothing to set up",
@@ -29,7 +29,7 @@ COMMANDS = {
     "view": "look at runs in the browser, also while they go on",
     "report": "what runs mean: rates with intervals, deficit, difficulty, costs",
     "compare": "the same pairs in two runs, or solo against coop",
-    "tasks": "list tasks, features and pairs, the subsets, or statistics",
+    "tasks": "list tasks, features and pairs",
     "prepare": "download the dataset",
     "validate": "check a dataset: tests, golden patches, conflicts",
     "export": "write a run's results for other tools",
@@ -40,6 +40,12 @@ COMMANDS = {
     "config": "show and change your settings",
     "clean": "remove what killed runs left behind",
 }
+_MODULES = {
+    **dict.fromkeys(("ablate", "eval", "prompts", "run"), "run"),
+    **dict.fromkeys(("attach", "status"), "background"),
+    **dict.fromkeys(("agents", "clean", "config", "doctor", "prepare"), "machine"),
+}
+"""Of commands that share one; the others are modules by themselves."""
 EXIT_ERRORS = 1
 EXIT_USAGE = 2
 EXIT_OVER_BUDGET = 3
@@ -68,8 +74,16 @@ def make_parser(command: str | None = None) -> argparse.ArgumentParser:
             name, help=text, description=text[0].upper() + text[1:] + ".", allow_abbrev=False
         )
         if name == command:
-            import_module(f"cooperbench.cli.{name}").add_arguments(subparser)
+            _functions(name)[0](subparser)
     return parser
+
+
+def _functions(
+    command: str,
+) -> tuple[Callable[[argparse.ArgumentParser], None], Callable[[argparse.Namespace], int]]:
+    """What adds the arguments of a command, and what executes it; imported only where it is called."""
+    module = import_module(f"cooperbench.cli.{_MODULES.get(command, command)}")
+    return module.COMMANDS[command] if command in _MODULES else (module.add_arguments, module.execute)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -111,7 +125,7 @@ def _execute(words: list[str]) -> int:
         args.words = words
         for note in load_env_file():
             sys.stderr.write(f"cooperbench: {printable(note)}\n")
-        return int(import_module(f"cooperbench.cli.{args.command}").execute(args))
+        return _functions(args.command)[1](args)
     except SystemExit as leaving:
         return leaving.code if isinstance(leaving.code, int) else EXIT_USAGE
     except UserError as error:

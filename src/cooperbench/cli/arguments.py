@@ -6,20 +6,18 @@ import argparse
 import json
 import math
 import sys
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from cooperbench.models import EVAL_NETWORKS, MOST_AGENTS
-from cooperbench.settings import BACKEND_VARIABLE, DOCUMENTED_BACKEND
+from cooperbench.models import MOST_AGENTS
 from cooperbench.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cooperbench.dataset.discovery import Selection
+    from cooperbench.runner.options import Option
 
 N = TypeVar("N", int, float)
-BACKEND_DEFAULT = f"${BACKEND_VARIABLE}, your config, {DOCUMENTED_BACKEND}"
-"""Of `--backend`, for its help."""
 
 
 def number(kind: Callable[[str], N], wanted: str, is_valid: Callable[[N], bool]) -> Callable[[str], N]:
@@ -99,11 +97,6 @@ def selected_pairs(args: argparse.Namespace) -> Selection:
     )
 
 
-def add_sound_only_argument(parser: argparse.ArgumentParser) -> None:
-    unsound = "leave out unsound pairs: those with tests that pass without the feature"
-    parser.add_argument("--sound-only", action="store_true", help=unsound)
-
-
 def add_logs_argument(parser: argparse.ArgumentParser) -> None:
     where = "where results are (default: %(default)s)"
     parser.add_argument("--log-dir", default="logs", metavar="DIR", help=where)
@@ -120,15 +113,37 @@ def add_report_arguments(parser: argparse.ArgumentParser) -> None:
     how = "how intervals are made (default: %(default)s)"
     parser.add_argument("--interval", choices=METHODS, default="clustered", help=how)
     parser.add_argument("--anyway", action="store_true", help="take runs of different datasets together")
-    add_sound_only_argument(parser)
+    add_option(parser, "sound_only")
     add_json_argument(parser)
     add_logs_argument(parser)
 
 
-def add_eval_network_argument(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
-    reach = "what test runs reach; auto: nothing where the golden patch passes so, else everything"
-    default = "(default: $COOPERBENCH_EVAL_NETWORK, your config, auto)"
-    parser.add_argument("--eval-network", choices=EVAL_NETWORKS, help=f"{reach} {default}")
+def add_option(group: argparse._ActionsContainer, name: str, **other: Any) -> None:
+    """The argument of an option of a run, as `RunOptions` declares it; `other`: what is different about it here."""
+    from cooperbench.runner.options import RunOptions
+
+    field = RunOptions.__dataclass_fields__[name]
+    option: Option = field.metadata["option"]
+    default = field.default if option.cli_default is None else option.cli_default
+    flags = [word for word in option.words.split() if word.startswith("-")]
+    metavar = next((word for word in option.words.split() if word not in flags), None)
+    settings: dict[str, Any] = {"dest": name, "help": option.help}
+    if isinstance(default, bool):
+        settings["action"] = f"store_{str(not default).lower()}"
+    elif field.type == "bool | None":
+        settings |= {"action": argparse.BooleanOptionalAction, "default": None}
+    elif default == ():
+        settings |= {"action": "append", "metavar": metavar}
+    else:
+        if default is not None and "default:" not in option.help:
+            settings["help"] += " (default: %(default)s)"
+        numbers = {"int": whole_above_zero, "float": above_zero}
+        kind = numbers.get(str(field.type).partition(" ")[0], str)
+        # The user's settings may have other defaults of these.
+        default = None if name in ("backend", "eval_network") else default
+        settings |= {"default": default, "type": kind}
+        settings |= {"choices": option.choices, "metavar": metavar}
+    group.add_argument(*flags, **settings | other)
 
 
 def print_line(line: str) -> None:

@@ -56,16 +56,17 @@ def execute(args: argparse.Namespace) -> int:
     runs = {run.name: run for run, _ in chosen}
     problems = [f"{run.name}: {line}" for run in runs.values() for line in run.problems]
     if args.json:
-        left_out = {name: run.unsound_left_out for name, run in runs.items()} if args.sound_only else None
-        content = {
-            "schema": "cooperbench.compare/1",
-            "comparisons": [asdict(one) for one in found],
-            "max_drop": args.max_drop,
-            "dropped": bool(dropped),
-            "problems": problems,
-            "unsound_left_out": left_out,
-        }
-        print_json(content)
+        left_out = {name: run.unsound_left_out for name, run in runs.items()}
+        print_json(
+            {
+                "schema": "cooperbench.compare/1",
+                "comparisons": [asdict(one) for one in found],
+                "max_drop": args.max_drop,
+                "dropped": bool(dropped),
+                "problems": problems,
+                "unsound_left_out": left_out if args.sound_only else None,
+            }
+        )
     else:
         print_tables(table for one in found for table in comparison_tables(one, problems))
         if args.sound_only:

@@ -45,27 +45,21 @@ def execute(args: argparse.Namespace) -> int:
         say("Node.js is not installed: the JavaScript pairs are left out.\n\n")
     summaries: dict[Setting, dict[str, Any]] = {}
     for setting in SETTINGS if args.setting is None else (args.setting,):
-        config = _config(args, setting, subset)
+        config = RunConfig(
+            run_name=f"demo-{setting}",
+            dataset_dir=demo_dir(),
+            logs_dir=Path(args.log_dir),
+            setting=setting,
+            agent="scripted",
+            backend=args.backend,
+            agent_config=demo_dir() / "agents.yaml",
+            subset=subset,
+            concurrency=args.concurrency,
+            eval_concurrency=args.concurrency,
+            force=True,
+        )
         summaries[setting] = run_experiment(config, make_display())
         say(f"\n{summary_text(summaries[setting], str(config.paths.root))}\n\n")
     if len(summaries) == len(SETTINGS):
         say(deficit_text(summaries["solo"]["settings"]["solo"], summaries["coop"]["settings"]["coop"]) + "\n")
     return 1 if any(summary["errors"] for summary in summaries.values()) else 0
-
-
-def _config(args: argparse.Namespace, setting: Setting, subset: str | None) -> RunConfig:
-    dataset_dir = demo_dir()
-    return RunConfig(
-        run_name=f"demo-{setting}",
-        dataset_dir=dataset_dir,
-        logs_dir=Path(args.log_dir),
-        setting=setting,
-        agent="scripted",
-        model=None,
-        backend=args.backend,
-        agent_config=dataset_dir / "agents.yaml",
-        subset=subset,
-        concurrency=args.concurrency,
-        eval_concurrency=args.concurrency,
-        force=True,
-    )

@@ -47,7 +47,7 @@ def execute(args: argparse.Namespace) -> int:
     for line in done.left_out:
         print_note(f"left out: {line}")
     # Half of a run is not to be taken for the whole.
-    if states := Counter(pair.state for pair in run.pairs if pair.verdicts is None):
+    if states := Counter(pair.state for pair in run.pairs if not pair.verdicts):
         counts = ", ".join(f"{count} {state}" for state, count in states.items())
         print_note(f"{states.total()} of {plural(len(run.pairs), 'pair')} without a verdict ({counts})")
     pairs = plural(len(run.pairs) - len(done.left_out), "pair")

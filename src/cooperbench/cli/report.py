@@ -38,46 +38,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from cooperbench.report.ablation import analyse_study
-    from cooperbench.report.analysis import analyse
-    from cooperbench.report.coordination import coordination_of_run, coordination_tables
+    from cooperbench.report import analysis, compare, coordination, llm_judge, loading, tables
     from cooperbench.report.formatting import print_tables
-    from cooperbench.report.llm_judge import judge_run
-    from cooperbench.report.loading import (
-        arm_folders,
-        check_same_dataset,
-        load_folder,
-        run_folder,
-        run_names,
-        sound_only,
-    )
-    from cooperbench.report.tables import ablation_table, analysis_tables, judge_table
 
     logs_dir = Path(args.log_dir)
     if not args.runs:
-        raise UserError(f"which run? in {logs_dir} there are: {names_for_error(run_names(logs_dir))}")
-    # Named twice, by name and by path, a run would count twice.
-    folders = list(dict.fromkeys(run_folder(name, logs_dir).resolve() for name in args.runs))
-    runs = [load_folder(one) for folder in folders for one in (arm_folders(folder) or [folder])]
-    runs = sound_only(runs) if args.sound_only else runs
-    check_same_dataset(runs, anyway=args.anyway)
-    ablations = [analyse_study(folder, runs) for folder in folders if arm_folders(folder)]
-    opinions = [judge_run(run, args.judge, print_note) for run in runs] if args.judge else []
+        raise UserError(f"which run? in {logs_dir} there are: {names_for_error(loading.run_names(logs_dir))}")
+    runs = [loading.load_folder(folder) for folder in loading.run_folders(args.runs, logs_dir)]
+    runs = loading.sound_only(runs) if args.sound_only else runs
+    loading.check_same_dataset(runs, anyway=args.anyway)
+    named = dict.fromkeys(loading.run_folder(name, logs_dir).resolve() for name in args.runs)
+    ablations = [compare.analyse_study(folder, runs) for folder in named if loading.arm_folders(folder)]
+    opinions = [llm_judge.judge_run(run, args.judge, print_note) for run in runs] if args.judge else []
     _write_files(runs, args)
-    analysis = analyse(runs, args.by, args.interval)
-    together = [(run.name, coordination_of_run(run.pairs)) for run in runs] if args.coordination else []
+    found = analysis.analyse(runs, args.by, args.interval)
+    together = (
+        [(run.name, coordination.coordination_of_run(run.pairs)) for run in runs] if args.coordination else []
+    )
     if args.json:
-        content = analysis.to_json() | {"ablations": [asdict(one) for one in ablations]}
+        content = found.to_json() | {"ablations": [asdict(one) for one in ablations]}
         if args.coordination:
-            content["coordination"] = [{"run": name, **found.to_json()} for name, found in together]
+            content["coordination"] = [{"run": name, **one.to_json()} for name, one in together]
         if args.judge:
             content["judge"] = [asdict(one) for one in opinions]
         print_json(content)
     else:
-        print_tables(map(ablation_table, ablations))
-        print_tables(analysis_tables(analysis))
-        print_tables(table for name, found in together for table in coordination_tables(name, found))
-        print_tables(map(judge_table, opinions))
+        print_tables(map(tables.ablation_table, ablations))
+        print_tables(tables.analysis_tables(found))
+        print_tables(table for name, one in together for table in coordination.coordination_tables(name, one))
+        print_tables(map(tables.judge_table, opinions))
     return 0
 
 

@@ -1,114 +1,112 @@
-"""`cooperbench run`."""
+"""What runs agents, judges them, or says what they are told: `cooperbench run`, `ablate`, `eval` and `prompts`."""
 
 from __future__ import annotations
 
-import json
 import sys
-from argparse import BooleanOptionalAction
-from dataclasses import MISSING
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from cooperbench.agents.registry import short_name, uses_model
 from cooperbench.cli import EXIT_ERRORS, EXIT_OVER_BUDGET
 from cooperbench.cli.arguments import (
-    above_zero,
-    add_eval_network_argument,
     add_logs_argument,
+    add_option,
     add_selection_arguments,
-    add_sound_only_argument,
+    print_json,
+    print_line,
     whole_above_zero,
 )
-from cooperbench.cli.attach import add_detach_argument, detach
-from cooperbench.report.summary import summary_text
-from cooperbench.runner.api import plan_experiment, run_experiment
-from cooperbench.runner.assignment import Assignment
-from cooperbench.runner.config import RunConfig, make_config
-from cooperbench.runner.display import PlainDisplay, make_display
-from cooperbench.runner.options import GROUPS, REPLAY_MODEL, WHAT, WHERE, options
+from cooperbench.cli.background import detach
+from cooperbench.errors import UserError
+from cooperbench.eval.reference import ReferenceStore
+from cooperbench.models import seats_of
+from cooperbench.report.formatting import Table, print_tables
+from cooperbench.report.summary import budget_text, rate_cells, summary_text
+from cooperbench.runner.ablation import make_study
+from cooperbench.runner.api import check, run_experiment, select
+from cooperbench.runner.config import make_config, split_values
+from cooperbench.runner.display import Display, make_display
+from cooperbench.runner.evaluate import EVALUATION_OPTIONS, evaluation_arms
+from cooperbench.runner.experiment import carry_out
+from cooperbench.runner.options import GROUPS, REPLAY_MODEL, TEAM_PARTS, options
 from cooperbench.settings import default_backend, default_eval_network
 from cooperbench.storage import checked_run_name
+from cooperbench.team.team import task_prompt
+from cooperbench.text import dollars_text
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Collection
 
-    from cooperbench.runner.options import Option
+    from cooperbench.runner.ablation import Study
+    from cooperbench.runner.config import RunConfig
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "-n", "--name", help="the experiment's name (default: made from setting, agent, model, subset)"
-    )
+    named = "the experiment's name (default: made from setting, agent, model, subset)"
+    parser.add_argument("-n", "--name", help=named)
     add_selection_arguments(parser)
-    add_sound_only_argument(parser)
-    groups = {title: parser.add_argument_group(title) for title in GROUPS}
+    group: argparse._ActionsContainer = parser
     for name, option in options().items():
-        if option.flags:
-            add_option(groups[option.group], name)
-    add_eval_network_argument(groups[WHERE])
-    groups[WHAT].add_argument(
-        "--dry-run", action="store_true", help="check everything and say what would be run"
-    )
-    groups[WHAT].add_argument(
-        "--json", action="store_true", help="for machines: the summary as JSON on stdout, the rest on stderr"
-    )
-    add_detach_argument(groups[WHAT])
+        if name in GROUPS:
+            group = parser.add_argument_group(GROUPS[name])
+        if option.words:
+            add_option(group, name)
+    dry = "check everything and say what would be run"
+    group.add_argument("--dry-run", action="store_true", help=dry)
+    add_output_arguments(parser, group)
+
+
+def add_output_arguments(parser: argparse.ArgumentParser, group: argparse._ActionsContainer) -> None:
+    """Of `run` and `eval`."""
+    machines = "for machines: the summary as JSON on stdout, the rest on stderr"
+    group.add_argument("--json", action="store_true", help=machines)
+    background = "go on in the background; see `cooperbench status` and `cooperbench attach`"
+    group.add_argument("--detach", action="store_true", help=background)
     add_logs_argument(parser)
 
 
-def add_option(group: argparse.ArgumentParser | argparse._ArgumentGroup, name: str) -> None:
-    """The argument of an option of a run, as `RunConfig` declares it."""
-    field = RunConfig.__dataclass_fields__[name]
-    option: Option = field.metadata["option"]
-    settings: dict[str, Any] = {"dest": name, "help": option.help, "metavar": option.metavar}
-    default = None if field.default is MISSING else field.default
-    if isinstance(default, bool):
-        settings = {"dest": name, "help": option.help, "action": f"store_{str(not default).lower()}"}
-    elif field.type == "bool | None":
-        settings = {"dest": name, "help": option.help, "action": BooleanOptionalAction, "default": None}
-    elif default == ():
-        settings |= {"action": "append"}
-    else:
-        settings |= {
-            "default": default if option.cli_default is None else option.cli_default,
-            "choices": option.choices,
-            "type": {int: whole_above_zero, float: above_zero, None: str}[option.above_zero],
-        }
-    group.add_argument(*option.flags, **settings)
-
-
-def execute(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     config = config_of(args)
     if args.dry_run:
         return _dry_run(config, as_json=args.json)
     if args.detach:
-        plan_experiment(config)
+        check(select(config)[0])
         return detach(config.paths, args.words)
-    display = PlainDisplay(sys.stderr) if args.json else make_display()
-    summary = run_experiment(config, display)
-    print_summary(summary, str(config.paths.root), as_json=args.json)
-    if summary["settings"][config.setting]["errors"]:
+    summary = run_experiment(config, display_for(args))
+    print_summary(summary, config, as_json=args.json)
+    return exit_code([summary["settings"][config.setting] | {"budget": summary["budget"]}])
+
+
+def display_for(args: argparse.Namespace) -> Display:
+    return Display(sys.stderr) if args.json else make_display()
+
+
+def exit_code(summaries: Collection[dict[str, Any]]) -> int:
+    if any(summary["errors"] for summary in summaries):
         return EXIT_ERRORS
-    return EXIT_OVER_BUDGET if (summary["budget"] or {}).get("pairs_not_started") else 0
+    over = any((summary["budget"] or {}).get("pairs_not_started") for summary in summaries)
+    return EXIT_OVER_BUDGET if over else 0
 
 
-def print_summary(summary: dict[str, Any], logs: str, *, as_json: bool) -> None:
-    sys.stdout.write(
-        (json.dumps(summary, indent=2) if as_json else "\n" + summary_text(summary, logs)) + "\n"
-    )
+def print_summary(summary: dict[str, Any], config: RunConfig, *, as_json: bool) -> None:
+    if as_json:
+        print_json(summary)
+    else:
+        sys.stdout.write(f"\n{summary_text(summary, str(config.paths.root))}\n")
+
+
+def given_options(args: argparse.Namespace) -> dict[str, Any]:
+    """Those of a run that the command has."""
+    given = {name: getattr(args, name) for name in options() if hasattr(args, name)}
+    backend = args.backend or default_backend()
+    return given | {"dataset_dir": args.dataset_dir, "logs_dir": args.log_dir, "backend": backend}
 
 
 def config_of(args: argparse.Namespace) -> RunConfig:
-    values = {name: getattr(args, name) for name in options()}
-    return make_config(
-        values
-        | {
-            "run_name": args.name or automatic_name(args),
-            "dataset_dir": args.dataset_dir,
-            "logs_dir": args.log_dir,
-            "backend": args.backend or default_backend(),
-            "eval_network": args.eval_network or default_eval_network(),
-        }
-    )
+    network = args.eval_network or default_eval_network()
+    name = checked_run_name(args.name or automatic_name(args))
+    return make_config(given_options(args) | {"run_name": name, "eval_network": network})
 
 
 def automatic_name(args: argparse.Namespace) -> str:
@@ -117,17 +115,16 @@ def automatic_name(args: argparse.Namespace) -> str:
     Of several agents or models, all: `coop-msa-gpt-4o+claude-sonnet-4-5-lite`.
     """
     if args.agent == REPLAY_MODEL:
-        return checked_run_name(f"replay-{args.replay_from}")
-    assignment = Assignment.parse(args.agent, args.model, args.agent_config)
-    parts = [args.setting, "+".join(short_name(name) for name in assignment.agents)]
-    if any(uses_model(name) for name in assignment.agents):
-        parts.append("+".join((name or "").rpartition("/")[2] for name in assignment.models))
-    if args.git_enabled:
-        parts.append("git")
+        return f"replay-{args.replay_from}"
+    agents = split_values(args.agent, "agents")
+    parts = [args.setting, "+".join(map(short_name, agents))]
+    if any(map(uses_model, agents)):
+        models = split_values(args.model, "models")
+        parts.append("+".join(name.rpartition("/")[2] for name in models))
+    if args.git_enabled is not None:
+        parts.append("git" if args.git_enabled else "nogit")
     if not args.messaging_enabled:
         parts.append("nomsg")
-    if args.git_enabled is False:
-        parts.append("nogit")
     off = [name for name in options() if name.startswith("team_") and not getattr(args, name)]
     parts += [name.replace("team_", "no") for name in off]
     parts += [part for part in (args.subset, args.repo) if part]
@@ -138,37 +135,138 @@ def automatic_name(args: argparse.Namespace) -> str:
     if args.group_sizes:
         parts.append("n" + "+".join(map(str, sorted(args.group_sizes))))
     name = "-".join(parts)
-    return checked_run_name(
-        "".join(letter if letter.isalnum() or letter in "._+@=-" else "_" for letter in name)[:120]
-    )
+    return "".join(letter if letter.isalnum() or letter in "._+@=-" else "_" for letter in name)[:120]
 
 
 def _dry_run(config: RunConfig, *, as_json: bool) -> int:
-    from cooperbench.eval.reference import ReferenceStore
-
-    plan, notes = plan_experiment(config)
-    to_judge = (*plan.to_run, *plan.to_evaluate) if config.auto_eval else ()
-    references = ReferenceStore().unknown(to_judge)
+    arm, notes = select(config)
+    arm = check(arm)
+    references = ReferenceStore().unknown((*arm.to_run, *arm.to_evaluate) if config.auto_eval else ())
     if as_json:
         content = {
             "run_name": config.run_name,
-            "pairs": len(plan.pairs),
-            "to_run": [pair.label for pair in plan.to_run],
-            "to_evaluate": [pair.label for pair in plan.to_evaluate],
+            "pairs": len(arm.pairs),
+            "to_run": [pair.label for pair in arm.to_run],
+            "to_evaluate": [pair.label for pair in arm.to_evaluate],
             "reference_runs": references,
             "notes": list(notes),
         }
-        sys.stdout.write(json.dumps(content, indent=2) + "\n")
+        print_json(content)
         return 0
-    for pair in plan.to_run:
-        sys.stdout.write(f"would run {pair.label}\n")
-    for pair in plan.to_evaluate:
-        sys.stdout.write(f"would evaluate {pair.label}\n")
-    for note in notes:
-        sys.stdout.write(f"note: {note}\n")
+    lines = [f"would run {pair.label}" for pair in arm.to_run]
+    lines += [f"would evaluate {pair.label}" for pair in arm.to_evaluate]
+    lines += [f"note: {note}" for note in notes]
     if references:
-        sys.stdout.write(f"reference runs of golden patches, once on this machine: about {references}\n")
-    sys.stdout.write(
-        f"{config.run_name}: {len(plan.pairs)} pairs, {len(plan.to_run)} to run, {len(plan.to_evaluate)} to evaluate\n"
-    )
+        lines.append(f"reference runs of golden patches, once on this machine: about {references}")
+    counts = f"{len(arm.pairs)} pairs, {len(arm.to_run)} to run, {len(arm.to_evaluate)} to evaluate"
+    for line in (*lines, f"{config.run_name}: {counts}"):
+        print_line(line)
     return 0
+
+
+def add_ablate_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("which arms")
+    off = f"parts to switch off, one at a time: {', '.join(TEAM_PARTS)}"
+    group.add_argument("--off", required=True, metavar="PART,PART", help=off)
+    every = "every combination of them instead"
+    group.add_argument("--full-factorial", action="store_true", help=every)
+    repeat = "run each arm K times (default: %(default)s)"
+    group.add_argument("--repeat", type=whole_above_zero, default=1, metavar="K", help=repeat)
+    add_arguments(parser)
+
+
+def ablate(args: argparse.Namespace) -> int:
+    if args.detach:
+        raise UserError("ablate has no --detach; nohup lets it go on in the background")
+    if not args.name:
+        raise UserError("a study needs a name: -n NAME")
+    off = [part.strip().replace("-", "_") for part in args.off.split(",") if part.strip()]
+    if not off:
+        raise UserError("--off names no part")
+    study = make_study(config_of(args), off, full_factorial=args.full_factorial, repeat=args.repeat)
+    if args.dry_run:
+        return _dry_ablate(study, as_json=args.json)
+    summaries = study.run(display_for(args))
+    if args.json:
+        print_json({"study": args.name, "arms": summaries})
+    else:
+        rows = [
+            _row(name, summary["settings"][args.setting], summary["cost"])
+            for name, summary in summaries.items()
+        ]
+        headings = ("arm", "pairs", "evaluated", "overall", "errors", "cost")
+        budget = next(iter(summaries.values()))["budget"]
+        print_line("")
+        print_tables([Table(args.name, headings, rows, [budget_text(budget)] if budget else [])])
+        print_line(f"What each part is worth: cooperbench report {args.name}")
+    return exit_code(summaries.values())
+
+
+def _row(name: str, part: dict[str, Any], cost: float) -> list[str]:
+    overall = "{} ({})".format(*rate_cells(part["rates"]["overall_success"]))
+    counts = [str(part[key]) for key in ("pairs", "evaluated")]
+    return [name, *counts, overall, str(part["errors"]), dollars_text(cost)]
+
+
+def _dry_ablate(study: Study, *, as_json: bool) -> int:
+    arms = {
+        name: {"pairs": len(arm.pairs), "to_run": len(arm.to_run), "to_evaluate": len(arm.to_evaluate)}
+        for name, arm in study.checked().items()
+    }
+    if as_json:
+        print_json({"study": study.paths.run_name, "arms": arms, "notes": list(study.notes)})
+        return 0
+    for name, left in arms.items():
+        counts = f"{left['pairs']} pairs, {left['to_run']} to run, {left['to_evaluate']} to evaluate"
+        print_line(f"{study.paths.run_name}/{name}: {counts}")
+    for note in study.notes:
+        print_line(f"note: {note}")
+    return 0
+
+
+def add_eval_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-n", "--name", required=True, help="the experiment's name")
+    add_selection_arguments(parser, groups=False)
+    add_option(parser, "concurrency", default=10, help="evaluations at once (default: %(default)s)")
+    for name in ("backend", "eval_network", "test_timeout_seconds", *EVALUATION_OPTIONS):
+        add_option(parser, name)
+    add_option(parser, "force", help="judge again what is judged already")
+    add_output_arguments(parser, parser)
+
+
+def evaluate(args: argparse.Namespace) -> int:
+    arms = evaluation_arms(given_options(args) | {"run_name": args.name})
+    config = arms[0].config
+    if args.detach:
+        return detach(config.paths, args.words)
+    summary = carry_out(arms, display_for(args))[args.name]
+    print_summary(summary, config, as_json=args.json)
+    return EXIT_ERRORS if summary["errors"] else 0
+
+
+def prompts(args: argparse.Namespace) -> int:
+    config = config_of(args)
+    pair = select(config)[0].pairs[0]
+    for seat in seats_of(pair, config.setting):
+        text = task_prompt(
+            pair,
+            seat,
+            config.setting,
+            messaging=config.messaging_enabled,
+            git=bool(config.git_enabled),
+            limits=config.limits,
+            features=config.team_features,
+            prompts_dir=config.prompts_dir,
+        )
+        sys.stdout.write(f"===== {seat.agent_id} ({pair.label}) =====\n{text}\n")
+    templates = files("cooperbench.team") / "templates"
+    sys.stderr.write(f"templates: {templates}; copy those that you change to a folder for --prompts\n")
+    return 0
+
+
+COMMANDS = {
+    "run": (add_arguments, run),
+    "ablate": (add_ablate_arguments, ablate),
+    "eval": (add_eval_arguments, evaluate),
+    "prompts": (add_arguments, prompts),
+}

@@ -28,12 +28,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     import webbrowser
 
-    from cooperbench.report.loading import arm_folders, run_folder, run_names
+    from cooperbench.report.loading import run_folders, run_names
     from cooperbench.report.page.live_server import ADDRESS, LiveServer
 
     logs_dir = Path(args.log_dir)
-    folders = [run_folder(name, logs_dir) for name in args.runs]
-    chosen = [run for folder in folders for run in (arm_folders(folder) or [folder])]
+    chosen = run_folders(args.runs, logs_dir)
 
     def roots() -> list[Path]:
         return chosen or [logs_dir / name for name in reversed(run_names(logs_dir)[:_NEWEST])]

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from cooperbench.dataset.images import base_commit
 from cooperbench.errors import CooperBenchError, UserError
-from cooperbench.eval.base import base_of_clone
-from cooperbench.eval.trees import TreeStore
+from cooperbench.eval.trees import TreeStore, base_of_clone
 from cooperbench.git import git_dir_of
 from cooperbench.storage import read_json
 
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from cooperbench.eval.base import Base
+    from cooperbench.eval.trees import Base
     from cooperbench.models import Pair, Task
 
 SCHEMA = "cooperbench.gold_conflicts/1"

@@ -12,21 +12,21 @@ since is not looked up.
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from cooperbench._version import __version__
 from cooperbench.errors import Interrupted
-from cooperbench.eval.canary import agrees, suspicious_lines
+from cooperbench.eval.canary import agrees, new_lines
 from cooperbench.eval.counts import broken_place
 from cooperbench.eval.executor import TestRun, not_run
 from cooperbench.eval.test_side import judged_patch
 from cooperbench.eval.trees import TreeStore
 from cooperbench.models import seats_of
-from cooperbench.retry import with_retries
 from cooperbench.storage import error_record, read_json, utc_now, write_bytes, write_json, write_text
 
 if TYPE_CHECKING:
@@ -35,12 +35,32 @@ if TYPE_CHECKING:
 
     from cooperbench.eval.reference import References, ReferenceStore
     from cooperbench.eval.trees import Applied
-    from cooperbench.models import EvalNetwork, Feature, MergeResult, Pair, Setting, Task
+    from cooperbench.models import EvalNetwork, Feature, MergeResult, Pair, Setting
     from cooperbench.storage import ExperimentPaths, PairPaths
 
 SCHEMA = "cooperbench.eval/1"
+MOST_ORDER_MERGES = 400
+"""Merges of two trees that the search for an order in which all merge may take: enough for every order of four."""
 JUDGE = 6
 """Raised when the rules of judging change: then nothing judged before stands."""
+_MOST_LINES = 50
+_LONGEST_LINE = 200
+# They take time linear in a line, which can have megabytes.
+_SUSPICIOUS = {
+    r"\.py$": (
+        r"\bos\s*\.\s*(?:_exit|abort|kill|exec[lv]\w*)\b|\bsys\s*\.\s*(?:exit|settrace|setprofile|modules|meta_path)\b"
+        r"|\batexit\b|\bSkipTest\b|\b(?:pytest|_pytest|unittest|conftest|pluggy)\b|\bgc\s*\.\s*get_objects\b"
+        r"|\bsys\._getframe\b|\binspect\.(?:stack|currentframe)\b|__builtins__|\bbuiltins\b|\bctypes\b|/proc/"
+        r"|\bdef __eq__\([^)]{0,99}\)[^:]{0,99}:\s*return True"
+    ),
+    r"\.[cm]?[jt]sx?$": (
+        r"\bprocess\s*\.\s*(?:exit|reallyExit|abort|kill|exitCode)\b|\bprocess\.on\b|\bglobalThis\.(?:it|test|expect|describe)\b"
+        r"|[\"'](?:node:test|vitest|jest|@jest/\w+|mocha|node:child_process|child_process)[\"']|/proc/"
+    ),
+    r"\.go$": r'\bos\.Exit\b|\bsyscall\.(?:Exit|Kill)\b|\bruntime\.Goexit\b|"testing"|\bflag\.Set\(|/proc/',
+    r"\.rs$": r"\bprocess::(?:exit|abort)\b|\bpanic::(?:set_hook|catch_unwind)\b|\blibc::_?exit\b|/proc/",
+}
+"""Lines that reach for the test process: evidence for people, which decides nothing by itself."""
 _OF_REFERENCE = ("success", "network", "installed", "tests_passed", "flaky_tests", "error")
 _Runs: TypeAlias = Mapping[int, TestRun]
 
@@ -113,7 +133,7 @@ def evaluate_pair(
     """The whole verdict. InfraErrors of sandboxes pass through: they are nobody's failure."""
     started_at, started = utc_now(), time.monotonic()
     executor, asked = references.executor, references.asked
-    found = {feature.feature_id: references.get(pair.task, feature) for feature in pair.features}
+    found = {feature.feature_id: references.get(feature) for feature in pair.features}
     evaluation = Evaluation({})
     failed = {str(number): one.error or "unknown" for number, one in found.items() if not one.success}
     if failed:
@@ -164,7 +184,7 @@ def _judge(
     canary: bool,
 ) -> dict[str, Any]:
     """What eval.json says of the agents; puts what was tested and printed beside it."""
-    side = references.executor.test_side(pair.task, pair.features, store)
+    side = references.executor.test_side(pair.features, store)
     judged = {agent_id: judged_patch(patch, side, store) for agent_id, patch in patches.items()}
     merge = store.merge(list(judged.values()))
 
@@ -173,8 +193,7 @@ def _judge(
         if not work.patch:
             return {number: not_run(reason) for number in numbers}
         runs = {
-            number: references.test(pair.task, pair.task.feature(number), work.patch, work.tree)
-            for number in numbers
+            number: references.test(pair.task.feature(number), work.patch, work.tree) for number in numbers
         }
         evaluation.outputs |= {(subject, number): run.output for number, run in runs.items()}
         return runs
@@ -196,9 +215,9 @@ def _judge(
     merged = _merged_record(merge, runs)
     if merge.status == "conflict" and len(judged) > 2:
         # Whether the conflict is one of the order in which the patches are merged.
-        found = store.clean_order([work.tree for work in judged.values()])
-        order = None if found.order is None else [[*judged][at] for at in found.order]
-        merged |= {"clean_order": order, "all_orders_tried": found.complete}
+        order, complete = clean_order(store, [work.tree for work in judged.values()])
+        names = None if order is None else [[*judged][at] for at in order]
+        merged |= {"clean_order": names, "all_orders_tried": complete}
     # Recorded beside the verdicts, and part of none of them: the lead may have merged the members' work.
     lead: dict[str, Any] = {}
     if setting == "team":
@@ -219,8 +238,7 @@ def _judge(
     confirmation: dict[str, str] = {}
     if overall and canary:
         confirmation = {
-            str(one.feature_id): confirm(pair.task, one, merge.patch, store, references)
-            for one in pair.features
+            str(one.feature_id): confirm(one, merge.patch, store, references) for one in pair.features
         }
     for number, answer in confirmation.items():
         if answer == "suspicious":
@@ -241,18 +259,60 @@ def _judge(
     }
 
 
-def confirm(task: Task, feature: Feature, patch: bytes, store: TreeStore, references: References) -> str:
+def clean_order(store: TreeStore, trees: Sequence[str]) -> tuple[tuple[int, ...] | None, bool]:
+    """An order, as places in the sequence, in which trees merge plainly, and whether all were tried to find one.
+
+    Depth first, without what has led to the same tree before.
+    """
+    tried = 0
+    seen: set[tuple[str, frozenset[int]]] = set()
+    open_ends: list[tuple[tuple[int, ...], str]] = [((at,), trees[at]) for at in reversed(range(len(trees)))]
+    while open_ends:
+        order, merged = open_ends.pop()
+        left = [at for at in range(len(trees)) if at not in order]
+        if not left:
+            return order, True
+        if (merged, frozenset(order)) in seen:
+            continue
+        seen.add((merged, frozenset(order)))
+        tried += len(left)
+        if tried > MOST_ORDER_MERGES:
+            return None, False
+        steps = store.merge_pairs([(merged, trees[at]) for at in left])
+        longer = [((*order, at), step.tree) for at, step in zip(left, steps, strict=True) if step.tree]
+        open_ends += longer[::-1]
+    return None, True
+
+
+def confirm(feature: Feature, patch: bytes, store: TreeStore, references: References) -> str:
     """The tests once more with some that must fail: `confirmed`, `suspicious`, or why it cannot be told."""
-    executor, reference = references.executor, references.with_canary(task, feature)
-    canary = executor.canary(task, feature, store, reference.canary) if reference.canary else None
+    executor, reference = references.executor, references.with_canary(feature)
+    canary = executor.canary(feature, store, reference.canary) if reference.canary else None
     if canary is None:
         return "none that can be put into these tests fails with the golden patch"
     for again in (False, True):
-        reference = references.with_canary(task, feature, again=again)
-        run = executor.run(task, feature, patch, reference.conditions, canary.tests)
+        reference = references.with_canary(feature, again=again)
+        run = executor.run(feature, patch, reference.conditions, canary.tests)
         if agrees(run, reference):
             return "confirmed"
     return "suspicious"
+
+
+class SuspiciousLine(NamedTuple):
+    path: str
+    line: int
+    text: str
+
+
+def suspicious_lines(patch: bytes) -> list[SuspiciousLine]:
+    """At most 50 of them."""
+    found: list[SuspiciousLine] = []
+    for line in new_lines(patch):
+        pattern = next((one for ending, one in _SUSPICIOUS.items() if re.search(ending, line.path)), None)
+        text = line.content.decode("utf-8", "replace") if line.added and pattern else ""
+        if pattern and re.search(pattern, text) and len(found) < _MOST_LINES:
+            found.append(SuspiciousLine(line.path, line.number, text.strip()[:_LONGEST_LINE]))
+    return found
 
 
 def _totals(runs: _Runs) -> dict[str, Any]:
@@ -293,12 +353,9 @@ def evaluate_and_write(
 ) -> dict[str, Any]:
     """The record that now is eval.json; `status` tells whether it is a verdict or an error of ours."""
     place, stop = paths.pair(pair, setting), references.executor.stop
-
-    def judge(attempt: int) -> Evaluation:  # noqa: ARG001  # each attempt is like the first
-        return evaluate_pair(pair, setting, read_patches(place, pair, setting), references, canary=canary)
-
     try:
-        evaluation = with_retries(judge, stop)
+        patches = read_patches(place, pair, setting)
+        evaluation = evaluate_pair(pair, setting, patches, references, canary=canary)
     except Interrupted:
         raise
     except Exception as error:

@@ -15,33 +15,33 @@ import hashlib
 import tempfile
 import time
 import weakref
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from cooperbench.errors import SandboxDestroyed, SandboxError, UserError
-from cooperbench.eval.base import base_folder, load_base, read_base
 from cooperbench.eval.canary import make_canary
 from cooperbench.eval.counts import first_error, read_counts, read_outcomes
 from cooperbench.eval.test_side import TestSide, feature_paths
+from cooperbench.eval.trees import base_folder, load_base, read_base
 from cooperbench.models import REPO_DIR
-from cooperbench.retry import Once
+from cooperbench.retry import Once, with_retries
 from cooperbench.sandbox.contract import CommandResult, SandboxOptions, capabilities_of, check_network
 from cooperbench.temporary import owned_prefix, remove_tree
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
-    from cooperbench.eval.base import Base
     from cooperbench.eval.canary import Canary
     from cooperbench.eval.counts import Counts
     from cooperbench.eval.reference import Reference
-    from cooperbench.eval.trees import TreeStore
+    from cooperbench.eval.trees import Base, TreeStore
     from cooperbench.models import EvalNetwork, Feature, Image, Task
     from cooperbench.sandbox.contract import Capabilities, FullBackend, NetworkPolicy, RichSandbox
     from cooperbench.sandbox.session import SandboxSession
+
+T = TypeVar("T")
 
 RUNNER = "/usr/local/bin/runner.sh"
 SPARE_SECONDS = 300
@@ -148,9 +148,7 @@ class TestRun:
 
     def to_json(self) -> dict[str, Any]:
         """Without its output."""
-        content = asdict(replace(self, output=""))
-        del content["output"]
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in content.items()}
+        return {name: value for name, value in vars(self).items() if name != "output"}
 
     def held_against(self, reference: Reference) -> TestRun:
         """A success needs every test that passes with the golden patch to have passed here, but for flaky ones.
@@ -243,8 +241,8 @@ class TestExecutor:
         self._session = session
         self._labels = {"run": run_name} if run_name else {}
         self._bases: Once[Task, Base] = Once()
-        self._paths: Once[tuple[Task, int], tuple[frozenset[str], frozenset[str]]] = Once()
-        self._canaries: Once[tuple[Task, int, str], Canary | None] = Once()
+        self._paths: Once[Feature, tuple[frozenset[str], frozenset[str]]] = Once()
+        self._canaries: Once[tuple[Feature, str], Canary | None] = Once()
         self._installed: Once[Task, str] = Once()
         self._answers: Once[tuple[object, ...], TestRun] = Once()
         # A removal takes a while in some backends, and no test has to wait for it. What is left ends with the session.
@@ -261,31 +259,29 @@ class TestExecutor:
         """The task's base commit, read from its image unless that was done on this machine before."""
         return self._bases.get(task, lambda: self._read_base(task))
 
-    def test_side(self, task: Task, features: Iterable[Feature], store: TreeStore) -> TestSide:
+    def test_side(self, features: Iterable[Feature], store: TreeStore) -> TestSide:
         """What patches that are to implement these features are held against."""
         found = [
-            self._paths.get((task, one.feature_id), lambda one=one: feature_paths(one, store))  # type: ignore[misc]
+            self._paths.get(one, lambda one=one: feature_paths(one, store))  # type: ignore[misc]
             for one in features
         ]
         hidden, golden = (frozenset[str]().union(*paths) for paths in zip(*found, strict=True))
         return TestSide(hidden, golden, store.base.paths, store.base.installed_modules)
 
-    def canary(self, task: Task, feature: Feature, store: TreeStore, secret: str) -> Canary | None:
+    def canary(self, feature: Feature, store: TreeStore, secret: str) -> Canary | None:
         """Those in the feature's tests that a secret stands for; None where there are none."""
-        question = (task, feature.feature_id, secret)
-        return self._canaries.get(question, lambda: make_canary(feature, store, secret))
+        return self._canaries.get((feature, secret), lambda: make_canary(feature, store, secret))
 
-    def ask(self, task: Task, feature: Feature, patch: bytes, tree: str, conditions: Conditions) -> TestRun:
+    def ask(self, feature: Feature, patch: bytes, tree: str, conditions: Conditions) -> TestRun:
         """Run the feature's tests with a patch, unless that was done already. `tree` identifies what it makes."""
-        question = (task, feature.feature_id, tree, conditions)
-        run = self._answers.get(question, lambda: self.run(task, feature, patch, conditions))
+        question = (feature, tree, conditions)
+        run = self._answers.get(question, lambda: self.run(feature, patch, conditions))
         if len(run.output) > _KEPT_OUTPUT_CHARACTERS:
             self._answers.forget(question)
         return run
 
     def run(
         self,
-        task: Task,
         feature: Feature,
         patch: bytes | None,
         conditions: Conditions,
@@ -295,9 +291,12 @@ class TestExecutor:
 
         Without a patch it is the base as it is.
         """
-        with self._sandbox(task, conditions) as sandbox:
-            tests = feature.tests.read_bytes() if tests is None else tests
-            return run_tests(sandbox, tests, patch, self.timeout_seconds, conditions.env)
+        given = feature.tests.read_bytes() if tests is None else tests
+        return self._in_sandbox(
+            feature.task,
+            conditions,
+            lambda sandbox: run_tests(sandbox, given, patch, self.timeout_seconds, conditions.env),
+        )
 
     def _read_base(self, task: Task) -> Base:
         if digest := self.image(task).digest:
@@ -310,24 +309,29 @@ class TestExecutor:
         if known := load_base(folder):
             return known
         network: NetworkPolicy = "none" if "none" in self.backend_can.networks else "public"
-        with self._sandbox(task, Conditions(network), judged=False) as sandbox:
-            return read_base(sandbox, folder)
-
-    @contextmanager
-    def _sandbox(self, task: Task, conditions: Conditions, *, judged: bool = True) -> Iterator[RichSandbox]:
-        image = self.image(task).reference
-        if conditions.installed:
-            image = self._installed.get(task, lambda: self._image_with_installs(task))
-        labels = {**self._labels, "task": task.label}
-        sandbox = self._session.open(
-            image,
-            timeout_seconds=self.timeout_seconds + SPARE_SECONDS,
-            options=SandboxOptions("evaluation", conditions.network or "none", labels, judged=judged),
+        return self._in_sandbox(
+            task, Conditions(network), lambda sandbox: read_base(sandbox, folder), judged=False
         )
-        try:
-            yield sandbox
-        finally:
-            self._removals.submit(self._session.end, sandbox)
+
+    def _in_sandbox(
+        self, task: Task, conditions: Conditions, work: Callable[[RichSandbox], T], *, judged: bool = True
+    ) -> T:
+        """In a fresh one; again in another where that fails through nobody's fault."""
+        labels = {**self._labels, "task": task.label}
+        options = SandboxOptions("evaluation", conditions.network or "none", labels, judged=judged)
+
+        def attempt(_: int) -> T:
+            image = self.image(task).reference
+            if conditions.installed:
+                image = self._installed.get(task, lambda: self._image_with_installs(task))
+            seconds = self.timeout_seconds + SPARE_SECONDS
+            sandbox = self._session.open(image, timeout_seconds=seconds, options=options)
+            try:
+                return work(sandbox)
+            finally:
+                self._removals.submit(self._session.end, sandbox)
+
+        return with_retries(attempt, self.stop)
 
     def _image_with_installs(self, task: Task) -> str:
         """The reference of the image, made now if it is not there yet."""

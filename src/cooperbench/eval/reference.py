@@ -20,7 +20,7 @@ from cooperbench.eval.counts import read_outcomes
 from cooperbench.eval.executor import Conditions, conditions_to_try, not_run
 from cooperbench.eval.test_side import judged_patch
 from cooperbench.eval.trees import TreeStore
-from cooperbench.retry import Once, with_retries
+from cooperbench.retry import Once
 from cooperbench.settings import default_cache_dir
 from cooperbench.storage import read_json, utc_now, write_json
 
@@ -93,10 +93,10 @@ class Reference:
         return cls(**values)
 
 
-def question_of(task: Task, feature: Feature) -> str:
+def question_of(feature: Feature) -> str:
     """What a reference is about, whatever the image and the conditions."""
     digest = hashlib.sha256(SCHEMA.encode())
-    for path in (task.runner_script, feature.tests, feature.patch):
+    for path in (feature.task.runner_script, feature.tests, feature.patch):
         digest.update(hashlib.sha256(path.read_bytes() if path.is_file() else b"").digest())
     return digest.hexdigest()
 
@@ -115,29 +115,27 @@ class ReferenceStore:
         name = file_name(reference.question, reference.image_digest, reference.conditions)
         write_json(self.folder / name, reference.to_json())
 
-    def about(self, task: Task, feature: Feature) -> Iterator[Reference]:
+    def about(self, feature: Feature) -> Iterator[Reference]:
         """All that is known of a feature, in whatever image and under whatever conditions."""
-        for path in sorted(self.folder.glob(f"{question_of(task, feature)[:32]}-*.json")):
+        for path in sorted(self.folder.glob(f"{question_of(feature)[:32]}-*.json")):
             if reference := self.load(path.name):
                 yield reference
 
     def known(self, tasks: Iterable[Task]) -> list[Reference]:
-        return [found for task in tasks for feature in task.features for found in self.about(task, feature)]
+        return [found for task in tasks for feature in task.features for found in self.about(feature)]
 
     def unsound_of(self, pair: Pair) -> list[int]:
         """Features of a pair whose tests are known to pass without them, as `cooperbench validate` has found."""
         return [
             feature.feature_id
             for feature in pair.features
-            if any(reference.base_passes for reference in self.about(pair.task, feature))
+            if any(reference.base_passes for reference in self.about(feature))
         ]
 
     def unknown(self, pairs: Iterable[Pair]) -> int:
         """How many features of these pairs have no golden patch that is known to pass, in whatever image."""
-        return sum(
-            not any(reference.success for reference in self.about(task, feature))
-            for task, feature in _features_of(pairs)
-        )
+        features = _features_of(pairs)
+        return sum(not any(reference.success for reference in self.about(feature)) for feature in features)
 
     def add(self, content: Any) -> int:
         """Take in what `exported` made, also another machine's; how many there were."""
@@ -166,9 +164,9 @@ def file_name(question: str, image_digest: str, conditions: Conditions) -> str:
     return f"{question[:32]}-{hashlib.sha256(policy.encode()).hexdigest()[:16]}.json"
 
 
-def _features_of(pairs: Iterable[Pair]) -> list[tuple[Task, Feature]]:
+def _features_of(pairs: Iterable[Pair]) -> list[Feature]:
     """Each once."""
-    return list(dict.fromkeys((pair.task, feature) for pair in pairs for feature in pair.features))
+    return list(dict.fromkeys(feature for pair in pairs for feature in pair.features))
 
 
 class References:
@@ -186,74 +184,75 @@ class References:
         self.store = store or ReferenceStore()
         self._note = note
         self._steps = conditions_to_try(executor.backend_can, asked)
-        self._found: Once[tuple[Task, Feature, str], Reference] = Once()
+        self._found: Once[tuple[Feature, str], Reference] = Once()
         self._lock = threading.Lock()
         self._needs_more: set[Task] = set()
         """Tasks of which a golden patch does not pass under the strictest conditions."""
         self._told: set[tuple[Task, str]] = set()
 
-    def get(self, task: Task, feature: Feature) -> Reference:
+    def get(self, feature: Feature) -> Reference:
         """The reference under the strictest conditions that the golden patch passes under; else one that failed."""
-        return self._found.get((task, feature, "golden"), lambda: self._find(task, feature))
+        return self._found.get((feature, "golden"), lambda: self._find(feature))
 
     def begin(
         self, pairs: Iterable[Pair], pool: Executor, progress: Callable[[str, int, int], None]
     ) -> list[Future[None]]:
         """Run what these pairs need and is not known yet, telling after each how many of how many are done."""
-        unknown = [one for one in _features_of(pairs) if self._has_to_be_run(*one)]
+        unknown = [feature for feature in _features_of(pairs) if self._has_to_be_run(feature)]
         done = count(1)
 
-        def find(task: Task, feature: Feature) -> None:
+        def find(feature: Feature) -> None:
             # Whoever needs it for a verdict is told what went wrong, and tries again.
             with suppress(CooperBenchError):
-                self.get(task, feature)
-            progress(f"{task.label} feature {feature.feature_id}", next(done), len(unknown))
+                self.get(feature)
+            progress(f"{feature.task.label} feature {feature.feature_id}", next(done), len(unknown))
 
-        return [pool.submit(find, task, feature) for task, feature in unknown]
+        return [pool.submit(find, feature) for feature in unknown]
 
-    def _has_to_be_run(self, task: Task, feature: Feature) -> bool:
+    def _has_to_be_run(self, feature: Feature) -> bool:
         with suppress(CooperBenchError):  # there is no image of the task: nothing can be run
             for conditions in self._steps:
-                found = self._load(task, feature, conditions)
+                found = self._load(feature, conditions)
                 if found is None or found.success:
                     return found is None
             return True
         return False
 
-    def test(self, task: Task, feature: Feature, patch: bytes, tree: str) -> TestRun:
+    def test(self, feature: Feature, patch: bytes, tree: str) -> TestRun:
         """A feature's tests with a patch, held against its reference. `tree` identifies what the patch makes."""
-        reference = self.get(task, feature)
-        run = self.executor.ask(task, feature, patch, tree, reference.conditions)
+        reference = self.get(feature)
+        run = self.executor.ask(feature, patch, tree, reference.conditions)
         held = run.held_against(reference)
         if run.success and reference.success and not held.success:
             # Before that counts: some frameworks name their tests differently each time.
-            held = run.held_against(self._confirmed(task, feature))
+            held = run.held_against(self._confirmed(feature))
         return held
 
-    def _confirmed(self, task: Task, feature: Feature) -> Reference:
+    def _confirmed(self, feature: Feature) -> Reference:
         """The reference after a second run of the golden patch: ids that differ from run to run are not required."""
 
         def run_again() -> Reference:
-            reference = self.get(task, feature)
+            reference = self.get(feature)
             if reference.runs > 1:
                 return reference
-            return self._repeated(reference, [self._run(task, feature, reference.conditions)])
+            return self._repeated(reference, [self._run(feature, reference.conditions)])
 
-        return self._found.get((task, feature, "confirmed"), run_again)
+        return self._found.get((feature, "confirmed"), run_again)
 
-    def measure(self, task: Task, feature: Feature, repeat: int = 1) -> Reference:
+    def measure(self, feature: Feature, repeat: int = 1) -> Reference:
         """Run golden patch and base now, each `repeat` times, and keep what came of it. For `validate`."""
-        golden = self._find(task, feature, fresh=True)
+        return self._found.get((feature, "golden"), lambda: self._measured(feature, repeat))
+
+    def _measured(self, feature: Feature, repeat: int) -> Reference:
+        golden = self._find(feature, fresh=True)
         if not golden.success:
             return golden
-        runs = [self._run(task, feature, golden.conditions) for _ in range(repeat - 1)]
-        base = [self._run(task, feature, golden.conditions, golden=False) for _ in range(repeat)]
+        runs = [self._run(feature, golden.conditions) for _ in range(repeat - 1)]
+        base = [self._run(feature, golden.conditions, golden=False) for _ in range(repeat)]
         golden = replace(
             golden,
             flaky_tests=(*golden.flaky_tests, *_differing(base)),
             base_passes=any(run.success for run in base),
-            runs=1,
-            failed_runs=0,
         )
         return self._repeated(golden, runs)
 
@@ -264,34 +263,30 @@ class References:
             outcomes = read_outcomes(run.output)
             unwanted = ("failed", "skipped", None) if run.success else ("failed",)
             flaky |= {test for test in reference.passed_tests if outcomes.get(test) in unwanted}
-        failed_runs = reference.failed_runs + sum(not run.success for run in runs)
-        repeated = replace(
-            reference,
-            flaky_tests=tuple(sorted(flaky)),
-            runs=reference.runs + len(runs),
-            failed_runs=failed_runs,
-        )
+        failed = reference.failed_runs + sum(not run.success for run in runs)
+        number = reference.runs + len(runs)
+        repeated = replace(reference, flaky_tests=tuple(sorted(flaky)), runs=number, failed_runs=failed)
         self._save(repeated)
         return repeated
 
-    def with_canary(self, task: Task, feature: Feature, *, again: bool = False) -> Reference:
+    def with_canary(self, feature: Feature, *, again: bool = False) -> Reference:
         """The reference with canaries that were tried with the golden patch.
 
         `again` tries them once more: what does not end alike each time is not required.
         """
 
         def run() -> Reference:
-            reference = self.get(task, feature)
+            reference = self.get(feature)
             if reference.canary is not None:
                 return reference
-            tried = (self._try_canary(task, feature, reference, secret) for secret in new_canaries())
+            tried = (self._try_canary(feature, reference, secret) for secret in new_canaries())
             found = next((one for one in tried if one), replace(reference, canary=""))
             self._save(found)
             return found
 
         def run_again() -> Reference:
-            first = self.with_canary(task, feature)
-            second = self._try_canary(task, feature, first, first.canary or "") or first
+            first = self.with_canary(feature)
+            second = self._try_canary(feature, first, first.canary or "") or first
             return replace(
                 first,
                 canary_failed=tuple({*first.canary_failed} & {*second.canary_failed}),
@@ -300,54 +295,51 @@ class References:
             )
 
         if again:
-            return self._found.get((task, feature, "canary again"), run_again)
-        return self._found.get((task, feature, "canary"), run)
+            return self._found.get((feature, "canary again"), run_again)
+        return self._found.get((feature, "canary"), run)
 
-    def _try_canary(
-        self, task: Task, feature: Feature, reference: Reference, secret: str
-    ) -> Reference | None:
-        with TreeStore(self.executor.base(task)) as store:
-            canary = self.executor.canary(task, feature, store, secret)
+    def _try_canary(self, feature: Feature, reference: Reference, secret: str) -> Reference | None:
+        with TreeStore(self.executor.base(feature.task)) as store:
+            canary = self.executor.canary(feature, store, secret)
         if canary is None:
             return None
-        run = self._run(task, feature, reference.conditions, canary.tests)
+        run = self._run(feature, reference.conditions, canary.tests)
         return with_canary(reference, secret, canary, run)
 
-    def _find(self, task: Task, feature: Feature, *, fresh: bool = False) -> Reference:
+    def _find(self, feature: Feature, *, fresh: bool = False) -> Reference:
         # What one feature of a task needs, the others will need, too.
         kept = tuple(one for one in self._steps if one.installed)
-        steps = kept if kept and task in self._needs_more else self._steps
+        steps = kept if kept and feature.task in self._needs_more else self._steps
         for conditions in steps:
-            known = None if fresh else self._load(task, feature, conditions)
-            found = known or self._try(task, feature, conditions, last=conditions == steps[-1])
+            known = None if fresh else self._load(feature, conditions)
+            found = known or self._try(feature, conditions, last=conditions == steps[-1])
             if found.success:
-                self._tell_of(task, found)
+                self._tell_of(feature.task, found)
                 break
         return found
 
-    def _try(self, task: Task, feature: Feature, conditions: Conditions, *, last: bool) -> Reference:
-        problem, patch, tree = self._golden(task, feature)
+    def _try(self, feature: Feature, conditions: Conditions, *, last: bool) -> Reference:
+        problem, patch, tree = self._golden(feature)
         if problem:
-            return self._reference(task, feature, conditions, not_run(problem))
-        ask, stop = self.executor.ask, self.executor.stop
-        runs = [with_retries(lambda _: ask(task, feature, patch, tree, conditions), stop)]
+            return self._reference(feature, conditions, not_run(problem))
+        runs = [self.executor.ask(feature, patch, tree, conditions)]
         if last and not runs[0].success:
             # A golden patch that fails now and then is not to cost all pairs of its feature.
-            runs.append(self._run(task, feature, conditions))
-        reference = self._reference(task, feature, conditions, runs[-1])
+            runs.append(self._run(feature, conditions))
+        reference = self._reference(feature, conditions, runs[-1])
         if reference.success and len(runs) > 1:
-            reference = replace(reference, flaky_tests=_differing(runs), runs=2, failed_runs=1)
+            return self._repeated(reference, runs[:1])
         # What failed with all that was asked for may pass tomorrow: an index was away, a machine was slow.
         if reference.success or not last:
             self._save(reference)
         return reference
 
-    def _golden(self, task: Task, feature: Feature) -> tuple[str, bytes, str]:
+    def _golden(self, feature: Feature) -> tuple[str, bytes, str]:
         """Why it cannot be tested, or the golden patch as an agent's would be tested and the tree that it makes."""
         if not feature.tests.read_bytes().strip():
             return "tests.patch is empty", b"", ""
-        with TreeStore(self.executor.base(task)) as store:
-            side = self.executor.test_side(task, (feature,), store)
+        with TreeStore(self.executor.base(feature.task)) as store:
+            side = self.executor.test_side((feature,), store)
             work = judged_patch(feature.patch.read_bytes(), side, store)
         if work.status == "applied" and not side.hidden:
             return "tests.patch does not apply", b"", ""
@@ -355,7 +347,6 @@ class References:
 
     def _run(
         self,
-        task: Task,
         feature: Feature,
         conditions: Conditions,
         tests: bytes | None = None,
@@ -363,30 +354,29 @@ class References:
         golden: bool = True,
     ) -> TestRun:
         """With the golden patch, or on the base as it is."""
-        patch = self._golden(task, feature)[1] if golden else None
-        run, stop = self.executor.run, self.executor.stop
-        return with_retries(lambda _: run(task, feature, patch, conditions, tests), stop)
+        patch = self._golden(feature)[1] if golden else None
+        return self.executor.run(feature, patch, conditions, tests)
 
-    def _reference(self, task: Task, feature: Feature, conditions: Conditions, run: TestRun) -> Reference:
+    def _reference(self, feature: Feature, conditions: Conditions, run: TestRun) -> Reference:
         facts = run.to_json()
         for of_an_agent in ("flaky_failures", "missing_tests", "skipped_tests"):
             del facts[of_an_agent]
         outcomes = read_outcomes(run.output)
         return Reference(
-            question_of(task, feature),
-            task.label,
+            question_of(feature),
+            feature.task.label,
             feature.feature_id,
-            self.executor.image(task).digest,
+            self.executor.image(feature.task).digest,
             *conditions,
             **facts,
             passed_tests=tuple(sorted(test for test, outcome in outcomes.items() if outcome == "passed")),
             time=utc_now(),
         )
 
-    def _load(self, task: Task, feature: Feature, conditions: Conditions) -> Reference | None:
+    def _load(self, feature: Feature, conditions: Conditions) -> Reference | None:
         """Only what tells how the golden patch would do with our time limit."""
-        digest = self.executor.image(task).digest
-        found = self.store.load(file_name(question_of(task, feature), digest, conditions)) if digest else None
+        digest = self.executor.image(feature.task).digest
+        found = self.store.load(file_name(question_of(feature), digest, conditions)) if digest else None
         if found is None or found.timed_out or found.duration_seconds > self.executor.timeout_seconds:
             return None
         # With a network it may come from a backend that keeps what runners install, or from one that cannot.

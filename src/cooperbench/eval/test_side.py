@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from cooperbench.eval.trees import LINK, Applied, DroppedFile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from cooperbench.eval.trees import Change, TreeEntry, TreeStore
     from cooperbench.models import Feature
@@ -82,6 +82,17 @@ _CONFIG_PATHS = re.compile(
 _LONGEST_TOML_LINE = 5000
 _PACKAGE_RUNNERS = ("jest", "vitest", "mocha", "ava", "tap", "karma")
 _TEST_SCRIPT = re.compile("(?:pre|post)?test")
+_TEST_PARTS = {
+    "pyproject.toml": r"tool/(?:pytest|tox(?:/|$))"
+    r"|(?:project/entry-points|tool/poetry/plugins|tool/flit/entrypoints)/pytest11(?:/|$)",
+    "setup.cfg": r"[^/]*(?:pytest|tox)[^/]*/|(?:options\.)?entry_points/pytest11$",
+    "package.json": rf"(?:{'|'.join(_PACKAGE_RUNNERS)})(?:/|$)|scripts/{_TEST_SCRIPT.pattern}",
+    "Cargo.toml": r"(?:test|profile/test)(?:/|$)|(?:lib|bin|example)/(?:.*/)?(?:test|doctest|harness)$"
+    r"|package/autotests$|workspace/(?:default-members|exclude)$",
+}
+"""The test-runner part of files that carry real work, too: places in what they say."""
+_TEST_CODE = {"setup.py": rb"pytest11", "vite.config.*": rb"\btest\b|vitest"}
+"""Code cannot be compared in part: all of it counts where it mentions that."""
 _TEST_SECTION = re.compile(rb"\[+[^\]\n]*(?:pytest|tox\b|\btest)")
 _UNREADABLE = (ValueError, RecursionError)
 
@@ -280,24 +291,67 @@ def is_test_config(path: str) -> bool:
 
 def may_hold_test_config(path: str) -> bool:
     """Whether `config_differs` has to look into it: a file that carries real work, too."""
-    return _reader_of(path) is not None
+    name = path.rpartition("/")[2]
+    return name in _TEST_PARTS or any(fnmatchcase(name, pattern) for pattern in _TEST_CODE)
 
 
 def config_differs(path: str, before: bytes | None, after: bytes | None) -> bool:
     """Whether the test-runner part of a file differs; None where the file is absent."""
-    reader = _reader_of(path)
-    if reader is None or before == after:
+    if before == after or not may_hold_test_config(path):
         return False
-    nothing = reader(b"")
     try:
-        part_after = nothing if after is None else reader(after)
+        part_after = _test_part(path, after or b"")
     except _UNREADABLE:
         return True
     try:
-        part_before = nothing if before is None else reader(before)
+        return _test_part(path, before or b"") != part_after
     except _UNREADABLE:
-        part_before = nothing
-    return part_before != part_after
+        return bool(part_after)
+
+
+def _test_part(path: str, content: bytes) -> object:
+    """Empty where there is none. Raises one of `_UNREADABLE` where that cannot be told."""
+    name = path.rpartition("/")[2]
+    for pattern, mentions in _TEST_CODE.items():
+        if fnmatchcase(name, pattern):
+            return content if re.search(mentions, content) else b""
+    if name == "setup.cfg":
+        document = _ini(content)
+    else:
+        document = json.loads(content or b"{}") if name == "package.json" else _toml(content)
+    if not isinstance(document, dict):
+        raise ValueError("not an object")
+    return {place: value for place, value in _leaves(document) if re.match(_TEST_PARTS[name], place)}
+
+
+def _leaves(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """All values in a document by their places. Of tables in a list, the names are part of the place."""
+    for key, value in table.items():
+        place = f"{above}{key}"
+        if isinstance(value, list) and value and all(isinstance(one, dict) for one in value):
+            value = {str(one.get("name", number)): one for number, one in enumerate(value)}
+        if isinstance(value, dict) and value:
+            yield from _leaves(value, f"{place}/")
+        elif value is not None:
+            yield place, value
+
+
+def _ini(content: bytes) -> dict[str, Any]:
+    parser = RawConfigParser(strict=False, default_section="\0")
+    # The parser takes time quadratic in blanks inside a line.
+    text = re.sub(r"(?<=\S)[^\S\n]+", " ", content.decode("utf-8-sig"))
+    try:
+        parser.read_string(text)
+    except Error as error:
+        raise ValueError(str(error)) from error
+    return {name: dict(parser.items(name)) for name in parser.sections()}
+
+
+def _toml(content: bytes) -> dict[str, Any]:
+    # The parser takes time quadratic in the length of a key.
+    if any(len(line) > _LONGEST_TOML_LINE for line in content.split(b"\n")):
+        raise ValueError("a line is too long")
+    return tomllib.loads(content.decode("utf-8"))
 
 
 def without_test_config(path: str, before: bytes | None, after: bytes | None) -> bytes | None:
@@ -329,96 +383,3 @@ def _package_json_with(before: dict[str, Any], after: dict[str, Any]) -> bytes:
 
 def _sections(content: bytes) -> list[bytes]:
     return re.split(rb"^(?=\[)", content, flags=re.MULTILINE)
-
-
-def _reader_of(path: str) -> Callable[[bytes], object] | None:
-    """How to take the test-runner part out of a file; it raises one of `_UNREADABLE` where it cannot."""
-    name = path.rpartition("/")[2]
-    if fnmatchcase(name, "vite.config.*"):
-        return _whole_if(rb"\btest\b|vitest")
-    return _READERS.get(name)
-
-
-def _whole_if(mentions: bytes) -> Callable[[bytes], object]:
-    """For code, which cannot be compared in part: all of it where it has a test-runner part, else nothing."""
-    pattern = re.compile(mentions)
-    return lambda content: content if pattern.search(content) else b""
-
-
-def _pyproject_part(content: bytes) -> object:
-    document = _toml(content)
-    tool = _table(document, "tool")
-    return [
-        {key: value for key, value in tool.items() if key.startswith("pytest") or key == "tox"},
-        _table(document, "project", "entry-points").get("pytest11"),
-        _table(tool, "poetry", "plugins").get("pytest11"),
-        _table(tool, "flit", "entrypoints").get("pytest11"),
-    ]
-
-
-def _setup_cfg_part(content: bytes) -> object:
-    parser = RawConfigParser(strict=False, default_section="\0")
-    # The parser takes time quadratic in blanks inside a line.
-    text = re.sub(r"(?<=\S)[^\S\n]+", " ", content.decode("utf-8-sig"))
-    try:
-        parser.read_string(text)
-    except Error as error:
-        raise ValueError(str(error)) from error
-    runner_sections = [name for name in parser.sections() if "pytest" in name or "tox" in name]
-    plugins = [
-        parser.get(name, "pytest11", fallback=None) for name in ("options.entry_points", "entry_points")
-    ]
-    return [{name: dict(parser.items(name)) for name in runner_sections}, plugins]
-
-
-def _package_json_part(content: bytes) -> object:
-    document = json.loads(content or b"{}")
-    if not isinstance(document, dict):
-        raise ValueError("not an object")
-    scripts = _table(document, "scripts")
-    return [
-        {key: document.get(key) for key in _PACKAGE_RUNNERS},
-        {key: value for key, value in scripts.items() if _TEST_SCRIPT.match(key)},
-    ]
-
-
-def _cargo_part(content: bytes) -> object:
-    document = _toml(content)
-    targets = [_table(document, "lib"), *_tables(document, "bin"), *_tables(document, "example")]
-    switches = [[target.get(key) for key in ("name", "test", "doctest", "harness")] for target in targets]
-    return [
-        document.get("test"),
-        [switch for switch in switches if any(value is not None for value in switch[1:])],
-        _table(document, "package").get("autotests"),
-        {key: _table(document, "workspace").get(key) for key in ("default-members", "exclude")},
-        _table(document, "profile").get("test"),
-    ]
-
-
-def _toml(content: bytes) -> dict[str, Any]:
-    # The parser takes time quadratic in the length of a key.
-    if any(len(line) > _LONGEST_TOML_LINE for line in content.split(b"\n")):
-        raise ValueError("a line is too long")
-    return tomllib.loads(content.decode("utf-8"))
-
-
-def _table(document: Mapping[str, Any], *keys: str) -> dict[str, Any]:
-    """A table inside a document; an empty one where there is none."""
-    found: Any = document
-    for key in keys:
-        found = found.get(key) if isinstance(found, dict) else None
-    return found if isinstance(found, dict) else {}
-
-
-def _tables(document: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
-    found = document.get(key)
-    return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
-
-
-_READERS: Mapping[str, Callable[[bytes], object]] = {
-    "pyproject.toml": _pyproject_part,
-    "setup.cfg": _setup_cfg_part,
-    "setup.py": _whole_if(rb"pytest11"),
-    "package.json": _package_json_part,
-    "Cargo.toml": _cargo_part,
-}

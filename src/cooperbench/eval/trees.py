@@ -1,4 +1,7 @@
-"""Patches become trees, and trees become one: by git, in a throw-away object store on top of a base commit.
+"""Patches become trees, and trees become one: by git, in a throw-away object store on top of a task's base commit.
+
+A base commit is read once out of a fresh sandbox of the task's image and kept in the cache, so that patches can be
+applied, inspected and merged here, where no agent has been. A clone on this machine serves as well.
 
 Nothing is checked out. Attributes do not count: an agent that adds `* merge=union` to `.gitattributes` changes neither
 the merge nor a byte of it. Git works under limits of memory and file size, so that a patch that unpacks to gigabytes
@@ -12,30 +15,31 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shutil
 import zlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import count
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, mkdtemp
 from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
-from cooperbench.errors import UserError
-from cooperbench.eval.base import make_git_dir
-from cooperbench.git import GitError, decode_path, encode_path, git_version, last_lines, run_git
-from cooperbench.models import MergeResult
+from cooperbench.errors import SandboxError, UserError
+from cooperbench.git import GitError, decode_path, encode_path, git, git_version, last_lines, run_git
+from cooperbench.models import REPO_DIR, MergeResult
+from cooperbench.settings import default_cache_dir
+from cooperbench.storage import read_json, write_json
 from cooperbench.temporary import owned_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from subprocess import CompletedProcess
 
-    from cooperbench.eval.base import Base
+    from cooperbench.sandbox.contract import RichSandbox
 
 MOST_PATCH_BYTES = 64 * 1024**2
 MOST_CHANGED_BYTES = 128 * 1024**2
 """What the files that a patch or a merge changes may have together."""
-MOST_ORDER_MERGES = 400
-"""Merges of two trees that the search for an order in which all merge may take: enough for every order of four."""
 OLDEST_GIT = (2, 39)
 """The first one with `merge-tree --write-tree --stdin`."""
 LINK = "120000"
@@ -47,6 +51,109 @@ _LONGEST_LINE = 500
 _CODE = re.compile(r"\.(?:pyi?|go|[cm]?[jt]sx?)$")
 _PREFIXED = re.compile(rb'^(?:diff --git|---|\+\+\+) "?[abciow]/', re.MULTILINE)
 """Paths with the prefixes of git; patches without them are rare."""
+_ATTRIBUTES = "merge text eol crlf diff filter ident working-tree-encoding conflict-marker-size whitespace"
+_CONFIG = "[core]\n\trepositoryformatversion = 0\n\tbare = true\n\tlooseCompression = 0\n\tfsync = none\n"
+_PACK = "/tmp/cooperbench-base.pack"  # noqa: S108  # inside a sandbox
+_READ_SECONDS = 600
+_READ_BASE = """
+set -euo pipefail
+export GIT_CONFIG_NOSYSTEM=1 GIT_CONFIG_GLOBAL=/dev/null GIT_NO_REPLACE_OBJECTS=1
+export GIT_AUTHOR_NAME=x GIT_AUTHOR_EMAIL=x@x GIT_AUTHOR_DATE='946684800 +0000'
+export GIT_COMMITTER_NAME=x GIT_COMMITTER_EMAIL=x@x GIT_COMMITTER_DATE='946684800 +0000'
+cd "$1"
+git() { command git -c safe.directory='*' -c core.fsmonitor=false -c commit.gpgSign=false "$@"; }
+# The repository may not be ours to write to.
+objects=$(cd "$(git rev-parse --git-path objects)" && pwd)
+export GIT_ALTERNATE_OBJECT_DIRECTORIES=$objects GIT_OBJECT_DIRECTORY=$(mktemp -d)
+commit=$(git commit-tree -m base 'HEAD^{tree}')
+git pack-objects --revs --stdout --quiet <<<"$commit" >"$2"
+rm -rf "$GIT_OBJECT_DIRECTORY"
+echo "$commit"
+find / -xdev -type d '(' -name site-packages -o -name dist-packages ')' -not -path '/proc/*' -exec ls {} ';' \
+  2>/dev/null | sort -u || true
+"""
+
+
+@dataclass(frozen=True)
+class Base:
+    """A base commit in a repository on this machine, which is only read."""
+
+    objects: Path
+    """The object store with the commit."""
+    commit: str
+    installed_modules: frozenset[str] = field(default=frozenset(), repr=False)
+    """Names of the Python modules in the image's site-packages."""
+    index: list[bytes] = field(default_factory=list, repr=False, compare=False)
+    """A git index of its tree, once there was one."""
+
+    @cached_property
+    def tree(self) -> str:
+        return self._git("rev-parse", f"{self.commit}^{{tree}}").decode().strip()
+
+    @cached_property
+    def paths(self) -> frozenset[str]:
+        """Those that are not UTF-8 carry surrogates."""
+        listed = self._git("ls-tree", "-r", "-z", "--full-tree", "--name-only", self.commit)
+        return frozenset(decode_path(path) for path in listed.split(b"\0") if path)
+
+    def _git(self, *args: str) -> bytes:
+        return git(*args, git_dir=self.objects.parent)
+
+
+def base_of_clone(git_dir: Path, commit: str) -> Base:
+    """A commit of a clone on this machine."""
+    name = f"{commit}^{{commit}}"
+    words = ("rev-parse", "--verify", "--quiet", "--end-of-options", name)
+    found = git(*words, git_dir=git_dir, check=False)
+    if not found:
+        raise UserError(f"commit {commit} is not in {git_dir}: fetch it there, e.g. `git fetch --unshallow`")
+    objects = git("rev-parse", "--git-path", "objects", git_dir=git_dir)
+    return Base((git_dir / os.fsdecode(objects.rstrip(b"\n"))).absolute(), found.decode().strip())
+
+
+def base_folder(image_digest: str) -> Path:
+    """Where the base of the image with this digest is kept."""
+    return default_cache_dir() / "bases" / hashlib.sha256(image_digest.encode()).hexdigest()[:32]
+
+
+def load_base(folder: Path) -> Base | None:
+    known = read_json(folder / "base.json")
+    if known is None:
+        return None
+    return Base(folder / "git" / "objects", known["commit"], frozenset(known["installed_modules"]))
+
+
+def read_base(sandbox: RichSandbox, folder: Path) -> Base:
+    """HEAD of a sandbox's repository, from now on in this folder."""
+    done = sandbox.run(["bash", "-c", _READ_BASE, "base", REPO_DIR, _PACK], timeout_seconds=_READ_SECONDS)
+    commit, *modules = done.stdout_read().split("\n")
+    if done.returncode != 0:
+        raise SandboxError(f"{REPO_DIR} cannot be read: {done.stderr_read().strip()[-300:]}")
+    pack = sandbox.read_file(_PACK)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    made = Path(mkdtemp(prefix=".new-", dir=folder.parent))
+    try:
+        git("index-pack", "--stdin", git_dir=_make_git_dir(made / "git"), stdin=pack)
+        names = sorted({name.partition(".")[0] for name in modules} - {""})
+        write_json(made / "base.json", {"commit": commit, "installed_modules": names})
+        made.rename(folder)
+    except OSError:
+        if not (folder / "base.json").is_file():
+            raise  # otherwise another process was faster
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+    return Base(folder / "git" / "objects", commit, frozenset(names))
+
+
+def _make_git_dir(path: Path) -> Path:
+    """By hand: `git init` costs a process and brings templates along. HEAD stays unborn."""
+    for folder in ("objects/info", "objects/pack", "refs/heads", "info"):
+        (path / folder).mkdir(parents=True)
+    (path / "HEAD").write_text("ref: refs/heads/unborn\n")
+    (path / "config").write_text(_CONFIG)
+    # info/attributes outranks every .gitattributes: this makes them all unspecified again.
+    (path / "info" / "attributes").write_text(f"* {' '.join('!' + name for name in _ATTRIBUTES.split())}\n")
+    return path
 
 
 class TreeEntry(NamedTuple):
@@ -95,15 +202,6 @@ class TreeMerge(NamedTuple):
     """Git's first word about the conflict."""
 
 
-class CleanOrder(NamedTuple):
-    """Of trees that conflict in the order that counts: one in which they all merge plainly."""
-
-    order: tuple[int, ...] | None
-    """Places in the sequence of trees; None: none was found."""
-    complete: bool
-    """Every order was tried, or ruled out, before that was said."""
-
-
 class TreeStore:
     """Trees on top of one base, there as long as the `with` block."""
 
@@ -118,7 +216,7 @@ class TreeStore:
     def __enter__(self) -> Self:
         self._place = TemporaryDirectory(prefix=owned_prefix("merge"), dir=_store_parent())
         self._folder = Path(self._place.name)
-        self._git_dir = make_git_dir(self._folder / "store")
+        self._git_dir = _make_git_dir(self._folder / "store")
         alternates = self._git_dir / "objects" / "info" / "alternates"
         alternates.write_bytes(os.fsencode(self.base.objects) + b"\n")
         return self
@@ -131,8 +229,9 @@ class TreeStore:
         onto = onto or self.base.tree
         if patch is None:
             return Applied("missing", error="no patch")
+        nothing = Applied("empty", onto, "the patch changes nothing")
         if not patch.strip():
-            return Applied("empty", onto, "the patch changes nothing")
+            return nothing
         failed = "the patch does not apply: "
         if len(patch) > MOST_PATCH_BYTES:
             return Applied("failed", error=f"{failed}it has more than {MOST_PATCH_BYTES // 1024**2} MiB")
@@ -146,9 +245,7 @@ class TreeStore:
         tree = self._write_tree(index)
         if problem := self._too_large(tree):
             return Applied("failed", error=failed + problem)
-        return (
-            Applied("applied", tree) if tree != onto else Applied("empty", tree, "the patch changes nothing")
-        )
+        return Applied("applied", tree) if tree != onto else nothing
 
     def changes(self, tree: str, since: str = "") -> Mapping[str, Change]:
         """What differs from the base, or from another tree, by path."""
@@ -246,28 +343,6 @@ class TreeStore:
             return MergeResult("conflict", strategy, b"", tuple(files), conflicts[0].message, merged)
         same = len(trees) > 1 and set(trees) == {merged} and merged != self.base.tree
         return MergeResult("identical" if same else "clean", "plain", b"", tree=merged)
-
-    def clean_order(self, trees: Sequence[str]) -> CleanOrder:
-        """Whether another order would merge: depth first, without what has led to the same tree before."""
-        tried = 0
-        seen: set[tuple[str, frozenset[int]]] = set()
-        open_ends: list[tuple[tuple[int, ...], str]] = []
-        open_ends += [((at,), tree) for at, tree in enumerate(trees)][::-1]
-        while open_ends:
-            order, merged = open_ends.pop()
-            left = [at for at in range(len(trees)) if at not in order]
-            if not left:
-                return CleanOrder(order, complete=True)
-            if (merged, frozenset(order)) in seen:
-                continue
-            seen.add((merged, frozenset(order)))
-            tried += len(left)
-            if tried > MOST_ORDER_MERGES:
-                return CleanOrder(None, complete=False)
-            steps = self.merge_pairs([(merged, trees[at]) for at in left])
-            longer = [((*order, at), step.tree) for at, step in zip(left, steps, strict=True) if step.tree]
-            open_ends += reversed(longer)
-        return CleanOrder(None, complete=True)
 
     def merge_pairs(self, pairs: Sequence[tuple[str, str]], *, union: bool = False) -> list[TreeMerge]:
         """Merge two trees at a time, all in one process; `union` keeps both sides of textual conflicts."""

@@ -69,11 +69,11 @@ def validate_features(
         report = TaskReport(task.repo, task.task_id, problems=list(_missing_files(task)))
         try:
             for feature in features[task]:
-                _check(report, task, feature, references, repeat)
+                _check(report, feature, references, repeat)
             if task.combined_patch.is_file():
                 _check_combined(report, task, features[task], references)
             for feature in features[task] if attacks else ():
-                _attack(report, task, feature, references)
+                _attack(report, feature, references)
         except Interrupted:
             raise
         except (CooperBenchError, OSError) as error:
@@ -99,12 +99,12 @@ def _missing_files(task: Task) -> Iterable[str]:
             yield f"feature{feature.feature_id}/feature.md is empty"
 
 
-def _check(report: TaskReport, task: Task, feature: Feature, references: References, repeat: int) -> None:
+def _check(report: TaskReport, feature: Feature, references: References, repeat: int) -> None:
     """The golden patch passes the feature's tests, and the base does not."""
     where = f"feature {feature.feature_id}"
     patch = feature.patch.read_bytes()
-    work = _examine(report, task, patch, (feature,), references, f"{where}: the golden patch")
-    reference = references.measure(task, feature, repeat)
+    work = _examine(report, patch, (feature,), references, f"{where}: the golden patch")
+    reference = references.measure(feature, repeat)
     report.checks += 2 * reference.runs if reference.base_passes is not None else 1
     if not reference.success:
         report.problems.append(f"{where}: the golden patch fails: {reference.error or work.error}")
@@ -124,45 +124,39 @@ def _check_combined(
     report: TaskReport, task: Task, features: Sequence[Feature], references: References
 ) -> None:
     name = "combined.patch"
-    work = _examine(report, task, task.combined_patch.read_bytes(), task.features, references, name)
+    work = _examine(report, task.combined_patch.read_bytes(), task.features, references, name)
     if not work.patch:
         report.problems.append(f"{name}: {work.error}")
         return
     for feature in features:
         report.checks += 1
-        run = references.test(task, feature, work.patch, work.tree)
+        run = references.test(feature, work.patch, work.tree)
         if not run.success:
             report.problems.append(f"feature {feature.feature_id}: {name} fails: {run.error}")
 
 
 def _examine(
-    report: TaskReport,
-    task: Task,
-    patch: bytes,
-    features: Sequence[Feature],
-    references: References,
-    name: str,
+    report: TaskReport, patch: bytes, features: Sequence[Feature], references: References, name: str
 ) -> Applied:
-    with TreeStore(references.executor.base(task)) as store:
-        work = judged_patch(patch, references.executor.test_side(task, features, store), store)
+    with TreeStore(references.executor.base(features[0].task)) as store:
+        work = judged_patch(patch, references.executor.test_side(features, store), store)
     for file in work.dropped:
         report.notes.append(f"{name} touches {file.path} ({file.reason}), which is taken out")
     return work
 
 
-def _attack(report: TaskReport, task: Task, feature: Feature, references: References) -> None:
+def _attack(report: TaskReport, feature: Feature, references: References) -> None:
     """Patches that implement nothing: none may be scored."""
-    if not references.get(task, feature).success:
+    if not references.get(feature).success:
         return
-    with TreeStore(references.executor.base(task)) as store:
-        side = references.executor.test_side(task, (feature,), store)
+    with TreeStore(references.executor.base(feature.task)) as store:
+        side = references.executor.test_side((feature,), store)
         for name, patch in _attacks(feature, store):
             work = judged_patch(patch, side, store)
             report.checks += 1
-            if (
-                references.test(task, feature, work.patch, work.tree).success
-                and confirm(task, feature, work.patch, store, references) != "suspicious"
-            ):
+            if not references.test(feature, work.patch, work.tree).success:
+                continue
+            if confirm(feature, work.patch, store, references) != "suspicious":
                 report.problems.append(f"feature {feature.feature_id}: scored: {name}")
 
 
@@ -177,21 +171,13 @@ def _attacks(feature: Feature, store: TreeStore) -> Iterator[tuple[str, bytes]]:
         path = next((path for path, one in changes.items() if one.after and path.endswith(suffixes)), None)
         if path is None:
             continue
-        code = (
-            resources.files("cooperbench.eval").joinpath("attack_code", f"{language}.txt").read_text("utf-8")
-        )
-        before, after = (
-            (store.content(entry) or b"").decode("utf-8", "surrogateescape") for entry in changes[path]
-        )
+        before, after = (store.content(entry) or b"" for entry in changes[path])
         if language == "go":
             # A file of its own.
-            package = re.search(r"^package \w+", after, re.MULTILINE)
-            path, before = (
-                path.removesuffix(".go") + "_entry.go",
-                package[0] + "\n" if package else "package x\n",
-            )
-        for part in code.split("##### ")[1:]:
-            name, _, attack = part.partition("\n")
-            content = f"{before}\n{attack}".encode("utf-8", "surrogateescape")
-            tree = store.edited(store.base.tree, {path: content})
-            yield f"{name} ({path})", store.patch_of(tree)
+            package = re.search(rb"^package \w+", after, re.MULTILINE)
+            path, before = path.removesuffix(".go") + "_entry.go", package[0] if package else b"package x"
+        code = resources.files("cooperbench.eval").joinpath("attack_code", f"{language}.txt").read_bytes()
+        for part in code.split(b"##### ")[1:]:
+            name, _, attack = part.partition(b"\n")
+            tree = store.edited(store.base.tree, {path: before + b"\n" + attack})
+            yield f"{name.decode()} ({path})", store.patch_of(tree)

@@ -109,7 +109,7 @@ def _pair(pair: PairData) -> Document:
         **asdict(pair.key),
         "features": list(pair.key.features),
         "state": pair.state,
-        "verdicts": pair.verdicts._asdict() if pair.verdicts else None,
+        "verdicts": pair.verdicts or None,
         "merge_status": pair.merge_status,
         "unsound": list(pair.unsound) if pair.verdicts else None,
         "suspicious": len(pair.suspicious) if pair.verdicts else None,

@@ -9,33 +9,36 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cooperbench.agents import llm
 from cooperbench.agents.worker.client import CONTEXT_OVERFLOW
 from cooperbench.errors import AgentFailure, CooperBenchError, InfraError, Interrupted
 from cooperbench.gateway import dialects
 from cooperbench.gateway.conversations import Conversations
+from cooperbench.gateway.dialects import Refused
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
     from cooperbench.agents.session import Session
     from cooperbench.gateway.conversations import Exchange
     from cooperbench.gateway.dialects import Body
-    from cooperbench.gateway.server import Gateway, Response
     from cooperbench.gateway.upstream import Upstream
 
+    Send = Callable[[Body], None]
+
 _PING_SECONDS = 15.0
+_LAST_EVENTS = ("message_stop", "response.completed", "response.incomplete")
 
 
-class Refused(Exception):
-    """What the program is told instead of an answer."""
+class Request(NamedTuple):
+    """Of a program."""
 
-    def __init__(self, status: int, message: str, *, overflow: bool = False) -> None:
-        super().__init__(message)
-        self.status = status
-        self.overflow = overflow
+    dialect: str
+    body: Body
+    headers: Mapping[str, str]
+    stream: bool
 
 
 class Access:
@@ -47,21 +50,20 @@ class Access:
         if error := access.outcome(): raise error
     """
 
-    def __init__(self, gateway: Gateway, token: str, session: Session, upstream: Upstream) -> None:
+    def __init__(self, token: str, session: Session, upstream: Upstream) -> None:
         self.token = token
         self.ended = threading.Event()
         """Set when the agent has to end: a limit (the time limit too), a stopped run, a fault that stays."""
         self.session = session
         self.lock = threading.RLock()
         """Held around everything that changes the session."""
+        self.closed = False
         self.upstream = upstream
         self.conversations = Conversations(session)
-        self._gateway = gateway
         self._tasks: set[asyncio.Task[Any]] = set()
         self._waiting = 0
         """Requests that the provider has not answered yet."""
         self._answered = 0
-        self._closed = False
         self._end: CooperBenchError | None = None
         self._fault: AgentFailure | None = None
 
@@ -84,72 +86,84 @@ class Access:
         except (AgentFailure, InfraError, Interrupted) as error:
             self.end(error)
 
-    def close(self) -> None:
-        """What the agent still waits for is broken off."""
-        with self.lock:
-            self._closed = True
-        self._gateway.close(self)
-        self.conversations.finish()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     async def cancel(self) -> None:
-        """Everything that is under way."""
+        """What the agent still waits for."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def serve(self, dialect: str, body: Body, headers: Mapping[str, str], response: Response) -> None:
-        """One request of the program."""
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
+    async def count_tokens(self, body: Body) -> int:
+        """How many tokens a prompt of Anthropic's dialect has."""
         try:
-            await self._serve(dialect, body, headers, response)
+            return await self.upstream.count_tokens(body)
+        except Exception as error:
+            raise Refused(400, f"the tokens cannot be counted: {error}") from error
+
+    async def serve(self, request: Request) -> AsyncIterator[Body | None]:
+        """The events of a stream, or the whole answer as the only one. In the time before the first event of a stream
+        there is a None now and then, so that nobody takes the connection for a dead one."""
+        events: asyncio.Queue[Body | None] = asyncio.Queue()
+
+        def finish(done: asyncio.Task[list[Body]]) -> None:
+            self._tasks.discard(done)
+            events.put_nowait(None)
+            if not done.cancelled():
+                done.exception()  # else asyncio reports it where nobody waits for the answer any more
+
+        task = asyncio.create_task(self._answer(request, events.put_nowait))
+        self._tasks.add(task)
+        task.add_done_callback(finish)
+        begun = not request.stream
+        while True:
+            try:
+                event = await asyncio.wait_for(events.get(), None if begun else _PING_SECONDS)
+            except TimeoutError:
+                yield None
+                continue
+            if event is None:
+                break
+            begun = True
+            yield event
+        if task.cancelled():
+            raise Refused(503, "the agent has ended")
+        for event in task.result():
+            yield event
+
+    async def _answer(self, request: Request, send: Send) -> list[Body]:
+        """What tells the program that the answer is whole, after it is on record; all before is sent at once."""
+        try:
+            if self._end:
+                raise Refused(400, f"the agent has ended: {self._end}")
+            try:
+                body = dialects.without_provider_tools(request.dialect, request.body)
+                exchange = await self._in_thread(self.conversations.request, request.dialect, body)
+            except (AttributeError, KeyError, TypeError, ValueError) as error:
+                raise Refused(400, f"the request cannot be read: {type(error).__name__}: {error}") from error
+            self._waiting += 1
+            try:
+                reply, last, seconds = await self._asked(request, exchange, send)
+            finally:
+                self._waiting -= 1
+            usage = self.upstream.usage(request.dialect, reply, seconds)
+            await self._in_thread(self.conversations.answered, exchange, reply, usage)
+            self._answered += 1
+            if not exchange.conversation.label:
+                self._fault = None
+            return last
         except CooperBenchError as error:
             self.end(error)
             raise Refused(503 if isinstance(error, InfraError) else 400, str(error)) from error
-        except (Refused, asyncio.CancelledError):
+        except Refused:
             raise
         except Exception as error:
             # Not the provider's doing, nor the agent's.
             self.end(InfraError(f"the gateway failed: {type(error).__name__}: {error}"))
             raise Refused(503, "the gateway failed") from error
-        finally:
-            self._tasks.discard(task)
-
-    async def _serve(self, dialect: str, body: Body, headers: Mapping[str, str], response: Response) -> None:
-        if self._end:
-            raise Refused(400, f"the agent has ended: {self._end}")
-        try:
-            body = dialects.without_provider_tools(dialect, body)
-            exchange = await self._in_thread(self.conversations.request, dialect, body)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise Refused(400, f"the request cannot be read: {type(error).__name__}: {error}") from error
-        pings = asyncio.create_task(self._ping(response)) if response.streamed else None
-        self._waiting += 1
-        try:
-            reply, seconds = await self._asked(exchange, headers, response)
-        finally:
-            self._waiting -= 1
-            if pings:
-                pings.cancel()
-        usage = self.upstream.usage(dialect, reply, seconds)
-        # On record before the program can go on.
-        await self._in_thread(self.conversations.answered, exchange, reply, usage)
-        self._answered += 1
-        if not exchange.conversation.label:
-            self._fault = None
-        await response.end()
 
     async def _asked(
-        self, exchange: Exchange, headers: Mapping[str, str], response: Response
-    ) -> tuple[Body, float]:
-        """The answer, and how long the last attempt took."""
+        self, request: Request, exchange: Exchange, send: Send
+    ) -> tuple[Body, list[Body], float]:
+        """The answer, events of it that are still to be sent, and how long the last attempt took."""
         is_main = not exchange.conversation.label
         attempts = llm.Attempts(self.upstream.model, self._answered == 0 and is_main)
         concurrent = self._waiting > 1
@@ -160,17 +174,13 @@ class Access:
                 continue
             started = time.monotonic()
             try:
-                return await self._attempt(exchange, headers, response), time.monotonic() - started
-            except CooperBenchError:
+                reply, last = await self._attempt(request, exchange, send)
+            except (CooperBenchError, Refused):
                 raise
             except Exception as error:
-                cause = _cause(error)
-                if response.has_events:
-                    self.session.note(f"model stream failed: {type(cause).__name__}")
-                    raise Refused(503, "the model's answer broke off; ask again") from error
                 concurrent = False
                 try:
-                    pause = attempts.failed(cause, self.session.note)
+                    pause = attempts.failed(_cause(error), self.session.note)
                 except AgentFailure as fault:
                     # The program may be able to help itself, e.g. by a shorter history.
                     self.session.model_answered()
@@ -178,33 +188,44 @@ class Access:
                         self._fault = fault
                     raise Refused(400, str(fault), overflow=fault.status == CONTEXT_OVERFLOW) from error
                 await asyncio.sleep(pause)
+            else:
+                return reply, last, time.monotonic() - started
 
-    async def _attempt(self, exchange: Exchange, headers: Mapping[str, str], response: Response) -> Body:
-        dialect, exchanges = exchange.dialect, self.session.exchanges
-        events: list[Body] = await self._in_thread(exchanges.find, dialect, exchange.sent) or []
-        for event in events:
-            await response.add(event)
-        if not events:
-            async for event in self.upstream.ask(dialect, exchange.body, headers, stream=response.streamed):
-                events.append(event)
-                await response.add(event)
-        reply = self.upstream.whole(dialect, events) if response.streamed else events[0]
-        await self._in_thread(exchanges.keep, dialect, exchange.sent, events, self.session.received)
-        return reply
-
-    async def _ping(self, response: Response) -> None:
-        while True:
-            await asyncio.sleep(_PING_SECONDS)
-            await response.ping()
+    async def _attempt(self, request: Request, exchange: Exchange, send: Send) -> tuple[Body, list[Body]]:
+        dialect, exchanges, stream = request.dialect, self.session.exchanges, request.stream
+        recorded = await self._in_thread(exchanges.find, dialect, exchange.sent)
+        asked = self.upstream.ask(dialect, exchange.body, request.headers, stream=stream)
+        seen: list[Body] = []
+        last: list[Body] = []
+        try:
+            async for event in _each(recorded) if recorded else asked:
+                seen.append(event)
+                if stream and event.get("type") not in _LAST_EVENTS:
+                    send(event)
+                else:
+                    last.append(event)
+            reply = self.upstream.whole(dialect, seen) if stream else seen[0]
+        except Exception as error:
+            if len(seen) > len(last):
+                self.session.note(f"model stream failed: {type(_cause(error)).__name__}")
+                raise Refused(503, "the model's answer broke off; ask again") from error
+            raise
+        await self._in_thread(exchanges.keep, dialect, exchange.sent, seen, self.session.received)
+        return reply, last
 
     async def _in_thread(self, work: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         def locked() -> Any:
             with self.lock:
-                if self._closed:
+                if self.closed:
                     raise Interrupted("the agent has ended")
                 return work(*args, **kwargs)
 
         return await asyncio.to_thread(locked)
+
+
+async def _each(events: Sequence[Body]) -> AsyncIterator[Body]:
+    for event in events:
+        yield event
 
 
 def _cause(error: BaseException) -> Exception:

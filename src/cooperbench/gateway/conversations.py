@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cooperbench.agents.session import DEFAULT_COMMAND_SECONDS
 from cooperbench.agents.worker.client import message_text
-from cooperbench.gateway.history import SUBAGENT, Call, History, read_reply
+from cooperbench.gateway.dialects import SUBAGENT, Call, History, read_reply
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from cooperbench.agents.session import Session
-    from cooperbench.gateway.history import Json, Result
+    from cooperbench.gateway.dialects import Body, Result
     from cooperbench.models import Usage
 
 AGAIN = "\n\n[You were shown this before; it is repeated because the conversation was shortened.]"
@@ -75,7 +75,7 @@ class Exchange(NamedTuple):
     dialect: str
     sent: Mapping[str, Any]
     """What the program asks."""
-    body: Json
+    body: Body
     """What the provider is asked."""
 
 
@@ -178,7 +178,7 @@ class Conversations:
 
     def _record(self, conversation: _Conversation, step: _Step, result: Result | None) -> None:
         action, args = _action(step.call)
-        about: Json = {"tool": step.call.name, "call_id": step.call_id, **_label(conversation)}
+        about: Body = {"tool": step.call.name, "call_id": step.call_id, **_label(conversation)}
         text = result.text if result else ""
         if result:
             about["duration_seconds"] = round(time.monotonic() - step.began, 4)
@@ -199,7 +199,7 @@ def _is_instruction(history: History) -> bool:
     return not tail or any(text and not text.startswith("<") for text in texts)
 
 
-def _action(call: Call) -> tuple[str, Json]:
+def _action(call: Call) -> tuple[str, Body]:
     """As other agents' steps are called: commands and messages are the same; other tools keep their names."""
     args = call.args
     command = args.get("command", args.get("cmd"))

@@ -15,18 +15,24 @@ import secrets
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qs
+
+import httpx
+import uvicorn
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
 
 from cooperbench.agents import llm
 from cooperbench.gateway import dialects
-from cooperbench.gateway.access import Access, Refused
-from cooperbench.gateway.dialects import ANTHROPIC, CHAT, GEMINI, RESPONSES
+from cooperbench.gateway.access import Access
+from cooperbench.gateway.access import Request as ModelRequest
+from cooperbench.gateway.dialects import ANTHROPIC, CHAT, GEMINI, RESPONSES, Refused
+from cooperbench.gateway.mcp_server import mcp_endpoint
 from cooperbench.gateway.upstream import Upstream
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import AsyncIterator, Iterator, Mapping
 
     from starlette.types import Receive, Scope, Send
 
@@ -45,7 +51,6 @@ _LARGEST_BODY = 64 << 20
 _THREADS = 64
 """Where sessions are used, which may wait for their sandboxes."""
 _WATCH_SECONDS = 0.2
-_LAST_EVENTS = ("message_stop", "response.completed", "response.incomplete")
 _IDLE_CONNECTION_SECONDS = 600
 
 
@@ -68,7 +73,6 @@ class Gateway:
             return cls._shared
 
     def __init__(self) -> None:
-        self._uvicorn = llm.import_extra("uvicorn", "an agent with a model client of its own", {})
         # What goes wrong is told to programs, and is their agents' outcome.
         logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
         self._accesses: dict[str, Access] = {}
@@ -80,39 +84,33 @@ class Gateway:
         self._thread.start()
         self._ready.wait()
 
-    def open(self, session: Session, model: str, model_kwargs: Mapping[str, Any] | None = None) -> Access:
+    @contextmanager
+    def open(
+        self, session: Session, model: str, model_kwargs: Mapping[str, Any] | None = None
+    ) -> Iterator[Access]:
         """A token for one agent. `model_kwargs`: what the agent config adds to every call (api_base, api_key …)."""
         llm.remember_secrets(model_kwargs or {})
-        token = f"cb-{secrets.token_urlsafe(32)}"
-        access = Access(self, token, session, Upstream(model, model_kwargs or {}, self._http))
-        self._accesses[token] = access
-        return access
-
-    def close(self, access: Access) -> None:
-        self._accesses.pop(access.token, None)
-        with suppress(RuntimeError):  # the process ends
-            asyncio.run_coroutine_threadsafe(access.cancel(), self._loop).result(30)
+        upstream = Upstream(model, model_kwargs or {}, self._http)
+        access = Access(f"cb-{secrets.token_urlsafe(32)}", session, upstream)
+        self._accesses[access.token] = access
+        try:
+            yield access
+        finally:
+            del self._accesses[access.token]
+            with access.lock:
+                access.closed = True
+            with suppress(RuntimeError):  # the process ends
+                asyncio.run_coroutine_threadsafe(access.cancel(), self._loop).result(30)
+            access.conversations.finish()
 
     async def _main(self) -> None:
-        import httpx
-
-        from cooperbench.gateway.mcp_server import mcp_endpoint
-
         self._loop = asyncio.get_running_loop()
         self._loop.set_default_executor(ThreadPoolExecutor(_THREADS, "gateway"))
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=100)
         self._http = httpx.AsyncClient(limits=limits, timeout=llm.DEFAULT_CALL_SECONDS)
-        quiet = {
-            "log_config": None,
-            "access_log": False,
-            "lifespan": "off",
-            "ws": "none",
-            "proxy_headers": False,
-        }
-        config = self._uvicorn.Config(
-            self._answer, interface="asgi3", timeout_keep_alive=_IDLE_CONNECTION_SECONDS, **quiet
-        )
-        self._server = self._uvicorn.Server(config)
+        options: Any = {"interface": "asgi3", "lifespan": "off", "ws": "none", "proxy_headers": False}
+        options |= {"log_config": None, "access_log": False, "timeout_keep_alive": _IDLE_CONNECTION_SECONDS}
+        self._server = uvicorn.Server(uvicorn.Config(self._app, **options))
         self._mcp = mcp_endpoint(self._accesses.get)
         watch = asyncio.create_task(self._watch())
         self._ready.set()
@@ -131,106 +129,75 @@ class Gateway:
         self._server.should_exit = self._server.force_exit = True
         self._thread.join(2)
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The ASGI application."""
+    async def _app(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        path = scope["path"].rstrip("/")
+        request, path = Request(scope, receive), scope["path"].rstrip("/")
+        access = self._accesses.get(_token(request))
+        if access and path == MCP_PATH:
+            await self._mcp.handle_request(scope, receive, send)
+            return
         found = next(((match, name) for one, name in _PATHS.items() if (match := one.fullmatch(path))), None)
-        response = Response(send, found[1] if found else CHAT)
-        access = self._accesses.get(_token(headers, scope["query_string"]))
+        dialect = found[1] if found else CHAT
         try:
             if access is None:
                 raise Refused(401, "this token is not, or no longer, valid")
-            if path == MCP_PATH:
-                await self._mcp.handle_request(scope, receive, send)
-            elif found is None or scope["method"] != "POST":
-                raise Refused(404, f"there is no {scope['method']} {path[:200]} here")
-            elif found[0].groupdict().get("count"):
-                counted = await access.upstream.count_tokens(await _body(receive))
-                await response.json(200, {"input_tokens": counted})
-            else:
-                body = await _body(receive)
-                response.streamed = bool(found[0].groupdict().get("stream") or body.get("stream"))
-                await access.serve(found[1], body, headers, response)
+            if found is None or request.method != "POST":
+                raise Refused(404, f"there is no {request.method} {path[:200]} here")
+            response = await _respond(request, access, dialect, found[0].groupdict())
         except Refused as refusal:
-            await response.fail(refusal)
-        except Exception as error:
-            await response.fail(Refused(400, f"{type(error).__name__}: {error}"))
+            response = _json(dialects.error_body(dialect, refusal), refusal.status)
+        await response(scope, receive, send)
 
 
-class Response:
-    """To one request. As server-sent events, it begins with the first of them."""
-
-    def __init__(self, send: Send, dialect: str) -> None:
-        self._send = send
-        self._dialect = dialect
-        self.streamed = False
-        self._begun = False
-        self.has_events = False
-        """Whether something of the answer has gone out: then it cannot be asked for again."""
-        self._last: list[Mapping[str, Any]] = []
-
-    async def add(self, event: Mapping[str, Any]) -> None:
-        """An event of the answer, or all of it. What tells the program that it is whole waits for `end`."""
-        if not self.streamed:
-            self._last = [event]
-        elif event.get("type") in _LAST_EVENTS:
-            self._last.append(event)
-        else:
-            self.has_events = True
-            await self._write(dialects.encode(self._dialect, event))
-
-    async def ping(self) -> None:
-        """So that nobody takes the connection for a dead one. (Google's clients do not read comments.)"""
-        if not self.has_events:
-            await self._write(b"\n")
-
-    async def end(self) -> None:
-        if not self.streamed:
-            return await self.json(200, self._last[0])
-        last = b"".join(dialects.encode(self._dialect, event) for event in self._last)
-        last += b"data: [DONE]\n\n" if self._dialect == CHAT else b""
-        return await self._write(last, more=False)
-
-    async def fail(self, refusal: Refused) -> None:
-        what = self._dialect, refusal.status, str(refusal), refusal.overflow
-        if self._begun:
-            await self._write(dialects.error_event(*what), more=False)
-        else:
-            await self.json(refusal.status, dialects.error_body(*what))
-
-    async def json(self, status: int, body: Mapping[str, Any]) -> None:
-        await self._start(status, b"application/json")
-        await self._write(json.dumps(body).encode(), more=False)
-
-    async def _write(self, data: bytes, *, more: bool = True) -> None:
-        if not self._begun:
-            await self._start(200, b"text/event-stream")
-        await self._send({"type": "http.response.body", "body": data, "more_body": more})
-
-    async def _start(self, status: int, content_type: bytes) -> None:
-        self._begun = True
-        headers = [(b"content-type", content_type), (b"cache-control", b"no-cache")]
-        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+async def _respond(
+    request: Request, access: Access, dialect: str, found: Mapping[str, str | None]
+) -> Response:
+    body = await _body(request)
+    if found.get("count"):
+        return _json({"input_tokens": await access.count_tokens(body)})
+    stream = bool(found.get("stream") or body.get("stream"))
+    events = access.serve(ModelRequest(dialect, body, request.headers, stream))
+    first = await anext(events)
+    if not stream:
+        return _json(first)
+    return StreamingResponse(_encoded(dialect, first, events), media_type="text/event-stream")
 
 
-def _token(headers: Mapping[str, str], query: bytes) -> str:
+def _json(content: object, status: int = 200) -> Response:
+    """In ASCII, unlike Starlette's own: half a surrogate pair has no UTF-8."""
+    return Response(json.dumps(content), status, media_type="application/json")
+
+
+async def _encoded(
+    dialect: str, first: Mapping[str, Any] | None, events: AsyncIterator[Mapping[str, Any] | None]
+) -> AsyncIterator[bytes]:
+    """Without an event there is a blank line. (Google's clients do not read comments.)"""
+    yield dialects.encode(dialect, first) if first else b"\n"
+    try:
+        async for event in events:
+            yield dialects.encode(dialect, event) if event else b"\n"
+    except Refused as refusal:
+        yield dialects.error_event(dialect, refusal)
+    else:
+        if dialect == CHAT:
+            yield b"data: [DONE]\n\n"
+
+
+def _token(request: Request) -> str:
     """Each client puts it somewhere else."""
+    headers = request.headers
     bearer = headers.get("authorization", "").removeprefix("Bearer ")
-    in_query = parse_qs(query.decode("latin-1")).get("key", [""])[0]
-    return headers.get("x-api-key") or headers.get("x-goog-api-key") or bearer or in_query
+    key = headers.get("x-api-key") or headers.get("x-goog-api-key")
+    return key or bearer or request.query_params.get("key", "")
 
 
-async def _body(receive: Receive) -> dict[str, Any]:
-    data, more = bytearray(), True
-    while more:
-        message = await receive()
-        data += message.get("body", b"")
+async def _body(request: Request) -> dict[str, Any]:
+    data = bytearray()
+    async for piece in request.stream():
+        data += piece
         if len(data) > _LARGEST_BODY:
             raise Refused(413, f"the request has more than {_LARGEST_BODY >> 20} MB")
-        more = message.get("more_body", False)
     try:
         body = json.loads(data)
     except ValueError:

@@ -8,5 +8,4 @@ Level = Literal["setting", "repo", "task"]
 """How far rates are broken down. Here, since the command line's help must not load the statistics."""
 LEVELS: tuple[Level, ...] = ("setting", "repo", "task")
 Method = Literal["clustered", "wilson", "bootstrap"]
-"""How intervals are made."""
 METHODS: tuple[Method, ...] = ("clustered", "wilson", "bootstrap")

@@ -6,7 +6,7 @@ A `RateRow` has the pairs of a run, repository or task together: verdicts with i
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import comb
 from typing import TYPE_CHECKING, Any
 
@@ -65,13 +65,11 @@ class RateRow:
     rates: Mapping[str, Estimate]
     """Over the judged pairs, by verdict, those that apply: one agent's patch merges with nothing."""
     unsound: int
-    """Judged pairs with tests that pass without the feature."""
     sound_rates: Mapping[str, Estimate]
     """The rates without those; empty where there are none."""
     order_conflicts: int
     """Judged pairs of three and more that conflict and would merge in another order."""
     suspicious: int
-    """Judged pairs with evidence that the tests may not have decided."""
     cost: float
     unpriced_calls: int
     """Of models whose price nobody knows: the cost is without them."""
@@ -91,11 +89,9 @@ class TeamRow:
 
     run: str
     pairs: int
-    """Those whose agents came to an end."""
     integrated_by_lead: Estimate
     """The lead's patch alone has all features; only where there is a lead, and a verdict."""
     sums: Mapping[str, float]
-    """By the names in `TEAM_SUMS`."""
 
 
 @dataclass(frozen=True, order=True)
@@ -131,27 +127,23 @@ class CrossPlay:
 
     configurations: tuple[str, ...]
     cells: tuple[CrossPlayCell, ...]
-    """Only those that were played."""
     unknown: int
     """Judged pairs of which the records do not say who the two were, or that had another number of agents."""
 
 
 @dataclass(frozen=True)
 class Analysis:
-    """Of runs of one dataset."""
-
+    interval: Method
     runs: tuple[Run, ...]
-    method: Method
     rates: tuple[RateRow, ...]
-    deficits: tuple[Comparison, ...]
+    coordination_deficits: tuple[Comparison, ...]
     """Solo against coop of each configuration that has both."""
-    without_solo: tuple[str, ...]
+    coop_without_solo: tuple[str, ...]
     """Coop sides that no solo run of the same agent and model is given for."""
     difficulty: Difficulty
     repeats: tuple[Repeats, ...]
     cross_play: CrossPlay
-    curves: tuple[AgentCurve, ...]
-    """By the number of agents, where there are nested groups of several sizes."""
+    agent_curves: tuple[AgentCurve, ...]
     team: tuple[TeamRow, ...]
 
     @property
@@ -159,33 +151,21 @@ class Analysis:
         return [f"{run.name}: {line}" for run in self.runs for line in run.problems]
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "schema": SCHEMA,
-            "version": __version__,
-            "time": utc_now(),
-            "interval": self.method,
-            "runs": [
-                {
-                    "name": run.name,
-                    "dataset": run.dataset[0],
-                    "dataset_revision": run.dataset[1],
-                    "agent": run.agent,
-                    "model": run.model,
-                    "settings": run.settings,
-                    "problems": run.problems,
-                    "unsound_left_out": run.unsound_left_out,
-                }
-                for run in self.runs
-            ],
-            "rates": [asdict(row) for row in self.rates],
-            "coordination_deficits": [asdict(comparison) for comparison in self.deficits],
-            "coop_without_solo": self.without_solo,
-            "difficulty": asdict(self.difficulty),
-            "repeats": [asdict(repeats) for repeats in self.repeats],
-            "cross_play": asdict(self.cross_play),
-            "agent_curves": [asdict(curve) for curve in self.curves],
-            "team": [asdict(row) for row in self.team],
-        }
+        runs = [
+            {
+                "name": run.name,
+                "dataset": run.dataset[0],
+                "dataset_revision": run.dataset[1],
+                "agent": run.agent,
+                "model": run.model,
+                "settings": run.settings,
+                "problems": run.problems,
+                "unsound_left_out": run.unsound_left_out,
+            }
+            for run in self.runs
+        ]
+        about = {"schema": SCHEMA, "version": __version__, "time": utc_now()}
+        return about | asdict(replace(self, runs=())) | {"runs": runs}
 
 
 def analyse(runs: Sequence[Run], level: Level = "setting", method: Method = "clustered") -> Analysis:
@@ -193,15 +173,17 @@ def analyse(runs: Sequence[Run], level: Level = "setting", method: Method = "clu
     matched, alone = match_solo_and_coop(runs)
     return Analysis(
         runs=tuple(runs),
-        method=method,
+        interval=method,
         rates=tuple(rate_rows(runs, level, method)),
-        deficits=tuple(compare_sides(solo, coop, method=method) for solo, coop in matched),
-        without_solo=tuple(side.label for side in alone),
+        coordination_deficits=tuple(compare_sides(solo, coop, method=method) for solo, coop in matched),
+        coop_without_solo=tuple(side.label for side in alone),
         difficulty=analyse_difficulty(runs),
         repeats=tuple(find_repeats(runs, method)),
         cross_play=cross_play(runs, method),
-        curves=tuple(filter(None, (agent_curve(group, setting, method) for group, setting in _alike(runs)))),
-        team=tuple(_team_row(run, method) for run in runs if any(_ended(run.of("team")))),
+        agent_curves=tuple(
+            filter(None, (agent_curve(group, setting, method) for group, setting in _alike(runs)))
+        ),
+        team=tuple(filter(None, (_team_row(run, method) for run in runs))),
     )
 
 
@@ -250,17 +232,12 @@ def _rate_row(
     )
 
 
-def _ended(pairs: Sequence[PairData]) -> list[PairData]:
-    return [pair for pair in pairs if pair.state in ENDED]
-
-
-def _team_row(run: Run, method: Method) -> TeamRow:
-    pairs = _ended(run.of("team"))
+def _team_row(run: Run, method: Method) -> TeamRow | None:
+    pairs = [pair for pair in run.of("team") if pair.state in ENDED]
     by_lead = rate(observe(pairs, lambda pair: pair.integrated_by_lead), method)
     metrics = [mapping(pair.result, "metrics") for pair in pairs]
-    return TeamRow(
-        run.name, len(pairs), by_lead, {name: sum(number(one, name) for one in metrics) for name in TEAM_SUMS}
-    )
+    sums = {name: sum(number(one, name) for one in metrics) for name in TEAM_SUMS}
+    return TeamRow(run.name, len(pairs), by_lead, sums) if pairs else None
 
 
 def pass_at_k(tries: int, passed: int, k: int) -> float:
@@ -269,7 +246,7 @@ def pass_at_k(tries: int, passed: int, k: int) -> float:
 
 
 def find_repeats(runs: Sequence[Run], method: Method = "clustered") -> list[Repeats]:
-    """Groups of two or more runs of the same configuration, by setting. A run without config.json is in none."""
+    """Groups of two or more runs of the same configuration, by setting."""
     return [_repeats(group, setting, method) for group, setting in _alike(runs) if len(group) > 1]
 
 

@@ -11,13 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from cooperbench.report.fields import mapping
 from cooperbench.report.formatting import Table, decimal_text, first_lines, rate_text
-from cooperbench.report.messages import (
-    activity_of,
-    mentions_of,
-    never_shown,
-    questions_in,
-    repetitions_in,
-)
+from cooperbench.report.messages import activity_of, mentions_of, never_shown, questions_in, repetitions_in
 from cooperbench.report.pairs import ENDED, LOSSES
 from cooperbench.report.patches import overlap_of, read_work
 from cooperbench.report.statistics import SHARE, Estimate, Observation, cluster_of, mean
@@ -174,10 +168,6 @@ class Measure:
     estimate: Estimate
 
     @property
-    def n_text(self) -> str:
-        return f"{self.estimate.n} {self.unit}"
-
-    @property
     def value_text(self) -> str:
         if self.is_share:
             return rate_text(self.estimate)
@@ -195,18 +185,14 @@ class RunCoordination:
     skipped: int
     """Pairs without one."""
     clusters: int
-    """Tasks among them."""
     measures: tuple[Measure, ...]
     loss: dict[Loss, int]
-    """Pairs with a verdict, by how they ended."""
     conflicts: dict[str, int]
     """Pairs that conflict in a file, the most frequent first."""
     problems: tuple[str, ...]
     pairs: tuple[tuple[PairKey, Coordination], ...]
-    """Those that were looked at."""
 
     def to_json(self) -> dict[str, Any]:
-        """All of it, with the evidence of every pair."""
         pairs = [{**asdict(key), "messages": one.messages, **asdict(one)} for key, one in self.pairs]
         return {"schema": SCHEMA, **asdict(replace(self, pairs=())), "pairs": pairs}
 
@@ -251,7 +237,6 @@ def _measure(name: str, known: Sequence[Observation]) -> Measure:
 
 
 def coordination_tables(run_name: str, found: RunCoordination) -> Iterator[Table]:
-    """For the terminal."""
     if not found.n:
         yield Table(f"Coordination in {run_name}", notes=["no coop pair with a result"])
         return
@@ -264,7 +249,7 @@ def coordination_tables(run_name: str, found: RunCoordination) -> Iterator[Table
     yield Table(
         f"Coordination in {run_name} ({plural(found.n, 'pair')} of {plural(found.clusters, 'task')})",
         ("", "mean or share", "n"),
-        [[one.title, one.value_text, one.n_text] for one in found.measures],
+        [[one.title, one.value_text, f"{one.estimate.n} {one.unit}"] for one in found.measures],
         ["95 % intervals, clustered by task. What each number means: docs/coordination.md"],
     )
     elsewhere = [

@@ -1,12 +1,10 @@
 """Results over a scale: solo and coop by the difficulty of pairs, and success by the number of agents.
 
 A pair's difficulty is 1 minus its mean solo success over models (a model's repeated runs are averaged first), rescaled
-so that the easiest pair has 0 and the hardest 1. So the solo curve falls by construction; the coop curve beside it is
-what tells something. Fractions are exact: a pair does not change its bucket by rounding.
+so that the easiest pair has 0 and the hardest 1. Fractions are exact: a pair does not change its bucket by rounding.
 
 Of the number of agents only nested groups of the same features count. Each of the largest groups has a value at every
-size: the mean over the groups of that size that lie in it. So all points rest on the same features with the same
-weights. Beside them stands how often golden patches of the same groups merge, as far as the dataset's report knows.
+size: the mean over the groups of that size that lie in it. So all points rest on the same features.
 """
 
 from __future__ import annotations
@@ -86,8 +84,6 @@ class ScoredPair(PairKey):
 
 @dataclass(frozen=True)
 class Difficulty:
-    """Of a set of runs."""
-
     configurations: tuple[str, ...]
     """Whose solo results make the scale."""
     unscored: int
@@ -100,7 +96,6 @@ class Difficulty:
 
 
 def analyse_difficulty(runs: Sequence[Run]) -> Difficulty:
-    """Over all runs that are given: solo and coop, of as many configurations as there are."""
     solo, coop = _outcomes(runs, "solo"), _outcomes(runs, "coop")
     rates: dict[PairKey, list[Fraction]] = {}
     for pairs in solo.values():
@@ -174,7 +169,6 @@ def area(points: Sequence[tuple[float, float]]) -> float | None:
 class CurvePoint:
     agents: int
     groups: int
-    """Judged groups of this size that count."""
     rates: Mapping[str, Estimate]
     """Overall, and merge where there is something to merge; n: largest groups."""
     change: Estimate

@@ -88,8 +88,6 @@ Cell: TypeAlias = "str | int | Estimate | None"
 
 @dataclass(frozen=True)
 class Table:
-    """A title, columns, and what has to be said about them."""
-
     title: str
     headings: Sequence[str] = ()
     rows: Sequence[Sequence[Cell]] = ()
@@ -107,7 +105,6 @@ def _text(cell: Cell) -> str:
 
 
 def print_tables(tables: Iterable[Table]) -> None:
-    """On stdout, one after the other."""
     if sys.stdout.isatty():
         _print_rich(tables)
         return

@@ -41,7 +41,6 @@ CAUSES, SYMPTOMS = (
     )
     for title in ("Causes", "Symptoms")
 )
-"""What each label means."""
 ANSWERS = 3
 """So often a judge is asked for an answer that holds."""
 _ANSWER_TOKENS = 2_000
@@ -79,7 +78,6 @@ class JudgeReport:
     errors: tuple[str, ...]
     """Pairs that could not be judged because of an outage, a line each; the same command asks again."""
     cost: float
-    """Of this call."""
     records: tuple[dict[str, Any], ...]
     """judge.json of each pair that has one."""
 

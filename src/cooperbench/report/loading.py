@@ -78,7 +78,6 @@ class Run:
 
     @property
     def configuration(self) -> str:
-        """Model and agent framework."""
         return " · ".join(part for part in (self.model, self.agent) if part) or self.name
 
 
@@ -103,7 +102,6 @@ def sides_of(runs: Sequence[Run]) -> list[Side]:
 
 
 def load_run(logs_dir: Path, name: str) -> Run:
-    """Everything small about a run. Raises UserError only where there is no such run at all."""
     paths = ExperimentPaths(logs_dir, name)
     if not paths.root.is_dir():
         there = names_for_error(run_names(logs_dir), name)
@@ -149,6 +147,13 @@ def run_folder(text: str, logs_dir: Path) -> Path:
     here = logs_dir / text
     is_name = "/" not in text or (here.parent / "study.json").is_file()
     return here if is_name else Path(text)
+
+
+def run_folders(names: Sequence[str], logs_dir: Path) -> list[Path]:
+    """Of an ablation those of its arms. Named twice, by name and by path, a run would count twice."""
+    named = [run_folder(name, logs_dir) for name in names]
+    folders = [folder for one in named for folder in (arm_folders(one) or [one])]
+    return list({folder.resolve(): folder for folder in folders}.values())
 
 
 def load_folder(folder: Path) -> Run:
@@ -270,18 +275,14 @@ def _pair_row(run: Run, pair: PairData) -> dict[str, Any]:
         "run": run.name,
         "dataset": run.dataset[0],
         "dataset_revision": run.dataset[1],
-        "setting": pair.setting,
         "repo": pair.key.repo,
         "task_id": pair.key.task_id,
         "features": ",".join(map(str, pair.key.features)),
-        "state": pair.state,
-        "merge_status": pair.merge_status,
-        "error": pair.error,
         "unsound": ",".join(map(str, pair.unsound)) or None,
-        "network": pair.network,
+        **{name: getattr(pair, name) for name in ("setting", "state", "merge_status", "error", "network")},
     }
-    if pair.verdicts is not None:
-        row |= pair.verdicts._asdict() | {"suspicious": len(pair.suspicious)}
+    if pair.verdicts:
+        row |= {**pair.verdicts, "suspicious": len(pair.suspicious)}
     if agents:
         row |= {name: getattr(pair, name) for name in ("messages", "cost", "steps", "duration_seconds")}
         for name in ("prompt_tokens", "completion_tokens"):
@@ -296,8 +297,7 @@ def csv_bytes(rows: Sequence[dict[str, Any]]) -> bytes:
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, list(rows[0] if rows else columns()), lineterminator="\n")
     writer.writeheader()
-    for row in rows:
-        writer.writerow({name: _csv_cell(value) for name, value in row.items()})
+    writer.writerows({name: _csv_cell(value) for name, value in row.items()} for row in rows)
     return text.getvalue().encode("utf-8", "backslashreplace")
 
 

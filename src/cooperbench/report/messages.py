@@ -1,16 +1,10 @@
 """What agents spent on messages, what messages are by their form, and which code they name.
 
-The harness records with each message in which step it was sent, so conversation.json is the truth about sending; a step
-whose command calls `send_message` or `read_messages` counts too, whether or not anything came of it.
-
 Files, functions and lines that a message names are recognised by their form, whatever language it is written in;
 docs/coordination.md lists the forms. What the sender meant (a promise, a question) is not guessed. A patch touches a
 symbol where it changes its lines, or where a changed line contains the name. A plain word in backticks or a camelCase
 word may be anything, so it counts only where a patch touches it; a short file name that fits several changed files
-does not count.
-
-Of a message the first `MOST_CHARACTERS` are read, without fenced code and quoted lines. Every scan is linear, however
-hostile the text.
+does not count. Every scan is linear, however hostile the text.
 """
 
 from __future__ import annotations
@@ -25,9 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from cooperbench.report.pairs import Conversation, SentMessage, Trajectory
-    from cooperbench.report.patches import Symbol, Work
+    from cooperbench.report.patches import Work
 
 MOST_CHARACTERS = 64_000
+"""Of a message that are read, without fenced code and quoted lines."""
 SIMILAR = 0.7
 """Jaccard similarity of three-word sequences from which on a message repeats an earlier one."""
 EARLIER_MESSAGES = 100
@@ -66,27 +61,21 @@ _NAME = re.compile(
 _NO_FILES = frozenset({"node.js", "next.js", "vue.js", "react.js", "express.js"})
 _NO_SYMBOLS = frozenset({"self", "this", "none", "null", "true", "false", "return", "import"})
 _LINES_ATTACHED = re.compile(r"[:#]L?(\d{1,6})(?:-L?(\d{1,6}))?")
-_RANGE = r"(\d{1,6})\s?[-–]\s?(\d{1,6})(?!\d|\s?[-–])"
-_LINES_AFTER = re.compile(rf"\W{{0,4}}(?:[^\W\d]{{1,12}}\W{{0,2}})?{_RANGE}")
-_LINES_BEFORE = re.compile(rf"(?<![\d-]){_RANGE}\W{{0,2}}(?:[^\W\d]{{1,12}}\W{{1,2}}){{1,2}}$")
+_LINES_AFTER = re.compile(r"\W{0,4}(?:[^\W\d]{1,12}\W{0,2})?(\d{1,6})\s?[-–]\s?(\d{1,6})(?!\d|\s?[-–])")
 _WORDS = re.compile(r"[A-Za-z_$][\w$]*", re.ASCII)
 
 
 @dataclass(frozen=True)
 class Activity:
-    """One agent's messaging."""
-
     agent_id: str
     steps: int
     messaging_steps: tuple[int, ...]
-    """Steps that sent messages or asked for them."""
     step_share: float | None
     """Those over all; None where what was done in the steps is not on record."""
     token_share: float | None
     """Of the tokens that the model wrote, those of replies that led to such steps; None where none were counted."""
     sent: int
     first_message: int | None
-    """The number of its first message."""
     first_step_fraction: float | None
     """The step of its first message, as a share of all its steps."""
 
@@ -251,14 +240,13 @@ def never_shown(conversation: Conversation) -> list[UnreadMessage]:
 
 
 def mentions_of(messages: Sequence[SentMessage], works: Mapping[str, Work]) -> tuple[Mention, ...]:
-    """In the order of the messages."""
     paths = _paths_by_ending(path for work in works.values() for path in work.paths)
     found: dict[tuple[str, Name], list[int]] = {}
     for message in messages:
         for name in names_in(message.text, paths) if message.sender in works else ():
             found.setdefault((message.sender, name), []).append(message.sequence)
-    symbols = frozenset(name.name.rpartition(".")[2] for _, name in found if name.kind == "symbol")
-    patches = {agent_id: _Patch(work, symbols) for agent_id, work in works.items() if work.usable}
+    wanted = {part for _, name in found if name.kind == "symbol" for part in name.name.split(".")}
+    patches = {agent_id: _Patch(work, wanted) for agent_id, work in works.items() if work.usable}
     mentions = []
     for (sender, name), numbers in found.items():
         touches = tuple(touch for patch in patches.values() if (touch := patch.touch(name)))
@@ -286,14 +274,11 @@ def names_in(message: str, paths: Collection[str]) -> list[Name]:
     found: list[Name] = []
     for line in prose_lines(message):
         text = line[:_LONGEST_LINE]
-        before = 0
         for token in _NAME.finditer(text):
-            name = _name(token, paths)
-            if name is not None:
+            if name := _name(token, paths):
                 found.append(name)
-                if name.kind == "file" and (lines := _lines(text, before, token)):
+                if name.kind == "file" and (lines := _lines(text, token)):
                     found.append(Name("lines", name.name, lines))
-            before = token.end()
         if len(found) >= MOST_NAMES:
             return found[:MOST_NAMES]
     return found
@@ -315,13 +300,10 @@ def _name(token: re.Match[str], paths: Collection[str]) -> Name | None:
     return Name("symbol", plain, certain=group != "camel")
 
 
-def _lines(text: str, before: int, token: re.Match[str]) -> tuple[int, int] | None:
-    """The lines that a file is named with; `before`: where the name before it ends."""
+def _lines(text: str, token: re.Match[str]) -> tuple[int, int] | None:
+    end = token.end()
     found = (
-        _LINES_ATTACHED.search(token[0])
-        or _LINES_ATTACHED.match(text, token.end())
-        or _LINES_AFTER.match(text, token.end())
-        or _LINES_BEFORE.search(text[max(before, token.start() - 60) : token.start()])
+        _LINES_ATTACHED.search(token[0]) or _LINES_ATTACHED.match(text, end) or _LINES_AFTER.match(text, end)
     )
     first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
     return (first, last) if 0 < first <= last else None
@@ -338,31 +320,27 @@ def _paths_by_ending(paths: Iterable[str]) -> dict[str, set[str]]:
 
 
 class _Patch:
-    """An agent's patch, asked for many names; `wanted` are the symbols among them."""
+    """An agent's patch, asked for many names; `wanted` are the words of symbols among them."""
 
-    def __init__(self, work: Work, wanted: frozenset[str]) -> None:
+    def __init__(self, work: Work, wanted: set[str]) -> None:
         self._agent_id = work.agent_id
         self._files = {path: file for file in work.files for path in file.paths}
         self._paths = _paths_by_ending(self._files)
-        self._symbols: dict[str, list[Symbol]] = {}
-        for symbol in work.symbols:
-            for part in wanted.intersection(symbol.name.split(".")):
-                self._symbols.setdefault(part, []).append(symbol)
         self._words: dict[str, Touch] = {}
-        changed = [
-            (file.path, place, line)
-            for file in work.files
-            for hunk in file.hunks
-            for place, line in hunk.lines
-        ]
-        for path, place, line in changed if wanted else ():
+        for symbol in work.symbols:
+            for word in wanted.intersection(symbol.name.split(".")):
+                self._words.setdefault(word, Touch(work.agent_id, symbol.path, symbol.patch_line))
+        hunks = [(file.path, hunk) for file in work.files for hunk in file.hunks] if wanted else []
+        for path, place, line in ((path, *numbered) for path, hunk in hunks for numbered in hunk.lines):
             if line.startswith(("+", "-")):
                 for word in wanted.intersection(_WORDS.findall(line[:_LONGEST_LINE])):
                     self._words.setdefault(word, Touch(work.agent_id, path, place))
 
     def touch(self, name: Name) -> Touch | None:
         if name.kind == "symbol":
-            return self._touch_symbol(name.name)
+            # `Wallet.split` is not touched by a patch that has `split` and no `Wallet`.
+            touches = [self._words.get(part) for part in name.name.split(".")]
+            return touches[-1] if all(touches) else None
         for path in self._paths.get(name.name, ()):
             file = self._files[path]
             if name.lines is None:
@@ -374,13 +352,3 @@ class _Patch:
                 if file.is_new or (change.old_start <= last and end >= first):
                     return Touch(self._agent_id, file.path, change.patch_line)
         return None
-
-    def _touch_symbol(self, name: str) -> Touch | None:
-        *outer, last = name.split(".")
-        symbols = self._symbols.get(last, [])
-        for symbol in symbols:
-            parts = symbol.name.split(".")
-            if not outer or len(parts) == 1 or outer[-1] in parts:
-                return Touch(self._agent_id, symbol.path, symbol.patch_line)
-        # `Wallet.split` is not touched where the patch is seen to change `Money.split`.
-        return None if symbols else self._words.get(last)

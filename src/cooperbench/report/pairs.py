@@ -33,33 +33,21 @@ class Meaning(NamedTuple):
 
 STATES: Mapping[State, Meaning] = {
     "passed": Meaning("✓", "passed", "every patch passes alone, and their merge passes all tests"),
-    "failed": Meaning(
-        "✗", "failed", "a patch fails its own tests alone, the merge fails tests, or the tests did not decide"
-    ),
+    "failed": Meaning("✗", "failed", "a patch alone or the merge fails tests, or the tests did not decide"),
     "error": Meaning("!", "ended in an error", "a sandbox, a server or a provider failed; not scored"),
-    "no_reference": Meaning(
-        "∅",
-        "no reference",
-        "a golden patch does not pass its own tests here, which is the dataset's or the machine's fault; not scored",
-    ),
+    "no_reference": Meaning("∅", "no reference", "a golden patch does not pass its tests here; not scored"),
     "unevaluated": Meaning("…", "not evaluated yet", "the agents are done, the tests have not run"),
     "missing": Meaning("·", "not run yet", "there is no result yet"),
-    "broken": Meaning(
-        "!", "could not be read", "a file of the pair cannot be read or has no verdict; not scored"
-    ),
+    "broken": Meaning("!", "could not be read", "a file cannot be read or has no verdict; not scored"),
 }
 LOSSES: Mapping[Loss, Meaning] = {
     "passed": STATES["passed"],
-    "capability": Meaning(
-        "✗", "failed alone", "a patch fails its own feature's tests, before anything is merged"
-    ),
+    "capability": Meaning("✗", "failed alone", "a patch fails its own feature's tests before it is merged"),
     "conflict": Meaning(
-        "⚡", "conflict", "each patch passes alone, git cannot merge them plainly, and the union merge fails"
+        "⚡", "conflict", "each passes alone, plain git cannot merge them, a union merge fails"
     ),
     "integration": Meaning(
-        "≠",
-        "failed together",
-        "each patch passes alone and they merge, but the merge fails, or its tests did not decide",
+        "≠", "failed together", "they merge, and the merge fails or its tests did not decide"
     ),
 }
 """How a judged pair ended: `failed` is split by the first thing that went wrong."""
@@ -70,16 +58,6 @@ ENDED: tuple[State, ...] = (*JUDGED, "no_reference", "unevaluated")
 """The agents came to an end: what they did and cost is on record."""
 
 
-class Verdicts(NamedTuple):
-    """What the tests said of one pair; None where it does not apply or an older record does not tell."""
-
-    individual: bool | None
-    merge: bool | None
-    merged: bool | None
-    overall: bool
-    strict: bool | None
-
-
 VERDICTS: Mapping[str, str] = {
     "individual": "every patch passes its own tests alone",
     "merge": "the patches merge in plain git",
@@ -87,7 +65,6 @@ VERDICTS: Mapping[str, str] = {
     "overall": "both: alone and merged",
     "strict": "overall, and without a textual conflict",
 }
-"""The fields of `Verdicts`, and what they mean."""
 
 
 def applicable_verdicts(setting: Setting) -> tuple[str, ...]:
@@ -110,10 +87,10 @@ class PairKey:
 
     @property
     def label(self) -> str:
-        return f"{self.repo}/task{self.task_id} {self.features_label}"
+        return f"{self.repo}/task{self.task_id} {self.group}"
 
     @property
-    def features_label(self) -> str:
+    def group(self) -> str:
         return "_".join(f"f{number}" for number in self.features)
 
 
@@ -123,7 +100,6 @@ class AgentData:
 
     agent_id: str
     agent: str | None
-    """The framework."""
     model: str | None
     status: str | None
     """How it ended: `submitted`, `step_limit`, …"""
@@ -136,11 +112,9 @@ class AgentData:
     completion_tokens: int
     duration_seconds: float
     record: Mapping[str, Any]
-    """All of its part of result.json."""
 
     @property
     def configuration(self) -> str:
-        """Model and framework."""
         return " · ".join(part for part in (self.model, self.agent) if part) or "unknown"
 
 
@@ -184,7 +158,6 @@ class PairData:
     result: Mapping[str, Any] | None
     evaluation: Mapping[str, Any] | None
     problems: tuple[str, ...] = ()
-    """What could not be read, a line each."""
     unreadable: bool = False
     """result.json or eval.json is there and is no JSON object."""
 
@@ -208,38 +181,29 @@ class PairData:
         return "broken" if overall is None else "passed" if overall else "failed"
 
     @cached_property
-    def verdicts(self) -> Verdicts | None:
-        """None unless the state is passed or failed."""
+    def verdicts(self) -> dict[str, bool | None]:
+        """By the names in `VERDICTS`; None where one does not apply or an older record does not tell. Empty where the
+        state is neither passed nor failed."""
         if self.state not in JUDGED:
-            return None
-        individual = flag(self.evaluation, "individual_success")
-        overall = self.state == "passed"
-        if self.setting == "solo":
-            return Verdicts(individual, None, None, overall, None)
-        return Verdicts(
-            individual,
-            flag(self.evaluation, "merge_success"),
-            flag(mapping(self.evaluation, "merged"), "success"),
-            overall,
-            flag(self.evaluation, "overall_success_strict"),
-        )
-
-    def verdict(self, name: str) -> bool | None:
-        """One of `VERDICTS`; None where there is none."""
-        return None if self.verdicts is None else self.verdicts._asdict()[name]
+            return {}
+        found = {
+            "individual": flag(self.evaluation, "individual_success"),
+            "merge": flag(self.evaluation, "merge_success"),
+            "merged": flag(self.merged, "success"),
+            "overall": self.state == "passed",
+            "strict": flag(self.evaluation, "overall_success_strict"),
+        }
+        return {name: found[name] if name in applicable_verdicts(self.setting) else None for name in VERDICTS}
 
     @property
     def loss(self) -> Loss | None:
         """The first thing that went wrong: a patch fails alone, else git cannot merge, else they fail together."""
-        verdicts = self.verdicts
-        if verdicts is None:
-            return None
-        if verdicts.overall:
-            return "passed"
-        alone = [agent.success for agent in self.agents]
-        if verdicts.individual is False or False in alone or self.setting == "solo":
+        if self.state != "failed":
+            return "passed" if self.state == "passed" else None
+        alone = [self.verdicts["individual"], *(agent.success for agent in self.agents)]
+        if False in alone or self.setting == "solo":
             return "capability"
-        return "conflict" if verdicts.merge is False else "integration"
+        return "conflict" if self.verdicts["merge"] is False else "integration"
 
     @property
     def error(self) -> str | None:
@@ -250,9 +214,9 @@ class PairData:
         return self.problems[0] if self.state == "broken" and self.problems else None
 
     @property
-    def _judged(self) -> Mapping[str, Any]:
+    def _judged(self) -> Mapping[str, Any] | None:
         """eval.json where there is a verdict."""
-        return (self.evaluation or {}) if self.state in JUDGED else {}
+        return self.evaluation if self.state in JUDGED else None
 
     @property
     def unsound(self) -> tuple[int, ...]:
@@ -261,8 +225,7 @@ class PairData:
 
     @property
     def unsound_text(self) -> str:
-        several = "s" if len(self.unsound) > 1 else ""
-        features = ", ".join(map(str, self.unsound))
+        features, several = ", ".join(map(str, self.unsound)), "s" if len(self.unsound) > 1 else ""
         return (
             f"the tests of feature{several} {features} pass without the feature{several}" if features else ""
         )
@@ -323,7 +286,6 @@ class PairData:
 
     @property
     def messages(self) -> int:
-        """How many were sent, as result.json counts them."""
         return int(number(self.result, "messages"))
 
     @property
@@ -364,7 +326,6 @@ class PairData:
                     yield {**args, **line, "timestamp": entry.get("timestamp", "")}
 
     def patch(self, agent_id: str) -> bytes | None:
-        """As it was handed in; None where there is none."""
         return read_bytes(self.paths.agent(agent_id).patch)
 
     def test_outputs(self) -> dict[str, str]:

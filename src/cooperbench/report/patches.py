@@ -54,8 +54,6 @@ Meeting = Literal["overlapping", "adjacent", "identical"]
 
 @dataclass(frozen=True)
 class Change:
-    """Removed and added lines that stand together."""
-
     old_start: int
     """First base line that is replaced; for an insertion the one that it goes in front of."""
     old_end: int
@@ -123,8 +121,6 @@ class Symbol:
 
 @dataclass(frozen=True)
 class Work:
-    """What one agent handed in."""
-
     agent_id: str
     files: tuple[ChangedFile, ...] = ()
     usable: bool = False
@@ -136,7 +132,6 @@ class Work:
 
     @cached_property
     def symbols(self) -> tuple[Symbol, ...]:
-        """In the order of the patch, each once per file."""
         found: dict[tuple[str, str], Symbol] = {}
         for file in (file for file in self.files if _CODE.search(file.path)):
             for name, patch_line in (place for hunk in file.hunks for place in _symbols(hunk)):
@@ -158,8 +153,6 @@ class SharedFile:
 
 @dataclass(frozen=True)
 class Overlap:
-    """Two agents' patches side by side."""
-
     first: str
     second: str
     files: tuple[SharedFile, ...]
@@ -226,7 +219,6 @@ def _changed_file(section: FilePatch) -> ChangedFile:
 
 
 def _changes(lines: Sequence[tuple[int, str]], base_line: int) -> Iterator[Change]:
-    """Each with its place in the base."""
     together: list[tuple[int, str]] = []
     for place, line in (*lines, (0, " ")):
         if line.startswith(("+", "-")):
@@ -241,7 +233,6 @@ def _changes(lines: Sequence[tuple[int, str]], base_line: int) -> Iterator[Chang
 
 
 def _symbols(hunk: Hunk) -> Iterator[tuple[str, int]]:
-    """The symbol of each changed line that has one, and the line."""
     heading = _definition(hunk.heading)
     # Git's heading is the nearest line above that is not indented, so everything in the hunk may be inside.
     scopes = [(_indent(hunk.heading), heading)] if heading else []

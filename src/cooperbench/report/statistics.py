@@ -2,11 +2,9 @@
 
 Three methods: `wilson` takes pairs for independent, `clustered` (the default) does not and uses Student's t with one
 degree of freedom less than there are tasks, `bootstrap` draws whole tasks. Few tasks can agree by luck, so a clustered
-variance below that of independent pairs is not believed. Where a method has no answer (one task, no variance at all)
-`note` says so. docs/statistics.md has the formulas.
+variance below that of independent pairs is not believed. docs/statistics.md has the formulas.
 
-The cluster of a pair is its task: pairs of one task share a repository, a base commit and features (a feature is in
-several pairs), so their outcomes are correlated: 652 pairs of 30 tasks tell less than 652 independent ones.
+The cluster of a pair is its task: pairs of one task share a base commit and features, so their outcomes are correlated.
 """
 
 from __future__ import annotations
@@ -40,15 +38,11 @@ T = TypeVar("T")
 
 
 class Observation(NamedTuple):
-    """One number about one pair."""
-
     key: PairKey
     value: float
 
 
 class Cluster(NamedTuple):
-    """The observations of one task."""
-
     size: int
     total: float
 
@@ -58,17 +52,14 @@ class Estimate:
     """A mean (or difference, or ratio) over pairs."""
 
     value: float | None
-    """None where there is nothing to estimate it from."""
     low: float | None
     high: float | None
-    """Both None where there is no interval; `note` says why."""
+    """None where there is no interval; `note` says why."""
     n: int
-    """Pairs."""
     clusters: int
-    """Tasks."""
     method: str
     design_effect: float | None = None
-    """How many times larger the variance is than that of as many independent pairs; None where that has no meaning."""
+    """How many times larger the variance is than that of as many independent pairs."""
     note: str = ""
 
 
@@ -92,7 +83,7 @@ def observe(pairs: Iterable[PairData], value: Callable[[PairData], float | None]
 
 
 def observe_verdict(pairs: Iterable[PairData], name: str = "overall") -> list[Observation]:
-    return observe(pairs, lambda pair: pair.verdict(name))
+    return observe(pairs, lambda pair: pair.verdicts.get(name))
 
 
 def values_by_pair(observations: Iterable[Observation]) -> dict[PairKey, list[float]]:
@@ -229,23 +220,16 @@ def holm(values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-class Power(NamedTuple):
-    """What a probability of `POWER` to show a mean that is not zero takes; None where there is no variance."""
-
-    smallest_effect: float | None = None
-    """That these pairs show with it."""
-    pairs_needed: int | None = None
-    """To show a mean like the one seen, with as many pairs in a task as here; None where that is zero, too."""
-
-
-def power(observations: Sequence[Observation], tests: int = 1) -> Power:
-    """`tests`: how many share the error rate."""
+def power(observations: Sequence[Observation], tests: int = 1) -> tuple[float | None, int | None]:
+    """The smallest mean that these pairs show with a probability of `POWER`, and how many pairs (as many in a task)
+    it takes to show a mean like the one seen; None where there is no variance. `tests`: how many share the error rate.
+    """
     if not observations or not (sample := Sample(observations)).varies:
-        return Power()
+        return None, None
     tail, normal, degrees = 1.0 - _ERROR / (2 * tests), NormalDist(), sample.tasks - 1
     smallest = (t_quantile(tail, degrees) + t_quantile(POWER, degrees)) * sample.standard_error
     needed = (normal.inv_cdf(tail) + normal.inv_cdf(POWER)) * sample.standard_error
-    return Power(smallest, math.ceil(sample.n * (needed / sample.mean) ** 2) if sample.mean else None)
+    return smallest, math.ceil(sample.n * (needed / sample.mean) ** 2) if sample.mean else None
 
 
 def mcnemar_exact(one_way: int, other_way: int) -> float:

@@ -158,7 +158,6 @@ def _line(pair: PairData) -> dict[str, Any]:
 
 
 def summary_text(summary: dict[str, Any], logs: str) -> str:
-    """All of a summary."""
     parts = ["\n".join(_setting_lines(*part)) for part in summary["settings"].items()]
     others = number(summary, "spent") - number(summary, "cost")
     if others > 1e-9:
@@ -222,7 +221,6 @@ def budget_text(budget: dict[str, Any]) -> str:
 
 
 def sandboxes_text(sandboxes: dict[str, Any]) -> str:
-    """What was used of a cloud, beside the models."""
     what = sandboxes["what"]
     count = plural(sandboxes["count"], what, f"{what}es" if what.endswith("x") else f"{what}s")
     names = {"seconds": what, "vcpu_seconds": "vCPU", "gib_seconds": "GiB"}

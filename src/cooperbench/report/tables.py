@@ -28,9 +28,8 @@ from cooperbench.text import dollars_text, duration_text, plural
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from cooperbench.report.ablation import Ablation, Effect
     from cooperbench.report.analysis import Analysis, CrossPlay, RateRow, TeamRow
-    from cooperbench.report.compare import Comparison
+    from cooperbench.report.compare import Ablation, Comparison, Effect
     from cooperbench.report.curves import AgentCurve, Difficulty
     from cooperbench.report.formatting import Cell
     from cooperbench.report.llm_judge import JudgeReport
@@ -47,11 +46,11 @@ def analysis_tables(analysis: Analysis) -> Iterator[Table]:
     """In the order in which one reads them; what there is nothing to say about is left out."""
     yield _rates(analysis)
     yield _costs([row for row in analysis.rates if row.repo is None])
-    if analysis.deficits or analysis.without_solo:
+    if analysis.coordination_deficits or analysis.coop_without_solo:
         yield _deficits(analysis)
     if analysis.team:
         yield _teams(analysis.team)
-    yield from map(_agent_curve, analysis.curves)
+    yield from map(_agent_curve, analysis.agent_curves)
     yield from _difficulty(analysis.difficulty)
     for repeats in analysis.repeats:
         rates: list[list[Cell]] = [
@@ -93,7 +92,7 @@ def _rates(analysis: Analysis) -> Table:
         if row.unsound:
             rows.append([f"{indent}  without unsound", *cells(row.sound_rates)])
     notes = [f"{mark} {remark}" for remark, mark in marks.items()]
-    notes += [f"{_INTERVALS[analysis.method]}; n: judged pairs; deff: design effect of overall", ""]
+    notes += [f"{_INTERVALS[analysis.interval]}; n: judged pairs; deff: design effect of overall", ""]
     notes += [f"{row.name}: {line}" for row in analysis.rates if row.repo is None for line in _states(row)]
     notes += left_out_lines(analysis.runs)
     notes += ["", *(f"{name}: {VERDICTS[name]}" for name in names)]
@@ -132,7 +131,7 @@ def _costs(rows: Sequence[RateRow]) -> Table:
 def _deficits(analysis: Analysis) -> Table:
     rows: list[list[Cell]] = []
     notes = ["Over the pairs that have a verdict in both; deficit: solo − coop; retention: coop ∕ solo"]
-    for one in analysis.deficits:
+    for one in analysis.coordination_deficits:
         assert one.coordination_deficit is not None
         assert one.retention is not None
         deficit, p = points_text(one.coordination_deficit), p_text(one.mcnemar_p)
@@ -146,7 +145,7 @@ def _deficits(analysis: Analysis) -> Table:
         if one.retention.note:
             notes.append(f"{one.second}: retention: {one.retention.note}")
     notes = notes if rows else []
-    notes += [f"{name}: no solo run of the same agent and model given" for name in analysis.without_solo]
+    notes += [f"{name}: no solo run of the same agent and model given" for name in analysis.coop_without_solo]
     headings = ("solo", "coop", "n", "solo rate", "coop rate", "deficit", "retention", "McNemar")
     return Table("Coordination deficit", headings, rows, notes)
 
@@ -176,9 +175,7 @@ def _difficulty(difficulty: Difficulty) -> Iterator[Table]:
             made_of = plural(len(difficulty.configurations), "configuration")
             notes.append(f"Difficulty from the solo results of {made_of}; 95 % Wilson intervals")
             if not curve.is_telling:
-                notes.append(
-                    "Two difficulties are no curve: give solo runs of several models, or several runs"
-                )
+                notes.append("Two difficulties are no curve: give solo runs of several models")
             if difficulty.unscored:
                 notes.append(f"{plural(difficulty.unscored, 'pair')} without a solo verdict: in no curve")
         yield Table(title, ("difficulty", "pairs", "solo", "n", "coop", "n"), rows, notes)
@@ -220,7 +217,6 @@ def _cross_play(played: CrossPlay) -> Table:
 
 
 def comparison_tables(comparison: Comparison, problems: Sequence[str] = ()) -> Iterator[Table]:
-    """The numbers, the flips, and what could not be compared."""
     first, second = comparison.first, comparison.second
     yield _compared_rates(comparison)
     for title, keys in (

@@ -7,40 +7,36 @@ A killed study continues with the same command.
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from cooperbench.errors import UserError
-from cooperbench.runner.api import check, price_notes, select, warm_up
-from cooperbench.runner.display import for_arm, header_lines
-from cooperbench.runner.experiment import Arm, carry_out, open_backend
-from cooperbench.runner.options import TEAM_PARTS, options
-from cooperbench.runner.plan import make_plan
+from cooperbench.models import Pair
+from cooperbench.runner.api import check, price_notes, select
+from cooperbench.runner.experiment import Arm, carry_out
+from cooperbench.runner.options import TEAM_PARTS
 from cooperbench.storage import ExperimentPaths, read_json, write_json
-from cooperbench.team.mailbox import open_mailboxes
-from cooperbench.text import names_for_error, plural
+from cooperbench.text import names_for_error
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cooperbench.runner.config import RunConfig
     from cooperbench.runner.display import Display
-    from cooperbench.runner.plan import Plan
 
 SCHEMA = "cooperbench.study/1"
 
 
 @dataclass(frozen=True)
-class StudyArm:
-    """One arm, once."""
+class ArmPair(Pair):
+    """A pair in one arm: it may be at work in several at once."""
 
-    name: str
-    off: tuple[str, ...]
-    round: int
-    """From 1: which repetition it is."""
-    config: RunConfig
+    arm: str = ""
+
+    @property
+    def label(self) -> str:
+        return f"{super().label} ({self.arm})"
 
 
 @dataclass(frozen=True)
@@ -48,15 +44,31 @@ class Study:
     paths: ExperimentPaths
     parts: tuple[str, ...]
     """In the order of `TEAM_PARTS`."""
-    arms: tuple[StudyArm, ...]
-    """Of each round, the one with all parts on first."""
+    off: dict[str, tuple[str, ...]]
+    """What is off in each arm, by its name."""
+    arms: tuple[Arm, ...]
+    """In the same order; of each round, the one with all parts on first."""
+    notes: tuple[str, ...]
 
-    def save(self) -> None:
+    def checked(self) -> dict[str, Arm]:
+        """With what is left to do; nothing is written."""
+        return dict(zip(self.off, map(check, self.arms), strict=True))
+
+    def run(self, display: Display) -> dict[str, dict[str, Any]]:
+        """The summary of each arm, by its name."""
+        self.checked()
+        notes = (*self.notes, *price_notes(self.arms[0].config))
+        with self.paths.lock():
+            summaries = carry_out(self.arms, display, notes, self._save)
+        return dict(zip(self.off, summaries.values(), strict=True))
+
+    def _save(self) -> None:
         """Arms of earlier calls stay."""
         stored = read_json(self.paths.study) or {}
         parts = {*stored.get("parts", {}), *self.parts}
         arms = {arm["name"]: arm for arm in stored.get("arms", [])}
-        arms |= {arm.name: {"name": arm.name, "off": list(arm.off), "round": arm.round} for arm in self.arms}
+        for (name, off), arm in zip(self.off.items(), self.arms, strict=True):
+            arms[name] = {"name": name, "off": list(off), "round": arm.round}
         write_json(
             self.paths.study,
             {
@@ -68,24 +80,23 @@ class Study:
         )
 
 
-def make_study(
-    config: RunConfig, off: Sequence[str], *, full_factorial: bool = False, repeat: int = 1
-) -> Study:
+def make_study(config: RunConfig, off: Sequence[str], *, full_factorial: bool, repeat: int) -> Study:
     """All on, each part off, or every combination; `config` is what all arms have in common, named like the study."""
     if config.setting == "solo":
         raise UserError("in setting solo nobody cooperates: ablate takes coop or team")
-    if not config.placement.is_local:
+    if config.executor != "local":
         raise UserError(f"ablate works on this machine only, not by --executor {config.executor}")
     known = {
         part: field
         for part, field in TEAM_PARTS.items()
-        if field in options() and (config.setting != "coop" or not field.startswith("team_"))
+        if config.setting == "team" or not field.startswith("team_")
     }
     for part in off:
         if part not in known:
             there = names_for_error(known, part)
             raise UserError(f"no part {part!r} to switch off in setting {config.setting}; there are: {there}")
-        if getattr(config, known[part]) is False and _is_on_by_default(config, known[part]):
+        # Git is on in coop only where it is asked for: the study does that.
+        if not getattr(config, known[part]) and (config.setting, part) != ("coop", "git"):
             raise UserError(f"{part} is off in all arms already; leave it out of --off, or on")
     parts = tuple(part for part in known if part in off)
     paths = config.paths
@@ -93,73 +104,15 @@ def make_study(
         raise UserError(f"{paths.run_name!r} is the name of a run; take another name (-n) for the study")
     most = len(parts) if full_factorial else 1
     combined = [combination for size in range(most + 1) for combination in combinations(parts, size)]
-    arms = []
+    common, notes = select(config)
+    arms, off_by_name = [], {}
     for number in range(1, repeat + 1):
         for one in combined:
             name = ("no-" + "+".join(one) if one else "all") + (f"@{number}" if number > 1 else "")
             switches: dict[str, Any] = {known[part]: part not in one for part in parts}
+            own = replace(config, run_name=f"{paths.run_name}/{name}", **switches)
             arms.append(
-                StudyArm(name, one, number, replace(config, run_name=f"{paths.run_name}/{name}", **switches))
+                Arm(own, [ArmPair(pair.task, pair.feature_ids, name) for pair in common.pairs], number)
             )
-    return Study(paths, parts, tuple(arms))
-
-
-def _is_on_by_default(config: RunConfig, field: str) -> bool:
-    """Git is on where it is asked for."""
-    return field != "git_enabled" or config.setting != "coop"
-
-
-def plan_study(study: Study) -> tuple[list[Plan], tuple[str, ...]]:
-    """What is left of each arm, all checked, nothing written; and notes."""
-    pairs, notes = select(study.arms[0].config)
-    for arm in study.arms:
-        check(arm.config, pairs)
-    return [make_plan(arm.config, pairs) for arm in study.arms], notes
-
-
-def run_study(study: Study, display: Display) -> dict[str, dict[str, Any]]:
-    """The summary of each arm, by its name."""
-    _, notes = plan_study(study)
-    first = study.arms[0].config
-    backend = open_backend(first.backend, first.backend_options)
-    with ExitStack() as stack:
-        for paths in (study.paths, *(arm.config.paths for arm in study.arms)):
-            stack.enter_context(paths.lock())
-        plans, _ = plan_study(study)
-        arms = [
-            Arm(arm.config, plan, for_arm(display, arm.name), arm.round)
-            for arm, plan in zip(study.arms, plans, strict=True)
-        ]
-        to_run = sum(len(plan.to_run) for plan in plans)
-        mailboxes = None
-        if to_run:
-            warm_up(first)
-            if any(arm.config.messaging_enabled for arm in study.arms):
-                mailboxes = stack.enter_context(open_mailboxes(first.redis_url, study.paths.run_name))
-        study.save()
-        for arm in study.arms:
-            arm.config.save()
-        display.begin(
-            _header(study, plans),
-            to_run=to_run,
-            to_judge=(to_run if first.auto_eval else 0) + sum(len(plan.to_evaluate) for plan in plans),
-        )
-        stack.callback(display.end)
-        for note in (*notes, *price_notes(first)):
-            display.note(note)
-        if mailboxes is not None:
-            display.note(f"Messages: {mailboxes.description}")
-        summaries = carry_out(arms, backend, mailboxes)
-    return {arm.name: summary for arm, summary in zip(study.arms, summaries, strict=True)}
-
-
-def _header(study: Study, plans: Sequence[Plan]) -> list[str]:
-    lines = header_lines(study.arms[0].config, replace(plans[0], to_run=plans[0].pairs))
-    names = ", ".join(arm.name for arm in study.arms)
-    finished = sum(plan.finished for plan in plans)
-    return [
-        f"Starting experiment: {study.paths.run_name}",
-        *lines[1:],
-        f"{plural(len(study.arms), 'arm')}: {names}",
-        *([f"{plural(finished, 'pair')} in them finished already"] if finished else []),
-    ]
+            off_by_name[name] = one
+    return Study(paths, parts, off_by_name, tuple(arms), notes)

@@ -3,58 +3,82 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from cooperbench._version import __version__
 from cooperbench.agents.base import Limits
+from cooperbench.agents.registry import uses_model
 from cooperbench.dataset.discovery import resolve_dataset_dir
 from cooperbench.errors import UserError
 from cooperbench.eval.batch import Order
 from cooperbench.models import SETTINGS, seats_of
-from cooperbench.runner.assignment import Assigned, Assignment
-from cooperbench.runner.executors import JobOrder, Placement
-from cooperbench.runner.options import ONLY_IN_TEAM, REPLAY_MODEL, TEAM_PARTS, RunOptions, options
+from cooperbench.runner.options import EXECUTORS, REPLAY_MODEL, TEAM_PARTS, RunOptions, options
 from cooperbench.settings import checked_eval_network
-from cooperbench.storage import ExperimentPaths, checked_run_name, read_json, utc_now, write_json
+from cooperbench.storage import ExperimentPaths, read_json, utc_now, write_json
+from cooperbench.text import plural
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from cooperbench.models import Pair
 
+T = TypeVar("T")
 SCHEMA = "cooperbench.config/1"
 _GIVEN_TYPES = dict.fromkeys(("agent", "model", "backend", "subset", "repo"), str) | {"task_id": int}
 _TYPE_NAMES = {str: "a name", int: "a whole number"}
+_FOR_JOBS = ("workers", "pairs_per_job", "slurm", "ray_address", "ray_resources")
+
+
+class Assigned(NamedTuple):
+    """What works in one seat."""
+
+    agent: str
+    model: str | None
+    """None where the agent asks no model."""
+    config_path: Path | None
 
 
 @dataclass(frozen=True)
 class RunConfig(RunOptions):
-    """One call of `run`, checked."""
+    """One call of `run`, or of `evaluate`, checked."""
+
+    evaluate_only: bool = False
+    """No agent works: the results are there, and are judged."""
 
     def __post_init__(self) -> None:
-        if self.setting not in SETTINGS:
-            raise UserError(f"setting is {self.setting!r}; it is one of {', '.join(SETTINGS)}")
+        for name, known in (("setting", SETTINGS), ("executor", EXECUTORS)):
+            if getattr(self, name) not in known:
+                raise UserError(f"{name} is {getattr(self, name)!r}; it is one of {', '.join(known)}")
         for name, kind in _GIVEN_TYPES.items():
             value = getattr(self, name)
             if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
                 raise UserError(f"{name} is {value!r}; it is {_TYPE_NAMES[kind]}")
         if self.git_enabled is None:
             object.__setattr__(self, "git_enabled", self.setting == "team")
-        for name, option in options().items():
-            value = getattr(self, name)
-            if option.above_zero is not None and value is not None and value <= 0:
-                raise UserError(f"{name} is {value}; it is above 0")
+        for one in fields(self):
+            value = getattr(self, one.name)
+            is_number = str(one.type).startswith(("int", "float")) and one.metadata["option"].words
+            if is_number and value is not None and value <= 0:
+                raise UserError(f"{one.name} is {value}; it is above 0")
         checked_eval_network(self.eval_network)
-        _ = self.placement
-        missing = [path for path in self.assignment.config_paths if path and not path.exists()]
-        if missing:
-            raise UserError(f"{missing[0]}: no such agent config")
+        for name in _FOR_JOBS:
+            owner = name.partition("_")[0]
+            wrong = self.executor == "local" or (owner in EXECUTORS and owner != self.executor)
+            if wrong and getattr(self, name) is not None:
+                raise UserError(f"--{name.replace('_', '-')} is not for --executor {self.executor}")
+        for path in self.agent_config_paths:
+            if path and not path.exists():
+                raise UserError(f"{path}: no such agent config")
         if self.prompts_dir is not None and not any(self.prompts_dir.glob("*.j2")):
             raise UserError(f"{self.prompts_dir}: no folder with templates (*.j2)")
         if self.setting == "solo":
-            self.assignment.for_seats(1, "setting solo")
+            self._assigned(1, "setting solo")
+
+    @property
+    def paths(self) -> ExperimentPaths:
+        return ExperimentPaths(self.logs_dir, self.run_name)
 
     @property
     def limits(self) -> Limits:
@@ -62,19 +86,9 @@ class RunConfig(RunOptions):
         return Limits(self.step_limit, self.cost_limit, self.time_limit_seconds)
 
     @property
-    def assignment(self) -> Assignment:
-        return Assignment.parse(self.agent, self.model, self.agent_config)
-
-    @property
-    def placement(self) -> Placement:
-        return Placement(**{one.name: getattr(self, one.name) for one in fields(Placement)})
-
-    @property
-    def job_order(self) -> JobOrder:
-        """What all jobs have in common: each works on one pair at a time."""
-        at_once = max(1, self.eval_concurrency // (self.workers or self.concurrency))
-        there = replace(self, force=False, concurrency=1, eval_concurrency=at_once)
-        return JobOrder(there, there.order, self.backend, self.backend_options)
+    def most_jobs(self) -> int:
+        """At once, on a cluster."""
+        return self.workers or self.concurrency
 
     @property
     def order(self) -> Order:
@@ -89,13 +103,46 @@ class RunConfig(RunOptions):
         given = {one.for_backend: getattr(self, name) for name, one in options().items() if one.for_backend}
         return {keyword: value for keyword, value in given.items() if value}
 
-    def assigned(self, pair: Pair) -> tuple[Assigned, ...]:
-        """Who works on a pair, seat by seat."""
-        return self.assignment.for_seats(len(seats_of(pair, self.setting)), pair.label)
+    @property
+    def agents(self) -> tuple[str, ...]:
+        """One for all seats, or one for each, the first agent1's; so are the next two."""
+        return split_values(self.agent, "agents")
 
     @property
-    def paths(self) -> ExperimentPaths:
-        return ExperimentPaths(self.logs_dir, self.run_name)
+    def models(self) -> tuple[str | None, ...]:
+        return (None,) if self.model is None else split_values(self.model, "models")
+
+    @property
+    def agent_config_paths(self) -> tuple[Path | None, ...]:
+        """A path that exists as it stands may have commas in its name. An empty part is a seat without a config."""
+        text = self.agent_config
+        if text is None:
+            return (None,)
+        if isinstance(text, Path) or "," not in text or Path(text).exists():
+            return (Path(text),)
+        return tuple(Path(part.strip()) if part.strip() else None for part in text.split(","))
+
+    @property
+    def model_name(self) -> str | None:
+        """The models that are asked: one for all seats, or those of the seats with an agent that asks one, in order."""
+        asking = [uses_model(agent) for agent in self.agents]
+        asked = self.models if any(asking) else ()
+        if len(asking) == len(asked):
+            asked = tuple(model for model, asks in zip(asked, asking, strict=True) if asks)
+        return ",".join(model for model in asked if model) or None
+
+    def assigned(self, pair: Pair) -> tuple[Assigned, ...]:
+        """Who works on a pair, seat by seat."""
+        return self._assigned(len(seats_of(pair, self.setting)), pair.label)
+
+    def _assigned(self, seats: int, whose: str) -> tuple[Assigned, ...]:
+        agents = _for_seats(self.agents, seats, "agent", whose)
+        models = _for_seats(self.models, seats, "model", whose)
+        configs = _for_seats(self.agent_config_paths, seats, "agent config", whose)
+        return tuple(
+            Assigned(agent, model if uses_model(agent) else None, config)
+            for agent, model, config in zip(agents, models, configs, strict=True)
+        )
 
     @property
     def team_features(self) -> dict[str, bool]:
@@ -108,40 +155,28 @@ class RunConfig(RunOptions):
         """Where an agent's answers come from, if from no model."""
         if self.replay_from is None:
             return None
-        return (
-            ExperimentPaths(self.logs_dir, self.replay_from)
-            .pair(pair, self.setting)
-            .agent(agent_id)
-            .exchanges
-        )
-
-    def notes(self) -> tuple[str, ...]:
-        """What was asked for and has no effect."""
-        notes = []
-        if self.git_enabled and self.setting == "solo":
-            notes.append(
-                "git collaboration (--git) is for coop; in solo there is nobody to share with, it is ignored"
-            )
-        off = [part for part in ONLY_IN_TEAM if not getattr(self, TEAM_PARTS[part])]
-        if off and self.setting != "team":
-            notes.append(f"{', '.join(off)}: parts of setting team; to switch them off is ignored here")
-        return tuple(notes)
+        recorded = ExperimentPaths(self.logs_dir, self.replay_from)
+        return recorded.pair(pair, self.setting).agent(agent_id).exchanges
 
     def identity(self) -> dict[str, Any]:
         """What must stay the same for results to stand in one table."""
+        prepared = read_json(self.dataset_dir / ".cooperbench.json") or {}
+        digests = ["none" if path is None else _digest(path) for path in self.agent_config_paths]
         return {
-            "agent": ",".join(self.assignment.agents),
-            "model_name": self.assignment.model_name,
-            "agent_config_sha256": _digests(self.assignment.config_paths),
+            "agent": ",".join(self.agents),
+            "model_name": self.model_name,
+            "agent_config_sha256": None if digests == ["none"] else ",".join(digests),
             **self._recorded("identity"),
-            "prompts_sha256": _prompts_digest(self.prompts_dir),
+            "prompts_sha256": self._prompts_digest(),
             "dataset": self.dataset_dir.name,
-            "dataset_revision": dataset_revision(self.dataset_dir),
+            "dataset_revision": prepared.get("revision"),
         }
 
-    def invocation(self) -> dict[str, Any]:
-        """What this call asked for beyond that."""
-        return {"time": utc_now(), "version": __version__, **self._recorded("invocation")}
+    def _prompts_digest(self) -> str | None:
+        if self.prompts_dir is None:
+            return None
+        texts = [path.name.encode() + path.read_bytes() for path in sorted(self.prompts_dir.glob("*.j2"))]
+        return hashlib.sha256(b"\0".join(texts)).hexdigest()
 
     def _recorded(self, where: str) -> dict[str, Any]:
         values = {
@@ -151,22 +186,14 @@ class RunConfig(RunOptions):
         }
         return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
 
-    def differences(self) -> list[str]:
-        """How this call differs from the experiment on disk, as lines `key: there → here`."""
+    def check_against_disk(self) -> None:
         stored = self._stored()
-        if stored is None:
-            return []
-        # Earlier versions recorded a model for agents that ask none, too.
-        stored["model_name"] = Assignment.parse(self.agent, stored.get("model_name"), None).model_name
-        return [
+        different = [
             f"{key}: {stored.get(key)!r} → {value!r}"
             for key, value in self.identity().items()
-            # An experiment of an older version does not tell what there was no choice about.
+            # A part of setting team is not recorded for the others, which may be in the same experiment.
             if key in stored and stored[key] != value
         ]
-
-    def check_against_disk(self) -> None:
-        different = self.differences()
         if different:
             raise UserError(
                 f"experiment {self.run_name!r} was started with another configuration ({'; '.join(different)}); "
@@ -174,7 +201,7 @@ class RunConfig(RunOptions):
             )
 
     def save(self) -> None:
-        stored = self._stored() or {}
+        call = {"time": utc_now(), "version": __version__, **self._recorded("invocation")}
         write_json(
             self.paths.config,
             {
@@ -182,13 +209,14 @@ class RunConfig(RunOptions):
                 "run_name": self.run_name,
                 "setting": self.setting,
                 **self.identity(),
-                "invocations": [*stored.get("invocations", []), self.invocation()],
+                "invocations": [*self._stored().get("invocations", []), call],
             },
         )
 
-    def _stored(self) -> dict[str, Any] | None:
+    def _stored(self) -> dict[str, Any]:
+        """Empty where the experiment is new."""
         if not self.paths.config.exists():
-            return None
+            return {}
         stored = read_json(self.paths.config)
         if stored is None or stored.get("schema") != SCHEMA:
             raise UserError(
@@ -198,21 +226,20 @@ class RunConfig(RunOptions):
 
 
 def make_config(values: Mapping[str, Any]) -> RunConfig:
-    """Of what the command line, or the caller of `cooperbench.run`, has given."""
-    if values["replay_from"] or values["agent"] == REPLAY_MODEL:
+    """Of what the command line, or the caller of `run` or `evaluate`, has given; the rest are defaults."""
+    if values.get("replay_from") or values.get("agent") == REPLAY_MODEL:
         values = _as_recorded(values)
-    lists = {name: values[name] for name in ("features", "group_sizes")}
+    lists = {name: values.get(name) for name in ("features", "group_sizes")}
     for name, value in lists.items():
         if value is not None and (isinstance(value, str) or not all(type(one) is int for one in value)):
             raise UserError(f"{name} is {value!r}; it is a list of whole numbers, e.g. [1, 2]")
     return RunConfig(
         **{
             **values,
-            "run_name": checked_run_name(values["run_name"]),
             "dataset_dir": resolve_dataset_dir(values["dataset_dir"]),
             "logs_dir": Path(values["logs_dir"]),
             **{name: None if value is None else tuple(value) for name, value in lists.items()},
-            "mount": tuple(values["mount"] or ()),
+            "mount": tuple(values.get("mount") or ()),
             "prompts_dir": Path(values["prompts_dir"]) if values.get("prompts_dir") else None,
         }
     )
@@ -220,7 +247,7 @@ def make_config(values: Mapping[str, Any]) -> RunConfig:
 
 def _as_recorded(values: Mapping[str, Any]) -> dict[str, Any]:
     """With the agents and models of the run that is repeated, and what agents are told about limits and colleagues."""
-    name, logs_dir = values["replay_from"], Path(values["logs_dir"])
+    name, logs_dir = values.get("replay_from"), Path(values["logs_dir"])
     if not name or values["agent"] != REPLAY_MODEL:
         raise UserError(f"-a {REPLAY_MODEL} and --from RUN go together: the run whose agents work again")
     stored = read_json(ExperimentPaths(logs_dir, name).config)
@@ -231,23 +258,25 @@ def _as_recorded(values: Mapping[str, Any]) -> dict[str, Any]:
     return {**values, **same, "agent_config": stored["invocations"][-1]["agent_config"]}
 
 
-def dataset_revision(dataset_dir: Path) -> str | None:
-    """What `cooperbench prepare` recorded, if it made this dataset."""
-    return (read_json(dataset_dir / ".cooperbench.json") or {}).get("revision")
+def split_values(text: str, what: str) -> tuple[str, ...]:
+    values = tuple(part.strip() for part in text.split(","))
+    if not all(values):
+        raise UserError(f"{text!r} is no list of {what}: there is nothing before or after a comma")
+    return values
 
 
-def _digests(configs: tuple[Path | None, ...]) -> str | None:
-    if configs == (None,):
-        return None
-    return ",".join("none" if config is None else _digest(config) for config in configs)
-
-
-def _prompts_digest(folder: Path | None) -> str | None:
-    texts = [path.name.encode() + path.read_bytes() for path in sorted(folder.glob("*.j2"))] if folder else []
-    return hashlib.sha256(b"\0".join(texts)).hexdigest() if folder else None
+def _for_seats(values: tuple[T, ...], seats: int, noun: str, whose: str) -> tuple[T, ...]:
+    """One for each seat; `whose` names them in the error for a wrong number."""
+    if len(values) == 1:
+        return values * seats
+    if len(values) != seats:
+        given = ",".join("" if value is None else str(value) for value in values)
+        advice = "give one" if seats == 1 else "give one for all or one for each, with commas"
+        raise UserError(
+            f"{plural(len(values), noun)} ({given}) for {plural(seats, 'seat')} in {whose}; {advice}"
+        )
+    return values
 
 
 def _digest(config: Path) -> str:
-    if config.is_dir():
-        return f"folder {config.name}"
-    return hashlib.sha256(config.read_bytes()).hexdigest()
+    return f"folder {config.name}" if config.is_dir() else hashlib.sha256(config.read_bytes()).hexdigest()

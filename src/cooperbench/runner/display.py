@@ -8,11 +8,8 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections import deque
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TextIO, cast
+from typing import TYPE_CHECKING, Any, TextIO
 
-from cooperbench.models import Pair
 from cooperbench.text import dollars_text, duration_text, plural, printable
 
 if TYPE_CHECKING:
@@ -20,41 +17,11 @@ if TYPE_CHECKING:
 
     from rich.console import Console, RenderableType
 
-    from cooperbench.models import Message, Seat
-    from cooperbench.runner.config import RunConfig
-    from cooperbench.runner.plan import Plan
+    from cooperbench.models import Message, Pair, Seat
+    from cooperbench.runner.experiment import Arm
 
 _MESSAGE_CHARACTERS = 160
-
-
-class Display(Protocol):
-    """Told what happens, from any thread."""
-
-    def begin(self, lines: Sequence[str], *, to_run: int, to_judge: int) -> None:
-        """What this is about, and how many pairs are to be run and to be judged."""
-        ...
-
-    def note(self, text: str) -> None: ...
-
-    def prepared(self, label: str, done: int, total: int) -> None: ...
-
-    def referenced(self, label: str, done: int, total: int) -> None:
-        """A reference run has ended; how many of how many have."""
-        ...
-
-    def pair_started(self, pair: Pair, seats: Sequence[Seat]) -> None: ...
-
-    def outage(self, pair: Pair, agent_id: str, reason: str) -> None:
-        """An agent waits for a provider that fails; without a reason: no longer."""
-        ...
-
-    def message(self, pair: Pair, message: Message) -> None: ...
-
-    def pair_ended(self, pair: Pair, result: dict[str, Any]) -> None: ...
-
-    def evaluated(self, pair: Pair, evaluation: dict[str, Any]) -> None: ...
-
-    def end(self) -> None: ...
+_MOST_RUNNING = 12
 
 
 def agent_title(agent_id: str) -> str:
@@ -79,7 +46,8 @@ def verdict_text(evaluation: dict[str, Any]) -> str:
         return f"! evaluation error: {printable(str(evaluation.get('error')))}"
     merged = evaluation["merged"]
     mark = "✓ passed" if evaluation["overall_success"] else "✗ failed"
-    alone = [name for name, part in evaluation.items() if _is_agent(name) and not part["success"]]
+    agents = [name for name in evaluation if name == "solo" or name.removeprefix("agent").isdigit()]
+    alone = [name for name in agents if not evaluation[name]["success"]]
     details = [f"{agent_title(name)} failed alone" for name in alone]
     if merged["merge_status"] == "conflict":
         details.append("merge conflict" + (", union merge" if merged["strategy"] == "union" else ""))
@@ -88,129 +56,117 @@ def verdict_text(evaluation: dict[str, Any]) -> str:
     return f"{mark}: {', '.join(details)}" if details else mark
 
 
-def _is_agent(name: str) -> bool:
-    return name == "solo" or (name.startswith("agent") and name[5:].isdigit())
-
-
-def header_lines(config: RunConfig, plan: Plan) -> list[str]:
-    agents = "1 agent per task" if config.setting == "solo" else f"{_team_size(plan)} agents per task"
-    tasks = len({pair.task for pair in plan.pairs})
+def header_lines(arms: Sequence[Arm]) -> list[str]:
+    config, pairs = arms[0].config, arms[0].pairs
+    if config.evaluate_only:
+        to_judge = sum(len(arm.to_evaluate) for arm in arms)
+        lines = [f"Evaluating {plural(to_judge, 'pair')} of {config.run_name} on {config.backend}"]
+        if judged := sum(len(arm.pairs) for arm in arms) - to_judge:
+            lines.append(f"{judged} more are evaluated already (--force judges them again)")
+        return lines
+    sizes = sorted({len(pair.feature_ids) for pair in pairs} or {2})
+    agents = "–".join(map(str, dict.fromkeys((sizes[0], sizes[-1])))) + " agents"
     place = config.subset or config.repo or config.dataset_dir.name
+    tasks = plural(len({pair.task for pair in pairs}), "task")
     lines = [
-        f"Starting experiment: {config.run_name}",
-        f"Setting: {config.setting} ({agents})",
+        f"Starting experiment: {config.run_name.partition('/')[0]}",
+        f"Setting: {config.setting} ({'1 agent' if config.setting == 'solo' else agents} per task)",
+        *([f"Model: {printable(config.model_name)}"] if config.model_name else ()),
         f"Agent: {printable(config.agent)}",
         f"Backend: {config.backend}",
-        f"Found {plural(len(plan.pairs), 'pair')} of {plural(tasks, 'task')} in {place}",
-        f"Running with concurrency={config.concurrency}",
+        f"Found {plural(len(pairs), 'pair')} of {tasks} in {place}",
     ]
-    if not config.placement.is_local:
-        lines[-1] = f"Running on {config.executor} with workers={config.workers or config.concurrency}"
-    if model := config.assignment.model_name:
-        lines.insert(2, f"Model: {printable(model)}")
-    if plan.finished:
-        lines.append(f"{plan.finished} of them are finished already (--force runs them again)")
+    if config.executor == "local":
+        lines.append(f"Running with concurrency={config.concurrency}")
+    else:
+        lines.append(f"Running on {config.executor} with workers={config.most_jobs}")
+    if len(arms) > 1:
+        names = ", ".join(arm.config.run_name.partition("/")[2] for arm in arms)
+        lines.append(f"{plural(len(arms), 'arm')}: {names}")
+    if finished := sum(len(arm.pairs) - len(arm.to_run) for arm in arms):
+        lines.append(f"{finished} of them are finished already (--force runs them again)")
     return lines
 
 
-def _team_size(plan: Plan) -> str:
-    sizes = sorted({len(pair.feature_ids) for pair in plan.pairs})
-    return "–".join(str(size) for size in dict.fromkeys((sizes[0], sizes[-1]))) if sizes else "2"
-
-
-@dataclass(frozen=True)
-class ArmPair(Pair):
-    """A pair in one arm of an ablation, as displays know it."""
-
-    arm: str = ""
-
-    @property
-    def label(self) -> str:
-        return f"{super().label} ({self.arm})"
-
-
-class _ArmDisplay:
-    def __init__(self, display: Display, arm: str) -> None:
-        self._display = display
-        self._arm = arm
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self._display, name)
-        return lambda *args, **more: method(*map(self._of_arm, args), **more)
-
-    def _of_arm(self, value: Any) -> Any:
-        return ArmPair(value.task, value.feature_ids, self._arm) if isinstance(value, Pair) else value
-
-
-def for_arm(display: Display, arm: str) -> Display:
-    """The same display, told of pairs by the arm that they are in: a pair may be at work in several at once."""
-    return cast("Display", _ArmDisplay(display, arm))
-
-
-class PlainDisplay:
-    """Lines, for logs and pipes. Each names its pair, since pairs run side by side."""
+class Display:
+    """Told what happens, from any thread; prints lines. Each names its pair, since pairs run side by side."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stdout
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._numbers: dict[Pair, int] = {}
-        self._total = 0
-        self._started: dict[Pair, float] = {}
-        self._outages: set[tuple[Pair, str]] = set()
+        self._running: dict[Pair, float] = {}
+        """Since when."""
+        self._waiting: dict[tuple[Pair, str], tuple[float, str]] = {}
+        """For a provider that fails: which agent, since when, and why."""
+        self._counts = {"passed": 0, "failed": 0, "errors": 0, "no reference": 0}
+        self._ran = self._judged = self._to_run = self._to_judge = 0
+        self._cost = 0.0
+        self._began = time.monotonic()
 
     def begin(self, lines: Sequence[str], *, to_run: int, to_judge: int) -> None:
-        self._total = max(to_run, to_judge)
+        """What this is about, and how many pairs are to be run and to be judged."""
+        self._to_run, self._to_judge, self._began = to_run, to_judge, time.monotonic()
         for line in lines:
-            self._print(f"[CooperBench] {printable(line)}")
+            self.note(line)
         self._print("")
 
     def note(self, text: str) -> None:
         self._print(f"[CooperBench] {printable(text)}")
 
-    def prepared(self, label: str, done: int, total: int) -> None:
-        self._print(f"[CooperBench] Prepared {done}/{total}: {printable(label)}")
-
-    def referenced(self, label: str, done: int, total: int) -> None:
-        self._print(f"[CooperBench] Reference {done}/{total}: {printable(label)}")
+    def progress(self, what: str, label: str, done: int, total: int) -> None:
+        """A task is `Prepared`, a `Reference` run has ended; how many of how many have."""
+        self.note(f"{what} {done}/{total}: {label}")
 
     def pair_started(self, pair: Pair, seats: Sequence[Seat]) -> None:
-        self._started[pair] = time.monotonic()
-        features = "_".join(str(number) for number in pair.feature_ids)
-        arm = f" ({pair.arm})" if isinstance(pair, ArmPair) else ""
-        self._print(f"{self._tag(pair)} {pair.task.label} features_{features}{arm}")
+        with self._lock:
+            self._running[pair] = time.monotonic()
+        features = "features_" + "_".join(map(str, pair.feature_ids))
+        self._tell(pair, pair.label.replace(pair.name, features))
         for seat in seats:
-            what = plural(len(seat.feature_ids), "feature").partition(" ")[2]
+            what = "feature" if len(seat.features) == 1 else "features"
             numbers = ", ".join(map(str, seat.feature_ids))
-            self._print(f"{self._tag(pair)}   {agent_title(seat.agent_id)}: Implementing {what} {numbers}...")
+            self._tell(pair, f"  {agent_title(seat.agent_id)}: Implementing {what} {numbers}...")
 
     def outage(self, pair: Pair, agent_id: str, reason: str) -> None:
+        """An agent waits for a provider that fails; without a reason: no longer."""
         with self._lock:
-            known = (pair, agent_id) in self._outages
-            (self._outages.add if reason else self._outages.discard)((pair, agent_id))
-        if known != bool(reason):
+            since, known = self._waiting.pop((pair, agent_id), (time.monotonic(), ""))
+            if reason:
+                self._waiting[pair, agent_id] = since, reason
+        if bool(known) != bool(reason):
             what = f"waits for its model: {printable(reason)}" if reason else "has its model back"
-            self._print(f"{self._tag(pair)}   {agent_title(agent_id)} {what}")
+            self._tell(pair, f"  {agent_title(agent_id)} {what}")
 
     def message(self, pair: Pair, message: Message) -> None:
-        self._print(f"{self._tag(pair)}   {message_line(message)}")
+        self._tell(pair, f"  {message_line(message)}")
 
     def pair_ended(self, pair: Pair, result: dict[str, Any]) -> None:
-        took = duration_text(time.monotonic() - self._started.get(pair, time.monotonic()))
-        if result.get("status") == "completed":
-            self._print(f"{self._tag(pair)} ✓ Complete in {took}")
-        else:
-            self._print(f"{self._tag(pair)} ! Error after {took}: {printable(str(result.get('error')))}")
+        completed = result.get("status") == "completed"
+        with self._lock:
+            took = duration_text(time.monotonic() - self._running.pop(pair, time.monotonic()))
+            self._waiting = {key: since for key, since in self._waiting.items() if key[0] != pair}
+            self._ran += 1
+            self._cost += float(result.get("cost") or 0.0)
+            self._counts["errors"] += not completed
+            self._to_judge -= not completed
+        error = printable(str(result.get("error")))
+        self._tell(pair, f"✓ Complete in {took}" if completed else f"! Error after {took}: {error}")
 
     def evaluated(self, pair: Pair, evaluation: dict[str, Any]) -> None:
-        self._print(f"{self._tag(pair)} {verdict_text(evaluation)}")
+        passed = "passed" if evaluation.get("overall_success") else "failed"
+        counted = {"completed": passed, "no_reference": "no reference"}
+        with self._lock:
+            self._judged += 1
+            self._counts[counted.get(evaluation["status"], "errors")] += 1
+        self._tell(pair, verdict_text(evaluation))
 
-    def end(self) -> None:
-        self._stream.flush()
+    def end(self) -> None: ...
 
-    def _tag(self, pair: Pair) -> str:
+    def _tell(self, pair: Pair, text: str) -> None:
         with self._lock:
             number = self._numbers.setdefault(pair, len(self._numbers) + 1)
-        return f"[Task {number}/{self._total}]"
+        self._print(f"[Task {number}/{max(self._to_run, self._to_judge)}] {text}")
 
     def _print(self, line: str) -> None:
         with self._lock:
@@ -218,108 +174,37 @@ class PlainDisplay:
             self._stream.flush()
 
 
-_MOST_RUNNING = 12
-_MOST_MESSAGES = 8
-
-
-def make_display(stream: TextIO | None = None) -> Display:
+def make_display() -> Display:
     """A live display where somebody watches, lines elsewhere."""
-    stream = stream or sys.stdout
-    if stream.isatty():
+    if sys.stdout.isatty():
         from rich.console import Console
 
-        console = Console(file=stream)
+        console = Console()
         if not console.is_dumb_terminal:
             return LiveDisplay(console)
-    return PlainDisplay(stream)
+    return Display()
 
 
-class LiveDisplay:
-    """State under one lock; a rich Live draws it a few times a second."""
+class LiveDisplay(Display):
+    """The same lines, and below them how all stands, drawn a few times a second."""
 
     def __init__(self, console: Console) -> None:
         from rich.live import Live
 
+        super().__init__()
         self._console = console
-        self._lock = threading.Lock()
-        self._running: dict[Pair, float] = {}
-        self._latest: dict[Pair, str] = {}
-        self._outages: dict[tuple[Pair, str], tuple[float, str]] = {}
-        """Since when, and why."""
-        self._messages: deque[str] = deque(maxlen=_MOST_MESSAGES)
-        self._counts = {"passed": 0, "failed": 0, "errors": 0, "no reference": 0}
-        self._ran = 0
-        self._to_run = 0
-        self._to_judge = 0
-        self._judged = 0
-        self._cost = 0.0
-        self._started = time.monotonic()
-        self._preparing = ""
-        self._referencing = ""
         self._live = Live(console=console, get_renderable=self._render, refresh_per_second=8, transient=True)
 
     def begin(self, lines: Sequence[str], *, to_run: int, to_judge: int) -> None:
-        for line in lines:
-            self.note(line)
-        with self._lock:
-            self._to_run = to_run
-            self._to_judge = to_judge
-            self._started = time.monotonic()
+        super().begin(lines, to_run=to_run, to_judge=to_judge)
         self._live.start()
-
-    def note(self, text: str) -> None:
-        self._console.print(f"[CooperBench] {printable(text)}", markup=False, highlight=False)
-
-    def prepared(self, label: str, done: int, total: int) -> None:
-        with self._lock:
-            self._preparing = "" if done == total else f"preparing tasks: {done}/{total} ({printable(label)})"
-
-    def referenced(self, label: str, done: int, total: int) -> None:
-        with self._lock:
-            self._referencing = "" if done == total else f"  Reference {done}/{total} ({printable(label)})"
-
-    def pair_started(self, pair: Pair, seats: Sequence[Seat]) -> None:  # noqa: ARG002  # one line a pair
-        with self._lock:
-            self._running[pair] = time.monotonic()
-
-    def outage(self, pair: Pair, agent_id: str, reason: str) -> None:
-        with self._lock:
-            if not reason:
-                self._outages.pop((pair, agent_id), None)
-            else:
-                since, _ = self._outages.get((pair, agent_id), (time.monotonic(), ""))
-                self._outages[pair, agent_id] = since, reason
-
-    def message(self, pair: Pair, message: Message) -> None:
-        line = message_line(message)
-        with self._lock:
-            self._latest[pair] = line
-            self._messages.append(f"{pair.label}  {line}")
-
-    def pair_ended(self, pair: Pair, result: dict[str, Any]) -> None:
-        with self._lock:
-            self._running.pop(pair, None)
-            self._outages = {key: outage for key, outage in self._outages.items() if key[0] != pair}
-            self._ran += 1
-            self._cost += float(result.get("cost") or 0.0)
-            if result.get("status") != "completed":
-                self._counts["errors"] += 1
-                self._to_judge -= 1
-
-    def evaluated(self, pair: Pair, evaluation: dict[str, Any]) -> None:
-        with self._lock:
-            self._latest.pop(pair, None)
-            self._judged += 1
-            if evaluation.get("status") == "no_reference":
-                self._counts["no reference"] += 1
-            elif evaluation.get("status") != "completed":
-                self._counts["errors"] += 1
-            else:
-                self._counts["passed" if evaluation["overall_success"] else "failed"] += 1
 
     def end(self) -> None:
         if self._live.is_started:
             self._live.stop()
+
+    def _print(self, line: str) -> None:
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def _render(self) -> RenderableType:
         from rich.console import Group
@@ -330,31 +215,21 @@ class LiveDisplay:
             now = time.monotonic()
             table = Table.grid(padding=(0, 2))
             for pair, started in list(self._running.items())[:_MOST_RUNNING]:
-                table.add_row(
-                    Text("●", style="cyan"),
-                    Text(pair.label),
-                    Text(duration_text(now - started), style="dim"),
-                    Text(self._latest.get(pair, ""), style="italic", overflow="ellipsis", no_wrap=True),
-                )
-            for (pair, agent_id), (since, reason) in list(self._outages.items())[:_MOST_RUNNING]:
+                table.add_row(Text("●", style="cyan"), Text(pair.label), duration_text(now - started))
+            for (pair, agent_id), (since, reason) in list(self._waiting.items())[:_MOST_RUNNING]:
                 waits = f"{agent_title(agent_id)} waits for its model since {duration_text(now - since)}: {reason}"
-                table.add_row(
-                    Text("!", style="red"), Text(pair.label), "", Text(printable(waits), no_wrap=True)
-                )
+                table.add_row(Text("!", style="red"), Text(pair.label), Text(printable(waits), no_wrap=True))
             hidden = len(self._running) - _MOST_RUNNING
             if hidden > 0:
-                table.add_row("", Text(f"… {hidden} more", style="dim"), "", "")
-            messages = [Text(line, style="dim", overflow="ellipsis", no_wrap=True) for line in self._messages]
-            return Group(Text(self._preparing or self._status(now)), table, Text(), *messages)
+                table.add_row("", Text(f"… {hidden} more", style="dim"), "")
+            return Group(Text(self._status(now)), table)
 
     def _status(self, now: float) -> str:
         done, total = self._ran + self._judged, self._to_run + max(self._to_judge, self._judged)
-        elapsed = now - self._started
+        elapsed = now - self._began
         left = f", about {duration_text(elapsed / done * (total - done))} left" if 0 < done < total else ""
         counts = ", ".join(
             f"{number} {name}" for name, number in self._counts.items() if number or name != "no reference"
         )
         ran = f"pairs {self._ran}/{self._to_run}" if self._to_run else f"evaluated {self._judged}"
-        return (
-            f"{ran}  {counts}  {dollars_text(self._cost)}  {duration_text(elapsed)}{left}{self._referencing}"
-        )
+        return f"{ran}  {counts}  {dollars_text(self._cost)}  {duration_text(elapsed)}{left}"

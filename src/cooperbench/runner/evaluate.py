@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cooperbench.dataset.discovery import discover, load_tasks, resolve_dataset_dir
+from cooperbench.dataset.discovery import load_tasks, resolve_dataset_dir
 from cooperbench.errors import UserError
-from cooperbench.eval.batch import Order
+from cooperbench.eval import backends
+from cooperbench.eval.executor import TestExecutor, not_run
+from cooperbench.eval.reference import References, sound_pairs
+from cooperbench.eval.test_side import judged_patch
+from cooperbench.eval.trees import TreeStore
 from cooperbench.models import Pair
-from cooperbench.runner.executors import JobOrder, Placement
+from cooperbench.report.loading import read_pairs
+from cooperbench.report.summary import summary_text
+from cooperbench.runner.api import check_backend, discovered
+from cooperbench.runner.config import RunConfig, make_config
+from cooperbench.runner.display import make_display
+from cooperbench.runner.experiment import Arm, carry_out
+from cooperbench.sandbox.session import SandboxSession
 from cooperbench.settings import DOCUMENTED_BACKEND, checked_eval_network
 from cooperbench.storage import DEFAULT_LOGS_DIR, ExperimentPaths, is_finished, read_json
+from cooperbench.text import names_for_error
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
 
     from cooperbench.models import EvalNetwork, Setting
-    from cooperbench.runner.display import Display
 
 DEFAULT_TEST_SECONDS = 600
+EVALUATION_OPTIONS = (
+    *("sound_only", "canary", "image_template", "pull", "mount", "gpu"),
+    *("executor", "workers", "pairs_per_job", "slurm", "ray_address", "ray_resources"),
+)
+"""Of `RunOptions`, those that say how results are judged."""
 
 
 def evaluate(
@@ -38,142 +52,63 @@ def evaluate(
     logs_dir: str | Path = DEFAULT_LOGS_DIR,
     test_timeout: int = DEFAULT_TEST_SECONDS,
     eval_network: EvalNetwork | None = None,
-    sound_only: bool = False,
-    canary: bool = True,
-    image_template: str | None = None,
-    pull: str | None = None,
-    mount: Sequence[str] = (),
-    gpu: str | None = None,
-    executor: str = "local",
-    workers: int | None = None,
-    pairs_per_job: int | None = None,
-    slurm: str | None = None,
-    ray_address: str | None = None,
-    ray_resources: str | None = None,
+    **options: Any,
 ) -> None:
     """Judge the pairs of a run that have a result and no evaluation of it yet; with `force`, all of them.
 
     Verdicts are in each pair's eval.json; a summary is printed. `eval_network`: what test runs reach, by default what
-    the run was started with. `sound_only`: without features whose tests pass without them, as `validate` has found.
-    `canary`: confirm successes by tests that must fail. `image_template`, `pull`, `mount` and `gpu` are for backends
-    that have them. `executor` says where it is done: here, or by at most `workers` jobs of Slurm or Ray.
+    the run was started with. `options`: those of `run` in `EVALUATION_OPTIONS`, as `cooperbench eval --help` explains
+    them.
     """
-    placement = Placement(executor, workers, pairs_per_job, slurm, ray_address, ray_resources)
-    from cooperbench.report.summary import summary_text
-    from cooperbench.runner.display import make_display
-
-    paths = ExperimentPaths(Path(logs_dir), run_name)
-    dataset = resolve_dataset_dir(dataset_dir)
-    found = select_results(paths, dataset, subset, repo, task_id, features, sound_only=sound_only)
-    network = eval_network or recorded_eval_network(paths) or "auto"
-    order = Order(paths, concurrency, test_timeout, network, canary, found)
-    options = {"image_template": image_template, "pull": pull, "mounts": mount, "gpu": gpu}
-    given = {name: value for name, value in options.items() if value}
-    summary = evaluate_experiment(order, make_display(), backend, given, placement, dataset, force=force)
-    print(summary_text(summary, str(paths.root)))  # noqa: T201  # the documented function prints
+    values = {name: value for name, value in locals().items() if name not in ("options", "test_timeout")}
+    for name in options:
+        if name not in EVALUATION_OPTIONS:
+            raise TypeError(f"evaluate() got an unexpected keyword argument {name!r}")
+    values |= {"test_timeout_seconds": test_timeout, **options}
+    arms = evaluation_arms(values)
+    summary = carry_out(arms, make_display())[run_name]
+    print(summary_text(summary, str(arms[0].config.paths.root)))  # noqa: T201  # the documented function prints
 
 
-def recorded_eval_network(paths: ExperimentPaths) -> EvalNetwork | None:
-    """What the run was started with; None where an older version did not record it."""
+def evaluation_arms(values: Mapping[str, Any]) -> list[Arm]:
+    """Of what the command line, or the caller of `evaluate`, has given: one for each setting of the run.
+
+    UserError where nothing is to be judged.
+    """
+    paths = ExperimentPaths(Path(values["logs_dir"]), values["run_name"])
     recorded = (read_json(paths.config) or {}).get("eval_network")
-    return None if recorded is None else checked_eval_network(recorded)
-
-
-Work = list[tuple["Pair", "Setting"]]
-
-
-def select_results(
-    paths: ExperimentPaths,
-    dataset_dir: Path,
-    subset: str | None,
-    repo: str | None,
-    task_id: int | None,
-    features: list[int] | None,
-    *,
-    sound_only: bool = False,
-) -> Work:
-    """Pairs of a run that have something to judge. None at all is the user's error."""
-    from cooperbench.eval.reference import sound_pairs
-
+    network = values["eval_network"] or recorded or "auto"
+    judging = {"eval_network": network, "eval_concurrency": values["concurrency"], "evaluate_only": True}
+    config = make_config({**values, **judging, "agent": "nop"})
+    check_backend(config)
     if not paths.root.is_dir():
         known = sorted(entry.parent.name for entry in paths.logs_dir.glob("*/config.json"))
         raise UserError(
             f"no experiment {paths.run_name!r} in {paths.logs_dir}; there are: {', '.join(known) or 'none'}"
         )
-    pairs = discover(dataset_dir, subset=subset, repo=repo, task_id=task_id, features=features).pairs
-    asked = {(pair.task.repo, pair.task.task_id) for pair in pairs}
-    found: Work = []
+    found = discovered(config)
+    arms = []
     for setting in paths.settings_on_disk():
-        candidates = pairs
-        if features is None and subset is None:
-            candidates = (*pairs, *_groups_on_disk(paths, setting, pairs))
-        found += [
-            (pair, setting)
-            for pair in (sound_pairs(candidates) if sound_only else candidates)
-            if is_finished(paths.pair(pair, setting))
-        ]
-    if not found:
-        tasks = ", ".join(sorted(f"{name}/task{number}" for name, number in asked)[:5])
+        pairs = [*found.pairs, *_larger_groups(config, setting, found.pairs)]
+        finished = tuple(pair for pair in pairs if is_finished(paths.pair(pair, setting)))
+        if finished := sound_pairs(finished) if config.sound_only else finished:
+            arms.append(Arm(replace(config, setting=setting), finished))
+    if not arms:
+        tasks = names_for_error(dict.fromkeys(pair.task.label for pair in found.pairs), limit=5)
         raise UserError(
-            f"experiment {paths.run_name!r} has no results to evaluate among what was asked for ({tasks} …)"
+            f"experiment {paths.run_name!r} has no results to evaluate among what was asked for ({tasks})"
         )
-    return found
+    return arms
 
 
-def _groups_on_disk(paths: ExperimentPaths, setting: Setting, pairs: Iterable[Pair]) -> list[Pair]:
-    """Teams of more than two, which no enumeration of pairs finds."""
-    from cooperbench.report.loading import read_pairs
-
+def _larger_groups(config: RunConfig, setting: Setting, pairs: Iterable[Pair]) -> Iterator[Pair]:
+    """Those on disk with more than two features, which no enumeration of pairs finds."""
     tasks = {(pair.task.repo, pair.task.task_id): pair.task for pair in pairs}
-    return [
-        Pair(tasks[key.repo, key.task_id], key.features)
-        for key in (record.key for record in read_pairs(paths, setting))
-        if len(key.features) > 2 and (key.repo, key.task_id) in tasks
-    ]
-
-
-def evaluate_experiment(
-    order: Order,
-    display: Display,
-    backend_name: str,
-    backend_options: Mapping[str, object],
-    placement: Placement,
-    dataset: Path,
-    *,
-    force: bool,
-) -> dict[str, Any]:
-    """Judge what of the order has to be judged; the summary of the whole run."""
-    from cooperbench.eval.evaluator import is_evaluated, mark_unsound
-    from cooperbench.eval.reference import ReferenceStore
-    from cooperbench.runner.executors.orders import open_jobs
-    from cooperbench.runner.experiment import evaluate_pairs, open_backend
-    from cooperbench.text import plural
-
-    if order.concurrency < 1 or order.test_timeout_seconds < 1:
-        raise UserError("concurrency and the test timeout are at least 1")
-    paths, store = order.paths, ReferenceStore()
-    with ExitStack() as stack:
-        there = JobOrder(None, replace(order, work=(), concurrency=1), backend_name, backend_options)
-        jobs = stack.enter_context(open_jobs(placement, there, dataset, order.concurrency))
-        backend = None if jobs else open_backend(backend_name, backend_options)
-        stack.enter_context(paths.lock())
-        work = [
-            (pair, setting)
-            for pair, setting in order.work
-            if force
-            or not is_evaluated(paths.pair(pair, setting), pair, setting, order.eval_network, order.canary)
-        ]
-        for pair, setting in order.work:
-            mark_unsound(paths.pair(pair, setting), pair, store)
-        lines = [f"Evaluating {plural(len(work), 'pair')} of {paths.run_name} on {backend_name}"]
-        if skipped := len(order.work) - len(work):
-            lines.append(f"{skipped} more are evaluated already (--force judges them again)")
-        display.begin(lines, to_run=0, to_judge=len(work))
-        stack.callback(display.end)
-        if backend is None:
-            assert jobs is not None
-            return jobs(work, display, None, {})
-        return evaluate_pairs(replace(order, work=work), backend, display)
+    named = config.features is not None or config.subset is not None
+    for record in () if named else read_pairs(config.paths, setting):
+        task = tasks.get((record.key.repo, record.key.task_id))
+        if task and len(record.key.features) > 2:
+            yield Pair(task, record.key.features)
 
 
 def run_patch_test(
@@ -192,13 +127,6 @@ def run_patch_test(
     `status` is `no_reference` where the golden patch does not pass under the same conditions: then the answer says
     nothing about the patch.
     """
-    from cooperbench.eval.executor import TestExecutor, not_run
-    from cooperbench.eval.reference import References
-    from cooperbench.eval.test_side import judged_patch
-    from cooperbench.eval.trees import TreeStore
-    from cooperbench.runner.experiment import open_backend
-    from cooperbench.sandbox.session import SandboxSession
-
     (task,) = load_tasks(resolve_dataset_dir(dataset_dir), repo_name, task_id)
     if feature_id not in task.feature_ids:
         raise UserError(
@@ -208,14 +136,14 @@ def run_patch_test(
         raise UserError(f"timeout is {timeout}; it is at least 1")
     feature = task.feature(feature_id)
     patch = feature.patch.read_bytes() if agent_patch is None else _read_patch(agent_patch)
-    with SandboxSession(open_backend(backend, {})) as session:
+    with SandboxSession(backends.get_backend(backend)) as session:
         executor = TestExecutor(session, timeout)
         references = References(executor, checked_eval_network(eval_network))
-        reference = references.get(task, feature)
+        reference = references.get(feature)
         with TreeStore(executor.base(task)) as store:
-            work = judged_patch(patch, executor.test_side(task, (feature,), store), store)
+            work = judged_patch(patch, executor.test_side((feature,), store), store)
         if work.patch:
-            run = references.test(task, feature, work.patch, work.tree)
+            run = references.test(feature, work.patch, work.tree)
         else:
             run = not_run(work.error or "nothing to test")
     return {

@@ -1,257 +1,304 @@
-"""One experiment: carries out a plan, pairs and evaluations side by side, and leaves a summary."""
+"""Carries out experiments: what is left to do is read from disk, pairs and evaluations go on side by side.
+
+An experiment has arms. A run has one, an ablation one for each of its configurations, an evaluation one for each
+setting of the run that it judges. Arms share sandboxes, test runs, threads and the budget.
+"""
 
 from __future__ import annotations
 
-from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+import threading
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
 
-from cooperbench.errors import Interrupted, RunStopped
-from cooperbench.eval.batch import Order, remote_evaluation_of
-from cooperbench.eval.evaluator import evaluate_and_write
+from cooperbench.agents.registry import get_agent
+from cooperbench.errors import Interrupted, RunStopped, UserError
+from cooperbench.eval import backends
+from cooperbench.eval.batch import remote_evaluation_of
+from cooperbench.eval.evaluator import evaluate_and_write, is_evaluated, mark_unsound
 from cooperbench.eval.executor import TestExecutor
-from cooperbench.eval.reference import References
+from cooperbench.eval.reference import References, ReferenceStore
 from cooperbench.models import seats_of
 from cooperbench.processes import finished
 from cooperbench.report.summary import save_summary, spent_on_disk
 from cooperbench.retry import with_retries
+from cooperbench.runner.display import header_lines
 from cooperbench.runner.pair import RESULT_SCHEMA, PairRun
-from cooperbench.runner.plan import Budget
 from cooperbench.sandbox.contract import resource_use_of
 from cooperbench.sandbox.session import SandboxSession
 from cooperbench.secrets import redact
-from cooperbench.storage import error_record, write_json
-from cooperbench.team.mailbox import Mailbox
+from cooperbench.storage import error_record, is_finished, is_undamaged, read_json, write_json
+from cooperbench.team.mailbox import open_mailboxes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from concurrent.futures import Future
 
-    from cooperbench.models import Message, Pair, Setting
+    from cooperbench.models import Pair, Setting, Usage
     from cooperbench.runner.config import RunConfig
     from cooperbench.runner.display import Display
-    from cooperbench.runner.plan import Plan
     from cooperbench.sandbox.contract import EvalBackend, ResourceUse
     from cooperbench.storage import ExperimentPaths
     from cooperbench.team.mailbox import MailboxFactory
 
-Work = tuple["Pair", "Setting"]
+WARM_UP = "warm-up "
+"""How the names of threads begin in which agents are imported."""
+JOBS_SCHEMA = "cooperbench.jobs/1"
 
 
-def open_backend(name: str, options: Mapping[str, object]) -> EvalBackend:
-    """By module attribute: the documentation tells users to replace it there."""
-    from cooperbench.eval import backends
-
-    return backends.get_backend(name, **options)
-
-
-class Experiment:
-    """Sandboxes and evaluations of one call of `run` or `evaluate`."""
-
-    def __init__(
-        self, order: Order, session: SandboxSession, display: Display, shared: Experiment | None = None
-    ) -> None:
-        """`shared`: another arm of the same, whose test runs, references and threads serve this one, too."""
-        self._order = order
-        self._session = session
-        self._display = display
-        if shared is None:
-            executor = TestExecutor(session, order.test_timeout_seconds, order.paths.run_name)
-            self._references = References(executor, order.eval_network, note=display.note)
-            self._evaluations = session.pool(order.concurrency, "eval")
-        else:
-            self._references, self._evaluations = shared._references, shared._evaluations
-        self._remote = remote_evaluation_of(session.backend)
-        self._for_remote: list[Work] = []
-
-    def prepare(self, pairs: Sequence[Pair], judged: Sequence[Work]) -> None:
-        """Images of what agents work on, and of what is judged here."""
-        judged_here = () if self._remote else [pair for pair, _ in judged]
-        tasks = [pair.task for pair in (*pairs, *judged_here)]
-        self._session.prepare(
-            tasks, lambda task, done, total: self._display.prepared(task.label, done, total)
-        )
-
-    def begin(
-        self, work: Sequence[Work], expected: Sequence[Pair] = (), *, refer: bool = True
-    ) -> list[Future[Any]]:
-        """Judge these, and, to `refer` to, run the golden patches of these and of what is `expected` to follow."""
-        futures: list[Future[Any]] = []
-        if not self._remote and refer:
-            pairs = [*expected, *(pair for pair, _ in work)]
-            futures += self._references.begin(pairs, self._evaluations, self._display.referenced)
-        return [*futures, *filter(None, (self.judge(*one) for one in work))]
-
-    def judge(self, pair: Pair, setting: Setting) -> Future[None] | None:
-        """None where it goes elsewhere, with all others, in the end."""
-        if self._remote:
-            self._for_remote.append((pair, setting))
-            return None
-        return self._evaluations.submit(self._judge, pair, setting)
-
-    def finish(self) -> None:
-        if self._remote and self._for_remote:
-            order = replace(self._order, work=self._for_remote)
-            self._remote(order, self._display, self._session.stop)
-
-    def _judge(self, pair: Pair, setting: Setting) -> None:
-        if self._session.stop.is_set():
-            raise Interrupted("stopped")
-        order = self._order
-        record = evaluate_and_write(order.paths, pair, setting, self._references, canary=order.canary)
-        self._display.evaluated(pair, record)
-
-
-@contextmanager
-def summed_up(
-    paths: ExperimentPaths,
-    backend: EvalBackend,
-    summary: dict[str, Any],
-    expected: Mapping[Setting, Iterable[Pair]],
-    budget: Budget | None = None,
-) -> Iterator[SandboxSession]:
-    """A session after which summary.json is written, whatever happened; `summary` then is what stands there."""
-    try:
-        with SandboxSession(backend) as session:
-            yield session
-    finally:
-        _sum_up(paths, summary, expected, budget, resource_use_of(backend))
-
-
-def _sum_up(
-    paths: ExperimentPaths,
-    summary: dict[str, Any],
-    expected: Mapping[Setting, Iterable[Pair]],
-    budget: Budget | None,
-    used: ResourceUse | None = None,
-) -> None:
-    spent = budget.record() if budget else None
-    summary |= finished(lambda: save_summary(paths, expected, spent, used))
-
-
-def evaluate_pairs(order: Order, backend: EvalBackend, display: Display) -> dict[str, Any]:
-    """Judge what the order names; the summary of the whole run."""
-    summary: dict[str, Any] = {}
-    with summed_up(order.paths, backend, summary, {}) as session:
-        judge_all(order, session, display)
-    return summary
-
-
-def judge_all(order: Order, session: SandboxSession, display: Display) -> None:
-    experiment = Experiment(order, session, display)
-    experiment.prepare((), order.work)
-    session.drain(experiment.begin(order.work), lambda _: None)
-    experiment.finish()
-
-
-class Arm(NamedTuple):
-    """A configuration, and what is left of it to do. A run has one; those of an ablation share all but their parts."""
+@dataclass(frozen=True)
+class Arm:
+    """A configuration, its pairs, and what is left of them to do. Those of an ablation differ in what is off."""
 
     config: RunConfig
-    plan: Plan
-    display: Display
+    pairs: Sequence[Pair]
+    """All that were asked for."""
     round: int = 1
     """Of several that repeat the same: one is over before the next begins."""
+    to_run: tuple[Pair, ...] = ()
+    to_evaluate: tuple[Pair, ...] = ()
+    """Those that have a result already and lack only its evaluation."""
+
+    def planned(self) -> Arm:
+        """By what is on disk now."""
+        config, to_run, to_evaluate = self.config, [], []
+        for pair in self.pairs:
+            paths = config.paths.pair(pair, config.setting)
+            verdict_on = (paths, pair, config.setting, config.eval_network, config.canary)
+            finished = config.evaluate_only or (is_finished(paths) and is_undamaged(paths))
+            if not finished or (config.force and not config.evaluate_only):
+                to_run.append(pair)
+            elif config.auto_eval and (config.force or not is_evaluated(*verdict_on)):
+                to_evaluate.append(pair)
+        return replace(self, to_run=tuple(to_run), to_evaluate=tuple(to_evaluate))
+
+
+class Budget:
+    """What an experiment may cost; spent from any thread.
+
+    No new pair starts once `--max-cost` is reached; those at work go on to their own limits, so the end may lie above
+    it by what they still spend. Calls of models without a known price are not in it.
+    """
+
+    def __init__(self, limit: float | None, spent: float = 0.0) -> None:
+        self._limit = limit
+        self._spent = spent
+        self._not_started = 0
+        self._lock = threading.Lock()
+
+    def spend(self, usage: Usage) -> None:
+        with self._lock:
+            self._spent += usage.cost
+
+    @property
+    def is_spent(self) -> bool:
+        return self._limit is not None and self._spent >= self._limit
+
+    def lets_start(self) -> bool:
+        """Whether there is something left for another pair; one that there is not is counted."""
+        with self._lock:
+            starts = not self.is_spent
+            self._not_started += not starts
+        return starts
+
+    def record(self) -> dict[str, float | int] | None:
+        """As it stands in summary.json; None without a limit."""
+        if self._limit is None:
+            return None
+        return {"max_cost": self._limit, "spent": self._spent, "pairs_not_started": self._not_started}
+
+
+def open_backend(config: RunConfig) -> EvalBackend:
+    """By module attribute: the documentation tells users to replace it there."""
+    return backends.get_backend(config.backend, **config.backend_options)
+
+
+def jobs_on_record(paths: ExperimentPaths, executor: str | None = None) -> dict[str, list[str]]:
+    """Jobs of an earlier call, with the keys of their pairs; UserError where they are another executor's."""
+    record = read_json(paths.jobs_record) or {}
+    if record.get("schema") != JOBS_SCHEMA:
+        return {}
+    if executor is not None and record["engine"] != executor:
+        raise UserError(
+            f"jobs of an earlier call may still be at work on {record['engine']}: continue with"
+            f" --executor {record['engine']}, or, if none is left there, remove {paths.jobs_record}"
+        )
+    return dict(record["jobs"])
 
 
 def carry_out(
-    arms: Sequence[Arm], backend: EvalBackend, mailboxes: MailboxFactory | None
-) -> list[dict[str, Any]]:
-    """The summary of each arm, also on disk. What sandboxes used stands with the first.
+    arms: Sequence[Arm],
+    display: Display,
+    notes: Iterable[str] = (),
+    on_start: Callable[[], None] = lambda: None,
+) -> dict[str, dict[str, Any]]:
+    """Run and judge what is left, here or by jobs of a cluster. The summary of each run, by its name; also on disk.
 
-    KeyboardInterrupt passes through once everything has ended and is summed up.
+    `on_start` is called when nothing can be refused any more. KeyboardInterrupt passes through once everything has
+    ended and is summed up.
     """
-    config, limit = arms[0].config, arms[0].config.max_cost
-    spent = 0.0 if limit is None else sum(spent_on_disk(arm.config.paths) for arm in arms)
-    budget = Budget(limit, spent)
-    summaries: list[dict[str, Any]] = [{} for _ in arms]
-    expected = [{arm.config.setting: arm.plan.pairs} for arm in arms]
+    config = arms[0].config
+    jobs_on_record(config.paths, config.executor)
+    backend = engine = mailboxes = None
     with ExitStack() as stack:
-        for arm, summary, pairs in zip(arms[1:], summaries[1:], expected[1:], strict=True):
-            stack.callback(_sum_up, arm.config.paths, summary, pairs, budget)
-        session = stack.enter_context(summed_up(config.paths, backend, summaries[0], expected[0], budget))
-        work_through(arms, session, mailboxes, budget)
+        if config.executor == "local":
+            backend = open_backend(config)
+        else:
+            from cooperbench.runner.executors.driver import Driver, open_engine
+
+            engine = stack.enter_context(open_engine(config))
+        for paths in {arm.config.run_name: arm.config.paths for arm in arms}.values():
+            stack.enter_context(paths.lock())
+        for arm in arms if not config.evaluate_only else ():
+            arm.config.check_against_disk()
+        arms = [arm.planned() for arm in arms]
+        if backend:
+            mailboxes = prepare_for_agents(arms, stack)
+        on_start()
+        _write_down(arms)
+        to_run = sum(len(arm.to_run) for arm in arms)
+        to_judge = sum(len(arm.to_evaluate) for arm in arms) + (to_run if config.auto_eval else 0)
+        display.begin(header_lines(arms), to_run=to_run, to_judge=to_judge)
+        stack.callback(display.end)
+        for note in (*notes, *([f"Messages: {mailboxes.description}"] if mailboxes else ())):
+            display.note(note)
+        limit = config.max_cost
+        spent = 0.0 if limit is None else sum(spent_on_disk(arm.config.paths) for arm in arms)
+        budget = Budget(limit, spent)
+        try:
+            if backend:
+                with SandboxSession(backend) as session:
+                    Experiment(arms, session, display, mailboxes, budget).work_through()
+            elif engine:
+                Driver(engine, arms, display, budget).work_off()
+        finally:
+            used = resource_use_of(backend) if backend else None
+            summaries = finished(lambda: _sum_up(arms, budget, used))
+        return summaries
+
+
+def prepare_for_agents(arms: Sequence[Arm], stack: ExitStack) -> MailboxFactory | None:
+    """Where agents will be at work: their slow imports begin, and there is a place for their messages."""
+    working = [arm.config for arm in arms if arm.to_run]
+    for name in dict.fromkeys(working[0].agents if working else ()):
+        warm_up = getattr(get_agent(name), "warm_up", None)
+        if callable(warm_up):
+            threading.Thread(target=_quietly, args=(warm_up,), name=WARM_UP + name, daemon=True).start()
+    if not any(config.messaging_enabled and config.setting != "solo" for config in working):
+        return None
+    name = working[0].run_name.partition("/")[0]
+    return stack.enter_context(open_mailboxes(working[0].redis_url, name))
+
+
+def _quietly(warm_up: Callable[[], object]) -> None:
+    # Whatever is wrong is said by the agent itself, with a better word, when it works.
+    with suppress(Exception):
+        warm_up()
+
+
+def _write_down(arms: Iterable[Arm]) -> None:
+    """Configurations; in verdicts what `validate` has found since."""
+    store = ReferenceStore()
+    for arm in arms:
+        if not arm.config.evaluate_only:
+            arm.config.save()
+            continue
+        for pair in arm.pairs:
+            mark_unsound(arm.config.paths.pair(pair, arm.config.setting), pair, store)
+
+
+def _sum_up(arms: Iterable[Arm], budget: Budget, used: ResourceUse | None) -> dict[str, dict[str, Any]]:
+    """What sandboxes used stands with the first run."""
+    summaries: dict[str, dict[str, Any]] = {}
+    for name, of_run in groupby(arms, lambda arm: arm.config.run_name):
+        expected = {arm.config.setting: arm for arm in of_run}
+        paths = next(iter(expected.values())).config.paths
+        pairs = {setting: arm.pairs for setting, arm in expected.items()}
+        summaries[name] = save_summary(paths, pairs, budget.record(), None if summaries else used)
     return summaries
 
 
-def work_through(
-    arms: Sequence[Arm], session: SandboxSession, mailboxes: MailboxFactory | None, budget: Budget
-) -> None:
-    """Run and judge, in this process, what is left of all arms."""
-    config, display, auto_eval = arms[0].config, arms[0].display, arms[0].config.auto_eval
-    experiments = [Experiment(config.order, session, display)]
-    for arm in arms[1:]:
-        experiments.append(Experiment(arm.config.order, session, arm.display, experiments[0]))
-    agents = [_AgentRuns(arm.config, session, arm.display, mailboxes, budget) for arm in arms]
-    waiting: list[list[Work]] = [
-        [(pair, arm.config.setting) for pair in arm.plan.to_evaluate] for arm in arms
-    ]
-    to_run = [*dict.fromkeys(pair for arm in arms for pair in arm.plan.to_run)]
-    experiments[0].prepare(to_run, [one for work in waiting for one in work])
-    pool = session.pool(config.concurrency, "pair")
-    first = experiments[0].begin(waiting[0], to_run if auto_eval else ())
-    for experiment, work in zip(experiments[1:], waiting[1:], strict=True):
-        first += experiment.begin(work, refer=False)
-
-    def run(at: int, pair: Pair) -> tuple[int, Pair] | None:
-        done = agents[at].run(pair)
-        return None if done is None else (at, done)
-
-    def judge_next(done: tuple[int, Pair] | None) -> Future[None] | None:
-        return experiments[done[0]].judge(done[1], config.setting) if done and auto_eval else None
-
-    first += [pool.submit(run, at, pair) for at, pair in interleaved(arms)]
-    try:
-        session.drain(first, judge_next)
-    except Interrupted:
-        for one in agents:
-            if one.stopped_by is not None:
-                raise one.stopped_by from None
-        raise
-    for experiment in experiments:
-        experiment.finish()
-
-
-def interleaved(arms: Sequence[Arm]) -> Iterator[tuple[int, Pair]]:
-    """Places of arms, and pairs to be run: a pair in all arms, then the next, so that what changes with time, like a
-    provider, hits all arms alike. The arms take turns at being first."""
-    for number in sorted({arm.round for arm in arms}):
-        places = [at for at, arm in enumerate(arms) if arm.round == number]
-        to_run = {at: set(arms[at].plan.to_run) for at in places}
-        for turn, pair in enumerate(arms[0].plan.pairs):
-            shift = turn % len(places)
-            yield from ((at, pair) for at in places[shift:] + places[:shift] if pair in to_run[at])
-
-
-class _AgentRuns:
-    """Agents at work, pair by pair, from any thread."""
+class Experiment:
+    """Works through what is left of all arms, in this process."""
 
     def __init__(
         self,
-        config: RunConfig,
+        arms: Sequence[Arm],
         session: SandboxSession,
         display: Display,
         mailboxes: MailboxFactory | None,
         budget: Budget,
     ) -> None:
-        self._config = config
-        self._display = display
+        config = arms[0].config
+        self._arms = arms
         self._session = session
+        self._display = display
         self._mailboxes = mailboxes
         self._budget = budget
-        self.stopped_by: RunStopped | None = None
+        executor = TestExecutor(session, config.test_timeout_seconds, config.run_name)
+        self._references = References(executor, config.eval_network, note=display.note)
+        self._evaluations = session.pool(config.eval_concurrency, "eval")
+        self._remote = remote_evaluation_of(session.backend)
+        self._for_remote: dict[str, list[tuple[Pair, Setting]]] = {}
+        """By the name of the run."""
+        self._stopped_by: RunStopped | None = None
 
-    def run(self, pair: Pair) -> Pair | None:
-        """The pair, if there is a result worth evaluating."""
-        self._check_stop()
-        if not self._budget.lets_start(pair):
+    def work_through(self) -> None:
+        config = self._arms[0].config
+        to_run = [pair for arm in self._arms for pair in arm.to_run]
+        to_judge = [(arm.config, pair) for arm in self._arms for pair in arm.to_evaluate]
+        judged_here = () if self._remote else [pair for _, pair in to_judge]
+        self._session.prepare(
+            [pair.task for pair in (*to_run, *judged_here)],
+            lambda task, done, total: self._display.progress("Prepared", task.label, done, total),
+        )
+        futures: list[Future[Any]] = []
+        if not self._remote:
+            # Agents are at work for longer than golden patches take: both begin at once.
+            expected = [*(to_run if config.auto_eval else ()), *judged_here]
+            told = partial(self._display.progress, "Reference")
+            futures += self._references.begin(expected, self._evaluations, told)
+        futures += filter(None, (self._judge(*one) for one in to_judge))
+        agents = self._session.pool(config.concurrency, "pair")
+        futures += [agents.submit(self._run, *one) for one in interleaved(self._arms)]
+        try:
+            self._session.drain(futures, lambda done: self._judge(*done) if done else None)
+        except Interrupted:
+            if self._stopped_by is not None:
+                raise self._stopped_by from None
+            raise
+        for arm in self._arms:
+            if work := self._for_remote.pop(arm.config.run_name, None):
+                assert self._remote is not None
+                self._remote(replace(arm.config.order, work=work), self._display, self._session.stop)
+
+    def _judge(self, config: RunConfig, pair: Pair) -> Future[None] | None:
+        """None where it goes elsewhere, with all others, in the end."""
+        if self._remote:
+            self._for_remote.setdefault(config.run_name, []).append((pair, config.setting))
             return None
-        self._display.pair_started(pair, seats_of(pair, self._config.setting))
-        config = self._config
+
+        def judge() -> None:
+            self._check_stop()
+            found = evaluate_and_write(
+                config.paths, pair, config.setting, self._references, canary=config.canary
+            )
+            self._display.evaluated(pair, found)
+
+        return self._evaluations.submit(judge)
+
+    def _run(self, config: RunConfig, pair: Pair) -> tuple[RunConfig, Pair] | None:
+        """The same, if there is a result that is to be judged."""
+        self._check_stop()
+        if not self._budget.lets_start():
+            return None
+        self._display.pair_started(pair, seats_of(pair, config.setting))
+        needed = (pair, config, self._session, self._display, self._mailboxes, self._budget.spend)
         try:
             result = with_retries(
-                lambda attempt: self._attempt(pair, attempt),
+                lambda attempt: PairRun(*needed).execute(attempt),
                 self._session.stop,
                 lambda attempt, error: self._display.note(
                     redact(f"{pair.label}: attempt {attempt} failed: {error}")
@@ -261,38 +308,34 @@ class _AgentRuns:
             raise
         except RunStopped as error:
             # At once: the next pair would begin before anybody looks at this one.
-            self.stopped_by = error
+            self._stopped_by = error
             self._session.stop.set()
             raise
         except Exception as error:
             self._check_stop()
-            result = {"schema": RESULT_SCHEMA} | error_record(config.paths, pair, config.setting, error)
-            write_json(config.paths.pair(pair, config.setting).result, result)
+            result = write_error(config, pair, error)
         self._display.pair_ended(pair, result)
-        return pair if result["status"] == "completed" else None
-
-    def _attempt(self, pair: Pair, attempt: int) -> dict[str, Any]:
-        image = self._session.image(pair.task)
-        self._config.paths.archive(pair, self._config.setting)
-        paths = self._config.paths.pair(pair, self._config.setting)
-        paths.folder.mkdir(parents=True)
-
-        def tell(message: Message) -> None:
-            self._display.message(pair, message)
-
-        make_mailbox = partial(self._mailboxes.make, pair.label) if self._mailboxes else Mailbox
-        return PairRun(
-            pair,
-            self._config,
-            image,
-            self._session,
-            paths,
-            tell,
-            make_mailbox,
-            self._budget.spend,
-            partial(self._display.outage, pair),
-        ).execute(attempt)
+        return (config, pair) if config.auto_eval and result["status"] == "completed" else None
 
     def _check_stop(self) -> None:
         if self._session.stop.is_set():
             raise Interrupted("stopped")
+
+
+def write_error(config: RunConfig, pair: Pair, error: Exception) -> dict[str, Any]:
+    """result.json of a pair that ended through nobody's fault."""
+    record = {"schema": RESULT_SCHEMA} | error_record(config.paths, pair, config.setting, error)
+    write_json(config.paths.pair(pair, config.setting).result, record)
+    return record
+
+
+def interleaved(arms: Sequence[Arm]) -> Iterator[tuple[RunConfig, Pair]]:
+    """What is to be run: a pair in all arms, then the next, so that what changes with time, like a provider, hits all
+    arms alike. The arms take turns at being first."""
+    for number in sorted({arm.round for arm in arms}):
+        of_round = [(arm, set(arm.to_run)) for arm in arms if arm.round == number]
+        for turn in range(max(len(arm.pairs) for arm, _ in of_round)):
+            shift = turn % len(of_round)
+            for arm, to_run in of_round[shift:] + of_round[:shift]:
+                if turn < len(arm.pairs) and arm.pairs[turn] in to_run:
+                    yield arm.config, arm.pairs[turn]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 import time
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from importlib.resources import files
@@ -33,7 +31,7 @@ from cooperbench.eval.trees import MOST_PATCH_BYTES
 from cooperbench.gateway.recording import Exchanges
 from cooperbench.git import GitError
 from cooperbench.models import seats_of, summed_accounts
-from cooperbench.sandbox import scrub_script
+from cooperbench.sandbox import sandbox_script
 from cooperbench.sandbox.contract import SandboxOptions
 from cooperbench.secrets import redact
 from cooperbench.storage import utc_now, write_json
@@ -42,16 +40,17 @@ from cooperbench.team.mailbox import Mailbox
 from cooperbench.team.team import Team
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from concurrent.futures import Future
+    from contextlib import AbstractContextManager
 
     from cooperbench.agents.base import Agent
-    from cooperbench.models import Image, Message, Pair, Seat, Usage
-    from cooperbench.runner.assignment import Assigned
-    from cooperbench.runner.config import RunConfig
+    from cooperbench.models import Pair, Seat, Usage
+    from cooperbench.runner.config import Assigned, RunConfig
+    from cooperbench.runner.display import Display
     from cooperbench.sandbox.contract import RichSandbox
     from cooperbench.sandbox.session import SandboxSession
-    from cooperbench.storage import PairPaths
+    from cooperbench.team.mailbox import MailboxFactory
 
 PREPARED_GIT_DIR = "/cooperbench/base.git"
 """Where a backend that prepares images puts the base commit."""
@@ -69,108 +68,92 @@ if [ -d "$1" ]; then
 fi
 tar --extract --file="$1" --directory="${2%/*}" --exclude="${2##*/}/.git" --no-same-owner
 """
+RESULT_SCHEMA = "cooperbench.result/1"
+UNLIMITED_LIFETIME_SECONDS = 24 * 3600
 SCRUB_SECONDS = 900
 SNAPSHOT_SECONDS = 120
 DESTROYED = "sandbox_destroyed"
 """The outcome of an agent that ended its own sandbox, or made it useless."""
 PATCH_LOST = "patch_lost"
 """The outcome of an agent whose work could not be taken."""
+T = TypeVar("T")
 
 
-class Start(NamedTuple):
-    """The state that an agent starts from."""
-
-    commit: str
-    """The same in every sandbox of a task."""
-    git_dir: str
-    """A bare repository with that commit, beside the agent's own."""
-
-
-def prepare_repository(sandbox: RichSandbox, *, already_scrubbed: bool) -> Start:
-    """Leave one commit in the repository, without history or remotes."""
-    git_dir = PREPARED_GIT_DIR if already_scrubbed else SCRUBBED_GIT_DIR
-    if already_scrubbed:
-        argv = ["git", f"--git-dir={git_dir}", "rev-parse", "HEAD"]
-    else:
-        argv = ["bash", "-c", scrub_script().decode(), "scrub", REPO_DIR, git_dir]
+def prepare_repository(sandbox: RichSandbox, git_dir: str) -> str:
+    """Leave one commit in the repository, without history or remotes; its id. `git_dir` has it, beside the agent's."""
+    argv = ["git", f"--git-dir={git_dir}", "rev-parse", "HEAD"]
+    if git_dir == SCRUBBED_GIT_DIR:
+        argv = ["bash", "-c", sandbox_script("scrub.sh"), "scrub", REPO_DIR, git_dir]
     done = sandbox.run(argv, timeout_seconds=SCRUB_SECONDS)
     commit = done.stdout_read().strip().rpartition("\n")[2]
     if done.returncode != 0 or len(commit) < 40:
         reason = done.stderr_read().strip() or done.stdout_read().strip()
         raise SandboxError(f"the repository at {REPO_DIR} could not be prepared: {reason[-300:]}")
-    return Start(commit, git_dir)
+    return commit
 
 
-def take_patch(sandbox: RichSandbox, start: Start) -> bytes:
+def take_patch(sandbox: RichSandbox, git_dir: str) -> bytes:
     """What the agent has done so far, whether it committed it or not.
 
     AgentFailure where the agent has broken its git or coreutils, or the patch is too large.
     """
     script = (files("cooperbench.runner") / "snapshot.sh").read_text()
-    argv = ["bash", "-c", script, "snapshot", REPO_DIR, start.git_dir, PATCH_FILE, str(MOST_PATCH_BYTES)]
+    argv = ["bash", "-c", script, "snapshot", REPO_DIR, git_dir, PATCH_FILE, str(MOST_PATCH_BYTES)]
     done = sandbox.run(argv, timeout_seconds=SNAPSHOT_SECONDS)
+    problem: object = done.stderr_read().strip()[-300:]
     if done.timed_out:
-        raise AgentFailure(PATCH_LOST, f"the patch could not be taken within {SNAPSHOT_SECONDS} s")
-    if done.returncode != 0:
-        raise AgentFailure(PATCH_LOST, f"the patch could not be taken: {done.stderr_read().strip()[-300:]}")
-    try:
-        return sandbox.read_file(PATCH_FILE)
-    except (SandboxRefused, FileNotFoundError) as error:
-        # What the agent has left running put something else in its place.
-        raise AgentFailure(PATCH_LOST, f"the patch could not be taken: {error}") from error
+        problem = f"not within {SNAPSHOT_SECONDS} s"
+    elif done.returncode == 0:
+        try:
+            return sandbox.read_file(PATCH_FILE)
+        except (SandboxRefused, FileNotFoundError) as error:
+            # What the agent has left running put something else in its place.
+            problem = error
+    raise AgentFailure(PATCH_LOST, f"the patch could not be taken: {problem}")
 
 
-RESULT_SCHEMA = "cooperbench.result/1"
-UNLIMITED_LIFETIME_SECONDS = 24 * 3600
-SUBMITTED = "submitted"
-T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Workplace:
+class Workplace(NamedTuple):
     """Where an agent works: sandbox open, repository prepared."""
 
     seat: Seat
     assigned: Assigned
     sandbox: RichSandbox
-    start: Start
+    commit: str
+    """The same in every sandbox of a task."""
 
 
 class PairRun:
-    """Everything that one attempt needs; `execute` does it."""
+    """One attempt: everything that it needs; `execute` makes it."""
 
     def __init__(
         self,
         pair: Pair,
         config: RunConfig,
-        image: Image,
         session: SandboxSession,
-        paths: PairPaths,
-        on_message: Callable[[Message], None],
-        make_mailbox: Callable[[Sequence[str]], Mailbox] = Mailbox,
-        on_spend: Callable[[Usage], None] = lambda _: None,
-        on_outage: Callable[[str, str], None] = lambda _agent_id, _reason: None,
+        display: Display,
+        mailboxes: MailboxFactory | None,
+        on_spend: Callable[[Usage], None],
     ) -> None:
         self._pair = pair
         self._config = config
-        self._image = image
+        self._image = session.image(pair.task)
+        self._git_dir = PREPARED_GIT_DIR if self._image.agent_reference else SCRUBBED_GIT_DIR
         self._session = session
-        self._paths = paths
-        self._seats = seats_of(pair, config.setting)
-        self._assigned = dict(zip(self._seats, config.assigned(pair), strict=True))
+        self._display = display
         self._on_spend = on_spend
-        self._on_outage = on_outage
+        config.paths.archive(pair, config.setting)
+        self._paths = config.paths.pair(pair, config.setting)
+        self._paths.folder.mkdir(parents=True)
+        self._seats = seats_of(pair, config.setting)
         agent_ids = [seat.agent_id for seat in self._seats]
         together = len(agent_ids) > 1
-        self._team = Team(
-            agent_ids,
-            make_mailbox(agent_ids) if together and config.messaging_enabled else None,
-            make_remote(session.backend, paths.team_repository, agent_ids)
-            if together and config.git_enabled
-            else None,
-            on_message,
-            config.team_features if together else None,
-        )
+        mailbox = remote = None
+        if together and config.messaging_enabled:
+            mailbox = mailboxes.make(pair.label, agent_ids) if mailboxes else Mailbox(agent_ids)
+        if together and config.git_enabled:
+            remote = make_remote(session.backend, self._paths.team_repository, agent_ids)
+        told = partial(display.message, pair)
+        self._team = Team(agent_ids, mailbox, remote, told, config.team_features if together else None)
 
     def execute(self, attempt: int) -> dict[str, Any]:
         """The record that now is result.json. InfraError and Interrupted leave no result behind."""
@@ -179,8 +162,11 @@ class PairRun:
         try:
             with ThreadPoolExecutor(len(self._seats), thread_name_prefix="agent") as pool:
                 try:
-                    places = _gather([pool.submit(self._set_up, seat, sandboxes) for seat in self._seats])
-                    self._check_same_start(places)
+                    seats = zip(self._seats, self._config.assigned(self._pair), strict=True)
+                    places = _gather([pool.submit(self._set_up, *one, sandboxes) for one in seats])
+                    commits = {place.commit for place in places}
+                    if len(commits) > 1:
+                        raise InfraError(f"sandboxes of {self._pair.label} start from different commits")
                     agents = _gather([pool.submit(self._work, place) for place in places])
                 finally:
                     # On failure whoever still works is torn out of it, so that the pool can end.
@@ -208,7 +194,7 @@ class PairRun:
             **shared,
             **self._coordination(agents),
             **summed_accounts(agents),
-            "base_commit": places[0].start.commit,
+            "base_commit": places[0].commit,
             "backend": self._config.backend,
             "image": self._image.reference,
             "image_digest": self._image.digest,
@@ -222,7 +208,7 @@ class PairRun:
         write_json(self._paths.result, record)
         return record
 
-    def _set_up(self, seat: Seat, sandboxes: list[RichSandbox]) -> Workplace:
+    def _set_up(self, seat: Seat, assigned: Assigned, sandboxes: list[RichSandbox]) -> Workplace:
         reaches = self._team.remote.open(self._config.run_name) if self._team.remote is not None else ()
         seconds = self._config.limits.seconds
         # An outage of the model's provider is not the agent's time, but the sandbox has to outlast it.
@@ -236,68 +222,55 @@ class PairRun:
                 self._config.network,
                 labels,
                 reaches,
-                programs=programs_of(get_agent(self._assigned[seat].agent)),
+                programs=programs_of(get_agent(assigned.agent)),
             ),
         )
         sandboxes.append(sandbox)
-        start = prepare_repository(sandbox, already_scrubbed=self._image.agent_reference is not None)
+        commit = prepare_repository(sandbox, self._git_dir)
         self._team.join(
             seat.agent_id,
             sandbox,
             streams=self._session.streams,
             repo_dir=REPO_DIR,
-            base_commit=start.commit,
-            base_git_dir=start.git_dir,
+            base_commit=commit,
+            base_git_dir=self._git_dir,
         )
-        return Workplace(seat, self._assigned[seat], sandbox, start)
-
-    def _check_same_start(self, places: Sequence[Workplace]) -> None:
-        commits = {place.start.commit for place in places}
-        if len(commits) > 1:
-            raise InfraError(
-                f"the sandboxes of {self._pair.label} start from different commits: {sorted(commits)}"
-            )
+        return Workplace(seat, assigned, sandbox, commit)
 
     def _work(self, place: Workplace) -> dict[str, Any]:
         """One agent from its first step to its patch, and its part of result.json."""
         started = time.monotonic()
-        files = self._paths.agent(place.seat.agent_id)
-        assigned = place.assigned
+        seat, assigned, sandbox, _ = place
+        files = self._paths.agent(seat.agent_id)
         make_agent = get_agent(assigned.agent)
         version = version_of(make_agent)
-        recorder = Recorder(
-            files, place.seat, agent=assigned.agent, model=assigned.model, agent_version=version
-        )
-        recording = self._config.recording(self._pair, place.seat.agent_id)
+        recorder = Recorder(files, seat, agent=assigned.agent, model=assigned.model, agent_version=version)
+        recording = self._config.recording(self._pair, seat.agent_id)
         exchanges = Exchanges(files.exchanges if self._config.record else None, recording)
         session = Session(
             pair=self._pair,
-            seat=place.seat,
+            seat=seat,
             setting=self._config.setting,
             model=assigned.model,
             config_path=assigned.config_path,
-            sandbox=place.sandbox,
+            sandbox=sandbox,
             recorder=recorder,
             limits=self._config.limits,
-            inbox=self._team.inboxes.get(place.seat.agent_id),
+            inbox=self._team.inboxes.get(seat.agent_id),
             stop=self._session.stop,
             git_shared=self._team.remote is not None,
             on_spend=self._on_spend,
             exchanges=exchanges,
-            on_outage=partial(self._on_outage, place.seat.agent_id),
-            tools=self._team.tools(place.seat.agent_id) if self._config.team_mcp else {},
+            on_outage=partial(self._display.outage, self._pair, seat.agent_id),
+            tools=self._team.tools(seat.agent_id) if self._config.team_mcp else {},
             team_features=self._config.team_features,
             prompts_dir=self._config.prompts_dir,
         )
         try:
+            status, error = self._run_agent(make_agent, session)
+            self._team.leave(seat.agent_id)
             try:
-                status, error = _run_agent(make_agent, session)
-            except (SandboxRefused, SandboxTimeout) as problem:
-                self._check_health(problem)
-                status, error = DESTROYED, str(problem)
-            self._team.leave(place.seat.agent_id)
-            try:
-                patch = self._take_patch(place)
+                patch = self._take_patch(sandbox)
             except (SandboxDead, SandboxTimeout, AgentFailure) as problem:
                 patch = b""
                 if status != DESTROYED:
@@ -312,12 +285,12 @@ class PairRun:
             raise
         finally:
             exchanges.close()
-        self._session.end(place.sandbox)
+        self._session.end(sandbox)
         files.write_patch(patch)
         recorder.finish(status, session.usage, session.sandbox_seconds, error)
         return {
-            "agent_id": place.seat.agent_id,
-            "feature_ids": list(place.seat.feature_ids),
+            "agent_id": seat.agent_id,
+            "feature_ids": list(seat.feature_ids),
             "agent": assigned.agent,
             "agent_version": version,
             "model": assigned.model,
@@ -334,19 +307,32 @@ class PairRun:
             "duration_seconds": round(time.monotonic() - started, 3),
         }
 
-    def _take_patch(self, place: Workplace) -> bytes:
+    def _run_agent(self, make_agent: Callable[[], Agent], session: Session) -> tuple[str, str | None]:
+        """How it ended: a status, and where it was not by submitting, why."""
+        try:
+            make_agent().run(session)
+        except AgentFailure as failure:
+            return failure.status, str(failure)
+        except (SandboxDestroyed, SandboxRefused, SandboxTimeout) as error:
+            self._check_health(error)
+            return DESTROYED, str(error)
+        except UserError as error:
+            raise RunStopped(redact(str(error))) from error
+        return "submitted", None
+
+    def _take_patch(self, sandbox: RichSandbox) -> bytes:
         """By the tools in the agent's sandbox, or where it has broken these, by those of another one."""
         try:
-            return take_patch(place.sandbox, place.start)
+            return take_patch(sandbox, self._git_dir)
         except AgentFailure as error:
             failure = error
-            read_folder = getattr(place.sandbox, "read_folder", None)
-            show_folder = getattr(place.sandbox, "show_folder", None)
+            read_folder = getattr(sandbox, "read_folder", None)
+            show_folder = getattr(sandbox, "show_folder", None)
             archive = read_folder(REPO_DIR, MOST_ARCHIVE_BYTES) if read_folder else None
             if archive is None and show_folder is None:
                 raise
         with self._spare_sandbox(2 * SCRUB_SECONDS) as other:
-            start = prepare_repository(other, already_scrubbed=self._image.agent_reference is not None)
+            prepare_repository(other, self._git_dir)
             if archive is not None:
                 other.write_file(ARCHIVE_FILE, archive)
             elif show_folder is not None:
@@ -354,21 +340,17 @@ class PairRun:
                     show_folder(REPO_DIR, other, ARCHIVE_FILE)
                 except InfraError:
                     raise failure from None
-            done = other.run(
-                ["bash", "-c", _UNPACK, "unpack", ARCHIVE_FILE, REPO_DIR], timeout_seconds=SNAPSHOT_SECONDS
-            )
+            argv = ["bash", "-c", _UNPACK, "unpack", ARCHIVE_FILE, REPO_DIR]
+            done = other.run(argv, timeout_seconds=SNAPSHOT_SECONDS)
             if done.returncode != 0:
-                raise AgentFailure(
-                    PATCH_LOST, f"the work could not be copied: {done.stderr_read().strip()[-300:]}"
-                )
-            return take_patch(other, start)
+                reason = done.stderr_read().strip()[-300:]
+                raise AgentFailure(PATCH_LOST, f"the work could not be copied: {reason}")
+            return take_patch(other, self._git_dir)
 
-    @contextmanager
-    def _spare_sandbox(self, lifetime_seconds: int) -> Iterator[RichSandbox]:
+    def _spare_sandbox(self, lifetime_seconds: int) -> AbstractContextManager[RichSandbox]:
         image = self._image.agent_reference or self._image.reference
         options = SandboxOptions("agent", self._config.network, {"run": self._config.run_name})
-        with self._session.sandbox(image, timeout_seconds=lifetime_seconds, options=options) as sandbox:
-            yield sandbox
+        return self._session.sandbox(image, timeout_seconds=lifetime_seconds, options=options)
 
     def _check_health(self, problem: Exception) -> None:
         """A sandbox that does not answer is the agent's doing only where another one does."""
@@ -404,19 +386,6 @@ class PairRun:
             # The bundle is a record; the agents' work does not depend on it.
             kept = False
         return {"git": remote.record() | {"bundle": self._paths.team_bundle.name if kept else None}}
-
-
-def _run_agent(make_agent: Callable[[], Agent], session: Session) -> tuple[str, str | None]:
-    """How it ended: a status, and where it was not by submitting, why."""
-    try:
-        make_agent().run(session)
-    except AgentFailure as failure:
-        return failure.status, str(failure)
-    except SandboxDestroyed as error:
-        return DESTROYED, str(error)
-    except UserError as error:
-        raise RunStopped(redact(str(error))) from error
-    return SUBMITTED, None
 
 
 def _gather(futures: list[Future[T]]) -> list[T]:

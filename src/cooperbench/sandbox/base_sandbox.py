@@ -15,7 +15,7 @@ from itertools import count
 from typing import IO, TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 from cooperbench.errors import InfraError, SandboxDead, SandboxDestroyed, SandboxError, SandboxTimeout
-from cooperbench.sandbox import kill_script
+from cooperbench.sandbox import sandbox_script
 from cooperbench.sandbox.channel import ChannelBroken, Command
 from cooperbench.sandbox.contract import DEFAULT_OUTPUT_LIMIT, TIMEOUT_EXIT_CODE, CommandResult, Stream
 
@@ -29,20 +29,25 @@ T = TypeVar("T")
 _BEYOND_LIFETIME_SECONDS = 30.0
 """So that the end of a sandbox's lifetime is told as such, not as a command's time limit."""
 _KILL_SECONDS = 30.0
-_MOST_CHANNELS = 64
 _NO_LIMIT_SECONDS = 10 * 365 * 24 * 3600.0
 
 
-class BaseSandbox(ABC):
-    """A `RichSandbox` with streams, and with as many channels as threads use it."""
+class RichSandbox(ABC):
+    """A sandbox as the rest of CooperBench uses it. All methods may be called from several threads."""
 
     _losses: ClassVar[tuple[type[InfraError], ...]] = ()
     """Errors that may mean its end, besides SandboxDead: then `_find_reason` is asked."""
 
-    def __init__(self, *, lifetime_seconds: float, workdir: str) -> None:
+    def __init__(
+        self, *, lifetime_seconds: float, workdir: str, on_end: Callable[[Any], None] = lambda _: None
+    ) -> None:
+        """`on_end` is called with the sandbox when it has been removed."""
         self._lifetime_seconds = lifetime_seconds
         self._deadline = time.monotonic() + lifetime_seconds
         self._workdir = workdir
+        self._on_end = on_end
+        self._end_lock = threading.Lock()
+        self._removed = False
         self._end_reason = ""
         self._destroyed = False
         """It ended from inside, not by its lifetime, its backend or the harness."""
@@ -51,7 +56,6 @@ class BaseSandbox(ABC):
         self._idle_channels: list[Channel] = []
         self._channels_closed = False
         self._channels_lock = threading.Lock()
-        self._channel_slots = threading.BoundedSemaphore(_MOST_CHANNELS)
 
     def exec(self, *args: str) -> CommandResult:
         return self.run(args)
@@ -66,6 +70,7 @@ class BaseSandbox(ABC):
         stdin: bytes = b"",
         output_limit: int = DEFAULT_OUTPUT_LIMIT,
     ) -> CommandResult:
+        """Run one command in a process group of its own; None means as long as the sandbox lives."""
         if timeout_seconds is None:
             timeout_seconds = self._deadline - time.monotonic() + _BEYOND_LIFETIME_SECONDS
         return self._run(
@@ -93,17 +98,27 @@ class BaseSandbox(ABC):
             self._end_reason = self._end_reason or "its last command was run"
 
     def write_file(self, path: str, data: bytes, mode: int = 0o644) -> None:
+        """Write a file whole, making its folders."""
         self._move_file(lambda channel: channel.write_file(self._path(path), data, mode))
 
     def read_file(self, path: str) -> bytes:
+        """Read a file whole; FileNotFoundError where there is none."""
         return self._move_file(lambda channel: channel.read_file(self._path(path)))
 
     @abstractmethod
-    def open_stream(self, argv: Sequence[str]) -> Stream: ...
+    def open_stream(self, argv: Sequence[str]) -> Stream:
+        """Start a command that talks over its stdin and stdout for as long as it likes."""
 
-    @abstractmethod
     def end(self, reason: str) -> None:
         """Kill everything in it and remove it, noting the first reason. Calling it again does nothing."""
+        with self._end_lock:
+            self._end_reason = self._end_reason or reason
+            if not self._removed:
+                self._removed = True
+                try:
+                    self._remove()
+                finally:
+                    self._on_end(self)
 
     def terminate(self) -> None:
         self.end("it was terminated")
@@ -112,6 +127,9 @@ class BaseSandbox(ABC):
         """The error for whoever uses it after its end."""
         kind = SandboxDestroyed if self._destroyed else SandboxDead
         return kind(f"the sandbox has ended: {self._end_reason or 'its processes were killed'}")
+
+    @abstractmethod
+    def _remove(self) -> None: ...
 
     @abstractmethod
     def _open_channel(self) -> Channel:
@@ -133,7 +151,7 @@ class BaseSandbox(ABC):
             except SandboxTimeout as error:
                 with self._channel(fresh=True) as channel:
                     # It must not outlive its time limit.
-                    channel.run(Command(["sh", "-c", kill_script(), "kill", mark], _KILL_SECONDS, "/"))
+                    channel.run(_kill_command(mark))
                 return _lost_result(error, TIMEOUT_EXIT_CODE)
 
     def _run_last(self, command: Command) -> CommandResult:
@@ -152,20 +170,19 @@ class BaseSandbox(ABC):
     @contextmanager
     def _channel(self, *, fresh: bool = False) -> Iterator[Channel]:
         """An idle channel, or another one."""
-        with self._channel_slots:
+        with self._channels_lock:
+            channel = self._idle_channels.pop() if self._idle_channels and not fresh else None
+        if channel is None:
+            channel = self._open_channel()
+        try:
+            yield channel
+        finally:
             with self._channels_lock:
-                channel = self._idle_channels.pop() if self._idle_channels and not fresh else None
-            if channel is None:
-                channel = self._open_channel()
-            try:
-                yield channel
-            finally:
-                with self._channels_lock:
-                    keep = channel.usable and not self._channels_closed
-                    if keep:
-                        self._idle_channels.append(channel)
-                if not keep:
-                    channel.close()
+                keep = channel.usable and not self._channels_closed
+                if keep:
+                    self._idle_channels.append(channel)
+            if not keep:
+                channel.close()
 
     def _close_channels(self) -> None:
         """Those in use are closed by their threads."""
@@ -205,7 +222,7 @@ class BaseSandbox(ABC):
         """End what a stream has started, found by its mark."""
         # With the sandbox the stream has ended too.
         with suppress(InfraError):
-            self.run(["sh", "-c", kill_script(), "kill", mark], timeout_seconds=_KILL_SECONDS)
+            self._run(_kill_command(mark))
 
     def _check_alive(self) -> None:
         if self._end_reason:
@@ -275,6 +292,10 @@ class _TransportFile(io.RawIOBase):
             with suppress(OSError, SandboxError):
                 self._on_close()
         super().close()
+
+
+def _kill_command(mark: str) -> Command:
+    return Command(["sh", "-c", sandbox_script("kill_marked.sh"), "kill", mark], _KILL_SECONDS, "/")
 
 
 def _lost_result(error: SandboxError, code: int) -> CommandResult:

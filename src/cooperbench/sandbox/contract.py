@@ -19,11 +19,12 @@ from typing import IO, TYPE_CHECKING, Literal, Protocol, cast
 from cooperbench.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
     from pathlib import Path
 
     from cooperbench.models import Image, Task
+    from cooperbench.sandbox.base_sandbox import RichSandbox as RichSandbox
 
 NetworkPolicy = Literal["none", "public"]
 Purpose = Literal["agent", "evaluation", "setup", "git"]
@@ -112,31 +113,6 @@ class Stream:
         self.stdout.close()
 
 
-class RichSandbox(Sandbox, Protocol):
-    """A sandbox as the rest of CooperBench uses it. All methods may be called from several threads."""
-
-    def run(
-        self,
-        argv: Sequence[str],
-        *,
-        timeout_seconds: float | None = None,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        stdin: bytes = b"",
-        output_limit: int = DEFAULT_OUTPUT_LIMIT,
-    ) -> CommandResult:
-        """Run one command in a process group of its own; None means as long as the sandbox lives."""
-
-    def write_file(self, path: str, data: bytes, mode: int = 0o644) -> None:
-        """Write a file whole, making its folders."""
-
-    def read_file(self, path: str) -> bytes:
-        """Read a file whole; FileNotFoundError where there is none."""
-
-    def open_stream(self, argv: Sequence[str]) -> Stream:
-        """Start a command that talks over its stdin and stdout for as long as it likes."""
-
-
 @dataclass(frozen=True)
 class SandboxOptions:
     """What the layers above ask of a new sandbox beyond image, timeout and workdir."""
@@ -159,8 +135,6 @@ class SandboxOptions:
 class Capabilities:
     """What a backend has beyond the protocol. A backend without this attribute has nothing beyond it."""
 
-    rich: bool = False
-    """Its sandboxes are RichSandboxes (they may still lack streams)."""
     streams: bool = False
     """Its sandboxes have `open_stream`."""
     networks: frozenset[NetworkPolicy] = frozenset()

@@ -1,7 +1,9 @@
 """A git server in a sandbox of its own, for the pairs of a run, on backends that have a place for one.
 
-The backend makes the sandbox and says where it can be reached. The server has a repository per pair under a name that
-nobody can guess, and a token per agent; what is put there and read from it is up to `cooperbench.team.git_remote`.
+Such a backend has an attribute `git_server`, a function that takes the run's name and gives a `GitServer`; None where
+the harness is to carry commits. It makes the sandbox and says where it can be reached. The server has a repository per
+pair under a name that nobody can guess, and a token per agent; what is put there and read from it is up to
+`cooperbench.team.git_remote`.
 """
 
 from __future__ import annotations
@@ -10,17 +12,16 @@ import threading
 from collections import defaultdict
 from contextlib import contextmanager, suppress
 from importlib.resources import files
-from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from cooperbench.errors import InfraError, SandboxDead, SandboxDestroyed, SandboxError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from cooperbench.sandbox.contract import CommandResult, RichSandbox
 
-GitSharing = Literal["server", "carried"]
-"""What a backend that can have a server uses for `--git`."""
 DEFAULT_IMAGE = "python:3.12-bookworm"
 """Has git and Python; any other image that has both will do."""
 SERVER_DIR = "/cooperbench/git"
@@ -32,15 +33,14 @@ _PROGRAM = {"serve.py": "", "pre-receive": "push_rules.sh", "post-receive": ""}
 class GitServer:
     """Serving from the start until `close`, which ends its sandbox."""
 
-    def __init__(
-        self, sandbox: RichSandbox, url: str, *, host: str, port: int, reaches: Sequence[str] = ()
-    ) -> None:
-        """Listens at `host` and `port`. Agents' sandboxes use `url`, and must reach every `host:port` in `reaches`."""
+    def __init__(self, sandbox: RichSandbox, url: str, *, host: str, port: int) -> None:
+        """Listens at `host` and `port`. Agents' sandboxes use `url`, and must reach what it names (`reaches`)."""
         self.url = url.rstrip("/")
-        self.reaches = tuple(reaches)
+        place = urlsplit(url)
+        self.reaches = (f"{place.hostname}:{place.port or 443}",)
         self._sandbox = sandbox
-        self._commit_locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
-        self._lock = threading.Lock()
+        self.commit_locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+        """Each held by the pair that puts a base commit there, which others may start from too."""
         for name, before in _PROGRAM.items():
             text = (git_script(before) if before else "") + git_script(name)
             sandbox.write_file(f"{SERVER_DIR}/program/{name}", text.encode(), 0o755)
@@ -73,11 +73,6 @@ class GitServer:
         with self.sandbox() as sandbox:
             return run_git_script(sandbox, git_script("manage.sh"), command, SERVER_DIR, *words)
 
-    def lock_for(self, commit: str) -> threading.Lock:
-        """Held by the pair that puts a base commit there, which others may start from too."""
-        with self._lock:
-            return self._commit_locks[commit]
-
     def close(self) -> None:
         self._sandbox.terminate()
 
@@ -108,16 +103,6 @@ class SharedServer:
         if server is not None:
             with suppress(InfraError):
                 server.close()
-
-
-@runtime_checkable
-class GitServingBackend(Protocol):
-    """A backend that can have a git server next to its sandboxes, if it has this property."""
-
-    @property
-    def git_server(self) -> Callable[[str], GitServer] | None:
-        """Called with the run's name when a pair begins; None where the harness is to carry commits."""
-        ...
 
 
 def run_git_script(

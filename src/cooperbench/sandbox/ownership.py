@@ -59,13 +59,14 @@ def read_owner(text: str) -> Owner | None:
     return Owner(machine, boot, namespace, user, int(pid), start)
 
 
-def is_dead(owner: Owner, *, running: bool) -> bool:
-    """Is it certain that the process has ended?
+def is_leftover(labels: Mapping[str, str], label: str = OWNER_LABEL, *, running: bool = True) -> bool:
+    """Is it certain that the process of ours that something names as its owner has ended?
 
     After a restart of the machine it is; but as a copied machine looks the same, what still runs is then left alone.
     """
+    owner = read_owner(labels.get(label, ""))
     machine, boot, namespace, user = _place()
-    if (owner.machine, owner.user) != (machine, user):
+    if owner is None or (owner.machine, owner.user) != (machine, user):
         return False
     if owner.boot != boot:
         return not running
@@ -73,12 +74,6 @@ def is_dead(owner: Owner, *, running: bool) -> bool:
         return owner.namespace == namespace and start_of(owner.pid) != owner.start
     except OSError:
         return False
-
-
-def is_leftover(labels: Mapping[str, str], label: str = OWNER_LABEL, *, running: bool = True) -> bool:
-    """Does something name one of our processes as its owner, one that has certainly ended?"""
-    owner = read_owner(labels.get(label, ""))
-    return owner is not None and is_dead(owner, running=running)
 
 
 @cache

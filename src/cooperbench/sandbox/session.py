@@ -16,11 +16,11 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Self, TypeVar, cast
 
 from cooperbench.dataset.images import image_name
-from cooperbench.errors import CooperBenchError, InfraError, Interrupted, SandboxDead, SandboxError, UserError
+from cooperbench.errors import CooperBenchError, Interrupted, SandboxDead, SandboxError, UserError
 from cooperbench.models import Image
 from cooperbench.processes import finished
-from cooperbench.sandbox import channel_script
-from cooperbench.sandbox.base_sandbox import BaseSandbox
+from cooperbench.sandbox import sandbox_script
+from cooperbench.sandbox.base_sandbox import RichSandbox
 from cooperbench.sandbox.channel import READY, UNAVAILABLE, Channel, ChannelUnavailable
 from cooperbench.sandbox.contract import capabilities_of, check_network
 
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
         EvalBackend,
         ExecResult,
         FullBackend,
-        RichSandbox,
         Sandbox,
         SandboxOptions,
         Stream,
@@ -67,20 +66,27 @@ def open_sandbox(
         raise UserError(
             "this backend cannot run command-line agents: it cannot show their programs in a sandbox"
         )
-    try:
+    with _foreign_errors(f"the backend could not make a sandbox of {image}"):
         if can.networks:
             check_network(can, options)
             full = cast("FullBackend", backend)
             sandbox = full.create_sandbox(image, timeout_seconds, workdir, options=options)
         else:
             sandbox = backend.create_sandbox(image, timeout=timeout_seconds, workdir=workdir)
+    if isinstance(sandbox, RichSandbox):
+        return sandbox
+    return PlainSandbox(sandbox, lifetime_seconds=timeout_seconds, workdir=workdir)
+
+
+@contextmanager
+def _foreign_errors(what: str) -> Iterator[None]:
+    """Whatever somebody else's backend raises is about its sandboxes, not about a command or a task."""
+    try:
+        yield
     except CooperBenchError:
         raise
     except Exception as error:
-        raise SandboxError(f"the backend could not make a sandbox of {image}: {error}") from error
-    if can.rich:
-        return cast("RichSandbox", sandbox)
-    return PlainSandbox(sandbox, lifetime_seconds=timeout_seconds, workdir=workdir)
+        raise SandboxError(f"{what}: {type(error).__name__}: {error}") from error
 
 
 class ExecTransport:
@@ -113,7 +119,9 @@ class ExecTransport:
                 if done.returncode:
                     raise SandboxError(f"cannot copy into the sandbox: {done.stderr_read().strip()[-200:]}")
             request = ""
-        result = self._exec("bash", "-c", _SERVE_ONCE, "cooperbench", channel_script(), scratch, request)
+        result = self._exec(
+            "bash", "-c", _SERVE_ONCE, "cooperbench", sandbox_script("channel.sh"), scratch, request
+        )
         try:
             answer = base64.b64decode(result.stdout_read().strip(), validate=True)
         except (binascii.Error, ValueError) as error:
@@ -127,16 +135,11 @@ class ExecTransport:
         return answer
 
     def _exec(self, *args: str) -> ExecResult:
-        """Whatever a foreign backend raises is about the sandbox, not about the command."""
-        try:
+        with _foreign_errors("the sandbox failed"):
             return self._sandbox.exec(*args)
-        except CooperBenchError:
-            raise
-        except Exception as error:
-            raise SandboxError(f"the sandbox failed: {type(error).__name__}: {error}") from error
 
 
-class PlainSandbox(BaseSandbox):
+class PlainSandbox(RichSandbox):
     """Of a backend that has only the three methods of the protocol: without streams, over `exec` alone."""
 
     def __init__(self, sandbox: Sandbox, *, lifetime_seconds: float, workdir: str) -> None:
@@ -149,10 +152,8 @@ class PlainSandbox(BaseSandbox):
     def open_stream(self, argv: Sequence[str]) -> Stream:
         raise SandboxError(f"this backend's sandboxes have no streams, needed for {argv[0] if argv else ''}")
 
-    def end(self, reason: str) -> None:
-        if not self._end_reason:
-            self._end_reason = reason
-            self._sandbox.terminate()
+    def _remove(self) -> None:
+        self._sandbox.terminate()
 
     def death(self) -> SandboxDead:
         # What becomes of its sandboxes only their backend knows: no end is put down to who worked in it.
@@ -164,7 +165,6 @@ class SandboxSession:
         self.backend = backend
         self.stop = threading.Event()
         """Once set, no more sandboxes are opened."""
-        self._lock = threading.Lock()
         self._open: set[RichSandbox] = set()
         self._images: dict[Task, Future[Image]] = {}
         self._pools: list[ThreadPoolExecutor] = []
@@ -204,8 +204,7 @@ class SandboxSession:
         if self.stop.is_set():
             raise Interrupted("stopped")
         sandbox = open_sandbox(self.backend, image, timeout_seconds=timeout_seconds, options=options)
-        with self._lock:
-            self._open.add(sandbox)
+        self._open.add(sandbox)
         if self.stop.is_set():
             # Stopped while it was being made: the session's end may have missed it.
             self.end(sandbox)
@@ -213,9 +212,8 @@ class SandboxSession:
         return sandbox
 
     def end(self, sandbox: RichSandbox) -> None:
-        with self._lock:
-            self._open.discard(sandbox)
         sandbox.terminate()
+        self._open.discard(sandbox)
 
     @contextmanager
     def sandbox(self, image: str, *, timeout_seconds: int, options: SandboxOptions) -> Iterator[RichSandbox]:
@@ -255,31 +253,21 @@ class SandboxSession:
             cast("FullBackend", self.backend).interrupt()
         for pool in self._pools:
             pool.shutdown(wait=False, cancel_futures=True)
-        self._terminate_all()
+        self._end_all()
         for pool in self._pools:
             pool.shutdown(wait=True)
-        self._terminate_all()
+        self._end_all()
         if hasattr(self.backend, "close"):
             cast("FullBackend", self.backend).close()
 
-    def _terminate_all(self) -> None:
-        while True:
-            with self._lock:
-                if not self._open:
-                    return
-                sandbox = self._open.pop()
+    def _end_all(self) -> None:
+        for sandbox in list(self._open):
             # One that cannot be ended must not keep the others alive.
             with suppress(Exception):
-                sandbox.terminate()
+                self.end(sandbox)
 
     def _prepare_image(self, task: Task) -> Image:
         if not hasattr(self.backend, "prepare"):
             return Image(image_name(task))
-        try:
+        with _foreign_errors(f"{task.label} could not be prepared"):
             return cast("FullBackend", self.backend).prepare(task)
-        except CooperBenchError:
-            raise
-        except Exception as error:
-            raise InfraError(
-                f"{task.label} could not be prepared: {type(error).__name__}: {error}"
-            ) from error

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from cooperbench.errors import InfraError, SandboxError
 from cooperbench.git import GitError, git
 from cooperbench.sandbox.channel import READ_FILE_LIMIT
-from cooperbench.sandbox.git_server import SERVER_DIR, GitServingBackend, git_script, run_git_script
+from cooperbench.sandbox.git_server import SERVER_DIR, git_script, run_git_script
 from cooperbench.team.sandbox_rpc import Response, script_text
 from cooperbench.temporary import remove_tree
 
@@ -52,8 +52,8 @@ GitRemote: TypeAlias = "CarriedRemote | ServedRemote"
 
 def make_remote(backend: object, folder: Path, agent_ids: Sequence[str]) -> GitRemote:
     """Behind the backend's git server, else the one that works everywhere; it may use `folder` on the host."""
-    if isinstance(backend, GitServingBackend) and backend.git_server is not None:
-        return ServedRemote(agent_ids, backend.git_server)
+    if git_server := getattr(backend, "git_server", None):
+        return ServedRemote(agent_ids, git_server)
     return CarriedRemote(folder, agent_ids)
 
 
@@ -291,7 +291,7 @@ class ServedRemote:
         server = self._server
         if server is None:
             raise SandboxError("the team's git server was not asked for")
-        with server.lock_for(base_commit):
+        with server.commit_locks[base_commit]:
             if server.manage("has-base", base_commit).returncode != 0:
                 _upload_base(server, sandbox, base_git_dir, base_commit)
         with self._lock:

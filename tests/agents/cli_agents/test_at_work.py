@@ -21,15 +21,12 @@ from tests.agents.frameworks import (
     TONGUES,
     provide,
     settings,
-    using_them,
     write_config,
 )
-from tests.agents.mini_swe.conftest import OTHERS_WARNINGS
 from tests.modelserver import Answer, ModelServer, error
 from tests.runner.helpers import run_tiny
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.modelserver import Request
@@ -38,19 +35,8 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.timeout(FIRST_TIME_SECONDS),
-    *(pytest.mark.filterwarnings(warning) for warning in OTHERS_WARNINGS),
+    pytest.mark.usefixtures("installed_frameworks"),
 ]
-
-
-@pytest.fixture(autouse=True)
-def _data() -> Iterator[None]:
-    yield from using_them()
-
-
-@pytest.fixture
-def server() -> Iterator[ModelServer]:
-    with ModelServer() as server:
-        yield server
 
 
 def play(tmp_path: Path, server: ModelServer, agent: str, **options: Any) -> Left:

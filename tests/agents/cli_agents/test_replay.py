@@ -13,15 +13,12 @@ from tests.agents.frameworks import (
     TONGUES,
     provide,
     settings,
-    using_them,
     write_config,
 )
-from tests.agents.mini_swe.conftest import OTHERS_WARNINGS
 from tests.modelserver import ModelServer
 from tests.runner.helpers import run_tiny
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.modelserver import Request
@@ -29,13 +26,8 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.timeout(FIRST_TIME_SECONDS),
-    *(pytest.mark.filterwarnings(warning) for warning in OTHERS_WARNINGS),
+    pytest.mark.usefixtures("installed_frameworks"),
 ]
-
-
-@pytest.fixture(autouse=True)
-def _data() -> Iterator[None]:
-    yield from using_them()
 
 
 def works(name: str, number: int) -> Any:

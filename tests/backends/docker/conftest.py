@@ -1,13 +1,26 @@
-"""Making images that only the tests of the Docker backend need."""
+"""Images and backends that only the tests of the Docker backend need."""
 
 from __future__ import annotations
 
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING
 
+import pytest
+
+from cooperbench.backends.docker import DockerBackend
+
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from cooperbench.backends.docker import DockerBackend
+
+@pytest.fixture
+def another(docker: DockerBackend) -> Iterator[Callable[..., DockerBackend]]:
+    """Makes backends on the same engine, with settings of their own."""
+    with ExitStack() as stack:
+        yield lambda **settings: stack.enter_context(
+            closing(DockerBackend(cache_dir=docker._cache_dir, **settings))
+        )
 
 
 def build_image(backend: DockerBackend, folder: Path, name: str, dockerfile: str) -> str:

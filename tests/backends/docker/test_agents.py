@@ -14,7 +14,6 @@ from cooperbench.agents.environments import DATA_VARIABLE
 from tests.agents.cli_agents.builders import builders
 from tests.agents.frameworks import DATA, FIRST_TIME_SECONDS, TONGUES, provide, settings
 from tests.agents.frameworks import write_config as write_settings
-from tests.agents.mini_swe.conftest import OTHERS_WARNINGS
 from tests.agents.mini_swe.helpers import SUBMIT, TOOLS, act, patching, write_config
 from tests.backends.docker.tasks import write_buildable
 from tests.modelserver import Answer, ModelServer, Request
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cooperbench.backends.docker import DockerBackend
-
-pytestmark = [pytest.mark.filterwarnings(warning) for warning in OTHERS_WARNINGS]
 
 
 def script(feature: int, other: str) -> Callable[[Request], Answer]:

@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cooperbench.backends.docker import DockerBackend
 from cooperbench.backends.docker.images import OWNER
 from cooperbench.dataset.discovery import load_tasks, resolve_dataset_dir
 from cooperbench.errors import UserError
 from tests.backends.docker.tasks import DOCKERFILE, write_buildable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    from cooperbench.backends.docker import DockerBackend
 
 
 def test_images_are_found_with_asserts_switched_off(docker: DockerBackend, base_image: str) -> None:
@@ -137,16 +139,15 @@ def test_no_image_and_no_dockerfile(docker: DockerBackend, tmp_path: Path) -> No
         docker.prepare(task)
 
 
-def test_an_image_of_ones_own(docker: DockerBackend, tmp_path: Path) -> None:
+def test_an_image_of_ones_own(
+    docker: DockerBackend, another: Callable[..., DockerBackend], tmp_path: Path
+) -> None:
     """Named by a template; found although its Dockerfile was never built here."""
     task = write_buildable(tmp_path)
     built = docker.prepare(task)
     docker.engine.api.tag(built.reference, "my/own-tiny", "7")
-    own = DockerBackend(image_template="my/own-{short}:{task_id}", cache_dir=docker._cache_dir)
-    try:
-        assert own.prepare(task).reference == "my/own-tiny:7"
-    finally:
-        own.close()
+    own = another(image_template="my/own-{short}:{task_id}")
+    assert own.prepare(task).reference == "my/own-tiny:7"
 
 
 def test_a_task_of_the_demo(docker: DockerBackend) -> None:

@@ -18,7 +18,7 @@ from cooperbench.sandbox.ownership import this_owner
 from tests.backends.docker.killed_harness import COUNT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from cooperbench.backends.docker.engine import Engine
 
@@ -52,17 +52,13 @@ def foreign(docker: DockerBackend, base_image: str) -> Iterator[str]:
 
 
 def test_what_a_killed_harness_left_is_removed_at_the_next_start(
-    docker: DockerBackend, base_image: str, foreign: str
+    docker: DockerBackend, another: Callable[..., DockerBackend], base_image: str, foreign: str
 ) -> None:
     mine = docker.create_sandbox(base_image)
     process, sandboxes = start_harness(base_image)
     end_harness(process, signal.SIGKILL)
     assert set(sandboxes) <= names(docker.engine)
-    starting = DockerBackend(cache_dir=docker._cache_dir)
-    try:
-        assert starting.engine
-    finally:
-        starting.close()
+    another().check()
     assert not set(sandboxes) & names(docker.engine)
     assert {mine.container, foreign} <= names(docker.engine)
     session = sandboxes[0].rpartition("-")[0]

@@ -16,7 +16,7 @@ from tests.backends.docker.conftest import build_image
 from tests.sandbox.programs import check_programs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from cooperbench.backends.docker.sandbox import DockerSandbox
@@ -163,41 +163,29 @@ def test_a_command_that_stops_everything_is_timed_out(sandbox: DockerSandbox, en
     assert sandbox.run(["echo", "alive"]).stdout == b"alive\n"
 
 
-def test_a_sandbox_whose_supervisor_dies_of_its_memory(docker: DockerBackend, base_image: str) -> None:
-    small = DockerBackend(memory="64m", cache_dir=docker._cache_dir)
-    try:
-        sandbox = small.create_sandbox(base_image)
-        script = "echo 1000 >/proc/1/oom_score_adj; head -c 400M /dev/zero | tail; sleep 30"
-        with pytest.raises(SandboxDestroyed, match="it ran out of its memory"):
-            sandbox.run(["bash", "-c", script])
-    finally:
-        small.close()
+def test_a_sandbox_whose_supervisor_dies_of_its_memory(
+    another: Callable[..., DockerBackend], base_image: str
+) -> None:
+    sandbox = another(memory="64m").create_sandbox(base_image)
+    script = "echo 1000 >/proc/1/oom_score_adj; head -c 400M /dev/zero | tail; sleep 30"
+    with pytest.raises(SandboxDestroyed, match="it ran out of its memory"):
+        sandbox.run(["bash", "-c", script])
 
 
-def test_a_command_that_runs_out_of_memory(docker: DockerBackend, base_image: str) -> None:
-    small = DockerBackend(memory="64m", cache_dir=docker._cache_dir)
-    try:
-        sandbox = small.create_sandbox(base_image)
-        result = sandbox.run(["python3", "-c", "bytearray(400_000_000)"])
-        assert (result.returncode, result.stderr_read()) == (
-            137,
-            "[killed: the sandbox ran out of its memory of 64 MiB]\n",
-        )
-        assert sandbox.run(["bash", "-c", "kill -9 $$"]).stderr == b""
-    finally:
-        small.close()
+def test_a_command_that_runs_out_of_memory(another: Callable[..., DockerBackend], base_image: str) -> None:
+    sandbox = another(memory="64m").create_sandbox(base_image)
+    result = sandbox.run(["python3", "-c", "bytearray(400_000_000)"])
+    assert (result.returncode, result.stderr_read()) == (
+        137,
+        "[killed: the sandbox ran out of its memory of 64 MiB]\n",
+    )
+    assert sandbox.run(["bash", "-c", "kill -9 $$"]).stderr == b""
 
 
-def test_the_number_of_processes_is_limited(docker: DockerBackend, base_image: str) -> None:
-    small = DockerBackend(pids_limit=40, cache_dir=docker._cache_dir)
-    try:
-        sandbox = small.create_sandbox(base_image)
-        result = sandbox.run(
-            ["sh", "-c", "for i in $(seq 100); do sleep 30 & done; wait"], timeout_seconds=10
-        )
-        assert b"fork" in result.stderr.lower()
-    finally:
-        small.close()
+def test_the_number_of_processes_is_limited(another: Callable[..., DockerBackend], base_image: str) -> None:
+    sandbox = another(pids_limit=40).create_sandbox(base_image)
+    result = sandbox.run(["sh", "-c", "for i in $(seq 100); do sleep 30 & done; wait"], timeout_seconds=10)
+    assert b"fork" in result.stderr.lower()
 
 
 def test_no_network_unless_asked_for(docker: DockerBackend, base_image: str) -> None:
@@ -261,28 +249,19 @@ def test_streams_talk_and_end_with_all_their_processes(sandbox: DockerSandbox) -
     assert int(count) == 0
 
 
-def test_mounts(docker: DockerBackend, base_image: str, tmp_path: Path) -> None:
+def test_mounts(another: Callable[..., DockerBackend], base_image: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("from outside")
-    mounted = DockerBackend(
-        mounts=[f"{tmp_path}:/mnt/a", f"{tmp_path}:/mnt/b:rw"], cache_dir=docker._cache_dir
-    )
-    try:
-        sandbox = mounted.create_sandbox(base_image)
-        assert sandbox.read_file("/mnt/a/file") == b"from outside"
-        assert sandbox.run(["touch", "/mnt/a/new"]).returncode != 0
-        assert sandbox.run(["touch", "/mnt/b/new"]).returncode == 0
-    finally:
-        mounted.close()
+    sandbox = another(mounts=[f"{tmp_path}:/mnt/a", f"{tmp_path}:/mnt/b:rw"]).create_sandbox(base_image)
+    assert sandbox.read_file("/mnt/a/file") == b"from outside"
+    assert sandbox.run(["touch", "/mnt/a/new"]).returncode != 0
+    assert sandbox.run(["touch", "/mnt/b/new"]).returncode == 0
     assert (tmp_path / "new").exists()
 
 
-def test_a_mount_of_nothing(docker: DockerBackend, base_image: str, tmp_path: Path) -> None:
-    mounted = DockerBackend(mounts=[f"{tmp_path}/not-there:/mnt/a"], cache_dir=docker._cache_dir)
-    try:
-        with pytest.raises(UserError, match=r"not-there.*mount's source"):
-            mounted.create_sandbox(base_image)
-    finally:
-        mounted.close()
+def test_a_mount_of_nothing(another: Callable[..., DockerBackend], base_image: str, tmp_path: Path) -> None:
+    mounted = another(mounts=[f"{tmp_path}/not-there:/mnt/a"])
+    with pytest.raises(UserError, match=r"not-there.*mount's source"):
+        mounted.create_sandbox(base_image)
 
 
 def test_an_image_that_is_not_there(docker: DockerBackend) -> None:

@@ -34,19 +34,19 @@ def test_a_keyword_comes_before_a_variable_before_the_file(
     monkeypatch.setenv("COOPERBENCH_DOCKER_MEMORY", "2g")
     monkeypatch.setenv("COOPERBENCH_DOCKER_PIDS_LIMIT", "200")
     settings = read_settings(pids_limit=300)
-    assert (settings.cpus, settings.memory_bytes, settings.pids_limit) == (1.0, 2 * 1024**3, 300)
+    assert (settings.cpus, settings.memory, settings.pids_limit) == (1.0, 2 * 1024**3, 300)
 
 
 def test_zero_is_no_limit() -> None:
     settings = read_settings(cpus=0, memory="0", pids_limit=0)
-    assert (settings.cpus, settings.memory_bytes, settings.pids_limit) == (0, 0, 0)
+    assert (settings.cpus, settings.memory, settings.pids_limit) == (0, 0, 0)
 
 
 @pytest.mark.parametrize(
     ("text", "size"), [("512m", 512 << 20), ("1.5 GiB", 3 << 29), ("64000000", 64_000_000)]
 )
 def test_sizes(text: str, size: int) -> None:
-    assert read_settings(memory=text).memory_bytes == size
+    assert read_settings(memory=text).memory == size
 
 
 @pytest.mark.parametrize(

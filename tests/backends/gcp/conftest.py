@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cooperbench.backends.docker.engine import Engine, connect
-from cooperbench.backends.gcp import GCPBatchBackend
+from cooperbench.backends.gcp import GCPBatchBackend, machines
 from tests.backends.docker.engines import (
     NoEngine,
     cache_folder,
@@ -63,6 +63,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         ):
             # One process for all of them: the machines' image and the engine are started once.
             item.add_marker(pytest.mark.xdist_group("gcp-machines"))
+            # When a machine is lost: docker-py leaves the socket of a refused connection to the garbage collector.
+            item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(_FIRST_TIME_SECONDS))
 
@@ -101,6 +103,8 @@ def compute(
     """An empty project, and the environment of a user who has set it up."""
     for name, value in gcp_variables(compute_session, gcp_base).items():
         monkeypatch.setenv(name, value)
+    # Machines of the tests boot in less than a second.
+    monkeypatch.setattr(machines, "_LOOK_SECONDS", 0.2)
     yield compute_session
     compute_session.reset()
 

@@ -225,7 +225,8 @@ def test_the_doctor_asks_each_service(
     assert "no git server for --git (that needs roles/compute.securityAdmin)" in found.detail
     services.batch_is_enabled = False
     found = backend_finding("gcp")
-    assert (found.name, found.status) == ("backend gcp (Batch)", Status.BROKEN)
+    assert (found.name, found.status) == ("backend gcp", Status.BROKEN)
+    assert found.detail.startswith("Batch: ")
     assert found.fix == "gcloud services enable batch.googleapis.com --project some-project"
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cooperbench.backends.local import LocalBackend
-from cooperbench.backends.local.cache import new_folder, template_content
+from cooperbench.backends.local.cache import template_content
 from cooperbench.backends.local.sandbox import LocalSandbox
 from cooperbench.dataset.discovery import load_tasks
 from cooperbench.errors import InfraError, UserError
@@ -132,7 +132,6 @@ def test_large_templates(tmp_path: Path, overlays: bool) -> None:
     if overlays and not bubblewrap.overlays:
         pytest.skip("no overlays on this file system")
     sandbox = LocalSandbox(
-        new_folder(builder.run_folder),
         builder,
         replace(bubblewrap, overlays=overlays),
         template_content(template, agent=False),

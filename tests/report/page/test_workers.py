@@ -33,6 +33,11 @@ def pairs(tmp_path: Path) -> Sequence[PairData]:
     return load_run(tmp_path, "r").pairs
 
 
+def many(pairs: Sequence[PairData]) -> Sequence[PairData]:
+    """More than fit into pipes: the processes are not done before somebody reads."""
+    return [*pairs] * 40
+
+
 def who_packs(_pair: PairData) -> Packed:
     return Packed(str(os.getpid()).encode(), None)
 
@@ -56,7 +61,7 @@ def test_processes_do_what_we_would_do_and_end(
     before = children()
     here = [pack_pair(pair) for pair in pairs]
     assert list(pack_all(pairs, processes=2)) == here
-    broken_off = pack_all(pairs, processes=2)
+    broken_off = pack_all(many(pairs), processes=2)
     assert next(broken_off) == here[0]
     assert len(children() - before) == 2
     assert isinstance(broken_off, Generator)
@@ -69,7 +74,7 @@ def test_processes_do_what_we_would_do_and_end(
 
 def test_a_process_that_is_killed_is_one_line_for_the_user(pairs: Sequence[PairData]) -> None:
     before = children()
-    packing = pack_all(pairs, processes=2)
+    packing = pack_all(many(pairs), processes=2)
     next(packing)
     for worker in children() - before:
         os.kill(worker, signal.SIGKILL)
@@ -86,7 +91,7 @@ def test_processes_end_with_the_one_that_started_them(pairs: Sequence[PairData])
         "from pathlib import Path\n"
         "from cooperbench.report.loading import load_run\n"
         "from cooperbench.report.page.build import pack_all\n"
-        f"packing = pack_all(load_run(Path({str(root.parent)!r}), {root.name!r}).pairs, processes=2)\n"
+        f"packing = pack_all(load_run(Path({str(root.parent)!r}), {root.name!r}).pairs * 40, processes=2)\n"
         "next(packing)\n"
         "print('started', flush=True)\n"
         "time.sleep(600)\n"

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from cooperbench.agents.session import Session
     from cooperbench.gateway.access import Access
     from cooperbench.models import Pair, Setting
-    from cooperbench.sandbox.contract import RichSandbox, Stream
+    from cooperbench.sandbox.contract import RichSandbox
 
 AGENT_DIR = "/cooperbench/agent"
 OUTPUT_LOG = "output.log"
@@ -291,17 +291,14 @@ def _run(launch: Launch, session: Session, access: Access) -> int | None:
         ThreadPoolExecutor(1, "program") as pool,
         closing(session.sandbox.open_stream(words)) as stream,
     ):
-        exit_code = pool.submit(_exit_code, stream)
+        exit_code = pool.submit(stream.stdout.readline)
         while not access.ended.is_set():
-            with suppress(TimeoutError):
-                return exit_code.result(_WAKE_SECONDS)
-    return None
-
-
-def _exit_code(stream: Stream) -> int | None:
-    # Background processes do not keep it open: their output is not this one.
-    with suppress(OSError, ValueError):
-        return int(stream.stdout.readline())
+            try:
+                return int(exit_code.result(_WAKE_SECONDS))
+            except TimeoutError:
+                continue
+            except (OSError, ValueError):
+                break  # the sandbox is gone, or the shell around it was killed
     return None
 
 

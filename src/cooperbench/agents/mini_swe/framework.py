@@ -18,7 +18,7 @@ import yaml
 from jinja2 import StrictUndefined, Template, TemplateError
 from minisweagent.agents.default import AgentConfig, DefaultAgent
 from minisweagent.config import builtin_config_dir
-from minisweagent.exceptions import Submitted
+from minisweagent.environments.local import LocalEnvironment
 from minisweagent.models.litellm_model import LitellmModel, LitellmModelConfig
 from minisweagent.models.litellm_textbased_model import LitellmTextbasedModel, LitellmTextbasedModelConfig
 from minisweagent.utils.serialize import recursive_merge
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 Message = dict[str, Any]
 M = TypeVar("M", bound=LitellmModelConfig)
-SUBMISSION = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 _INTERACTIVE_KEYS = ("mode", "whitelist_actions", "confirm_exit")
 """Of the framework's interactive agent; they are in the files that it ships, and mean nothing here."""
 _OURS = {
@@ -154,8 +153,8 @@ def _check_templates(config: Config[Any]) -> None:
             raise ValueError(f"{place}: {error}") from error
 
 
-class SandboxEnvironment:
-    """The framework's Environment protocol over one agent's sandbox. Nothing of the harness's environment is in it."""
+class SandboxEnvironment(LocalEnvironment):
+    """The framework's environment over one agent's sandbox. Nothing of the harness's own environment is in it."""
 
     def __init__(self, session: Session, config: SandboxConfig) -> None:
         self.config = config
@@ -169,24 +168,19 @@ class SandboxEnvironment:
         if config.cwd != REPO_DIR:
             self._prefix += f"cd {shlex.quote(config.cwd)} || exit; "
 
-    def execute(self, action: Message, cwd: str = "") -> Message:  # noqa: ARG002  # nobody gives it one
+    def execute(self, action: Message, cwd: str = "", *, timeout: int | None = None) -> Message:  # noqa: ARG002
         """One command, stdout and stderr in the order in which they came. The submission ends the agent."""
         command = str(action.get("command", ""))
         seconds = self.config.timeout
         result = self._session.execute(self._prefix + command, timeout_seconds=seconds, shown=command)
-        output = result.stdout_read() + result.stderr_read()
-        first, _, rest = output.lstrip().partition("\n")
-        if first.strip() == SUBMISSION and result.returncode == 0:
-            extra = {"exit_status": "Submitted", "submission": rest}
-            raise Submitted({"role": "exit", "content": rest, "extra": extra})
         late = f"The command was ended: it took longer than {seconds} seconds." if result.timed_out else ""
-        return {"output": output, "returncode": result.returncode, "exception_info": late}
+        text = result.stdout_read() + result.stderr_read()
+        output = {"output": text, "returncode": result.returncode, "exception_info": late}
+        self._check_finished(output)
+        return output
 
     def get_template_vars(self, **kwargs: Any) -> Message:
-        return self.config.model_dump() | self._uname | kwargs
-
-    def serialize(self) -> Message:
-        return {}
+        return {**self.config.model_dump(), **self._uname, **kwargs}
 
 
 class ToolCallModel(LitellmModel):
@@ -195,6 +189,11 @@ class ToolCallModel(LitellmModel):
     def __init__(self, session: Session, config: LitellmModelConfig) -> None:
         assert session.model is not None
         settings = config.model_dump(exclude_unset=True) | {"model_name": session.model}
+        settings["model_kwargs"] = {
+            "timeout": DEFAULT_CALL_SECONDS,
+            **config.model_kwargs,
+            **NO_OTHER_RETRIES,
+        }
         if any(part in session.model.lower() for part in ("anthropic", "claude")):
             # Anthropic's models cache what is marked; the framework's own programs mark it, too.
             settings.setdefault("set_cache_control", "default_end")
@@ -203,14 +202,12 @@ class ToolCallModel(LitellmModel):
         self.abort_exceptions = [Exception]
         self._session = session
         self._caller = Caller(session.model, session.check_running, session.note, again=session.check_limits)
-        asked_for = self.config.model_kwargs.get("timeout") or DEFAULT_CALL_SECONDS
-        self._arguments = NO_OTHER_RETRIES | {"timeout": float(asked_for)}
 
     def _query(self, messages: list[dict[str, str]], **kwargs: Any) -> Any:
         ask: Callable[..., Any] = super()._query
 
         def attempt() -> Any:
-            response = ask(messages, **(kwargs | self._arguments))
+            response = ask(messages, **kwargs)
             litellm_reply(response)  # an answer without any words is asked for again
             return response
 

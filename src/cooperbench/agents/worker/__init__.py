@@ -97,10 +97,20 @@ class FrameworkAgent(WorkerAgent):
         return [str(self.installed().python), str(self.script)]
 
     def environment(self) -> Mapping[str, str]:
+        """For all frameworks: each looks at its own."""
+        source = self.installed().source
         return {
             "PYTHONDONTWRITEBYTECODE": "1",
             # Its price list from the network would cost seconds at every start.
             "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+            "OPENHANDS_SUPPRESS_BANNER": "1",
+            "LOG_JSON": "0",
+            "LOG_LEVEL": "WARNING",
+            "SWE_AGENT_CONFIG_DIR": str(source / "config"),
+            "SWE_AGENT_TOOLS_DIR": str(source / "tools"),
+            # It must exist, and SWE-agent is told where to write in another way.
+            "SWE_AGENT_TRAJECTORY_DIR": str(source),
+            "SWE_AGENT_LOG_STREAM_LEVEL": "WARNING",
         }
 
 
@@ -108,22 +118,7 @@ class OpenHandsAgent(FrameworkAgent):
     framework = "openhands"
     script = Path(__file__).with_name("openhands_worker.py")
 
-    def environment(self) -> Mapping[str, str]:
-        quiet = {"OPENHANDS_SUPPRESS_BANNER": "1", "LOG_JSON": "0", "LOG_LEVEL": "WARNING"}
-        return {**super().environment(), **quiet}
-
 
 class SweAgent(FrameworkAgent):
     framework = "swe_agent"
     script = Path(__file__).with_name("swe_worker.py")
-
-    def environment(self) -> Mapping[str, str]:
-        source = self.installed().source
-        return {
-            **super().environment(),
-            "SWE_AGENT_CONFIG_DIR": str(source / "config"),
-            "SWE_AGENT_TOOLS_DIR": str(source / "tools"),
-            # It must exist, and SWE-agent is told where to write in another way.
-            "SWE_AGENT_TRAJECTORY_DIR": str(source),
-            "SWE_AGENT_LOG_STREAM_LEVEL": "WARNING",
-        }

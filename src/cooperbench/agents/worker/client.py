@@ -60,8 +60,9 @@ _FOR_THE_USER = {
 _PREFIXES = re.compile(r"^(?:(?:litellm\.)?\w+(?:Error|Exception|Timeout)(?::| -) )+")
 """LiteLLM puts the names of its classes and the provider's before what the provider said."""
 _LONGEST_DETAIL = 300
+_REFUSED = ("content_policy", "request_rejected")
 _MOST_REFUSALS = 3
-"""In a row, by the provider's content filter. A framework may go on asking until its own limit."""
+"""In a row. A framework may go on asking until its own limit."""
 _ITEMS = ("message", "reasoning", "function_call")
 """Of an answer in the shape of OpenAI's responses."""
 
@@ -302,8 +303,8 @@ class ModelCalls:
         self._harness = harness
         self._model = str(harness.start["model"])
         self._refusals = 0
-        self._error: Exception | None = None
-        """Of the last call, if it failed."""
+        self.fault: Verdict | None = None
+        """What the last call means for the agent; None where it was answered."""
         self.count = 0
         """Calls that were answered."""
 
@@ -311,12 +312,6 @@ class ModelCalls:
         """From now on, calls of this function, which a framework finds in this module."""
         ask = getattr(module, name)
         setattr(module, name, lambda **kwargs: self._call(ask, kwargs))
-
-    def fault(self) -> Verdict | None:
-        """What the last call means for the agent; None where it was answered."""
-        if self._error is None:
-            return None
-        return judge_model_error(self._error, self._model, first_call=self.count == 0)
 
     def _call(self, ask: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
         self._harness.check_limits()
@@ -326,12 +321,12 @@ class ModelCalls:
             response = ask(**({"max_retries": 0} | kwargs))
             text, more = litellm_reply(response)
         except Exception as error:
-            self._error = error
-            self._refusals = self._refusals + 1 if _is_litellm(error, "ContentPolicyViolationError") else 0
+            self.fault = judge_model_error(error, self._model, first_call=self.count == 0)
+            self._refusals = self._refusals + 1 if self.fault.kind in _REFUSED else 0
             if self._refusals >= _MOST_REFUSALS:
                 raise RuntimeError("refused, however it is asked") from error
             raise
-        self._error, self._refusals = None, 0
+        self.fault, self._refusals = None, 0
         self.count += 1
         usage = litellm_usage(response, self._model)
         self._harness.reply(text, model_seconds=time.monotonic() - started, **usage, **more)

@@ -197,10 +197,10 @@ def work(harness: Harness) -> Verdict:
         conversation.send_message(harness.start["prompt"])
         conversation.run()
     except ConversationRunError as error:
-        return calls.fault() or broken_off(error.__cause__ or error, llm.model)
+        return calls.fault or broken_off(error.__cause__ or error, llm.model)
     finally:
         conversation.close()
-    return outcome(conversation, calls.fault())
+    return outcome(conversation, calls.fault)
 
 
 def broken_off(error: BaseException, model: str) -> Verdict:

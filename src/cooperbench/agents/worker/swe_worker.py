@@ -17,9 +17,10 @@ from typing import Any
 import yaml
 from client import BadConfig, Harness, ModelCalls, Result, Shell, Verdict, message_text, run_worker
 from pydantic import ValidationError
-from swerex.deployment.abstract import AbstractDeployment
+from swerex.deployment.dummy import DummyDeployment
 from swerex.exceptions import CommandTimeoutError, NonZeroExitCodeError, SessionDoesNotExistError
 from swerex.runtime import abstract as rex
+from swerex.runtime.dummy import DummyRuntime
 
 _RECORD = "swe_agent"
 """The folder with what SWE-agent itself writes down, beside trajectory.json."""
@@ -32,23 +33,17 @@ _STATUSES = {
     "exit_command_timeout": "time_limit",
     "exit_forfeit": "gave_up",
 }
-_WITHOUT_RETRIES = "export PIP_RETRIES=0; {command}\n_cb_code=$?; unset PIP_RETRIES; (exit $_cb_code)"
-"""Some tool bundles call pip, which would try again for many seconds where there is no network."""
 
 
-class SandboxRuntime(rex.AbstractRuntime):
-    """What SWE-agent can do in a sandbox."""
+class SandboxRuntime(DummyRuntime):
+    """What SWE-agent can do in a sandbox. What needs no sandbox is the dummy's."""
 
     def __init__(self, harness: Harness) -> None:
+        super().__init__()
         self._harness = harness
         self._shells: dict[str, Shell] = {}
         self.thought: str | None = None
         """Of the agent's action that is being carried out; None: the framework's own doing."""
-        self.installing = False
-        """Tool bundles are being installed."""
-
-    async def is_alive(self, *, timeout: float | None = None) -> rex.IsAliveResponse:  # noqa: ARG002
-        return rex.IsAliveResponse(is_alive=True)
 
     async def create_session(self, request: rex.CreateSessionRequest) -> rex.CreateSessionResponse:
         self._shells[request.session] = Shell(self._harness, request.session, "/")
@@ -64,14 +59,13 @@ class SandboxRuntime(rex.AbstractRuntime):
         if isinstance(action, rex.BashInterruptAction):
             # A command that took too long has been ended already.
             return rex.BashObservation(output="", exit_code=0)
-        command = _WITHOUT_RETRIES.format(command=action.command) if self.installing else action.command
+        command = action.command
+        if self.thought is None and "install.sh" in command:
+            # Of a tool bundle: some call pip, which would try again for many seconds where there is no network.
+            command = f"PIP_RETRIES=0 eval {shlex.quote(command)}"
         result = self._run(shell, command, action.timeout)
         _check(result, action.command, raises=action.check == "raise", more=f": {action.error_msg}")
         return rex.BashObservation(output=result.stdout, exit_code=result.returncode)
-
-    async def close_session(self, request: rex.CloseSessionRequest) -> rex.CloseSessionResponse:
-        self._shells.pop(request.session, None)
-        return rex.CloseBashSessionResponse()
 
     async def execute(self, command: rex.Command) -> rex.CommandResponse:
         words = command.command if isinstance(command.command, str) else shlex.join(command.command)
@@ -108,10 +102,6 @@ class SandboxRuntime(rex.AbstractRuntime):
         _check(placed, f"placing {source.name} at {target}", raises=True)
         return rex.UploadResponse()
 
-    async def close(self) -> rex.CloseResponse:
-        self._shells.clear()
-        return rex.CloseResponse()
-
     def _run(self, shell: Shell, command: str, seconds: float | None) -> Result:
         is_step, thought = self.thought is not None, self.thought or ""
         return shell.run(command, timeout_seconds=seconds or _DEFAULT_SECONDS, step=is_step, thought=thought)
@@ -124,32 +114,6 @@ def _check(result: Result, command: Any, *, raises: bool, more: str = "") -> Non
         raise NonZeroExitCodeError(
             f"{command!r} ended with exit code {result.returncode}{more}\n{result.output}"
         )
-
-
-class SandboxDeployment(AbstractDeployment):
-    """A sandbox that is there already, and that is not ours to end."""
-
-    def __init__(self, harness: Harness) -> None:
-        self._runtime = SandboxRuntime(harness)
-
-    def add_hook(self, hook: Any) -> None:
-        """There is nothing to tell it: the sandbox was made elsewhere."""
-
-    async def is_alive(self, *, timeout: float | None = None) -> rex.IsAliveResponse:
-        return await self._runtime.is_alive(timeout=timeout)
-
-    async def start(self) -> None:
-        """It has been started."""
-
-    async def stop(self) -> None:
-        await self._runtime.close()
-
-    @property
-    def runtime(self) -> SandboxRuntime:
-        return self._runtime
-
-    def __del__(self) -> None:
-        """Instead of the base's, which would stop it in an event loop that is gone."""
 
 
 class ColleagueHook:
@@ -168,13 +132,6 @@ class ColleagueHook:
 
     def on_init(self, *, agent: Any) -> None:
         self._agent = agent
-
-    def on_tools_installation_started(self) -> None:
-        self._runtime.installing = True
-
-    def on_setup_attempt(self) -> None:
-        """They are installed."""
-        self._runtime.installing = False
 
     def on_query_message_added(self, *, role: str, content: Any, message_type: str, **_: Any) -> None:
         """The prompts, once each; what the model and the sandbox say is on record already."""
@@ -215,8 +172,10 @@ def work(harness: Harness) -> Verdict:
         raise BadConfig(f"{'.'.join(map(str, ('agent', *first['loc'])))}: {first['msg']}") from None
     except Exception as error:  # e.g. a KeyError for a variable that the help of a tool names
         raise BadConfig(f"SWE-agent cannot use it: {type(error).__name__}: {error}") from error
-    deployment = SandboxDeployment(harness)
-    agent.add_hook(ColleagueHook(harness, deployment.runtime))
+    # Nothing is to be deployed: the sandbox is there already, and not ours to end.
+    deployment, runtime = DummyDeployment(), SandboxRuntime(harness)
+    deployment.runtime = runtime
+    agent.add_hook(ColleagueHook(harness, runtime))
     # The repository is clean and on its only commit; SWE-agent would fetch from remotes that are not there.
     repo = PreExistingRepoConfig(repo_name=str(start["repo_dir"]).lstrip("/"), reset=False)
     env = SWEEnv(deployment=deployment, repo=repo, post_startup_commands=[])
@@ -231,7 +190,7 @@ def work(harness: Harness) -> Verdict:
     exit_status, most_calls = str(result.info.get("exit_status")), config.model.per_instance_call_limit
     if "exit_cost" in exit_status and 0 < most_calls < calls.count:
         return Verdict("done", "step_limit", f"limit of {most_calls} model calls reached (agent config)")
-    return outcome(exit_status, calls.fault())
+    return outcome(exit_status, calls.fault)
 
 
 def outcome(exit_status: str, fault: Verdict | None) -> Verdict:

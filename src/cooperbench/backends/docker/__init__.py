@@ -9,7 +9,7 @@ import atexit
 import contextlib
 import os
 import threading
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from cooperbench.backends.docker.containers import EngineSession, remove_leftovers, remove_session
 from cooperbench.backends.docker.engine import Engine, connect
@@ -24,7 +24,7 @@ from cooperbench.settings import default_cache_dir
 from cooperbench.temporary import remove_abandoned
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
     from cooperbench.backends.docker.images import Say
@@ -39,11 +39,7 @@ class DockerBackend:
 
     options: ClassVar = ("image_template", "mounts", "pull")
     capabilities = Capabilities(
-        rich=True,
-        streams=True,
-        networks=frozenset({"none", "public"}),
-        snapshots=True,
-        programs=True,
+        streams=True, networks=frozenset({"none", "public"}), snapshots=True, programs=True
     )
 
     _sandbox_type: Callable[..., DockerSandbox] = DockerSandbox
@@ -132,15 +128,7 @@ class DockerBackend:
         """While one process or thread makes an image ready, others wait for it."""
         return locked(lock_path(self._cache_dir / "docker", f"{self.engine.where} {name}"))
 
-    def _make(
-        self,
-        image: str,
-        timeout: int,
-        workdir: str,
-        options: SandboxOptions,
-        network: Mapping[str, Any] | None = None,
-    ) -> DockerSandbox:
-        """`network`: another one than that of the sandbox's network policy."""
+    def _make(self, image: str, timeout: int, workdir: str, options: SandboxOptions) -> DockerSandbox:
         check_network(self.capabilities, options)
         session = self.session
         engine, found, name = session.engine, session.images.get(image), session.new_name()
@@ -148,7 +136,7 @@ class DockerBackend:
         stream: ContainerStream | None = None
         try:
             with engine.faults(f"making a sandbox of {found.name}"):
-                session.create_container(found, name, command, workdir, timeout, options, network)
+                session.create_container(found, name, command, workdir, timeout, options)
                 stream = ContainerStream(engine.attach(name))
                 engine.api.start(name)
             sandbox = self._sandbox_type(
@@ -158,7 +146,7 @@ class DockerBackend:
                 image=found.name,
                 lifetime_seconds=timeout,
                 workdir=workdir,
-                memory_bytes=self.settings.memory_bytes,
+                memory_bytes=self.settings.memory,
                 judged=options.judged,
                 on_end=self._open.discard,
             )

@@ -6,7 +6,6 @@ Everything carries labels, by which it is found again, and only by which: nothin
 from __future__ import annotations
 
 import os
-import re
 import secrets
 import subprocess
 import threading
@@ -22,26 +21,17 @@ from cooperbench.sandbox.contract import PROGRAMS_DIR
 from cooperbench.sandbox.ownership import is_leftover, this_owner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from cooperbench.backends.docker.engine import Engine
     from cooperbench.backends.docker.images import EngineImage
     from cooperbench.backends.docker.settings import DockerSettings
     from cooperbench.sandbox.contract import SandboxOptions
 
-_LABEL_NAME = re.compile(r"[a-z0-9_.-]+", re.IGNORECASE)
-_KEPT_CAPABILITIES = [
-    "CHOWN",
-    "DAC_OVERRIDE",
-    "FOWNER",
-    "FSETID",
-    "KILL",
-    "NET_BIND_SERVICE",
-    "SETGID",
-    "SETUID",
-]
+_FILE_CAPABILITIES = ["CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID"]
 """Package managers change owners, modes and users; test suites kill and bind. Gone are making devices, raw sockets,
 changing the root, and writing to the audit log, which engines grant by default."""
+_PROCESS_CAPABILITIES = ["KILL", "NET_BIND_SERVICE", "SETGID", "SETUID"]
 _BIN_DIR = "/cooperbench/bin"
 NO_TALK = {"com.docker.network.bridge.enable_icc": "false"}
 """Containers on a bridge of Docker's cannot reach each other."""
@@ -81,15 +71,14 @@ class EngineSession:
         workdir: str,
         lifetime_seconds: float,
         options: SandboxOptions,
-        network: Mapping[str, Any] | None = None,
     ) -> None:
         """Made, not started. Its entrypoint is cleared, its stdin open.
 
         What its options leave out lies on volumes, which begin with what the image has there, are part of no image that
-        is made of the container, and go with it. `network`: another one than that of its network policy.
+        is made of the container, and go with it.
         """
         self.check_mounts()
-        network = network or self.network(options)
+        network = self.network(options)
         mounts = [
             {"Type": "bind", "Source": mount.source, "Target": mount.target, "ReadOnly": not mount.writable}
             for mount in self._settings.mounts
@@ -99,7 +88,7 @@ class EngineSession:
             mounts.append(self._mount_programs(image, options.programs))
         # Not on the container's disk: a channel must answer when that is full, and leave nothing in images.
         tmpfs = {SCRATCH_DIR: "rw,nosuid,nodev,mode=1777,size=1g"}
-        if image.user.partition(":")[0] not in ("", "0", "root"):
+        if str(image.config.get("User") or "").partition(":")[0] not in ("", "0", "root"):
             # The supervisor could not make these folders.
             tmpfs |= dict.fromkeys((_BIN_DIR, "/patches"), "rw,exec,nosuid,nodev,mode=1777")
         host_config: dict[str, Any] = {
@@ -107,7 +96,7 @@ class EngineSession:
             # The supervisor is process 1: nothing inside can kill it.
             "Init": False,
             "CapDrop": ["ALL"],
-            "CapAdd": _KEPT_CAPABILITIES,
+            "CapAdd": _FILE_CAPABILITIES + _PROCESS_CAPABILITIES,
             "SecurityOpt": ["no-new-privileges"],
             # The output of a channel is no log, and would be kept on disk.
             "LogConfig": {"Type": "none"},
@@ -115,11 +104,7 @@ class EngineSession:
             "Mounts": mounts,
             **self._limits(),
         }
-        labels = {
-            f"cooperbench.{label}": value
-            for label, value in options.labels.items()
-            if _LABEL_NAME.fullmatch(label)
-        }
+        labels = {f"cooperbench.{label}": value for label, value in options.labels.items()}
         expires = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + lifetime_seconds))
         config: dict[str, Any] = {
             "Image": image.image_id,
@@ -171,8 +156,8 @@ class EngineSession:
         if settings.cpus:
             there_are = float(self.engine.info.get("NCPU") or settings.cpus)
             limits["NanoCpus"] = round(min(settings.cpus, there_are) * 1e9)
-        if settings.memory_bytes:
-            limits["Memory"] = limits["MemorySwap"] = settings.memory_bytes
+        if settings.memory:
+            limits["Memory"] = limits["MemorySwap"] = settings.memory
         if settings.pids_limit:
             limits["PidsLimit"] = settings.pids_limit
         return limits

@@ -122,7 +122,6 @@ class Engine:
         """What users call on the command line."""
         self.service: PodmanService | None = None
         """Ends with it."""
-        self.closed = False
 
     @cached_property
     def info(self) -> dict[str, Any]:
@@ -165,7 +164,6 @@ class Engine:
                 raise
 
     def close(self) -> None:
-        self.closed = True
         self.api.close()
         if self.service is not None:
             self.service.close()

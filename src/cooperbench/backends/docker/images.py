@@ -29,7 +29,7 @@ from cooperbench.dataset.images import (
 )
 from cooperbench.errors import CooperBenchError, InfraError, SandboxError, UserError
 from cooperbench.models import REPO_DIR
-from cooperbench.sandbox import scrub_script
+from cooperbench.sandbox import sandbox_script
 from cooperbench.sandbox.contract import SandboxOptions
 from cooperbench.text import printable
 
@@ -69,6 +69,7 @@ _UNREACHABLE = (
 _FROM = re.compile(r"^[ \t]*FROM[ \t]+(?:--\S+[ \t]+)*(\S+)", re.IGNORECASE | re.MULTILINE)
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _BUILD_SECONDS = 2 * 3600
+_NO_DOCKERFILE = "no Dockerfile to build an image from"
 
 
 @dataclass(frozen=True)
@@ -87,14 +88,6 @@ class EngineImage:
         """The PATH that it sets."""
         variables = dict(entry.partition("=")[::2] for entry in self.config.get("Env") or [])
         return variables.get("PATH") or _DEFAULT_PATH
-
-    @property
-    def user(self) -> str:
-        return str(self.config.get("User") or "")
-
-    @property
-    def labels(self) -> Mapping[str, str]:
-        return self.config.get("Labels") or {}
 
 
 def say_nothing(line: str) -> None:
@@ -157,8 +150,10 @@ class ImageStore:
         """The task's image if the engine has it and it is not one that we built from other files."""
         for name in self.names_of(task):
             found = self.find(name)
-            if found is not None and found.labels.get(CONTEXT, "") in ("", _context_key(task)):
-                return found
+            if found is not None:
+                made_of = (found.config.get("Labels") or {}).get(CONTEXT, "")
+                if made_of in ("", _context_key(task)):
+                    return found
         return None
 
     def provide(self, task: Task, say: Say = say_nothing) -> EngineImage:
@@ -166,7 +161,7 @@ class ImageStore:
         found, reason = None, "pulling is switched off"
         if self._settings.pull != "always":
             found = self.present(task)
-        if found is None and self._settings.pull != "never" and not _is_demo(task):
+        if found is None and self._settings.pull != "never":
             try:
                 found = self.pull_task(task, say)
             except CooperBenchError as error:
@@ -175,9 +170,7 @@ class ImageStore:
             found = self.present(task)
         if found is None and not task.dockerfile.is_file():
             names = " nor ".join(self.names_of(task))
-            raise UserError(
-                f"{task.label}: there is no image {names} ({reason}), and no Dockerfile to build one from"
-            )
+            raise UserError(f"{task.label}: there is no image {names} ({reason}), and {_NO_DOCKERFILE}")
         found = found or self.build(task, say)
         self._known[found.name] = found
         return found
@@ -215,10 +208,9 @@ class ImageStore:
         return self._find_made(name)
 
     def build(self, task: Task, say: Say = say_nothing) -> EngineImage:
-        """Build the task's Dockerfile."""
         name = self.names_of(task)[0]
         if not task.dockerfile.is_file():
-            raise UserError(f"{task.label} has no Dockerfile to build {name} from")
+            raise UserError(f"{task.label}: {_NO_DOCKERFILE}")
         say(f"building {name}")
         lines: list[str] = []
         problem = ""
@@ -330,7 +322,7 @@ class ImageStore:
 def _remove_history(sandbox: DockerSandbox, image: str) -> None:
     if sandbox.run(["sh", "-c", "command -v git"], timeout_seconds=60, cwd="/").returncode:
         raise lacks_tool(image, "git is missing")
-    command = ["bash", "-c", scrub_script().decode(), "scrub", REPO_DIR, _BASE_GIT_DIR]
+    command = ["bash", "-c", sandbox_script("scrub.sh"), "scrub", REPO_DIR, _BASE_GIT_DIR]
     done = sandbox.run(command, timeout_seconds=_SCRUB_SECONDS, cwd="/")
     if done.returncode:
         words = (done.stderr_read().strip() or done.stdout_read().strip()).rpartition("\n")[2]
@@ -339,17 +331,14 @@ def _remove_history(sandbox: DockerSandbox, image: str) -> None:
 
 def prepared_name(task: Task, source: EngineImage) -> str:
     """Of the image for agents."""
-    made_of = f"{_FORMAT} {source.image_id}\n".encode() + scrub_script()
-    return _name("cooperbench-prepared", task, hashlib.sha256(made_of).hexdigest()[:16])
+    made_of = f"{_FORMAT} {source.image_id}\n{sandbox_script('scrub.sh')}"
+    key = hashlib.sha256(made_of.encode()).hexdigest()[:16]
+    return f"cooperbench-prepared/{task.repo.lower()}:task{task.task_id}-{key}"
 
 
 def installs_name(task: Task, key: str) -> str:
     """Of the image with what a task's runner installs."""
-    return _name("cooperbench-installs", task, key)
-
-
-def _name(prefix: str, task: Task, key: str) -> str:
-    return f"{prefix}/{task.repo.lower()}:task{task.task_id}-{key}"
+    return f"cooperbench-installs/{task.repo.lower()}:task{task.task_id}-{key}"
 
 
 def _is_demo(task: Task) -> bool:
@@ -364,19 +353,19 @@ def _context_key(task: Task) -> str:
 
 def _context(task: Task) -> io.BytesIO:
     """The task's folder without what is hidden, the same bytes for the same content."""
+
+    def as_in_a_checkout(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+        """What an installer made of owners and modes must not matter."""
+        entry.mtime = entry.uid = entry.gid = 0
+        entry.uname = entry.gname = ""
+        entry.mode = 0o755 if entry.isdir() or entry.mode & 0o111 else 0o644
+        return entry
+
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as archive:
         for path in sorted(task.path.rglob("*")):
             name = path.relative_to(task.path)
             if "__pycache__" not in name.parts and not _HIDDEN.fullmatch(name.parts[0]):
-                archive.add(path, name.as_posix(), recursive=False, filter=_as_in_a_checkout)
+                archive.add(path, name.as_posix(), recursive=False, filter=as_in_a_checkout)
     packed.seek(0)
     return packed
-
-
-def _as_in_a_checkout(entry: tarfile.TarInfo) -> tarfile.TarInfo:
-    """What an installer made of owners and modes must not matter."""
-    entry.mtime = entry.uid = entry.gid = 0
-    entry.uname = entry.gname = ""
-    entry.mode = 0o755 if entry.isdir() or entry.mode & 0o111 else 0o644
-    return entry

@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Any
 
 from cooperbench.backends.docker.engine import NEEDED_TOOLS, EngineGone, NotThere
 from cooperbench.errors import InfraError, SandboxDead, SandboxError, SandboxTimeout, UserError
-from cooperbench.sandbox import channel_script
-from cooperbench.sandbox.base_sandbox import BaseSandbox
+from cooperbench.sandbox import sandbox_script
+from cooperbench.sandbox.base_sandbox import RichSandbox
 from cooperbench.sandbox.channel import (
     READY,
     CappedOutput,
@@ -79,7 +79,7 @@ def first_command(lifetime_seconds: float, *, judged: bool, trusted: bool) -> li
     """What a container is started with. `trusted`: its image's tools have been tried before."""
     supervisor = resources.files(__package__).joinpath("supervisor.sh").read_text("utf-8")
     seconds = str(max(1, round(lifetime_seconds)))
-    channel = "" if judged else channel_script()
+    channel = "" if judged else sandbox_script("channel.sh")
     words = ["sh", "-c", supervisor, "supervisor", channel, f"{SCRATCH_DIR}/1", seconds]
     return [*words, "trusted" if trusted else ""]
 
@@ -89,7 +89,7 @@ def lacks_tool(image: str, reason: str) -> UserError:
     return UserError(f"the image {image} cannot be used: {reason}; {NEEDED_TOOLS}")
 
 
-class DockerSandbox(BaseSandbox):
+class DockerSandbox(RichSandbox):
     """A container."""
 
     _losses = (NotThere, EngineGone)
@@ -108,15 +108,12 @@ class DockerSandbox(BaseSandbox):
         on_end: Callable[[DockerSandbox], None],
     ) -> None:
         """Takes over a container that has just been started, and `stream`, the stdin and stdout of its supervisor."""
-        super().__init__(lifetime_seconds=lifetime_seconds, workdir=workdir)
+        super().__init__(lifetime_seconds=lifetime_seconds, workdir=workdir, on_end=on_end)
         self.container = container
         self.image = image
         self._engine = engine
         self._stream = stream
         self._memory_bytes = memory_bytes
-        self._on_end = on_end
-        self._end_lock = threading.Lock()
-        self._removed = False
         self._oom_kills = 0
         next(self._numbers)  # the supervisor's channel
         self._files: list[tuple[str, bytes, int]] | None = [] if judged else None
@@ -158,22 +155,15 @@ class DockerSandbox(BaseSandbox):
                     return None
         return bytes(archive)
 
-    def end(self, reason: str) -> None:
-        """Kill everything in it and remove it. Calling it again does nothing."""
-        with self._end_lock:
-            self._end_reason = self._end_reason or reason
-            if self._removed:
-                return
-            self._removed = True
-            try:
-                self._engine.remove_container(self.container)
-            except InfraError as error:
-                # Nothing more can be done now; the next start removes what is left.
-                _log.warning("%s", error)
-            finally:
-                self._close_channels()
-                self._stream.close()
-                self._on_end(self)
+    def _remove(self) -> None:
+        try:
+            self._engine.remove_container(self.container)
+        except InfraError as error:
+            # Nothing more can be done now; the next start removes what is left.
+            _log.warning("%s", error)
+        finally:
+            self._close_channels()
+            self._stream.close()
 
     def _run(self, command: Command) -> CommandResult:
         result = super()._run(command)
@@ -224,7 +214,8 @@ class DockerSandbox(BaseSandbox):
 
     def _open_channel(self) -> Channel:
         self._check_alive()
-        argv = ["bash", "-c", channel_script(), "channel", f"{SCRATCH_DIR}/{next(self._numbers)}", "trusted"]
+        scratch = f"{SCRATCH_DIR}/{next(self._numbers)}"
+        argv = ["bash", "-c", sandbox_script("channel.sh"), "channel", scratch, "trusted"]
         try:
             with self._engine.faults("opening a channel"):
                 channel = Channel(ContainerStream(self._engine.exec(self.container, argv)))
@@ -326,7 +317,8 @@ class ContainerStream:
                 self._wait(select.POLLOUT, deadline)
 
     def receive(self, deadline: float) -> bytes:
-        while True:
+        out = b""
+        while not out:
             ending = CHANNEL_ENDED in self.stderr
             try:
                 # The mark may have overtaken what was written before it.
@@ -334,21 +326,27 @@ class ContainerStream:
             except TimeoutError:
                 if not ending:
                     raise
-                break
+                return b""
             if not frames:
-                break
+                return b""
             out = b"".join(data for source, data in frames if source != _STDERR)
             err = b"".join(data for source, data in frames if source == _STDERR)
             self.stderr = (self.stderr + err)[-_STDERR_KEPT:]
-            if out:
-                return out
-        return b""
+        return out
 
     def receive_frames(self, deadline: float) -> list[tuple[int, bytes]]:
         """At least one, each with its source; none means that the other end is gone."""
         with self._receiving:
             while not (frames := self._whole_frames()):
-                if not (data := self._receive_raw(deadline)):
+                try:
+                    with self._busy:
+                        data: bytes = b"" if self._closed else self._socket.recv(_READ_SIZE)
+                except _NOT_NOW:
+                    self._wait(select.POLLIN, deadline)
+                    continue
+                except OSError:
+                    data = b""
+                if not data:
                     return []
                 self._buffer += data
             return frames
@@ -364,19 +362,6 @@ class ContainerStream:
             start = end
         del self._buffer[:start]
         return frames
-
-    def _receive_raw(self, deadline: float) -> bytes:
-        while not self._closed:
-            try:
-                with self._busy:
-                    received: bytes = self._socket.recv(_READ_SIZE)
-            except _NOT_NOW:
-                self._wait(select.POLLIN, deadline)
-            except OSError:
-                break
-            else:
-                return received
-        return b""
 
     def _wait(self, event: int, deadline: float) -> None:
         left_seconds = deadline - time.monotonic()

@@ -9,22 +9,29 @@ from __future__ import annotations
 import posixpath
 import re
 import shlex
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from cooperbench.errors import UserError
-from cooperbench.settings import name_value_pairs, one_of, read_section
+from cooperbench.settings import matching, name_value_pairs, one_of, parsers_of, read_section, setting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from cooperbench.settings import Parser
+    from collections.abc import Mapping
 
 _SMALLEST_MEMORY_BYTES = 32 * 1024**2
 _UNITS = {"": 1, "b": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
 _RESERVED = ("/workspace", "/patches", "/cooperbench")
 """What is here decides about results, or carries the channel; nothing may be laid over it."""
+_VARIABLES = {
+    "executable": "MSWEA_DOCKER_EXECUTABLE",
+    "build_args": "COOPERBENCH_BUILD_ARGS",
+    "image_template": "",
+    "cache_dir": "",
+}
+"""The image template and the cache have variables of their own, which are read elsewhere."""
+_cpus = matching(r"[0-9]{1,5}(\.[0-9]*)?", "a limit, e.g. 2.5")
+_pids = matching("[0-9]{1,9}", "a limit, e.g. 4096")
 
 
 @dataclass(frozen=True)
@@ -34,42 +41,6 @@ class Mount:
     source: str
     target: str
     writable: bool = False
-
-
-@dataclass(frozen=True)
-class DockerSettings:
-    executable: str = "docker"
-    """Name or path of the client whose engine is meant; one that ends in `podman` means Podman."""
-    image_template: str | None = None
-    """How task images are named; None: $COOPERBENCH_IMAGE_TEMPLATE, else both known names."""
-    cpus: float = 4.0
-    """Per sandbox; 0: no limit. Never more than the engine has."""
-    memory_bytes: int = 8 * 1024**3
-    """Per sandbox, without swap; 0: no limit."""
-    pids_limit: int = 4096
-    """Processes and threads per sandbox; 0: no limit."""
-    mounts: tuple[Mount, ...] = ()
-    pull: Literal["missing", "always", "never"] = "missing"
-    build_args: Mapping[str, str] = field(default_factory=dict)
-    """For building task images, e.g. BASE_IMAGE."""
-    cache_dir: Path | None = None
-
-
-def read_settings(**given: object) -> DockerSettings:
-    """The settings in force; UserError for one that is unknown or has no valid value."""
-    values = read_section("docker", _PARSERS, given, _VARIABLES)
-    if "memory" in values:
-        values["memory_bytes"] = values.pop("memory")
-    return DockerSettings(**values)
-
-
-def _limit(pattern: str, number: Callable[[str], float], example: str) -> Callable[[object], float]:
-    def parse(value: object) -> float:
-        if not re.fullmatch(pattern, str(value)):
-            raise ValueError(f"{str(value)!r} is not a limit, e.g. {example}")
-        return number(str(value))
-
-    return parse
 
 
 def _memory(value: object) -> int:
@@ -102,21 +73,25 @@ def read_mount(text: str) -> Mount:
     return Mount(source, target, parts[2:] == ["rw"])
 
 
-_PARSERS: dict[str, Parser] = {
-    "executable": str,
-    "image_template": str,
-    "cpus": _limit(r"[0-9]{1,5}(\.[0-9]*)?", float, "2.5"),
-    "memory": _memory,
-    "pids_limit": _limit(r"[0-9]{1,9}", int, "4096"),
-    "mounts": _mounts,
-    "pull": one_of("missing", "always", "never"),
-    "build_args": name_value_pairs,
-    "cache_dir": lambda value: Path(str(value)),
-}
-_VARIABLES = {
-    "executable": "MSWEA_DOCKER_EXECUTABLE",
-    "build_args": "COOPERBENCH_BUILD_ARGS",
-    "image_template": "",
-    "cache_dir": "",
-}
-"""The image template and the cache have variables of their own, which are read elsewhere."""
+@dataclass(frozen=True)
+class DockerSettings:
+    executable: str = setting("docker", str)
+    """Name or path of the client whose engine is meant; one that ends in `podman` means Podman."""
+    image_template: str | None = setting(None, str)
+    """How task images are named; None: $COOPERBENCH_IMAGE_TEMPLATE, else both known names."""
+    cpus: float = setting(4.0, lambda value: float(_cpus(value)))
+    """Per sandbox; 0: no limit. Never more than the engine has."""
+    memory: int = setting(8 * 1024**3, _memory)
+    """Bytes per sandbox, without swap; 0: no limit."""
+    pids_limit: int = setting(4096, lambda value: int(_pids(value)))
+    """Processes and threads per sandbox; 0: no limit."""
+    mounts: tuple[Mount, ...] = setting((), _mounts)
+    pull: Literal["missing", "always", "never"] = setting("missing", one_of("missing", "always", "never"))
+    build_args: Mapping[str, str] = setting({}, name_value_pairs)
+    """For building task images, e.g. BASE_IMAGE."""
+    cache_dir: Path | None = setting(None, lambda value: Path(str(value)))
+
+
+def read_settings(**given: object) -> DockerSettings:
+    """The settings in force; UserError for one that is unknown or has no valid value."""
+    return DockerSettings(**read_section("docker", parsers_of(DockerSettings), given, _VARIABLES))

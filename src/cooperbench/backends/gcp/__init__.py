@@ -25,13 +25,11 @@ from cooperbench.models import Image
 from cooperbench.sandbox.contract import Capabilities, ResourceUse, SandboxOptions, check_network
 
 if TYPE_CHECKING:
-    from cooperbench.backends.gcp.engine import MachineSandbox
+    from cooperbench.backends.docker.sandbox import DockerSandbox
     from cooperbench.models import Task
     from cooperbench.sandbox.git_server import GitServer
 
 __all__ = ["GCPBatchBackend"]
-_LONGEST_SECONDS = 100 * 24 * 3600
-"""Compute Engine ends a machine after 120 days."""
 _CLIENTS = ("docker", "google.cloud.compute_v1", "google.cloud.batch_v1", "google.cloud.storage")
 _log = logging.getLogger("cooperbench")
 
@@ -39,12 +37,7 @@ _log = logging.getLogger("cooperbench")
 class GCPBatchBackend:
     """Its evaluations go to Batch, which `cooperbench.eval.batch` sees by `batch_settings`."""
 
-    capabilities = Capabilities(
-        rich=True,
-        streams=True,
-        networks=frozenset({"none", "public"}),
-        programs=True,
-    )
+    capabilities = Capabilities(streams=True, networks=frozenset({"none", "public"}), programs=True)
     options: ClassVar = ("image_template",)
 
     def __init__(
@@ -79,8 +72,7 @@ class GCPBatchBackend:
             # A registry that wants to be signed in to tells no digest.
             with contextlib.suppress(InfraError):
                 digest = resolve_digest(name)
-        with self._lock:
-            self._tasks[reference] = self._tasks[reference + AGENTS_SUFFIX] = task
+        self._tasks[reference] = self._tasks[reference + AGENTS_SUFFIX] = task
         return Image(reference, reference + AGENTS_SUFFIX, digest)
 
     def create_sandbox(
@@ -90,17 +82,16 @@ class GCPBatchBackend:
         workdir: str = "/workspace",
         *,
         options: SandboxOptions | None = None,
-    ) -> MachineSandbox:
+    ) -> DockerSandbox:
         """`image`: what `prepare` gave, or a name that a registry knows."""
         options = options or SandboxOptions()
         check_network(self.capabilities, options)
-        lifetime_seconds = min(max(1, timeout), _LONGEST_SECONDS)
         task = self._tasks.get(image)
-        machine = self._connected().place(str(options.labels.get("run", "")), task, lifetime_seconds)
-        return machine.create_sandbox(image, task, lifetime_seconds, workdir, options)
+        machine = self._connected().place(str(options.labels.get("run", "")), task, timeout)
+        return machine.create_promised(image, task, timeout, workdir, options)
 
     def git_server(self, run_name: str) -> GitServer:
-        """See `GitServingBackend`."""
+        """See `cooperbench.sandbox.git_server`."""
         return self._connected().git_server.get(run_name)
 
     def resource_use(self) -> ResourceUse:

@@ -64,48 +64,42 @@ class Unavailable(InfraError):
     """Google did not answer, or said that it cannot just now. Worth another try."""
 
 
-_FAULTS: tuple[tuple[type[CooperBenchError], int, str, str], ...] = (
+_FAULTS: tuple[tuple[type[CooperBenchError], str, str], ...] = (
     (
         UserError,
-        401,
-        r"google\.auth\.exceptions\.(?!TransportError)|invalid_grant|reauth|default credentials",
+        r"^401 |google\.auth\.exceptions\.(?!TransportError)|invalid_grant|reauth|default credentials",
         f"Authentication failed ({{words}}): {SIGN_IN}",
     ),
     (
         UserError,
-        0,
         r"\bbilling\b|BILLING_DISABLED",
         "billing is not enabled ({words}): gcloud billing projects link PROJECT --billing-account ACCOUNT",
     ),
     (
         UserError,
-        0,
         r"SERVICE_DISABLED|accessNotConfigured|has not been used in project|API .*is disabled|is not enabled",
         "API not enabled ({service}): gcloud services enable {service}.googleapis.com{project}",
     ),
     (
         OutOfMachines,
-        0,
         r"ZONE_RESOURCE_POOL_EXHAUSTED|does not have enough resources|stockout",
         "the zone has no such machines just now ({words}); set GCP_ZONE or GCP_MACHINE_TYPE",
     ),
     (
         Unavailable,
-        429,
-        r"rateLimitExceeded|RATE_LIMIT|per minute|rate limit|too many requests",
+        r"^429 |rateLimitExceeded|RATE_LIMIT|per minute|rate limit|too many requests",
         "rate limited by Google ({words}); reduce the concurrency with -c",
     ),
     (
         QuotaExceeded,
-        0,
         r"\bquota\b|QUOTA_EXCEEDED|quotaExceeded",
         "Insufficient quota ({words}): request more at https://console.cloud.google.com/iam-admin/quotas, or use -c",
     ),
-    (PermissionDenied, 403, "", "the account may not do that ({words}): gcloud auth list tells whose it is"),
-    (NotFound, 404, "", "Google does not know it ({words})"),
-    *((UserError, code, "", "Google refuses it: {words}") for code in (400, 409, 412, 501)),
+    (PermissionDenied, r"^403 ", "the account may not do that ({words}): gcloud auth list tells whose it is"),
+    (NotFound, r"^404 ", "Google does not know it ({words})"),
+    (UserError, r"^(400|409|412|501) ", "Google refuses it: {words}"),
 )
-"""Kinds of refusals: each told by its HTTP status, or by what Google says; the first that fits counts."""
+"""Kinds of refusals, told by the HTTP status or by what Google says; the first that fits counts."""
 
 
 def translated(error: Exception, doing: str) -> CooperBenchError:
@@ -115,15 +109,13 @@ def translated(error: Exception, doing: str) -> CooperBenchError:
     words = re.sub(r"\s+", " ", str(error) or type(error).__name__)
     words = re.sub(r"^\d{3} ((GET|POST|PUT|DELETE|PATCH) \S+: )?", "", words)
     words = printable(words)[:_LONGEST_WORDS].strip()
-    kind = f"{type(error).__module__}.{type(error).__name__}"
-    everything = f"{kind} {error} {getattr(error, 'reason', '')} {getattr(error, 'errors', '')}"
+    kind, code = f"{type(error).__module__}.{type(error).__name__}", getattr(error, "code", None)
+    everything = f"{code} {kind} {error} {getattr(error, 'reason', '')} {getattr(error, 'errors', '')}"
     service = (re.search(r"\b([a-z]+)\.googleapis\.com", everything) or ["", "compute"])[1]
     named = re.search(r"projects?[/ =]+['\"]?([a-z0-9][a-z0-9-]{3,62})", everything)
     project = f" --project {named[1]}" if named else ""
-    for fault, code, pattern, line in _FAULTS:
-        if code == getattr(error, "code", None) or (
-            pattern and re.search(pattern, everything, re.IGNORECASE)
-        ):
+    for fault, pattern, line in _FAULTS:
+        if re.search(pattern, everything, re.IGNORECASE):
             return fault(f"{doing}: {line.format(words=words, service=service, project=project)}")
     return Unavailable(f"{doing}: {words}")
 

@@ -149,19 +149,19 @@ def storage_client(settings: GcpSettings) -> Any:
         return import_module("google.cloud.storage").Client(project=settings.project, credentials=credentials)
 
 
-def open_bucket(settings: GcpSettings) -> Bucket:
-    """The bucket; made, with a rule that removes what is old, where there is none."""
+def open_bucket(settings: GcpSettings, *, make: bool = True) -> Bucket:
+    """The bucket; made, with a rule that removes what is old, where there is none. None where it is not to be made."""
     from google.api_core import exceptions
 
     client, name = storage_client(settings), settings.bucket
     with faults(f"opening the bucket {name}"):
         try:
-            return client.get_bucket(name)
+            found = client.lookup_bucket(name)
         except exceptions.Forbidden:
             # Who may use its objects need not be allowed to look at the bucket.
-            return client.bucket(name)
-        except exceptions.NotFound:
-            pass
+            found = client.bucket(name)
+        if found is not None or not make:
+            return found
         bucket = client.bucket(name)
         bucket.iam_configuration.uniform_bucket_level_access_enabled = True
         bucket.add_lifecycle_delete_rule(age=_KEPT_DAYS, matches_prefix=[f"{TOP_FOLDER}/"])

@@ -1,8 +1,8 @@
-"""Docker on a machine: its engine, reached through one SSH connection, and the docker backend on it.
+"""Docker on a machine: its engine, reached through one SSH connection, and what is different there.
 
 The system's `ssh` makes the engine's socket appear as a socket of ours; each connection to that becomes a channel of
 the one SSH connection. The remote command only reads what we hold: when this process ends, however it does, so does
-`ssh`, and with it the sandboxes. Sandboxes, channels and limits are those of the docker backend.
+`ssh`, and with it the sandboxes.
 """
 
 from __future__ import annotations
@@ -12,25 +12,24 @@ import shutil
 import subprocess
 import tempfile
 import time
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cooperbench.backends.docker import DockerBackend
 from cooperbench.backends.docker.containers import NO_TALK, EngineSession
 from cooperbench.backends.docker.engine import Engine, open_api, translated
 from cooperbench.backends.docker.sandbox import DockerSandbox
 from cooperbench.backends.gcp.api import faults
 from cooperbench.backends.gcp.compute import SSH_USER, team_bridge
 from cooperbench.errors import InfraError, SandboxDead, UserError
-from cooperbench.sandbox.contract import SandboxOptions
 from cooperbench.temporary import owned_prefix
 from cooperbench.text import printable
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Iterable
+
+    from cooperbench.sandbox.contract import SandboxOptions
 
 _ENGINE_SOCKET = "/var/run/docker.sock"
 _LONGEST_FOLDER = 40
@@ -126,42 +125,22 @@ class Tunnel:
             )
 
 
-class MachineEngine(DockerBackend):
-    """The docker backend on the engine of a machine."""
-
-    def __init__(
-        self, machine: str, tunnel: Tunnel, is_running: Callable[[], bool], image_template: str = ""
-    ) -> None:
-        """`is_running`: does Google still run the machine?"""
-        super().__init__(mounts=(), image_template=image_template or None)
-        try:
-            api, _ = open_api(import_module("docker"), f"unix://{tunnel.socket}", {})
-        except Exception as error:
-            raise translated(error, f"connecting to the engine of {machine}") from error
-        engine = Engine(api, f"machine {machine}", podman=False)
-        self._session = MachineSession(engine, self.settings, machine.removeprefix("cooperbench-"))
-        self._sandbox_type = partial(MachineSandbox, is_running)
-
-    @property
-    def open_count(self) -> int:
-        """Sandboxes that have not ended."""
-        return len(self._open)
-
-    def create_server(self, image: str, timeout: int) -> DockerSandbox:
-        """For a program of ours that others are to reach: on the machine's own network."""
-        sign_in(self.engine.api, [image])
-        return self._make(image, timeout, "/", SandboxOptions("git"), {"NetworkMode": "host"})
-
-    def close(self) -> None:
-        """The connection is closed and its machine deleted: sandboxes only have to know."""
-        for sandbox in list(self._open):
-            sandbox.end("its machine was deleted")
-        self.engine.close()
+def connect(machine: str, tunnel: Tunnel) -> Engine:
+    try:
+        api, _ = open_api(import_module("docker"), f"unix://{tunnel.socket}", {})
+    except Exception as error:
+        raise translated(error, f"connecting to the engine of {machine}") from error
+    return Engine(api, f"machine {machine}", podman=False)
 
 
 class MachineSession(EngineSession):
     def network(self, options: SandboxOptions) -> dict[str, Any]:
-        """Sandboxes without network that share a git remote are on a bridge from which nothing but that is reached."""
+        """Sandboxes without network that share a git remote are on a bridge from which nothing but that is reached.
+
+        That of the git server, which others are to reach, is on the machine's own network.
+        """
+        if options.purpose == "git":
+            return {"NetworkMode": "host"}
         if options.network != "none" or not options.reaches:
             return super().network(options)
         interface = {"com.docker.network.bridge.name": team_bridge(self.name)}

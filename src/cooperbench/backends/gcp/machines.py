@@ -17,13 +17,14 @@ import os
 import secrets
 import threading
 import time
-from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
+from cooperbench.backends.docker import DockerBackend
 from cooperbench.backends.gcp.api import OutOfMachines, QuotaExceeded
 from cooperbench.backends.gcp.compute import GIT_PORT, Compute, delete_all, machine_of
-from cooperbench.backends.gcp.engine import Keys, MachineEngine, MachineSandbox, Tunnel, sign_in
+from cooperbench.backends.gcp.engine import Keys, MachineSandbox, MachineSession, Tunnel, connect, sign_in
 from cooperbench.errors import (
     CooperBenchError,
     InfraError,
@@ -33,16 +34,16 @@ from cooperbench.errors import (
     UserError,
 )
 from cooperbench.retry import Once
-from cooperbench.sandbox.contract import ResourceUse
+from cooperbench.sandbox.contract import ResourceUse, SandboxOptions
 from cooperbench.sandbox.git_server import GitServer, SharedServer
 from cooperbench.temporary import remove_tree
 
 if TYPE_CHECKING:
     from google.cloud import compute_v1
 
+    from cooperbench.backends.docker.sandbox import DockerSandbox
     from cooperbench.backends.gcp.settings import GcpSettings
     from cooperbench.models import Image, Task
-    from cooperbench.sandbox.contract import SandboxOptions
 
 AGENTS_SUFFIX = "#agents"
 """Of the reference to a task's image: the one for agents."""
@@ -59,25 +60,27 @@ _RUNNING = ("PROVISIONING", "STAGING", "RUNNING")
 _log = logging.getLogger("cooperbench")
 
 
-class Machine:
-    """Made by `start`; nothing else of it may be used before."""
+class Machine(DockerBackend):
+    """The docker backend on the engine of a machine, which `start` makes; nothing else may be used before."""
 
     def __init__(self, fleet: Fleet, description: compute_v1.Instance, size: compute_v1.MachineType) -> None:
+        super().__init__(mounts=(), image_template=fleet.settings.image_template or None)
         self.name = description.name
         self._fleet = fleet
         self._description = description
         self._size = size
         self._started_at = self.last_used_at = time.monotonic()
-        self._ended_at: float | None = None
+        self.ended_at: float | None = None
         self.ends_at = self._started_at + description.scheduling.max_run_duration.seconds
         self._tunnel: Tunnel | None = None
-        self._engine: MachineEngine | None = None
+        self._sandbox_type = partial(MachineSandbox, self._is_running)
         self._prepared: Once[Task, Image] = Once()
         self.tasks: set[Task] = set()
         """Those whose images it has."""
         self.promised = 0
         """Sandboxes that are being made on it."""
-        self.ready: Future[None] = Future()
+        self._start_lock = threading.Lock()
+        self._failure: BaseException | None = None
 
     @property
     def alive(self) -> bool:
@@ -85,29 +88,34 @@ class Machine:
 
     @property
     def places_taken(self) -> int:
-        return self.promised + (self._engine.open_count if self._engine else 0)
+        return self.promised + len(self._open)
 
     @property
     def resource_use(self) -> ResourceUse:
         """Until now, or until it was closed."""
-        seconds = (self._ended_at or time.monotonic()) - self._started_at
+        seconds = (self.ended_at or time.monotonic()) - self._started_at
         vcpus, gib = self._size.guest_cpus, self._size.memory_mb / 1024
         return ResourceUse(1, "machine", seconds, seconds * vcpus, seconds * gib)
 
-    @property
-    def engine(self) -> MachineEngine:
-        if self._engine is None or not self.alive:
-            words = self._tunnel.last_words if self._tunnel else ""
-            raise SandboxError(f"the connection to {self.name} was lost: {words}")
-        return self._engine
-
     def start(self) -> None:
+        """Called by all that need it: the first one makes it, the others wait."""
+        with self._start_lock:
+            if self._failure is not None:
+                raise self._failure
+            if self._session is None:
+                try:
+                    self._boot()
+                except BaseException as error:
+                    self._failure = error
+                    raise
+
+    def _boot(self) -> None:
         fleet = self._fleet
         fleet.compute.create(self._description)
         host_key = self._wait_until_ready()
         self._tunnel = Tunnel(fleet.keys, self.name, self.addresses()[-1], host_key, fleet.stopped)
-        template = fleet.settings.image_template
-        self._engine = MachineEngine(self.name, self._tunnel, self._is_running, template)
+        engine = connect(self.name, self._tunnel)
+        self._session = MachineSession(engine, self.settings, self.name.removeprefix("cooperbench-"))
         if fleet.stopped.is_set():
             raise SandboxError("the backend was closed")
 
@@ -119,32 +127,35 @@ class Machine:
         interface = found.network_interfaces[0]
         return (interface.network_i_p, *(one.nat_i_p for one in interface.access_configs if one.nat_i_p))
 
-    def create_sandbox(
+    def create_promised(
         self, image: str, task: Task | None, timeout: int, workdir: str, options: SandboxOptions
-    ) -> MachineSandbox:
-        """At the place that was promised; the task's images are pulled or built when they are first asked for."""
+    ) -> DockerSandbox:
+        """A sandbox at the place that was promised; a task's images are pulled or built when first asked for."""
         try:
+            if self._tunnel is None or not self._tunnel.open:
+                words = self._tunnel.last_words if self._tunnel else ""
+                raise SandboxError(f"the connection to {self.name} was lost: {words}")
             if task is not None:
-                made = self._prepared.get(task, lambda: self._prepare(task))
+                made = self._prepared.get(task, lambda: self._prepare_here(task))
                 image = (image.endswith(AGENTS_SUFFIX) and made.agent_reference) or made.reference
-            sandbox = self.engine.create_sandbox(image, timeout, workdir, options=options)
-            assert isinstance(sandbox, MachineSandbox)
-            return sandbox
+            return self.create_sandbox(image, timeout, workdir, options=options)
         finally:
             with self._fleet.lock:
                 self.promised -= 1
 
     def close(self) -> None:
-        """Let go of it, without deleting it."""
-        self._ended_at = self._ended_at or time.monotonic()
+        """Let go of it. Whoever calls this has it deleted: sandboxes only have to know."""
+        self.ended_at = self.ended_at or time.monotonic()
         if self._tunnel is not None:
             self._tunnel.close()
-        if self._engine is not None:
-            self._engine.close()
+        for sandbox in list(self._open):
+            sandbox.end("its machine was deleted")
+        if self._session is not None:
+            self._session.engine.close()
 
-    def _prepare(self, task: Task) -> Image:
-        sign_in(self.engine.engine.api, self.engine.images.names_of(task))
-        image = self.engine.prepare(task)
+    def _prepare_here(self, task: Task) -> Image:
+        sign_in(self.engine.api, self.images.names_of(task))
+        image = self.prepare(task)
         self.tasks.add(task)
         return image
 
@@ -207,19 +218,19 @@ class Fleet:
     def place(self, run_name: str, task: Task | None, lifetime_seconds: int) -> Machine:
         """A machine that is ready, with a place on it promised to a sandbox that is made next."""
         while True:
-            machine, make = self._choose(run_name, task, lifetime_seconds)
-            if make:
-                self._start(machine)
+            machine = self._choose(run_name, task, lifetime_seconds)
             try:
-                machine.ready.result()
-            except (QuotaExceeded, OutOfMachines) as error:
-                with self.lock:
-                    self._most = len(self._machines)
-                if not self._most:
-                    raise
-                _log.warning("%s; going on with the machines that there are", error)
-            else:
+                machine.start()
                 return machine
+            except BaseException as error:
+                with self.lock:
+                    self._machines = [one for one in self._machines if one is not machine]
+                    left = len(self._machines)
+                self._delete([machine])
+                if not left or not isinstance(error, QuotaExceeded | OutOfMachines):
+                    raise
+                self._most = left
+                _log.warning("%s; going on with the machines that there are", error)
 
     def resource_use(self) -> ResourceUse:
         with self.lock:
@@ -234,9 +245,7 @@ class Fleet:
         try:
             self.git_server.close()
         finally:
-            with self.lock:
-                machines = [*self._machines, *([self._git_machine] if self._git_machine else [])]
-            self._delete(machines)
+            self._delete([machine for machine in self._made if machine.ended_at is None])
         if self._has_rules:
             self.compute.remove_rules(self.session)
         remove_tree(self.keys.folder)
@@ -254,17 +263,18 @@ class Fleet:
             machine.start()
             address = machine.addresses()[0]
             lifetime_seconds = _GIT_LIFETIME_SECONDS - SPARE_SECONDS
-            sandbox = machine.engine.create_server(self.settings.git_image, lifetime_seconds)
-            where = f"{address}:{GIT_PORT}"
-            return GitServer(sandbox, f"http://{where}", host=address, port=GIT_PORT, reaches=(where,))
+            image, options = self.settings.git_image, SandboxOptions("git")
+            sign_in(machine.engine.api, [image])
+            sandbox = machine.create_sandbox(image, lifetime_seconds, "/", options=options)
+            return GitServer(sandbox, f"http://{address}:{GIT_PORT}", host=address, port=GIT_PORT)
         except BaseException as error:
             self._delete([machine])
             if isinstance(error, UserError):
                 raise UserError(f"the git server of --git: {error}") from error
             raise
 
-    def _choose(self, run_name: str, task: Task | None, lifetime_seconds: int) -> tuple[Machine, bool]:
-        """A machine and whether it has yet to be made; a place on it is promised."""
+    def _choose(self, run_name: str, task: Task | None, lifetime_seconds: int) -> Machine:
+        """One that there is, else a new one, which has yet to be started; a place on it is promised."""
         with self.lock:
             if self.stopped.is_set():
                 raise SandboxError("the backend was closed")
@@ -274,13 +284,12 @@ class Fleet:
             chosen = max(room, key=lambda one: (task in one.tasks, one.places_taken), default=None)
             if chosen is None and lasting and len(self._machines) >= self._most:
                 chosen = min(lasting, key=lambda one: one.places_taken)
-            make = chosen is None
             if chosen is None:
                 seconds = max(LIFETIME_SECONDS, lifetime_seconds + SPARE_SECONDS)
                 chosen = self._new(run_name, "agents", seconds)
                 self._machines.append(chosen)
             chosen.promised += 1
-        return chosen, make
+            return chosen
 
     def _new(self, run_name: str, purpose: str, lifetime_seconds: int) -> Machine:
         key, is_git = self.keys.public, purpose == "git"
@@ -289,17 +298,6 @@ class Fleet:
         made = Machine(self, machine, size)
         self._made.append(made)
         return made
-
-    def _start(self, machine: Machine) -> None:
-        try:
-            machine.start()
-        except BaseException as error:
-            with self.lock:
-                self._machines = [one for one in self._machines if one is not machine]
-            self._delete([machine])
-            machine.ready.set_exception(error)
-        else:
-            machine.ready.set_result(None)
 
     def _remove_unused(self) -> None:
         """For as long as the fleet lives: delete machines that were lost or have had no sandbox for a while."""

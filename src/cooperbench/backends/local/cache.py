@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 from cooperbench.backends.local.rootfs import Content, copy_tree
 from cooperbench.errors import SandboxError, UserError
 from cooperbench.processes import start_of
-from cooperbench.sandbox import scrub_script
+from cooperbench.sandbox import sandbox_script
 from cooperbench.sandbox.contract import SandboxOptions
 from cooperbench.sandbox.ownership import locked
 from cooperbench.settings import default_cache_dir
@@ -54,6 +54,13 @@ found=$(find /workspace /task -mindepth 1 -maxdepth 3 -name .git -prune 2>/dev/n
   { echo 'setup.sh left several git checkouts, none of them /workspace/repo' >&2; exit 1; }
 mv -- "$(dirname -- "$found")" /workspace/repo
 """
+_STAGING = "/cooperbench/staging"
+_PREPARE = """
+bash -c "$1" || exit
+cp -a --reflink=auto -- "$3/workspace/." "$3/agent-workspace" || exit
+bash -c "$2" scrub "$3/agent-workspace/repo" "$3/base.git"
+"""
+"""Sets up a task, and removes the repository's history from a copy of it."""
 
 
 def template_content(template: Path, *, agent: bool) -> Content:
@@ -109,37 +116,25 @@ def task_digest(task: Task) -> str:
 
 
 def _build(task: Task, staging: Path, log: Path, make_sandbox: MakeSandbox) -> None:
-    for name in ("workspace", "agent-workspace", "home", "task", "base"):
+    for name in ("workspace", "agent-workspace", "home", "task"):
         (staging / name).mkdir()
-
-    def run(what: str, script: str, places: dict[str, str], options: SandboxOptions) -> None:
-        content = Content(writable=tuple((staging / name, place) for name, place in places.items()))
-        sandbox = make_sandbox(content, options, _SETUP_SECONDS + 60)
-        try:
-            argv = ["bash", "-c", script, "setup", "/workspace/repo", "/cooperbench/base/base.git"]
-            env = _proxies() if options.network == "public" else {}
-            result = sandbox.run(argv, timeout_seconds=_SETUP_SECONDS, cwd="/workspace", env=env)
-        finally:
-            sandbox.terminate()
-        if result.returncode == 0:
-            return
+    # A copy of the task: a setup.sh that clones beside itself must be able to, and the dataset stays as it is.
+    copy_tree(task.path, staging / "task")
+    places = {"workspace": "/workspace", "home": "/root", "task": "/task", "": _STAGING}
+    content = Content(writable=tuple((staging / name, place) for name, place in places.items()))
+    options = SandboxOptions(purpose="setup", network="public", labels={"task": task.label})
+    sandbox = make_sandbox(content, options, _SETUP_SECONDS + 60)
+    try:
+        argv = ["bash", "-c", _PREPARE, "prepare", _SETUP, sandbox_script("scrub.sh"), _STAGING]
+        result = sandbox.run(argv, timeout_seconds=_SETUP_SECONDS, cwd="/workspace", env=_proxies())
+    finally:
+        sandbox.terminate()
+    if result.returncode != 0:
         log.write_bytes(result.stdout + b"\n--- stderr ---\n" + result.stderr)
         ending = "took too long" if result.timed_out else f"failed with exit code {result.returncode}"
         lines = (result.stderr_read().strip() or result.stdout_read().strip()).splitlines()[-3:]
         shown = " / ".join(printable(line[:200]) for line in lines)
-        raise SandboxError(f"preparing {task.label}: {what} {ending}: {shown or 'no output'} (log: {log})")
-
-    # A copy of the task: a setup.sh that clones beside itself must be able to, and the dataset stays as it is.
-    copy_tree(task.path, staging / "task")
-    labels = {"task": task.label}
-    places = {"workspace": "/workspace", "home": "/root", "task": "/task"}
-    run("setup.sh", _SETUP, places, SandboxOptions(purpose="setup", network="public", labels=labels))
-    copy_tree(staging / "workspace", staging / "agent-workspace")
-    places = {"agent-workspace": "/workspace", "base": "/cooperbench/base"}
-    scrub = scrub_script().decode()
-    run("removing the repository's history", scrub, places, SandboxOptions(purpose="setup", labels=labels))
-    (staging / "base" / "base.git").rename(staging / "base.git")
-    (staging / "base").rmdir()
+        raise SandboxError(f"preparing {task.label}: setup.sh {ending}: {shown or 'no output'} (log: {log})")
     remove_tree(staging / "task")
     # Folders alone in the home are only where something was mounted.
     if not any(files for _, _, files in os.walk(staging / "home")):
@@ -169,11 +164,6 @@ def run_folder(cache_dir: Path) -> Path:
             _make_folder(parent)
             _run_folders[key] = Path(mkdtemp(prefix=owned_prefix("sandboxes"), dir=parent))
         return _run_folders[key]
-
-
-def new_folder(run_folder: Path) -> Path:
-    """A fresh folder that only this user can enter."""
-    return Path(mkdtemp(dir=run_folder))
 
 
 def _make_folder(folder: Path) -> None:

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import cooperbench
 from cooperbench.errors import SandboxError
-from cooperbench.sandbox import channel_script
+from cooperbench.sandbox import sandbox_script
 from cooperbench.sandbox.contract import PROGRAMS_DIR
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ class RootFsBuilder:
 
     def _write_lib(self, lib: Path) -> None:
         (lib / "bin").mkdir(parents=True)
-        (lib / "channel.sh").write_text(channel_script(), "utf-8")
+        (lib / "channel.sh").write_text(sandbox_script("channel.sh"), "utf-8")
         supervisor = resources.files(__package__).joinpath("supervisor.sh")
         (lib / "supervisor.sh").write_bytes(supervisor.read_bytes())
         bash = shutil.which("bash", path=os.pathsep.join(SYSTEM_PATH))

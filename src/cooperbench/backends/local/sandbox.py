@@ -13,20 +13,21 @@ import secrets
 import select
 import threading
 import time
+from pathlib import Path
+from tempfile import mkdtemp
 from typing import TYPE_CHECKING
 
 from cooperbench.backends.local.bubblewrap import last_line
 from cooperbench.backends.local.cache import record_process
 from cooperbench.backends.local.rootfs import IO_DIR, LIB_DIR, SCRATCH_DIR, SHELL
 from cooperbench.errors import InfraError, SandboxDead, SandboxError
-from cooperbench.sandbox.base_sandbox import BaseSandbox
+from cooperbench.sandbox.base_sandbox import RichSandbox
 from cooperbench.sandbox.channel import CappedOutput, Channel, Command, PipeTransport, as_bytes, quote
 from cooperbench.sandbox.contract import TIMEOUT_EXIT_CODE, CommandResult, SandboxOptions, Stream
 from cooperbench.temporary import remove_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
     from cooperbench.backends.local.bubblewrap import Bubblewrap, SandboxProcess
     from cooperbench.backends.local.rootfs import Content, RootFsBuilder
@@ -42,7 +43,7 @@ _READ_BYTES = 1 << 18
 _LONGEST_POLL_SECONDS = 3600.0
 
 
-class LocalSandbox(BaseSandbox):
+class LocalSandbox(RichSandbox):
     """A sandbox of namespaces, and the folder that holds its files.
 
     Process 1 (`supervisor.sh`) starts channels and streams. Each has a pair of named pipes in a folder that the sandbox
@@ -54,7 +55,6 @@ class LocalSandbox(BaseSandbox):
 
     def __init__(
         self,
-        folder: Path,
         builder: RootFsBuilder,
         bubblewrap: Bubblewrap,
         content: Content,
@@ -64,14 +64,10 @@ class LocalSandbox(BaseSandbox):
         options: SandboxOptions | None = None,
         on_end: Callable[[LocalSandbox], None] = lambda _: None,
     ) -> None:
-        """Takes over `folder`, which is empty, and removes it in the end."""
-        super().__init__(lifetime_seconds=lifetime_seconds, workdir=workdir)
-        self._folder = folder
-        self._log = folder / "log"
+        super().__init__(lifetime_seconds=lifetime_seconds, workdir=workdir, on_end=on_end)
+        self._folder = Path(mkdtemp(dir=builder.run_folder))
+        self._log = self._folder / "log"
         self._bubblewrap = bubblewrap
-        self._on_end = on_end
-        self._end_lock = threading.Lock()
-        self._removed = False
         expired = f"it reached its lifetime of {lifetime_seconds:g} s"
         self._timer = threading.Timer(min(lifetime_seconds, threading.TIMEOUT_MAX), self.end, [expired])
         self._timer.daemon = True
@@ -79,7 +75,7 @@ class LocalSandbox(BaseSandbox):
         self._control: PipeTransport | None = None
         try:
             self._sees = builder.build(
-                folder, content, options or SandboxOptions(), overlays=bubblewrap.overlays
+                self._folder, content, options or SandboxOptions(), overlays=bubblewrap.overlays
             )
             stdin, into = os.pipe()
             out_of, stdout = os.pipe()
@@ -106,19 +102,12 @@ class LocalSandbox(BaseSandbox):
         stdin, stdout = os.fdopen(write_fd, "wb", buffering=0), os.fdopen(read_fd, "rb")
         return Stream(stdin, stdout, lambda: self._end_stream(mark))
 
-    def end(self, reason: str) -> None:
-        """Kill everything in it, then remove its files. Calling it again does nothing."""
-        with self._end_lock:
-            self._end_reason = self._end_reason or reason
-            if self._removed:
-                return
-            self._removed = True
-            self._timer.cancel()
-            self._stop()
-            for work in self._folder.glob("*-work/work"):
-                work.chmod(0o700)  # an overlay leaves it closed even to its owner
-            remove_tree(self._folder)
-        self._on_end(self)
+    def _remove(self) -> None:
+        self._timer.cancel()
+        self._stop()
+        for work in self._folder.glob("*-work/work"):
+            work.chmod(0o700)  # an overlay leaves it closed even to its owner
+        remove_tree(self._folder)
 
     def _start(self, words: list[str], stdio: tuple[int, int, int]) -> SandboxProcess:
         """Start its process 1, with these descriptors, which are closed here."""

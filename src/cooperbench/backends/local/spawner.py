@@ -66,7 +66,7 @@ class Groups:
             files |= {"memory.limit_in_bytes": memory, "memory.memsw.limit_in_bytes": memory}
             for file, value in files.items():
                 if (group / file).exists():
-                    _write(group / file, str(value))
+                    (group / file).write_text(str(value))
         return groups
 
     def _find(self) -> None:
@@ -91,14 +91,9 @@ class Groups:
             return
         if not is_root:
             (parent / "cooperbench").mkdir(exist_ok=True)
-            _write(parent / "cooperbench" / "cgroup.procs", "0")
-        _write(parent / "cgroup.subtree_control", " ".join(f"+{name}" for name in there))
+            (parent / "cooperbench" / "cgroup.procs").write_text("0")
+        (parent / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in there))
         self._parents.update(dict.fromkeys(there, parent))
-
-
-def _write(path: Path, text: str) -> None:
-    with path.open("w") as file:
-        file.write(text)
 
 
 def remove_groups(groups: list[Path]) -> None:
@@ -219,7 +214,7 @@ def _become_bubblewrap(executable: str, fds: list[int], groups: list[Path]) -> N
     try:
         stdin, stdout, stderr, arguments, seccomp, command, status = fds
         for group in groups:
-            _write(group / "cgroup.procs", "0")
+            (group / "cgroup.procs").write_text("0")
         for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # by Python, and that would be inherited
             signal.signal(ignored, signal.SIG_DFL)
         words = os.fsdecode(os.pread(command, os.fstat(command).st_size, 0)).split("\0")[:-1]

@@ -17,10 +17,11 @@ import re
 import secrets
 import threading
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from cooperbench.backends.modal.connection import Connection, require_client
-from cooperbench.backends.modal.images import ImageStore, snapshot_file
+from cooperbench.backends.modal.connection import Connection, Gone, require_client
+from cooperbench.backends.modal.images import ImageStore, snapshot_file, snapshot_files
 from cooperbench.backends.modal.sandbox import FIRST_COMMAND, ModalSandbox
 from cooperbench.backends.modal.settings import ModalSettings, Share, read_settings
 from cooperbench.errors import CooperBenchError, InfraError, UserError
@@ -37,7 +38,7 @@ from cooperbench.sandbox.ownership import HOST_LABEL, is_leftover, locked, this_
 from cooperbench.storage import write_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
     import modal
 
@@ -51,8 +52,6 @@ _CREATE_SECONDS = 25 * 60.0
 """Modal's client itself waits 21 minutes for a machine."""
 _GIT_PORT = 8418
 _TUNNEL_SECONDS = 90
-_GIT_NETWORK = {"outbound_cidr_allowlist": [], "encrypted_ports": [_GIT_PORT]}
-"""It reaches nothing. A sandbox with `block_network` could have no tunnel."""
 _GIT_WITHOUT_SERVER = "COOPERBENCH_MODAL_GIT=carried needs no server"
 _SESSION = "cooperbench-session"
 _MOST_ENDING = 20
@@ -62,11 +61,7 @@ _log = logging.getLogger("cooperbench")
 class ModalBackend:
     options: ClassVar = ("gpu", "image_template")
     capabilities = Capabilities(
-        rich=True,
-        streams=True,
-        networks=frozenset({"none", "public"}),
-        snapshots=True,
-        programs=True,
+        streams=True, networks=frozenset({"none", "public"}), snapshots=True, programs=True
     )
 
     def __init__(self, **settings: object) -> None:
@@ -79,8 +74,6 @@ class ModalBackend:
         self._used = ResourceUse()
         """By sandboxes that have ended."""
         self._open: set[ModalSandbox] = set()
-        self._proven: set[str] = set()
-        """Images whose tools have passed the channel's self test."""
         self._git_server = SharedServer(self._start_git_server)
 
     def check(self) -> None:
@@ -100,9 +93,48 @@ class ModalBackend:
         options: SandboxOptions | None = None,
     ) -> ModalSandbox:
         """`image`: what `prepare` gave, an image id of Modal's, or a name that a registry knows."""
+        import modal
+
         options = options or SandboxOptions()
         check_network(self.capabilities, options)
-        sandbox = self._start(image, timeout, workdir, options, self.settings, self._network_for(options))
+        images, settings = self._connected(), self.settings
+        if options.purpose == "git":
+            settings = replace(settings, cpu=Share(0.25, 2.0), memory=Share(512, 4096), gpu="")
+        connection, content = images.connection, images.get(image)
+        if options.programs is not None:
+            # Uploaded once: Modal keeps files by their content.
+            content = content.add_local_dir(options.programs, PROGRAMS_DIR)
+        lifetime_seconds = min(max(1, timeout), _LONGEST_LIFETIME_SECONDS)
+        name = f"cooperbench-{connection.session}-{secrets.token_hex(4)}"
+
+        async def create() -> modal.Sandbox:
+            try:
+                return await modal.Sandbox.create.aio(
+                    *FIRST_COMMAND,
+                    app=connection.app,
+                    client=connection.client,
+                    name=name,
+                    tags=_sandbox_tags(connection.session, options),
+                    image=content,
+                    timeout=lifetime_seconds,
+                    workdir="/",
+                    gpu=settings.gpu or None,
+                    region=list(settings.region) or None,
+                    cpu=(settings.cpu.reserved, settings.cpu.most),
+                    memory=(int(settings.memory.reserved), int(settings.memory.most)),
+                    **self._network_for(options),
+                )
+            except modal.exception.AlreadyExistsError:
+                # An earlier attempt has made it, and only its answer was lost.
+                return await modal.Sandbox.from_name.aio(connection.app_name, name, client=connection.client)
+
+        remote = connection.create(f"making a sandbox of {image}", create, _CREATE_SECONDS)
+        try:
+            sandbox = ModalSandbox(connection, remote, settings, lifetime_seconds, workdir, self._forget)
+        except ChannelUnavailable as error:
+            raise UserError(f"{image}: {error}; images need sh, bash, coreutils and git") from error
+        with self._lock:
+            self._open.add(sandbox)
         if options.left_out:
             sandbox.leave_out(options.left_out)
         return sandbox
@@ -122,11 +154,21 @@ class ModalBackend:
 
     def remove_snapshots(self, tasks: set[str] | None) -> list[str]:
         """Of these tasks or of all; their ids. For `cooperbench images clean`."""
-        return self._connected().remove_snapshots(tasks)
+        from modal.experimental import image_delete
+
+        connection, removed = self._connected().connection, []
+        for path, content in snapshot_files(tasks):
+            image = str(content.get("image"))
+            with contextlib.suppress(Gone):
+                delete = partial(image_delete.aio, image, client=connection.client)
+                connection.call(f"deleting {image}", delete)
+            path.unlink(missing_ok=True)
+            removed.append(image)
+        return removed
 
     @property
     def git_server(self) -> Callable[[str], GitServer] | None:
-        """See `GitServingBackend`."""
+        """See `cooperbench.sandbox.git_server`."""
         return self._git_server.get if self.settings.git == "server" else None
 
     def interrupt(self) -> None:
@@ -150,7 +192,8 @@ class ModalBackend:
         with contextlib.suppress(CooperBenchError):
             ended = _end_tagged(images.connection, {_SESSION: images.connection.session})
         for sandbox in still_open:
-            sandbox.end("its backend was closed", already=sandbox.name in ended)
+            sandbox.is_terminated = sandbox.name in ended
+            sandbox.end("its backend was closed")
         self._git_server.close()
 
     @staticmethod
@@ -179,64 +222,6 @@ class ModalBackend:
                     _log.warning("%s", error)
             return self._images
 
-    def _start(
-        self,
-        image: str,
-        lifetime_seconds: int,
-        workdir: str,
-        options: SandboxOptions,
-        settings: ModalSettings,
-        network: Mapping[str, Any],
-    ) -> ModalSandbox:
-        import modal
-
-        images = self._connected()
-        connection, content = images.connection, images.get(image)
-        if options.programs is not None:
-            # Uploaded once: Modal keeps files by their content.
-            content = content.add_local_dir(options.programs, PROGRAMS_DIR)
-        lifetime_seconds = min(max(1, lifetime_seconds), _LONGEST_LIFETIME_SECONDS)
-        name = f"cooperbench-{connection.session}-{secrets.token_hex(4)}"
-
-        async def create() -> modal.Sandbox:
-            try:
-                return await modal.Sandbox.create.aio(
-                    *FIRST_COMMAND,
-                    app=connection.app,
-                    client=connection.client,
-                    name=name,
-                    tags=_sandbox_tags(connection.session, options),
-                    image=content,
-                    timeout=lifetime_seconds,
-                    workdir="/",
-                    gpu=settings.gpu or None,
-                    region=list(settings.region) or None,
-                    cpu=(settings.cpu.reserved, settings.cpu.most),
-                    memory=(int(settings.memory.reserved), int(settings.memory.most)),
-                    **network,
-                )
-            except modal.exception.AlreadyExistsError:
-                # An earlier attempt has made it, and only its answer was lost.
-                return await modal.Sandbox.from_name.aio(connection.app_name, name, client=connection.client)
-
-        remote = connection.create(f"making a sandbox of {image}", create, _CREATE_SECONDS)
-        try:
-            sandbox = ModalSandbox(
-                connection,
-                remote,
-                settings,
-                lifetime_seconds,
-                workdir,
-                trusted=image in self._proven,
-                on_end=self._forget,
-            )
-        except ChannelUnavailable as error:
-            raise UserError(f"{image}: {error}; images need sh, bash, coreutils and git") from error
-        with self._lock:
-            self._open.add(sandbox)
-            self._proven.add(image)
-        return sandbox
-
     def _forget(self, sandbox: ModalSandbox) -> None:
         with self._lock:
             self._open.discard(sandbox)
@@ -245,6 +230,9 @@ class ModalBackend:
     def _network_for(self, options: SandboxOptions) -> dict[str, Any]:
         """With the policy `none` nothing but what it has to reach, and nothing at all where that is nothing."""
         hosts = [place.rpartition(":")[0] for place in options.reaches]
+        if options.purpose == "git":
+            # It reaches nothing, and is reached: a sandbox with `block_network` could have no tunnel.
+            return {"outbound_cidr_allowlist": [], "encrypted_ports": [_GIT_PORT]}
         if options.network == "none":
             return {"outbound_domain_allowlist": hosts} if hosts else {"block_network": True}
         allowed = self.settings.allow_domains
@@ -252,10 +240,9 @@ class ModalBackend:
 
     def _start_git_server(self, run_name: str) -> GitServer:
         options = SandboxOptions("git", labels={"run": run_name})
-        small = replace(self.settings, cpu=Share(0.25, 2.0), memory=Share(512, 4096), gpu="")
+        image, lifetime_seconds = self.settings.git_image, _LONGEST_LIFETIME_SECONDS
         try:
-            image, lifetime_seconds = self.settings.git_image, _LONGEST_LIFETIME_SECONDS
-            sandbox = self._start(image, lifetime_seconds, "/", options, small, _GIT_NETWORK)
+            sandbox = self.create_sandbox(image, lifetime_seconds, "/", options=options)
         except UserError as error:
             remedy = f"COOPERBENCH_MODAL_GIT_IMAGE sets another image; {_GIT_WITHOUT_SERVER}"
             raise UserError(f"the git server for --git: {error}; {remedy}") from error
@@ -265,9 +252,7 @@ class ModalBackend:
                 lambda: sandbox.remote.tunnels.aio(timeout=_TUNNEL_SECONDS),
                 _TUNNEL_SECONDS + 30.0,
             )
-            tunnel = tunnels[_GIT_PORT]
-            reaches = (f"{tunnel.host}:{tunnel.port}",)
-            return GitServer(sandbox, tunnel.url, host="0.0.0.0", port=_GIT_PORT, reaches=reaches)  # noqa: S104
+            return GitServer(sandbox, tunnels[_GIT_PORT].url, host="0.0.0.0", port=_GIT_PORT)  # noqa: S104
         except BaseException:
             sandbox.terminate()
             raise
@@ -289,9 +274,7 @@ def _end_leftovers(connection: Connection) -> list[str]:
 
 
 def _end_tagged(
-    connection: Connection,
-    tags: dict[str, str],
-    wanted: Callable[[dict[str, str]], bool] | None = None,
+    connection: Connection, tags: dict[str, str], wanted: Callable[[dict[str, str]], bool] | None = None
 ) -> list[str]:
     """End the sandboxes with these tags, or those among them whose tags are `wanted`; returns their ids."""
     import modal

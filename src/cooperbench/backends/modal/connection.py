@@ -16,13 +16,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from cooperbench.errors import (
-    CooperBenchError,
-    InfraError,
-    SandboxError,
-    SandboxTimeout,
-    UserError,
-)
+from cooperbench.errors import CooperBenchError, InfraError, SandboxError, SandboxTimeout, UserError
 from cooperbench.retry import retry_for
 from cooperbench.text import printable
 
@@ -128,13 +122,12 @@ class Connection:
         sandboxes must not take a hundred times as long.
         """
         seconds = 0.0 if time.monotonic() < self._no_retries_until else RETRY_SECONDS
+
+        def attempt() -> T:
+            return self.call_once(doing, make_work(), limit_seconds)
+
         try:
-            return retry_for(
-                seconds,
-                lambda: self.call_once(doing, make_work(), limit_seconds),
-                retry_on,
-                threading.Event(),
-            )
+            return retry_for(seconds, attempt, retry_on, threading.Event())
         except retry_on:
             if seconds:
                 self._no_retries_until = time.monotonic() + _NO_RETRIES_SECONDS
@@ -142,13 +135,12 @@ class Connection:
 
     def create(self, doing: str, make_work: Work[T], limit_seconds: float) -> T:
         """`call` for images and sandboxes: so many at once, with more patience, until the run is stopped."""
+
+        def attempt() -> T:
+            return self.call_once(doing, make_work(), limit_seconds)
+
         with self._slots:
-            return retry_for(
-                CREATE_RETRY_SECONDS,
-                lambda: self.call_once(doing, make_work(), limit_seconds),
-                _TEMPORARY,
-                self.stopped,
-            )
+            return retry_for(CREATE_RETRY_SECONDS, attempt, _TEMPORARY, self.stopped)
 
     async def _connect(self) -> tuple[modal.Client, modal.App]:
         import modal

@@ -11,7 +11,6 @@ import base64
 import os
 import re
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cooperbench.backends.image_digest import resolve_digest
@@ -20,7 +19,7 @@ from cooperbench.dataset.discovery import demo_dir
 from cooperbench.dataset.images import ENVIRONMENT_VARIABLE, PUBLISHED_TEMPLATE, image_name, image_template
 from cooperbench.errors import CooperBenchError, InfraError, UserError
 from cooperbench.models import REPO_DIR, Image
-from cooperbench.sandbox import scrub_script
+from cooperbench.sandbox import sandbox_script
 from cooperbench.sandbox.git_server import DEFAULT_IMAGE
 from cooperbench.settings import default_cache_dir
 from cooperbench.storage import read_json
@@ -72,7 +71,7 @@ class ImageStore:
         Its digest is the registry's, else Modal's id of the image, which stands for its definition.
         """
         source, digest, notes = self._source(task)
-        script = base64.b64encode(scrub_script()).decode("ascii")
+        script = base64.b64encode(sandbox_script("scrub.sh").encode()).decode("ascii")
         scrub = f'RUN bash -c "$(echo {script} | base64 -d)" scrub {REPO_DIR} {_BASE_GIT_DIR}'
         agents = self._built(source.dockerfile_commands(scrub), f"{task.label}: removing the history")
         for image in (source, agents):
@@ -81,32 +80,12 @@ class ImageStore:
 
     def find_snapshot(self, path: Path) -> str | None:
         """The id in the file of a snapshot, if Modal still has it."""
-        import modal
-
         found = str((read_json(path) or {}).get("image") or "")
-        if not found:
-            return None
-        image = modal.Image.from_id(found, client=self.connection.client)
-        try:
-            self._built(image, f"looking for the snapshot {found}")
-        except (Gone, UserError):  # expired, deleted, or another account's
-            return None
-        self._known[found] = image
-        return found
-
-    def remove_snapshots(self, tasks: set[str] | None) -> list[str]:
-        """Of these tasks or of all; their ids."""
-        from modal.experimental import image_delete
-
-        removed = []
-        for path, content in snapshot_files(tasks):
-            image = str(content.get("image"))
-            with suppress(Gone):
-                delete = partial(image_delete.aio, image, client=self.connection.client)
-                self.connection.call(f"deleting {image}", delete)
-            path.unlink(missing_ok=True)
-            removed.append(image)
-        return removed
+        if found:
+            with suppress(Gone, UserError):  # expired, deleted, or another account's
+                self._built(self.get(found), f"looking for the snapshot {found}")
+                return found
+        return None
 
     def _source(self, task: Task) -> tuple[modal.Image, str, tuple[str, ...]]:
         """The image as published or built, its digest if it has one, and notes for the user."""

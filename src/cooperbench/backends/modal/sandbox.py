@@ -12,20 +12,14 @@ import logging
 import math
 import queue
 import shlex
-import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 from cooperbench.backends.modal.connection import Gone, RateLimited, Unavailable, faults
 from cooperbench.errors import CooperBenchError, InfraError, SandboxDead, SandboxError, SandboxTimeout
-from cooperbench.sandbox import channel_script
-from cooperbench.sandbox.base_sandbox import BaseSandbox
-from cooperbench.sandbox.channel import (
-    BACKSTOP_SECONDS,
-    CappedOutput,
-    Channel,
-    ChannelUnavailable,
-)
+from cooperbench.sandbox import sandbox_script
+from cooperbench.sandbox.base_sandbox import RichSandbox
+from cooperbench.sandbox.channel import BACKSTOP_SECONDS, CappedOutput, Channel, ChannelUnavailable
 from cooperbench.sandbox.contract import TIMEOUT_EXIT_CODE, CommandResult, ResourceUse
 
 if TYPE_CHECKING:
@@ -86,7 +80,7 @@ _ENDED_BY_DEADLINE = -1
 _log = logging.getLogger("cooperbench")
 
 
-class ModalSandbox(BaseSandbox):
+class ModalSandbox(RichSandbox):
     """A sandbox of Modal's."""
 
     _losses = (Gone, Unavailable)
@@ -98,23 +92,19 @@ class ModalSandbox(BaseSandbox):
         settings: ModalSettings,
         lifetime_seconds: float,
         workdir: str,
-        *,
-        trusted: bool,
         on_end: Callable[[ModalSandbox], None],
     ) -> None:
-        """Takes over a sandbox that has just been made; ChannelUnavailable where its image lacks bash or another tool.
-
-        `trusted`: the image's tools have been tested before.
-        """
-        super().__init__(lifetime_seconds=lifetime_seconds, workdir=workdir)
+        """Takes over a sandbox that has just been made; ChannelUnavailable where its image lacks a tool."""
+        super().__init__(lifetime_seconds=lifetime_seconds, workdir=workdir, on_end=on_end)
         self.remote = remote
+        self.is_terminated = False
+        """Modal has been told to end it."""
         self._settings = settings
         self._connection = connection
         self._started = time.monotonic()
-        self._trusted = trusted
-        self._on_end = on_end
+        self._trusted = False
+        """Its tools have passed the channel's self test."""
         self._transports: list[ExecTransport] = []
-        self._end_lock = threading.Lock()
         self._ended = 0.0
         self._left_out: tuple[str, ...] = ()
         try:
@@ -178,25 +168,17 @@ class ModalSandbox(BaseSandbox):
         with self._alive():
             self._connection.call("copying a folder", show, _SNAPSHOT_SECONDS + 30.0)
 
-    def end(self, reason: str, *, already: bool = False) -> None:
-        """End everything in it, unless that was done `already`. Calling it again does nothing."""
-        with self._end_lock:
-            self._end_reason = self._end_reason or reason
-            if self._ended:
-                return
-            self._ended = time.monotonic()
-            try:
-                self._connection.call(
-                    "ending a sandbox", lambda: self._terminate(already=already), _TERMINATE_SECONDS
-                )
-            except Gone:
-                pass
-            except InfraError as error:
-                # Nothing more can be done now: its lifetime ends it, or the next start does.
-                _log.warning("%s", error)
-            finally:
-                self._close_transports()
-                self._on_end(self)
+    def _remove(self) -> None:
+        self._ended = time.monotonic()
+        try:
+            self._connection.call("ending a sandbox", self._terminate, _TERMINATE_SECONDS)
+        except Gone:
+            pass
+        except InfraError as error:
+            # Nothing more can be done now: its lifetime ends it, or the next start does.
+            _log.warning("%s", error)
+        finally:
+            self._close_transports()
 
     def _run_last(self, command: Command) -> CommandResult:
         with self._alive():
@@ -247,7 +229,7 @@ class ModalSandbox(BaseSandbox):
         self._check_alive()
         scratch = f"{_SCRATCH_DIR}/{next(self._numbers)}"
         trusted = "trusted" if self._trusted else ""
-        argv = ["sh", "-c", _CHANNEL, "channel", channel_script(), scratch, trusted]
+        argv = ["sh", "-c", _CHANNEL, "channel", sandbox_script("channel.sh"), scratch, trusted]
         try:
             channel = Channel(self._start_exec("", argv))
             channel.handshake(_START_SECONDS)
@@ -292,8 +274,8 @@ class ModalSandbox(BaseSandbox):
             transport.close()
         return found
 
-    async def _terminate(self, *, already: bool) -> None:
-        if not already:
+    async def _terminate(self) -> None:
+        if not self.is_terminated:
             await self.remote.terminate.aio()
         remote: Any = self.remote  # the types of its `detach` are left out
         await remote.detach.aio()

@@ -26,8 +26,6 @@ from cooperbench.settings import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from cooperbench.sandbox.git_server import GitSharing
-
 
 @dataclass(frozen=True)
 class Share:
@@ -83,7 +81,7 @@ class ModalSettings:
     """With the network policy `public`: all that sandboxes reach; empty: everything."""
     registry_secret: str = setting("", str)
     """Name of a Modal secret with REGISTRY_USERNAME and REGISTRY_PASSWORD, for private images."""
-    git: GitSharing = setting("server", one_of("server", "carried"))
+    git: Literal["server", "carried"] = setting("server", one_of("server", "carried"))
     """What `--git` means: a git server in a sandbox of its own, or commits that the harness carries."""
     git_image: str = setting(
         DEFAULT_IMAGE, matching(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*", "e.g. python:3.12-bookworm or im-…")

@@ -1,23 +1,7 @@
-"""The contract between CooperBench and a backend."""
+"""The contract between CooperBench and a backend: what `cooperbench.sandbox.contract` asks of one at least."""
 
 from __future__ import annotations
 
-from cooperbench.sandbox.contract import (
-    Capabilities,
-    CommandResult,
-    EvalBackend,
-    ExecResult,
-    RichSandbox,
-    Sandbox,
-    SandboxOptions,
-)
+from cooperbench.sandbox.contract import EvalBackend, ExecResult, Sandbox
 
-__all__ = [
-    "Capabilities",
-    "CommandResult",
-    "EvalBackend",
-    "ExecResult",
-    "RichSandbox",
-    "Sandbox",
-    "SandboxOptions",
-]
+__all__ = ["EvalBackend", "ExecResult", "Sandbox"]

@@ -45,7 +45,6 @@ from cooperbench.eval.executor import TestExecutor
 from cooperbench.eval.reference import References, ReferenceStore, exported
 from cooperbench.models import Pair, Task, seats_of
 from cooperbench.processes import end_like_ctrl_c
-from cooperbench.retry import with_retries
 from cooperbench.sandbox.session import SandboxSession
 from cooperbench.storage import ExperimentPaths
 
@@ -105,12 +104,7 @@ class Entry:
 
 
 def make_entry(
-    order: Order,
-    pair: Pair,
-    setting: Setting,
-    task_digest: str,
-    backend: str,
-    environment: Mapping[str, str],
+    order: Order, pair: Pair, setting: Setting, task_digest: str, backend: str, environment: Mapping[str, str]
 ) -> Entry:
     patches = read_patches(order.paths.pair(pair, setting), pair, setting)
     return Entry(
@@ -263,7 +257,7 @@ def main() -> int:
         unpack_folder((folder / f"task-{entry.task_digest}").read_bytes(), Path(scratch, "task"))
         pair = entry.pair(Path(scratch, "task"))
         evaluation = _judge(entry, pair, ExperimentPaths(Path(scratch, "logs"), entry.run), store)
-        known = [found for feature in pair.features for found in store.about(pair.task, feature)]
+        known = [found for feature in pair.features for found in store.about(feature)]
     (folder / f"result-{entry_id}").write_bytes(pack_result(entry_id, evaluation, exported(known)))
     sys.stdout.write(f"{pair.label}: {evaluation.record['status']} {evaluation.record.get('error', '')}\n")
     return 0
@@ -277,10 +271,7 @@ def _judge(entry: Entry, pair: Pair, paths: ExperimentPaths, store: ReferenceSto
         with SandboxSession(backends.get_backend(entry.backend)) as session:
             executor = TestExecutor(session, entry.test_timeout_seconds, entry.run)
             references = References(executor, entry.eval_network, store)
-            return with_retries(
-                lambda _: evaluate_pair(pair, entry.setting, patches, references, canary=entry.canary),
-                session.stop,
-            )
+            return evaluate_pair(pair, entry.setting, patches, references, canary=entry.canary)
     except Exception as error:
         record = write_failure(paths, pair, entry.setting, error)
         if paths.error_log.is_file():

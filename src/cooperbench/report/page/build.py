@@ -1,10 +1,8 @@
 """The report as a file that opens from disk: one HTML document, then the details of each pair, compressed.
 
-Pairs are read, packed and written one by one, so that the memory needed does not grow with their number; many pairs are
-packed by several processes. The file appears whole or not at all.
-
-Style and script are allowed by their hash; markup is never parsed at run time (trusted types forbid it). Data are
-JSON in script elements that browsers do not execute.
+Pairs are read, packed and written one by one, so that the memory needed does not grow with their number. Style and
+script are allowed by their hash; markup is never parsed at run time (trusted types forbid it). Data are JSON in script
+elements that browsers do not execute.
 """
 
 from __future__ import annotations
@@ -19,11 +17,9 @@ import os
 import shutil
 import signal
 import threading
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from functools import cache
 from importlib.resources import files
-from multiprocessing.connection import wait
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -35,6 +31,7 @@ from cooperbench.report.page.content import make_overview, numbered_pairs, pair_
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from multiprocessing.connection import Connection
 
     from cooperbench.report.coordination import Coordination
     from cooperbench.report.loading import Run
@@ -52,8 +49,6 @@ _END = "</body>\n</html>\n"
 
 
 class Packed(NamedTuple):
-    """One pair as the page unpacks it, and what was found in it."""
-
     data: bytes
     found: Coordination | None
 
@@ -122,14 +117,15 @@ def _each_pair(runs: Sequence[Run], write: Callable[[int, bytes], None]) -> dict
     for side in sides_of(runs):
         measures = coordination_of_run([*side.pairs.values()], lambda pair: found[id(pair)]).measures
         known = [one for one in measures if one.estimate.n]
-        rows = [{"name": one.title, "value": one.value_text, "n": one.n_text} for one in known]
+        rows = [
+            {"name": one.title, "value": one.value_text, "n": f"{one.estimate.n} {one.unit}"} for one in known
+        ]
         if rows:
             tables.append({"series": side.label, "rows": rows})
     return make_overview(runs) | {"coordination": tables}
 
 
 def pack_pair(pair: PairData) -> Packed:
-    """JSON as the page unpacks it: gzip, then base64."""
     detail, found = pair_detail(pair)
     return Packed(base64.b64encode(gzip.compress(json_bytes(detail), _COMPRESSION, mtime=0)), found)
 
@@ -147,33 +143,42 @@ def process_count(pairs: int) -> int:
 
 
 def pack_all(pairs: Sequence[PairData], processes: int) -> Iterator[Packed]:
-    """In the order of the pairs. Processes are forked, as a spawned one would import the caller's script again."""
+    """In the order of the pairs. Processes are forked, as a spawned one would import the caller's script again.
+
+    Each has a pipe of its own, so that one that is killed in the middle of an answer is noticed, and none outlives us.
+    """
     if not processes:
         yield from map(pack_pair, pairs)
         return
     context = multiprocessing.get_context("fork")
-    with ProcessPoolExecutor(processes, context, _start_worker) as pool:
-        try:
-            yield from pool.map(pack_pair, pairs, chunksize=4)
-        except BrokenProcessPool:
-            raise UserError(
-                "a process that packs pairs was killed, maybe for its memory; try again"
-            ) from None
-        finally:
-            pool.shutdown(cancel_futures=True)
+    workers, readers = [], []
+    try:
+        for place in range(processes):
+            reader, writer = context.Pipe(duplex=False)
+            readers.append(reader)
+            worker = context.Process(target=_pack_share, args=(pairs[place::processes], writer, readers))
+            workers.append(worker)
+            worker.start()
+            writer.close()
+        for place in range(len(pairs)):
+            packed: Packed = readers[place % processes].recv()
+            yield packed
+    except (EOFError, OSError):
+        raise UserError("a process that packs pairs was killed, maybe for its memory; try again") from None
+    finally:
+        for worker in workers:
+            worker.terminate()
+            worker.join()
 
 
-def _start_worker() -> None:
-    """Ctrl-C is for the parent. Without a parent a worker would wait for work forever."""
+def _pack_share(pairs: Sequence[PairData], writer: Connection, readers: Sequence[Connection]) -> None:
+    # Ctrl-C is for the parent. Where it is gone nobody reads, which only shows if we do not hold the other ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        wait([parent.sentinel])
-        os._exit(1)
+    for reader in readers:
+        reader.close()
+    with suppress(BrokenPipeError):
+        for pair in pairs:
+            writer.send(pack_pair(pair))
 
 
 @cache

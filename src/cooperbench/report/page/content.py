@@ -1,9 +1,7 @@
 """What the page shows, as data: the overview, and one attempt at a pair.
 
-The overview has rates, deficits and curves as in `report --json`, and a line for each pair. Only result.json and
-eval.json are needed for it, so it is quick enough to be made again while a run goes on. The details of a pair are read
-from disk for one pair at a time, and passed on as the files have them. Long texts are cut, which is said: the whole is
-in the logs.
+Only result.json and eval.json are needed for the overview, so it is quick enough to be made again while a run goes on.
+The details of a pair are passed on as the files have them. Long texts are cut, which is said: the whole is in the logs.
 """
 
 from __future__ import annotations
@@ -25,10 +23,9 @@ from cooperbench.text import head_and_tail
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
-    from cooperbench.report.analysis import Analysis
     from cooperbench.report.coordination import Coordination
     from cooperbench.report.loading import Run
-    from cooperbench.report.pairs import PairData, SentMessage
+    from cooperbench.report.pairs import PairData
     from cooperbench.report.patches import ChangedFile, Work
 
 MOST_CHARACTERS = 12_000
@@ -52,7 +49,6 @@ OUTCOMES: dict[str, Meaning] = {
 
 
 def outcome_of(pair: PairData) -> str:
-    """Where the pair was lost, or why there is no verdict."""
     if pair.state == "missing" and pair.paths.folder.is_dir():
         return "running"
     return pair.loss or pair.state
@@ -68,9 +64,11 @@ def title_of(runs: Sequence[Run]) -> str:
 
 
 def make_overview(runs: Sequence[Run]) -> dict[str, Any]:
-    """Everything but what has to be read from trajectories."""
     series = sides_of(runs)
     analysis = analyse(runs, "repo")
+    difficulty = analysis.difficulty
+    one_dataset = len({run.dataset for run in runs}) == 1
+    has_curve = one_dataset and bool(difficulty.curves) and difficulty.curves[0].is_telling
     pairs = _pairs(series)
     outcomes = [cell["outcome"] for pair in pairs for cell in pair["cells"] if cell]
     return {
@@ -82,11 +80,11 @@ def make_overview(runs: Sequence[Run]) -> dict[str, Any]:
         "labels": {**CAUSES, **SYMPTOMS},
         "series": [{"id": side.label, "run": side.run.name, "setting": side.setting} for side in series],
         "rates": [asdict(row) for row in analysis.rates],
-        "deficits": [asdict(one) for one in analysis.deficits if one.n],
-        "without_solo": analysis.without_solo,
+        "deficits": [asdict(one) for one in analysis.coordination_deficits if one.n],
+        "without_solo": analysis.coop_without_solo,
         "left_out": left_out_lines(runs),
-        "difficulty": _difficulty(analysis),
-        "agent_curves": [asdict(curve) for curve in analysis.curves],
+        "difficulty": asdict(difficulty) | {"scores": len(difficulty.scores)} if has_curve else None,
+        "agent_curves": [asdict(curve) for curve in analysis.agent_curves],
         "team": {"columns": TEAM_SUMS, "rows": [asdict(row) for row in analysis.team]},
         "coordination": [],
         "repos": sorted({pair["repo"] for pair in pairs}),
@@ -94,14 +92,6 @@ def make_overview(runs: Sequence[Run]) -> dict[str, Any]:
         "problems": analysis.problems[:_MOST_PROBLEMS],
         "finished": not {"running", "missing", "unevaluated"}.intersection(outcomes),
     }
-
-
-def _difficulty(analysis: Analysis) -> dict[str, Any] | None:
-    """Success by difficulty, where there is a solo run to tell the difficulty from."""
-    found = analysis.difficulty
-    if len({run.dataset for run in analysis.runs}) != 1 or not found.curves or not found.curves[0].is_telling:
-        return None
-    return asdict(found) | {"scores": len(found.scores)}
 
 
 def _pairs(series: Sequence[Side]) -> list[dict[str, Any]]:
@@ -115,7 +105,7 @@ def _pairs(series: Sequence[Side]) -> list[dict[str, Any]]:
             "repo": key.repo,
             "task": key.task_id,
             "features": key.features,
-            "name": key.features_label,
+            "name": key.group,
             "cells": [_cell(*pairs[key]) if key in pairs else None for pairs in numbered],
         }
         for order, key in enumerate(sorted({key for pairs in by_series for key in pairs}))
@@ -144,7 +134,10 @@ def pair_detail(pair: PairData) -> tuple[dict[str, Any], Coordination | None]:
     """All of one attempt, as JSON for the page; and what was found in it where the agents came to an end."""
     files = PairFiles(pair)
     found = coordination(pair, files) if pair.state in ENDED else None
-    start = _start(pair, files)
+    # Times on the page are seconds since the first agent of the pair began.
+    first = [entry for one in files.trajectories.values() for entry in one.entries[:1]]
+    stamps = filter(None, (text_or_none(entry, "timestamp") for entry in first))
+    start = text_or_none(pair.result, "started_at") or min(stamps, default="")
     works = [*files.works.values()]
     detail = {
         "outcome": outcome_of(pair),
@@ -154,7 +147,17 @@ def pair_detail(pair: PairData) -> tuple[dict[str, Any], Coordination | None]:
         "problems": [*pair.problems, *files.problems],
         "agents": [_agent(pair, agent_id) for agent_id in pair.agent_ids],
         "entries": _entries(pair, files, start),
-        "messages": [_message(message, start) for message in files.conversation.messages],
+        "messages": [
+            {
+                "number": message.sequence,
+                "from": message.sender,
+                "to": message.recipient,
+                "text": cut(message.text),
+                "t": seconds_between(start, message.timestamp) or 0.0,
+                "read": seconds_between(start, message.delivered_at),
+            }
+            for message in files.conversation.messages
+        ],
         "diffs": side_by_side(works, pair.conflicting_files),
         "unreadable": [work.agent_id for work in works if not work.usable and pair.result is not None],
         "merged": {name: value for name, value in pair.merged.items() if name != "features"} or None,
@@ -170,13 +173,6 @@ def pair_detail(pair: PairData) -> tuple[dict[str, Any], Coordination | None]:
 def cut(text: str, most: int = MOST_CHARACTERS) -> str:
     """Beginning and end of a long text: errors stand at the end."""
     return head_and_tail(text, most, "\n[… {cut} characters left out; the whole is in the logs …]\n")
-
-
-def _start(pair: PairData, files: PairFiles) -> str:
-    """When the first agent of the pair began: times on the page are seconds since then."""
-    entries = [entry for one in files.trajectories.values() for entry in one.entries[:1]]
-    stamps = [text_or_none(entry, "timestamp") for entry in entries]
-    return text_or_none(pair.result, "started_at") or min(filter(None, stamps), default="")
 
 
 def _entries(pair: PairData, files: PairFiles, start: str) -> list[dict[str, Any]]:
@@ -199,17 +195,6 @@ def _entries(pair: PairData, files: PairFiles, start: str) -> list[dict[str, Any
 
 def _cut_value(value: object) -> object:
     return cut(value) if isinstance(value, str) else value
-
-
-def _message(message: SentMessage, start: str) -> dict[str, Any]:
-    return {
-        "number": message.sequence,
-        "from": message.sender,
-        "to": message.recipient,
-        "text": cut(message.text),
-        "t": seconds_between(start, message.timestamp) or 0.0,
-        "read": seconds_between(start, message.delivered_at),
-    }
 
 
 def _agent(pair: PairData, agent_id: str) -> dict[str, Any]:

@@ -39,7 +39,6 @@ class Shown(NamedTuple):
     title: str
     overview: dict[str, Any]
     pairs: tuple[PairData, ...]
-    """By their number on the page."""
 
 
 class LiveServer(ThreadingHTTPServer):

@@ -14,15 +14,18 @@ from typing import TYPE_CHECKING, Any
 
 from cooperbench._version import __version__
 from cooperbench.errors import CooperBenchError, InfraError, UserError
-from cooperbench.runner.executors import parse_options
+from cooperbench.runner.executors.driver import parse_options
 from cooperbench.runner.executors.worker import work_on
+from cooperbench.runner.experiment import open_backend
+from cooperbench.sandbox.session import SandboxSession
 from cooperbench.secrets import redact
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Sequence
     from pathlib import Path
 
-    from cooperbench.runner.executors import Event, JobOrder
+    from cooperbench.runner.config import RunConfig
+    from cooperbench.runner.executors.worker import Event, JobOrder
 
 _START_SECONDS = 60.0
 _CANCEL_SECONDS = 20.0
@@ -37,20 +40,22 @@ class RayEngine:
     name = "ray"
     poll_seconds = 0.1
 
-    def __init__(self, address: str, resources: str | None, workers: int) -> None:
-        self.most_jobs = workers
-        self._address = address
+    def __init__(self, config: RunConfig) -> None:
+        self.most_jobs = config.most_jobs
+        self._config = config
+        self._address = config.ray_address or "auto"
         try:
-            given = parse_options(resources, "--ray-resources")
+            given = parse_options(config.ray_resources, "--ray-resources")
             self._resources = {"CPU": 1.0} | {name: float(value) for name, value in given.items()}
         except ValueError as error:
-            raise UserError(f"--ray-resources {resources!r}: NAME=NUMBER, e.g. CPU=2,memory=8e9") from error
+            example = "NAME=NUMBER, e.g. CPU=2,memory=8e9"
+            raise UserError(f"--ray-resources {config.ray_resources!r}: {example}") from error
         self._ray: Any = None
         self._channel: Any = None
         self._tasks: dict[str, Any] = {}
         self._unseen: set[str] = set()
 
-    def check(self, seen: Sequence[Path], backend: str, options: Mapping[str, object]) -> None:
+    def check(self, seen: Sequence[Path]) -> None:
         ray = self._ray = self._connected()
         nodes = [node for node in ray.nodes() if node["Alive"]]
         wanted = self._resources.items()
@@ -60,7 +65,7 @@ class RayEngine:
         # With the driver: that node outlasts the others, or all is over anyway.
         here = self._on_node(ray.get_runtime_context().get_node_id(), soft=True)
         self._channel = ray.remote(num_cpus=0)(_Channel).options(scheduling_strategy=here).remote()
-        self._look_at_nodes(nodes, seen, backend, options)
+        self._look_at_nodes(nodes, [path.absolute() for path in seen])
 
     def sees(self, path: Path) -> bool:
         return not any(str(path.absolute()).startswith(unseen) for unseen in self._unseen)
@@ -73,24 +78,24 @@ class RayEngine:
         for order in orders:
             self._tasks[order.job] = task.remote(replace(order, environment=passed_on), self._channel)
 
-    def events(self) -> Iterator[tuple[str, Event]]:
-        for job, event in self._told("take") if self._tasks else ():
+    def events(self, jobs: Collection[str]) -> Iterator[tuple[str, Event]]:
+        for job in [job for job in jobs if job not in self._tasks]:
+            yield job, {"kind": "lost", "error": "it ended with the driver that had started it"}
+        by_task = {task: job for job, task in self._tasks.items()}
+        ended = self._ray.wait(list(by_task), num_returns=len(by_task), timeout=0)[0] if by_task else []
+        for job, event in self._ask("take") if self._tasks else ():
             yield job, event
             if event["kind"] == "done":
                 self._tasks.pop(job, None)
+        # Those that had ended before, and have told all.
+        for task in ended:
+            if self._tasks.pop(by_task[task], None):
+                yield by_task[task], {"kind": "lost", "error": self._reason(task)}
 
-    def ended(self, jobs: Collection[str]) -> dict[str, str]:
-        lost = {job: "it ended with the driver that had started it" for job in jobs if job not in self._tasks}
-        by_task = {task: job for job, task in self._tasks.items()}
-        done = self._ray.wait(list(by_task), num_returns=len(by_task), timeout=0)[0] if by_task else []
-        # What they told last comes first.
-        told_all = done and self._told("is_empty")
-        return lost | {by_task[task]: self._reason(task) for task in done if told_all}
+    def hold(self, jobs: Collection[str]) -> None:  # noqa: ARG002  # all of them
+        self._ask("hold")
 
-    def hold(self) -> None:
-        self._told("hold")
-
-    def _told(self, method: str) -> Any:
+    def _ask(self, method: str) -> Any:
         """What the actor answers."""
         try:
             return self._ray.get(getattr(self._channel, method).remote())
@@ -135,34 +140,23 @@ class RayEngine:
         strategies = import_module("ray.util.scheduling_strategies")
         return strategies.NodeAffinitySchedulingStrategy(node_id, soft=soft)
 
-    def _look_at_nodes(
-        self,
-        nodes: Sequence[dict[str, Any]],
-        seen: Sequence[Path],
-        backend: str,
-        options: Mapping[str, object],
-    ) -> None:
+    def _look_at_nodes(self, nodes: Sequence[dict[str, Any]], seen: Sequence[Path]) -> None:
         """On every node: the versions, whether the backend works there, and which of our files are there."""
         known = self._ray.exceptions
         gone = (known.TaskUnschedulableError, known.NodeDiedError, known.WorkerCrashedError)
         probe = self._ray.remote(num_cpus=0, max_retries=0, max_calls=1)(_probe)
         # The same path may be another disk there: only a file of ours tells whether results can be written to it.
-        logs = next(folder for folder in (seen[0].absolute(), *seen[0].absolute().parents) if folder.is_dir())
+        logs = next(folder for folder in (seen[0], *seen[0].parents) if folder.is_dir())
         mark = logs / f".cooperbench-{os.urandom(8).hex()}"
-        paths = {str(path.absolute()): str(path.absolute()) for path in seen} | {
-            str(seen[0].absolute()): str(mark)
-        }
+        paths = {str(path): str(path) for path in seen} | {str(seen[0]): str(mark)}
+        tasks = []
         try:
             mark.touch()
-            for host, task in [
-                (
-                    node["NodeManagerHostname"],
-                    probe.options(scheduling_strategy=self._on_node(node["NodeID"], soft=False)).remote(
-                        paths, _VERSIONS, backend, dict(options)
-                    ),
-                )
-                for node in nodes
-            ]:
+            for node in nodes:
+                there = self._on_node(node["NodeID"], soft=False)
+                task = probe.options(scheduling_strategy=there).remote(paths, _VERSIONS, self._config)
+                tasks.append((node["NodeManagerHostname"], task))
+            for host, task in tasks:
                 try:
                     error, unseen = self._ray.get(task, timeout=_START_SECONDS)
                 except gone:
@@ -197,9 +191,6 @@ class _Channel:
         taken, self._events = self._events, []
         return taken
 
-    def is_empty(self) -> bool:
-        return not self._events
-
     def hold(self) -> None:
         self._held = True
 
@@ -226,17 +217,12 @@ def _ray_job(order: JobOrder, channel: Any) -> None:
     work_on(order, _ChannelLink(channel, order.job))
 
 
-def _probe(
-    paths: dict[str, str], versions: str, backend: str, options: dict[str, object]
-) -> tuple[str, list[str]]:
+def _probe(paths: dict[str, str], versions: str, config: RunConfig) -> tuple[str, list[str]]:
     """What is wrong on this node, and which paths it does not see."""
-    from cooperbench.runner.experiment import open_backend
-    from cooperbench.sandbox.session import SandboxSession
-
     if versions != _VERSIONS:
         return f"it has {_VERSIONS}, and the driver {versions}; install the same", []
     try:
-        with SandboxSession(open_backend(backend, options)) as session:
+        with SandboxSession(open_backend(config)) as session:
             session.check()
     except CooperBenchError as error:
         return str(error), []

@@ -20,20 +20,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cooperbench.errors import InfraError, UserError
-from cooperbench.runner.executors import parse_options
+from cooperbench.runner.executors.driver import parse_options
 from cooperbench.runner.executors.worker import work_on
 from cooperbench.secrets import redact
 from cooperbench.temporary import remove_tree
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
-    from cooperbench.runner.executors import Event, JobOrder
-    from cooperbench.storage import ExperimentPaths
+    from cooperbench.runner.config import RunConfig
+    from cooperbench.runner.executors.worker import Event, JobOrder
 
 _STATE_SECONDS = 3.0
 """Between two questions to Slurm; it has other users."""
 _CANCEL_SECONDS = 60.0
+_EVALUATION_SECONDS = 1800.0
+"""For judging a pair, beside what its agents may take."""
+_LONGEST_SECONDS = 24 * 3600.0
 _OURS = ("folder", "array", "job-name", "output", "error", "open-mode", "signal")
 """Of sbatch's options, those that are not the user's; and one that is not sbatch's."""
 
@@ -42,36 +45,37 @@ class SlurmEngine:
     name = "slurm"
     poll_seconds = 0.5
 
-    def __init__(self, paths: ExperimentPaths, options: str | None, workers: int, minutes: int) -> None:
-        given = parse_options(options, "--slurm")
+    def __init__(self, config: RunConfig) -> None:
+        given = parse_options(config.slurm, "--slurm")
         folder = given.pop("folder", None)
         if wrong := [name for name in given if name in _OURS]:
             raise UserError(f"--slurm {wrong[0]}=… is set by CooperBench itself")
+        paths = config.paths
         self._folder = Path(folder).absolute() / paths.run_name if folder else paths.jobs.absolute()
+        agents = 0.0 if config.evaluate_only else config.time_limit_seconds or _LONGEST_SECONDS
+        minutes = round((agents + _EVALUATION_SECONDS) * (config.pairs_per_job or 1) / 60)
         self._given = {"time": str(minutes), "requeue": ""} | given
-        self._workers = workers
         self._run_name = paths.run_name
+        self._workers = self.most_jobs = config.most_jobs
         self._offsets: dict[Path, int] = {}
+        """How much of each file of events is read."""
         self._asked_at = 0.0
         self._gone: set[str] = set()
         self._arrays: dict[str, str] = {}
         """Slurm's number of a batch."""
-        self._batches: set[str] = set()
-        self.most_jobs = workers
 
-    def check(self, seen: Sequence[Path], backend: str, options: Mapping[str, object]) -> None:  # noqa: ARG002
+    def check(self, seen: Sequence[Path]) -> None:  # noqa: ARG002
         # What is on the nodes, and which backend works there, is known when the first job tells.
         if shutil.which("sbatch") is None:
             raise UserError("--executor slurm needs Slurm's commands, and there is no sbatch on this machine")
         if find_spec("submitit") is None:
             raise UserError("--executor slurm needs submitit: pip install 'cooperbench[slurm]'")
         words = [f"--{name}={value}" if value else f"--{name}" for name, value in self._given.items()]
-        trial = _slurm(["sbatch", "--test-only", *words, "--wrap=true"])
+        trial = _slurm("sbatch", "--test-only", *words, "--wrap=true")
         if trial.returncode != 0:
             said = " ".join(line.partition("error: ")[2] or line for line in trial.stderr.split("\n") if line)
             raise UserError(f"Slurm refuses the job: {redact(said).strip()[:300]}")
-        config = _slurm(["scontrol", "show", "config"])
-        found = re.search(r"MaxArraySize\s*=\s*(\d+)", config.stdout)
+        found = re.search(r"MaxArraySize\s*=\s*(\d+)", _slurm("scontrol", "show", "config").stdout)
         # Only a part of the queue, where there are more: the driver fills up.
         self.most_jobs = max(self._workers, int(found[1]) - 1 if found else 1000)
 
@@ -84,7 +88,7 @@ class SlurmEngine:
         executor = submitit.SlurmExecutor(folder=self._folder / "slurm")
         cpus = self._given.get("cpus-per-task")
         executor.update_parameters(
-            job_name=self._job_name(batch),
+            job_name=_job_name(self._run_name, batch),
             # Shorter than any: it counts each time that Slurm's signal comes, up to three.
             time=1,
             array_parallelism=self._workers,
@@ -99,7 +103,7 @@ class SlurmEngine:
             raise UserError(f"sbatch failed: {redact(str(error)).strip()[-300:]}") from error
         self._arrays[batch] = str(jobs[0].job_id).partition("_")[0]
 
-    def events(self) -> Iterator[tuple[str, Event]]:
+    def events(self, jobs: Collection[str]) -> Iterator[tuple[str, Event]]:
         for entry in os.scandir(self._events):
             path = Path(entry.path)
             offset = self._offsets.get(path, 0)
@@ -119,40 +123,26 @@ class SlurmEngine:
                 yield path.stem, event
                 if event["kind"] == "done":
                     path.unlink(missing_ok=True)
+        if not jobs or time.monotonic() < self._asked_at + _STATE_SECONDS:
+            return
+        self._asked_at = time.monotonic()
+        states = job_states(self._run_name, jobs)
+        if states is not None:
+            # Twice, so that what it told last has been read.
+            lost, self._gone = self._gone, {job for job in jobs if job not in states}
+            for job in lost & self._gone:
+                yield job, {"kind": "lost", "error": self._reason(job)}
 
-    def ended(self, jobs: Collection[str]) -> dict[str, str]:
-        now = time.monotonic()
-        if not jobs or now < self._asked_at + _STATE_SECONDS:
-            return {}
-        self._asked_at = now
-        states = self.states(jobs)
-        if states is None:
-            return {}
-        # Twice, so that what it told last has been read.
-        gone, self._gone = self._gone, {job for job in jobs if job not in states}
-        return {job: self._reason(job) for job in gone & self._gone}
-
-    def states(self, jobs: Collection[str]) -> dict[str, str] | None:
-        """What Slurm says of those that it still has; None where it does not answer."""
-        self._batches |= {job.partition(".")[0] for job in jobs}
-        names = {self._job_name(batch): batch for batch in self._batches}
-        done = _slurm(["squeue", "-h", "-r", "--me", f"--name={','.join(names)}", "-o", "%j %K %T"])
-        if done.returncode != 0:
-            return None
-        lines = (line.split() for line in done.stdout.splitlines())
-        # A batch of one job is no array.
-        return {f"{names[name]}.{0 if index == 'N/A' else index}": state for name, index, state in lines}
-
-    def hold(self) -> None:
+    def hold(self, jobs: Collection[str]) -> None:
         (self._events.parent / "hold").touch()
-        for batch in self._batches:
-            _slurm(["scancel", "--me", "--state=PENDING", f"--name={self._job_name(batch)}"])
+        for batch in _batches(jobs):
+            _slurm("scancel", "--me", "--state=PENDING", f"--name={_job_name(self._run_name, batch)}")
 
     def cancel(self, jobs: Collection[str]) -> None:
-        for batch in {job.partition(".")[0] for job in jobs}:
-            _slurm(["scancel", "--me", f"--name={self._job_name(batch)}"])
+        for batch in _batches(jobs):
+            _slurm("scancel", "--me", f"--name={_job_name(self._run_name, batch)}")
         until = time.monotonic() + _CANCEL_SECONDS
-        while jobs and (states := self.states(jobs)) != {}:
+        while jobs and (states := job_states(self._run_name, jobs)) != {}:
             if time.monotonic() > until:
                 left = "Slurm does not answer" if states is None else f"{len(states)} of them are left"
                 raise InfraError(f"the jobs in Slurm could not be ended ({left}); see squeue --me")
@@ -171,14 +161,11 @@ class SlurmEngine:
             folder.mkdir()
         return folder
 
-    def _job_name(self, batch: str) -> str:
-        return f"cooperbench-{self._run_name}-{batch}"
-
     def _reason(self, job: str) -> str:
         """What Slurm knows for some minutes, without accounting."""
         batch, _, index = job.partition(".")
         number = f"{self._arrays.get(batch)}_{index}"
-        shown = _slurm(["scontrol", "-o", "show", "job", number]).stdout
+        shown = _slurm("scontrol", "-o", "show", "job", number).stdout
         found = dict(word.partition("=")[::2] for word in shown.split())
         if "JobState" not in found:
             return "how is not known: Slurm has forgotten it"
@@ -186,6 +173,25 @@ class SlurmEngine:
             f"{found['JobState']} on {found.get('NodeList')}, exit code {found.get('ExitCode')};"
             f" see {self._folder / 'slurm' / number}_0_log.err"
         )
+
+
+def job_states(run_name: str, jobs: Iterable[str]) -> dict[str, str] | None:
+    """What Slurm says of those that it still has; None where it does not answer."""
+    names = {_job_name(run_name, batch): batch for batch in _batches(jobs)}
+    done = _slurm("squeue", "-h", "-r", "--me", f"--name={','.join(names)}", "-o", "%j %K %T")
+    if done.returncode != 0:
+        return None
+    lines = (line.split() for line in done.stdout.splitlines())
+    # A batch of one job is no array.
+    return {f"{names[name]}.{0 if index == 'N/A' else index}": state for name, index, state in lines}
+
+
+def _batches(jobs: Iterable[str]) -> set[str]:
+    return {job.partition(".")[0] for job in jobs}
+
+
+def _job_name(run_name: str, batch: str) -> str:
+    return f"cooperbench-{run_name}-{batch}"
 
 
 class _SlurmJob:
@@ -227,7 +233,7 @@ class _FileLink:
         return not self._hold.exists()
 
 
-def _slurm(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
+def _slurm(*words: str) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:

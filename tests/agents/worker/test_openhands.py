@@ -15,21 +15,23 @@ from tests.agents.frameworks import (
     TONGUES,
     provide,
     settings,
-    using_them,
     write_config,
 )
 from tests.modelserver import Answer, ModelServer, ToolCall, call, error, say
 from tests.runner.helpers import run_tiny
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.modelserver import Request
     from tests.modelserver.replies import Reply
     from tests.runner.helpers import Left
 
-pytestmark = [pytest.mark.xdist_group("frameworks"), pytest.mark.timeout(FIRST_TIME_SECONDS)]
+pytestmark = [
+    pytest.mark.xdist_group("frameworks"),
+    pytest.mark.timeout(FIRST_TIME_SECONDS),
+    pytest.mark.usefixtures("installed_frameworks"),
+]
 APP = "/workspace/repo/app.txt"
 ARRIVED = "while ! ls /cooperbench/team/inbox/* >/dev/null 2>&1; do sleep 0.05; done"
 
@@ -37,17 +39,6 @@ ARRIVED = "while ! ls /cooperbench/team/inbox/* >/dev/null 2>&1; do sleep 0.05; 
 @pytest.fixture(scope="module", autouse=True)
 def _openhands() -> None:
     provide("openhands")
-
-
-@pytest.fixture(autouse=True)
-def _data() -> Iterator[None]:
-    yield from using_them()
-
-
-@pytest.fixture
-def server() -> Iterator[ModelServer]:
-    with ModelServer() as server:
-        yield server
 
 
 def play(tmp_path: Path, server: ModelServer, config: dict[str, Any] | None = None, **options: Any) -> Left:

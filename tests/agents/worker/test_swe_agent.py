@@ -14,37 +14,28 @@ from tests.agents.frameworks import (
     TONGUES,
     provide,
     settings,
-    using_them,
     write_config,
 )
 from tests.modelserver import ModelServer, call, error, say
 from tests.runner.helpers import run_tiny
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.modelserver.replies import Reply
     from tests.runner.helpers import Left
 
-pytestmark = [pytest.mark.xdist_group("frameworks"), pytest.mark.timeout(FIRST_TIME_SECONDS)]
+pytestmark = [
+    pytest.mark.xdist_group("frameworks"),
+    pytest.mark.timeout(FIRST_TIME_SECONDS),
+    pytest.mark.usefixtures("installed_frameworks"),
+]
 APP = "/workspace/repo/app.txt"
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _swe_agent() -> None:
     provide("swe_agent")
-
-
-@pytest.fixture(autouse=True)
-def _data() -> Iterator[None]:
-    yield from using_them()
-
-
-@pytest.fixture
-def server() -> Iterator[ModelServer]:
-    with ModelServer() as server:
-        yield server
 
 
 def play(tmp_path: Path, server: ModelServer, config: dict[str, Any] | None = None, **options: Any) -> Left:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cooperbench.agents.worker import SweAgent
 from tests.agents.worker.programs import program
 from tests.runner.helpers import run_tiny
 
@@ -14,15 +13,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytest.importorskip("swerex")
-INSIDE = SweAgent.script.parent
 BODY = """
 import asyncio, pathlib
+from swerex.deployment.dummy import DummyDeployment
 from swerex.exceptions import CommandTimeoutError, NonZeroExitCodeError
 from swerex.runtime import abstract as rex
-from swe_worker import ColleagueHook, SandboxDeployment
+from swe_worker import ColleagueHook, SandboxRuntime
 
-deployment = SandboxDeployment(harness)
-runtime = deployment.runtime
+deployment, runtime = DummyDeployment(), SandboxRuntime(harness)
+deployment.runtime = runtime
 
 def now(call):
     return asyncio.run(call)
@@ -77,11 +76,10 @@ class Step:
 hook, agent = ColleagueHook(harness, runtime), Agent()
 hook.on_init(agent=agent)
 hook.on_setup_done()
-hook.on_tools_installation_started()
-seen = bash("echo $PIP_RETRIES; false")
+bash("printf 'echo $PIP_RETRIES; export MADE=kept; false' >/tmp/install.sh")
+seen = bash("cd /tmp && source install.sh")
 assert (seen.output, seen.exit_code) == ("0\\n", 1), seen
-hook.on_setup_attempt()
-assert bash("echo $PIP_RETRIES").output == "\\n"
+assert bash("echo $MADE $PIP_RETRIES").output == "kept\\n"
 hook.on_query_message_added(role="system", content="Be good.", message_type="system_prompt", agent="main")
 send, wait = harness.start["colleagues"][0], harness.wait_for_message
 harness.send_message(send, "from " + harness.start["agent_id"])
@@ -89,7 +87,7 @@ assert wait(60)
 hook.on_step_start()
 assert agent.history[0]["content"] == f"Message from {send}:\\n\\nfrom {send}", agent.history
 hook.on_action_started(step=Step)
-bash("echo step")
+bash("echo step $PIP_RETRIES")
 hook.on_action_executed(step=Step)
 bash("echo no step")
 now(deployment.stop())
@@ -99,10 +97,10 @@ harness.done()
 
 @pytest.mark.xdist_group("frameworks")
 def test_swe_agent_finds_what_it_needs(tmp_path: Path) -> None:
-    left = run_tiny(tmp_path, program(tmp_path, BODY, more_paths=(INSIDE,)), auto_eval=False)
+    left = run_tiny(tmp_path, program(tmp_path, BODY), auto_eval=False)
     agent = left.result["agents"]["agent1"]
     assert (agent["status"], agent["steps"]) == ("submitted", 2), "the message, and the one action"
     runs = [step for step in left.trajectory()["steps"] if step["action"] == "run"]
     assert [(step["thought"], step["args"]["command"], step["observation"]) for step in runs] == [
-        ("hm", "echo step", "step\n")
+        ("hm", "echo step $PIP_RETRIES", "step\n")
     ]
