@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from cooperbench.sandbox.git_server import GitServer
 
 TEAM_GIT_DIR = "/cooperbench/team.git"
+_DRAFTS_DIR = "/cooperbench/drafts"
 QUOTA_BYTES = 100_000_000
 """What one agent may push, packed, in all its pushes together."""
 MOST_PUSHES = 1_000
@@ -372,7 +373,7 @@ def _read_pack(
     sandbox: RichSandbox, git_dir: str, commit: str, limit_bytes: int, known: Iterable[str] = ()
 ) -> bytes:
     """What a commit in a sandbox has beyond the known ones."""
-    file = f"{git_dir}/outgoing-{secrets.token_hex(8)}.pack"
+    file = f"{_DRAFTS_DIR}/outgoing-{secrets.token_hex(8)}.pack"
     done = _in_repository(sandbox, "pack", git_dir, str(limit_bytes), file, commit, *known)
     size = done.stdout_read().strip()
     if done.returncode != 0 or not size.isdigit():

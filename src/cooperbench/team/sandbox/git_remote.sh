@@ -26,6 +26,7 @@ case $command in
     pack) # LIMIT OUTPUT COMMIT KNOWN...: what a commit has beyond the known ones; prints the size, LIMIT + 1 if it is larger
         limit=$1 output=$2 commit=$3
         shift 3
+        mkdir -p -- "${output%/*}"
         {
             echo "$commit"
             for known; do
