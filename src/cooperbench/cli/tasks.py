@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from cooperbench.cli.arguments import (
@@ -12,23 +13,37 @@ from cooperbench.cli.arguments import (
     selected_pairs,
 )
 from cooperbench.dataset.discovery import resolve_dataset_dir, scan_tasks, subset_names
-from cooperbench.report.formatting import Table, print_tables
+from cooperbench.report.formatting import NOTHING, Table, print_tables
 from cooperbench.text import plural
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
+    from pathlib import Path
 
+    from cooperbench.dataset.stats import Chosen, Stats
     from cooperbench.models import Task
 
     Groups = dict[Task, Sequence[tuple[int, ...]]]
     """The pairs, or groups, of features that were asked for."""
 
 
+_STATS_HEADINGS = (
+    *("repository", "language", "tests", "tasks", "features", "pairs"),
+    *("golden +", "golden -", "test lines", "conflicts"),
+)
+_STATS_NOTE = (
+    "golden +, golden -, test lines: median lines of a feature; conflicts: of golden pairs that were merged"
+)
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_selection_arguments(parser)
     tests = "for each feature the tests that have to pass, as far as known"
-    parser.add_argument("--tests", action="store_true", help=tests)
+    add = parser.add_mutually_exclusive_group().add_argument
+    add("--tests", action="store_true", help=tests)
+    stats = "a row per repository instead: language, sizes, golden conflicts"
+    add("--stats", action="store_true", help=stats)
     add_json_argument(parser)
 
 
@@ -39,16 +54,22 @@ def execute(args: argparse.Namespace) -> int:
         scan = scan_tasks(dataset_dir, args.repo, args.task_id)
         groups: Groups = {task: [pair.feature_ids for pair in task.pairs] for task in scan.tasks}
         features = {task: task.feature_ids for task in groups}
-        notes = scan.notes
+        notes: Sequence[str] = scan.notes
     else:
         found = selected_pairs(args)
         tasks = dict.fromkeys(pair.task for pair in found.pairs)
         groups = {task: [pair.feature_ids for pair in found.pairs if pair.task == task] for task in tasks}
         features = {task: tuple(sorted({one for group in groups[task] for one in group})) for task in tasks}
         notes = found.notes
-    content, tables = (_tests if args.tests else _list)(features, groups)
+    notes = list(notes)
+    if args.stats:
+        content, tables = _stats(
+            dataset_dir, [(task, features[task], groups[task]) for task in groups], notes
+        )
+    else:
+        content, tables = (_tests if args.tests else _list)(features, groups)
     if args.json:
-        print_json({"dataset_dir": str(dataset_dir), **content, "notes": list(notes)})
+        print_json({"dataset_dir": str(dataset_dir), **content, "notes": notes})
         return 0
     print_tables(tables)
     for note in (*notes, f"subsets (-s): {', '.join(subset_names(dataset_dir)) or 'none'}"):
@@ -75,6 +96,34 @@ def _list(features: dict[Task, tuple[int, ...]], groups: Groups) -> tuple[dict[s
     title = ", ".join((plural(totals["repositories"], "repository", "repositories"), *counts))
     table = Table(title, ("repository", "task", "features", "pairs"), rows)
     return {"totals": totals, "tasks": tasks}, [table]
+
+
+def _stats(dataset_dir: Path, rows: Sequence[Chosen], notes: list[str]) -> tuple[dict[str, Any], list[Table]]:
+    from cooperbench.dataset.stats import dataset_stats
+    from cooperbench.eval.conflicts import REPORT_NAME, known_conflicts
+
+    by_repo, total, unread = dataset_stats(rows, known_conflicts(dataset_dir))
+    notes += unread
+    if total.conflicts is None:
+        report = f"--conflicts-only --report {dataset_dir / REPORT_NAME}"
+        notes.append(
+            f"no golden conflicts are known: cooperbench validate --dataset-dir {dataset_dir} {report}"
+        )
+    cells = [
+        _stats_cells(name, stats)
+        for name, stats in [*by_repo.items(), ("total", replace(total, language="", framework=""))]
+    ]
+    repositories = [{"repo": repo, **asdict(stats)} for repo, stats in by_repo.items()]
+    found = {"repositories": repositories, "total": asdict(total)}
+    return found, [Table(str(dataset_dir), _STATS_HEADINGS, cells, [_STATS_NOTE])]
+
+
+def _stats_cells(name: str, stats: Stats) -> tuple[str, ...]:
+    conflicts = None if stats.conflicts is None else f"{stats.conflicts}/{stats.judged_pairs}"
+    medians = (stats.lines_added, stats.lines_removed, stats.test_lines)
+    shown = [stats.language, stats.framework, *map(str, (stats.tasks, stats.features, stats.pairs))]
+    shown += [None if value is None else f"{value:g}" for value in medians]
+    return (name, *(NOTHING if cell is None else cell for cell in (*shown, conflicts)))
 
 
 def _tests(features: dict[Task, tuple[int, ...]], _: Groups) -> tuple[dict[str, Any], list[Table]]:
