@@ -97,16 +97,16 @@ def test_text_that_is_no_unicode_and_records_of_other_versions_do_not_break_it(t
         Trajectory.model_validate(document)
         assert json.dumps(document, ensure_ascii=False).encode()
     assert documents["agent1"]["steps"][0]["tool_calls"][0]["arguments"] == {"command": "\ufffd"}
-    assert [one["trajectory_id"] for one in documents.values()] == [
+    assert [one["trajectory_id"] for one in documents["pair"]["subagent_trajectories"]] == [
         "r/coop/x_task/7/f1_f2/agent1",
         "r/coop/x_task/7/f1_f2/agent2",
     ]
 
 
-def test_a_document_says_whether_and_on_what_its_pair_was_judged(tmp_path: Path) -> None:
+def test_the_pair_s_document_says_whether_and_on_what_it_was_judged(tmp_path: Path) -> None:
     kinds: dict[tuple[int, ...], Kind] = {(1, 2): "unsound", (1, 3): "no_reference"}
     write_run(tmp_path, "r", layout(1, 1, 2), lambda key: kinds[key.features])
-    about = [pair_documents("r", pair)["agent1"]["extra"] for pair in load_run(tmp_path, "r").pairs]
+    about = [pair_documents("r", pair)["pair"]["extra"] for pair in load_run(tmp_path, "r").pairs]
     assert [(one["state"], one["unsound"]) for one in about] == [("passed", [2]), ("no_reference", [])]
     assert about[1]["verdicts"] is None
 
@@ -125,7 +125,7 @@ def test_pairs_without_trajectories_are_named_and_nothing_at_all_is_an_error(
     assert main(["export", "r", "--log-dir", str(tmp_path)]) == 0
     out, err = capsys.readouterr()
     assert (out, err) == (
-        f"wrote 1 file of 1 pair to {tmp_path}/r/export/atif\n",
+        f"wrote 2 files of 1 pair to {tmp_path}/r/export/atif\n",
         "left out: coop x_task/task7 f1_f2 has no trajectories\n2 of 2 pairs without a verdict (2 missing)\n",
     )
-    assert (tmp_path / "r/export/atif/solo/x_task/7/f1_f2/solo.json").is_file()
+    assert (tmp_path / "r/export/atif/solo/x_task/7/f1_f2/pair.json").is_file()

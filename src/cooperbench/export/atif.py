@@ -1,7 +1,8 @@
-"""The Agent Trajectory Interchange Format (Harbor's ATIF 1.7): a document for each agent.
+"""The Agent Trajectory Interchange Format (Harbor's ATIF 1.7): `pair.json` of each pair, and a file for each agent.
 
-The agents of a pair have one `session_id`; `extra` says what the pair is and how it was judged. Pairs that were killed
-are exported as far as their journals go.
+A pair's document has the harness as its agent, which starts the agents and waits for them; their trajectories are its
+`subagent_trajectories`. Each agent's file is the same trajectory by itself. Pairs that were killed are exported as far
+as their journals go.
 
 A model's reply and the actions that came of it are one step; what an agent did without asking a model is a step with
 `llm_call_count` 0. Prompts, format errors and colleagues' messages are steps of the system or the user.
@@ -14,6 +15,7 @@ import re
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from cooperbench._version import __version__
 from cooperbench.agents.recorder import read_trajectory
 from cooperbench.report.fields import listed, mapping
 from cooperbench.storage import write_json
@@ -35,41 +37,75 @@ _OF_REPLIES = (*_OF_ENTRIES, "tokens", "cost", "calls", "unpriced_calls", "model
 
 
 def write_documents(run: Run, target: Path) -> tuple[list[Path], list[str]]:
-    """`target/<setting>/<repo>/<task id>/f1_f2/agent1.json`, …; and a line for each pair without any."""
+    """`target/<setting>/<repo>/<task id>/f1_f2/pair.json`, `agent1.json`, …; and a line for each pair without any."""
     files: list[Path] = []
     left_out: list[str] = []
     for pair in run.pairs:
         documents = pair_documents(run.name, pair)
         if not documents:
             left_out.append(f"{pair.setting} {pair.label} has no trajectories")
-        for agent_id, document in documents.items():
-            files.append(target / pair.paths.folder.relative_to(run.root) / f"{agent_id}.json")
+        for name, document in documents.items():
+            files.append(target / pair.paths.folder.relative_to(run.root) / f"{name}.json")
             write_json(files[-1], document)
     return files, left_out
 
 
 def pair_documents(run_name: str, pair: PairData) -> dict[str, Document]:
-    """By agent; empty where none left anything."""
+    """By file name without its ending; empty where no agent left anything."""
     session_id = f"{run_name}/{pair.setting}/{pair.key.repo}/{pair.key.task_id}/{pair.paths.folder.name}"
-    about = {
-        "setting": pair.setting,
-        **asdict(pair.key),
-        "state": pair.state,
-        "verdicts": pair.verdicts or None,
-        "unsound": pair.unsound,
-        "suspicious": pair.suspicious,
-    }
     found = {one: read_trajectory(pair.paths.agent(one)) for one in pair.agent_ids}
-    documents = {one: _document(content, session_id, one, about) for one, content in found.items() if content}
+    documents = {one: _document(content, session_id, one) for one, content in found.items() if content}
+    if documents:
+        documents["pair"] = _pair_document(pair, session_id, documents)
     # Unpaired surrogates, from bytes that were no UTF-8, are no text to strict readers.
     text = _SURROGATES.sub("\ufffd", json.dumps(documents, ensure_ascii=False))
     readable: dict[str, Document] = json.loads(text)
     return readable
 
 
-def _document(
-    trajectory: Mapping[str, Any], session_id: str, agent_id: str, about: Mapping[str, Any]
-) -> Document:
+def _pair_document(pair: PairData, session_id: str, agents: Mapping[str, Document]) -> Document:
+    key = pair.key
+    calls, results = [], []
+    for name, agent in agents.items():
+        extra = agent["extra"]
+        arguments = {"agent_id": name, "feature_ids": extra["feature_ids"], **agent["agent"]}
+        calls.append({"tool_call_id": name, "function_name": "start_agent", "arguments": arguments})
+        reference = [{"trajectory_id": agent["trajectory_id"], "session_id": session_id}]
+        content = f"{extra['status']}: {extra['error'] or 'no error'}"
+        results.append({"source_call_id": name, "content": content, "subagent_trajectory_ref": reference})
+    task = f"CooperBench: {key.repo}, task {key.task_id}, features {', '.join(map(str, key.features))}"
+    start = {"message": "Start the agents and wait for them.", "llm_call_count": 0, "tool_calls": calls}
+    sums = [f"total_{name}" for name in (*_TOKENS, "cost_usd")]
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "session_id": session_id,
+        "trajectory_id": session_id,
+        "agent": {"name": "cooperbench", "version": str((pair.result or {}).get("version") or __version__)},
+        "steps": [
+            {"step_id": 1, "source": "system", "message": f"{task}; setting {pair.setting}."},
+            {"step_id": 2, "source": "agent", **start, "observation": {"results": results}},
+        ],
+        "final_metrics": {
+            **{name: sum(agent["final_metrics"][name] for agent in agents.values()) for name in sums},
+            "total_steps": 2,
+        },
+        "extra": {
+            "setting": pair.setting,
+            **asdict(key),
+            "state": pair.state,
+            "verdicts": pair.verdicts or None,
+            "unsound": pair.unsound,
+            "suspicious": pair.suspicious,
+            "conversation": [
+                {"from": one.sender, "to": one.recipient, "message": one.text, "timestamp": one.timestamp}
+                for one in pair.conversation().messages
+            ],
+        },
+        "subagent_trajectories": list(agents.values()),
+    }
+
+
+def _document(trajectory: Mapping[str, Any], session_id: str, agent_id: str) -> Document:
     steps = steps_of(listed(trajectory, "steps", dict))
     names = {"name": "agent", "version": "agent_version", "model_name": "model"}
     agent = {name: str(trajectory.get(key) or "unknown") for name, key in names.items()}
@@ -89,7 +125,7 @@ def _document(
             "total_steps": len(steps),
             "extra": {name: accounts[name] for name in _ACCOUNTS if name in accounts},
         },
-        "extra": {"agent_id": agent_id, **{key: trajectory.get(key) for key in own}, **about},
+        "extra": {"agent_id": agent_id, **{key: trajectory.get(key) for key in own}},
     }
 
 
