@@ -13,14 +13,11 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cooperbench.errors import InfraError, UserError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 # A clone's owner may be another user: without hooks and work tree it is as harmless as our own.
 _SETTINGS = ("-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "safe.directory=*")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, Literal
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
+from pathlib import Path
+from typing import Any, Literal
 
 Setting = Literal["coop", "solo", "team"]
 SETTINGS: tuple[Setting, ...] = ("coop", "solo", "team")

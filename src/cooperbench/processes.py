@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import FrameType
+from types import FrameType
+from typing import TypeVar
 
 T = TypeVar("T")
 

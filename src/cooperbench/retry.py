@@ -5,14 +5,12 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from itertools import count
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from cooperbench.errors import InfraError, Interrupted
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
 
 T = TypeVar("T")
 K = TypeVar("K", bound="Hashable")

@@ -15,14 +15,12 @@ from contextlib import suppress
 from dataclasses import field, fields
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 
 from cooperbench.errors import UserError
 from cooperbench.models import EVAL_NETWORKS, EvalNetwork
 from cooperbench.storage import write_json
-
-if TYPE_CHECKING:
-    from types import ModuleType
 
 BACKEND_VARIABLE = "COOPERBENCH_BACKEND"
 DOCUMENTED_BACKEND = "modal"

@@ -13,19 +13,17 @@ import os
 import re
 import stat
 import traceback
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cooperbench._version import __version__
 from cooperbench.errors import CooperBenchError, InfraError, UserError
 from cooperbench.models import SETTINGS, Pair, Setting
 from cooperbench.secrets import redact
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
 
 DEFAULT_LOGS_DIR = "logs"
 LARGEST_FILE_BYTES = 256 * 1024 * 1024

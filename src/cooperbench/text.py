@@ -6,10 +6,7 @@ Not for files: what is stored stays byte for byte what it was.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from collections.abc import Iterable
 
 # Control characters, changes of direction, invisible line breaks, surrogates.
 _HOSTILE = re.compile(

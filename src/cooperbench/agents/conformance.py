@@ -19,20 +19,16 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from cooperbench.agents.recorder import read_trajectory
-from cooperbench.storage import ExperimentPaths
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from cooperbench.models import Setting
-    from cooperbench.storage import PairPaths
+from cooperbench.models import Setting
+from cooperbench.storage import ExperimentPaths, PairPaths
 
 _PATIENCE_SECONDS = 300.0
 _SECRET_NAME = "CONFORMANCE_API_KEY"  # noqa: S105  # a name

@@ -13,16 +13,14 @@ import platform
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cooperbench.errors import UserError
 from cooperbench.storage import read_json, write_json
 from cooperbench.text import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
 
 DATA_VARIABLE = "COOPERBENCH_DATA_DIR"
 _DESCRIPTION = "environment.json"

@@ -20,13 +20,14 @@ import socket
 import threading
 import time
 import warnings
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cooperbench import secrets
 from cooperbench.agents.base import patience_seconds
@@ -36,9 +37,6 @@ from cooperbench.models import Usage
 from cooperbench.retry import backoff_seconds
 from cooperbench.settings import default_cache_dir
 from cooperbench.text import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 DEFAULT_CALL_SECONDS = 600.0
 """How long one attempt may take."""

@@ -9,18 +9,14 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from cooperbench.models import Usage
+from cooperbench.models import Seat, Usage
 from cooperbench.secrets import redact
 from cooperbench.storage import AgentPaths, read_json, utc_now, write_json
 from cooperbench.text import head_and_tail, printable
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from cooperbench.models import Seat
 
 SCHEMA = "cooperbench.trajectory/1"
 KEPT_OBSERVATION_CHARACTERS = 60_000

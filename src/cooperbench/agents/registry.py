@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from cooperbench.agents.base import Agent
 from cooperbench.errors import UserError
 from cooperbench.settings import import_named
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cooperbench.agents.base import Agent
 
 ENTRY_POINT_GROUP = "cooperbench.agents"
 MODULES_VARIABLE = "COOPERBENCH_EXTERNAL_AGENTS"

@@ -9,21 +9,16 @@ from __future__ import annotations
 import base64
 import re
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 from cooperbench.agents.base import read_yaml
 from cooperbench.agents.recorder import read_trajectory
-from cooperbench.agents.session import REPLAYED_MESSAGE_SECONDS
+from cooperbench.agents.session import REPLAYED_MESSAGE_SECONDS, Session
 from cooperbench.errors import AgentFailure, UserError
-from cooperbench.models import seats_of
+from cooperbench.models import Pair, Seat, Setting, seats_of
 from cooperbench.storage import ExperimentPaths
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from cooperbench.agents.session import Session
-    from cooperbench.models import Pair, Seat, Setting
 
 Step = dict[str, Any]
 _TEXT = ((str,), set[str](), "a text")

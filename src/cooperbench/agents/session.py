@@ -6,26 +6,23 @@ import base64
 import math
 import posixpath
 import shlex
+import threading
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from cooperbench.agents.base import REPO_DIR, Limits, patience_seconds
+from cooperbench.agents.recorder import Recorder
 from cooperbench.errors import AgentFailure, InfraError, Interrupted, SandboxDestroyed
 from cooperbench.gateway.recording import Exchanges
-from cooperbench.models import Usage
-
-if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from cooperbench.agents.recorder import Recorder
-    from cooperbench.models import Message, Pair, Seat, Setting
-    from cooperbench.sandbox.contract import CommandResult, RichSandbox
-    from cooperbench.team.inbox import Inbox
-    from cooperbench.team.tools import Tools
+from cooperbench.models import Message, Pair, Seat, Setting, Usage
+from cooperbench.sandbox.base_sandbox import RichSandbox
+from cooperbench.sandbox.contract import CommandResult
+from cooperbench.team.inbox import Inbox
+from cooperbench.team.tools import Tools
 
 DEFAULT_COMMAND_SECONDS = 600.0
 REPLAYED_MESSAGE_SECONDS = 60.0

@@ -8,15 +8,12 @@ method that removes what killed processes left and returns a line for each; `abo
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from collections.abc import Callable, Collection, Iterable
+from typing import cast
 
 from cooperbench.errors import UserError
+from cooperbench.sandbox.contract import EvalBackend
 from cooperbench.settings import import_named
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
-
-    from cooperbench.sandbox.contract import EvalBackend
 
 ENTRY_POINT_GROUP = "cooperbench.backends"
 _OURS = {

@@ -7,17 +7,15 @@ import atexit
 import errno
 import os
 import sys
+from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from cooperbench._version import __version__
 from cooperbench.errors import CooperBenchError, UserError
 from cooperbench.processes import end_like_ctrl_c, ignore_all
 from cooperbench.secrets import load_env_file, redact
 from cooperbench.text import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 COMMANDS = {
     "demo": "a complete experiment on this machine, with nothing to set up",

@@ -6,16 +6,13 @@ import argparse
 import json
 import math
 import sys
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar
 
+from cooperbench.dataset.discovery import Selection
 from cooperbench.models import MOST_AGENTS
+from cooperbench.runner.options import Option
 from cooperbench.text import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cooperbench.dataset.discovery import Selection
-    from cooperbench.runner.options import Option
 
 N = TypeVar("N", int, float)
 

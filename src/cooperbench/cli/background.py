@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 import time
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cooperbench.cli.arguments import add_json_argument, add_logs_argument, print_json, print_line
 from cooperbench.errors import UserError
@@ -15,9 +15,6 @@ from cooperbench.report.loading import read_pairs, run_names
 from cooperbench.report.summary import spent_on_disk
 from cooperbench.runner.experiment import jobs_on_record
 from cooperbench.storage import ExperimentPaths, read_json
-
-if TYPE_CHECKING:
-    import argparse
 
 _POLL_SECONDS = 0.2
 _LAST_SECONDS = 1.0

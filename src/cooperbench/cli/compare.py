@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cooperbench.cli.arguments import add_report_arguments, number, print_json, print_note
 from cooperbench.errors import UserError
-from cooperbench.models import SETTINGS
+from cooperbench.models import SETTINGS, Setting
+from cooperbench.report.loading import Run
 from cooperbench.report.pairs import VERDICTS
-
-if TYPE_CHECKING:
-    import argparse
-
-    from cooperbench.models import Setting
-    from cooperbench.report.loading import Run
 
 EXIT_DROPPED = 1
 _ROUNDING = 1e-9

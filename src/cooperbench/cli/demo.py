@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cooperbench.cli.arguments import add_logs_argument, whole_above_zero
 from cooperbench.dataset.discovery import demo_dir
+from cooperbench.models import Setting
 from cooperbench.report.summary import deficit_text, summary_text
 from cooperbench.runner.api import run_experiment
 from cooperbench.runner.config import RunConfig
 from cooperbench.runner.display import make_display
-
-if TYPE_CHECKING:
-    import argparse
-
-    from cooperbench.models import Setting
 
 SETTINGS: tuple[Setting, ...] = ("coop", "solo")
 SUBSET = "demo"

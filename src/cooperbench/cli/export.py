@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cooperbench.cli.arguments import add_logs_argument, print_line, print_note
 from cooperbench.errors import UserError
 from cooperbench.export import FORMATS, default_target, export_run
+from cooperbench.report.loading import Run
 from cooperbench.text import names_for_error, plural
-
-if TYPE_CHECKING:
-    import argparse
-
-    from cooperbench.report.loading import Run
 
 EXIT_MISMATCH = 1
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 import re
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from cooperbench.backends.docker import DockerBackend
+from cooperbench.backends.docker.images import ImageStore, Say
 from cooperbench.cli.arguments import (
     add_json_argument,
     add_selection_arguments,
@@ -20,15 +24,8 @@ from cooperbench.cli.arguments import (
 from cooperbench.dataset.discovery import resolve_dataset_dir, scan_tasks
 from cooperbench.dataset.images import image_name
 from cooperbench.errors import CooperBenchError, InfraError, UserError
+from cooperbench.models import Task
 from cooperbench.text import plural, printable
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable, Sequence
-
-    from cooperbench.backends.docker import DockerBackend
-    from cooperbench.backends.docker.images import ImageStore, Say
-    from cooperbench.models import Task
 
 ACTIONS = {
     "list": "which images there are, and what they are called",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cooperbench.agents.environments import FRAMEWORKS, find_environment, get_framework, install, remove
 from cooperbench.agents.registry import agent_names
@@ -24,10 +26,6 @@ from cooperbench.doctor.checks import Status, examine_all
 from cooperbench.errors import CooperBenchError
 from cooperbench.settings import checked_eval_network, config_file, load_settings, save_setting
 from cooperbench.text import plural
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable
 
 NEARBY = ("local", "docker")
 """Where `clean` looks unless told where; the others cost time, or need credentials."""

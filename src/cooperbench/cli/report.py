@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cooperbench.cli.arguments import add_report_arguments, print_json, print_note
 from cooperbench.errors import UserError
 from cooperbench.report import LEVELS
+from cooperbench.report.loading import Run
 from cooperbench.text import names_for_error
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Sequence
-
-    from cooperbench.report.loading import Run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
+from collections.abc import Collection
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cooperbench.agents.registry import short_name, uses_model
 from cooperbench.cli import EXIT_ERRORS, EXIT_OVER_BUDGET
@@ -22,9 +24,9 @@ from cooperbench.eval.reference import ReferenceStore
 from cooperbench.models import seats_of
 from cooperbench.report.formatting import Table, print_tables
 from cooperbench.report.summary import budget_text, rate_cells, summary_text
-from cooperbench.runner.ablation import make_study
+from cooperbench.runner.ablation import Study, make_study
 from cooperbench.runner.api import check, run_experiment, select
-from cooperbench.runner.config import make_config, split_values
+from cooperbench.runner.config import RunConfig, make_config, split_values
 from cooperbench.runner.display import Display, make_display
 from cooperbench.runner.evaluate import EVALUATION_OPTIONS, evaluation_arms
 from cooperbench.runner.experiment import carry_out
@@ -33,13 +35,6 @@ from cooperbench.settings import default_backend, default_eval_network
 from cooperbench.storage import checked_run_name
 from cooperbench.team.team import task_prompt
 from cooperbench.text import dollars_text
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Collection
-
-    from cooperbench.runner.ablation import Study
-    from cooperbench.runner.config import RunConfig
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from cooperbench.cli.arguments import (
     add_json_argument,
@@ -13,19 +16,13 @@ from cooperbench.cli.arguments import (
     selected_pairs,
 )
 from cooperbench.dataset.discovery import resolve_dataset_dir, scan_tasks, subset_names
+from cooperbench.dataset.stats import Chosen, Stats
+from cooperbench.models import Task
 from cooperbench.report.formatting import NOTHING, Table, print_tables
 from cooperbench.text import plural
 
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from cooperbench.dataset.stats import Chosen, Stats
-    from cooperbench.models import Task
-
-    Groups = dict[Task, Sequence[tuple[int, ...]]]
-    """The pairs, or groups, of features that were asked for."""
+Groups = dict[Task, Sequence[tuple[int, ...]]]
+"""The pairs, or groups, of features that were asked for."""
 
 
 _STATS_HEADINGS = (

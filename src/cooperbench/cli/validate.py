@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cooperbench.cli.arguments import (
     add_json_argument,
@@ -21,17 +22,12 @@ from cooperbench.eval import backends
 from cooperbench.eval.conflicts import golden_conflicts
 from cooperbench.eval.executor import TestExecutor
 from cooperbench.eval.reference import References, ReferenceStore, exported
-from cooperbench.eval.validate import SCHEMA, validate_features
+from cooperbench.eval.validate import SCHEMA, TaskReport, validate_features
+from cooperbench.models import Pair, Task
 from cooperbench.sandbox.session import SandboxSession
 from cooperbench.settings import default_backend, default_eval_network
 from cooperbench.storage import write_json
 from cooperbench.text import plural
-
-if TYPE_CHECKING:
-    import argparse
-
-    from cooperbench.eval.validate import TaskReport
-    from cooperbench.models import Pair, Task
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

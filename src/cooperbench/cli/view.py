@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cooperbench.cli.arguments import add_logs_argument, number, print_line
 from cooperbench.errors import UserError
-
-if TYPE_CHECKING:
-    import argparse
 
 _NEWEST = 8
 _port = number(int, "a port: 1 to 65535, or 0 for any", lambda value: 0 <= value <= 65_535)

@@ -11,17 +11,15 @@ import json
 import os
 import random
 import re
+from collections.abc import Callable, Iterable, Sequence
 from itertools import combinations
 from math import comb
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from cooperbench.errors import UserError
 from cooperbench.models import MOST_AGENTS, Pair, Task
 from cooperbench.text import names_for_error, printable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
 
 ENVIRONMENT_VARIABLE = "COOPERBENCH_DATASET_DIR"
 DEFAULT_DATASET_DIR = "dataset"

@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
 
 from cooperbench.dataset.discovery import DEMO, load_tasks
 from cooperbench.errors import CooperBenchError, InfraError, UserError
 from cooperbench.storage import read_json, utc_now, write_json
 from cooperbench.temporary import remove_tree
 from cooperbench.text import names_for_error, plural, printable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 DEFAULT_DATASET_ID = "CodeConflict/cooperbench-dataset"
 MARKER = ".cooperbench.json"

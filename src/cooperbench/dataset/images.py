@@ -10,13 +10,10 @@ import os
 import re
 import string
 from itertools import product
-from typing import TYPE_CHECKING
 
 from cooperbench.errors import UserError
+from cooperbench.models import Task
 from cooperbench.text import printable
-
-if TYPE_CHECKING:
-    from cooperbench.models import Task
 
 ENVIRONMENT_VARIABLE = "COOPERBENCH_IMAGE_TEMPLATE"
 DEFAULT_TEMPLATE = "cooperbench/{repo}:task{task_id}"

@@ -7,23 +7,19 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from statistics import median
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from cooperbench.diff import parse_diff
 from cooperbench.errors import UserError
+from cooperbench.models import Feature, Task
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from cooperbench.models import Feature, Task
-
-    Chosen = tuple[Task, tuple[int, ...], Sequence[tuple[int, ...]]]
-    """A task, and the features and pairs of it that count."""
-    Conflicts = Mapping[tuple[str, int, tuple[int, ...]], bool]
+Chosen = tuple[Task, tuple[int, ...], Sequence[tuple[int, ...]]]
+"""A task, and the features and pairs of it that count."""
+Conflicts = Mapping[tuple[str, int, tuple[int, ...]], bool]
 
 _LANGUAGES = {
     "Python": "py pyi pyx", "JavaScript": "js jsx mjs cjs", "TypeScript": "ts tsx mts cts", "Go": "go", "Rust": "rs",

@@ -10,12 +10,13 @@ import platform
 import re
 import shutil
 import subprocess
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cooperbench._version import __version__
 from cooperbench.agents.environments import FRAMEWORKS, find_environment, works
@@ -26,9 +27,6 @@ from cooperbench.eval.backends import backend_names, get_backend
 from cooperbench.settings import config_file, default_backend
 from cooperbench.team.mailbox import DEFAULT_REDIS_URL
 from cooperbench.text import plural
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 _DEFAULT_AGENT = "mini_swe_agent"
 _OLDEST_GIT = (2, 39)

@@ -8,21 +8,17 @@ golden patches pass their tests is not asked here.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, cast
+from pathlib import Path
+from typing import Any, cast
 
 from cooperbench.dataset.images import base_commit
 from cooperbench.errors import CooperBenchError, UserError
-from cooperbench.eval.trees import TreeStore, base_of_clone
+from cooperbench.eval.trees import Base, TreeStore, base_of_clone
 from cooperbench.git import git_dir_of
+from cooperbench.models import Pair, Task
 from cooperbench.storage import read_json
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-
-    from cooperbench.eval.trees import Base
-    from cooperbench.models import Pair, Task
 
 SCHEMA = "cooperbench.gold_conflicts/1"
 REPORT_NAME = "gold_conflict_report.json"

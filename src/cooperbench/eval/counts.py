@@ -10,14 +10,12 @@ Not for deciding success: that is the verdict's work.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from cooperbench.eval.frameworks import FRAMEWORKS, Outcome, Tally, readable, whole_line
 from cooperbench.models import REPO_DIR
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 LONGEST_ERROR = 300
 """Characters of the line that `first_error` gives."""

@@ -15,28 +15,30 @@ import hashlib
 import re
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
 
 from cooperbench._version import __version__
 from cooperbench.errors import Interrupted
 from cooperbench.eval.canary import agrees, new_lines
 from cooperbench.eval.counts import broken_place
 from cooperbench.eval.executor import TestRun, not_run
+from cooperbench.eval.reference import References, ReferenceStore
 from cooperbench.eval.test_side import judged_patch
-from cooperbench.eval.trees import TreeStore
-from cooperbench.models import seats_of
-from cooperbench.storage import error_record, read_json, utc_now, write_bytes, write_json, write_text
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from cooperbench.eval.reference import References, ReferenceStore
-    from cooperbench.eval.trees import Applied
-    from cooperbench.models import EvalNetwork, Feature, MergeResult, Pair, Setting
-    from cooperbench.storage import ExperimentPaths, PairPaths
+from cooperbench.eval.trees import Applied, TreeStore
+from cooperbench.models import EvalNetwork, Feature, MergeResult, Pair, Setting, seats_of
+from cooperbench.storage import (
+    ExperimentPaths,
+    PairPaths,
+    error_record,
+    read_json,
+    utc_now,
+    write_bytes,
+    write_json,
+    write_text,
+)
 
 SCHEMA = "cooperbench.eval/1"
 MOST_ORDER_MERGES = 400

@@ -8,12 +8,10 @@ can match ends the other.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Literal, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+from typing import Literal, NamedTuple
 
 Outcome = Literal["passed", "failed", "skipped"]
 

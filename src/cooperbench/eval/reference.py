@@ -9,29 +9,25 @@ from __future__ import annotations
 
 import hashlib
 import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, Future
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from cooperbench.errors import CooperBenchError, UserError
 from cooperbench.eval.canary import new_canaries, with_canary
 from cooperbench.eval.counts import read_outcomes
-from cooperbench.eval.executor import Conditions, conditions_to_try, not_run
+from cooperbench.eval.executor import Conditions, TestExecutor, TestRun, conditions_to_try, not_run
 from cooperbench.eval.test_side import judged_patch
 from cooperbench.eval.trees import TreeStore
+from cooperbench.models import EvalNetwork, Feature, Pair, Task
 from cooperbench.retry import Once
+from cooperbench.sandbox.contract import NetworkPolicy
 from cooperbench.settings import default_cache_dir
 from cooperbench.storage import read_json, utc_now, write_json
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-    from concurrent.futures import Executor, Future
-    from pathlib import Path
-
-    from cooperbench.eval.executor import TestExecutor, TestRun
-    from cooperbench.models import EvalNetwork, Feature, Pair, Task
-    from cooperbench.sandbox.contract import NetworkPolicy
 
 SCHEMA = "cooperbench.reference/3"
 EXPORT_SCHEMA = "cooperbench.references/3"

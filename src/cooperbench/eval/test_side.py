@@ -26,20 +26,16 @@ import json
 import re
 import sys
 import tomllib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from configparser import Error, RawConfigParser
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property
 from posixpath import normpath
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from cooperbench.eval.trees import LINK, Applied, DroppedFile
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-
-    from cooperbench.eval.trees import Change, TreeEntry, TreeStore
-    from cooperbench.models import Feature
+from cooperbench.eval.trees import LINK, Applied, Change, DroppedFile, TreeEntry, TreeStore
+from cooperbench.models import Feature
 
 Reason = Literal[
     "hidden_test", "test_config", "test_file", "compiled_file", "installed_package", "shadows_module"

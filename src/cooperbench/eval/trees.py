@@ -17,25 +17,22 @@ import os
 import re
 import shutil
 import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count
 from pathlib import Path
+from subprocess import CompletedProcess
 from tempfile import TemporaryDirectory, mkdtemp
-from typing import TYPE_CHECKING, Literal, NamedTuple, Self
+from typing import Literal, NamedTuple, Self
 
 from cooperbench.errors import SandboxError, UserError
 from cooperbench.git import GitError, decode_path, encode_path, git, git_version, last_lines, run_git
 from cooperbench.models import REPO_DIR, MergeResult
+from cooperbench.sandbox.base_sandbox import RichSandbox
 from cooperbench.settings import default_cache_dir
 from cooperbench.storage import read_json, write_json
 from cooperbench.temporary import owned_prefix
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from subprocess import CompletedProcess
-
-    from cooperbench.sandbox.contract import RichSandbox
 
 MOST_PATCH_BYTES = 64 * 1024**2
 MOST_CHANGED_BYTES = 128 * 1024**2

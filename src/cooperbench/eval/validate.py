@@ -11,22 +11,18 @@ what a dataset's tests let through.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cooperbench.errors import CooperBenchError, Interrupted
 from cooperbench.eval.evaluator import confirm
+from cooperbench.eval.reference import References
 from cooperbench.eval.test_side import judged_patch
-from cooperbench.eval.trees import TreeStore
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from cooperbench.eval.reference import References
-    from cooperbench.eval.trees import Applied
-    from cooperbench.models import Feature, Task
-    from cooperbench.sandbox.session import SandboxSession
+from cooperbench.eval.trees import Applied, TreeStore
+from cooperbench.models import Feature, Task
+from cooperbench.sandbox.session import SandboxSession
 
 SCHEMA = "cooperbench.validation/1"
 _ATTACKED = {

@@ -8,23 +8,18 @@ read are errors; what was not run or judged yet, or cannot be judged, is skipped
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
 from xml.etree import ElementTree as ET
 
 from cooperbench.errors import UserError
+from cooperbench.models import Setting
 from cooperbench.report.fields import mapping, number, parse_time, text_or_none
-from cooperbench.report.loading import csv_bytes, pair_rows, parquet_bytes
-from cooperbench.report.pairs import LOSSES, STATES, suspicious_text
+from cooperbench.report.loading import Run, csv_bytes, pair_rows, parquet_bytes
+from cooperbench.report.pairs import LOSSES, STATES, PairData, suspicious_text
 from cooperbench.storage import write_bytes
 from cooperbench.text import names_for_error
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
-    from cooperbench.models import Setting
-    from cooperbench.report.loading import Run
-    from cooperbench.report.pairs import PairData
 
 
 class Format(NamedTuple):

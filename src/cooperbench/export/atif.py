@@ -12,20 +12,17 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from cooperbench._version import __version__
 from cooperbench.agents.recorder import read_trajectory
 from cooperbench.report.fields import listed, mapping
+from cooperbench.report.loading import Run
+from cooperbench.report.pairs import PairData
 from cooperbench.storage import write_json
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
-
-    from cooperbench.report.loading import Run
-    from cooperbench.report.pairs import PairData
 
 SCHEMA_VERSION = "ATIF-v1.7"
 Document = dict[str, Any]

@@ -13,21 +13,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from cooperbench.errors import UserError
 from cooperbench.report.fields import listed, mapping, number, read_bytes, text_or_none
-from cooperbench.report.loading import load_run
-from cooperbench.report.pairs import JUDGED, STATES, VERDICTS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from cooperbench.report.loading import Run
-    from cooperbench.report.pairs import PairData
+from cooperbench.report.loading import Run, load_run
+from cooperbench.report.pairs import JUDGED, STATES, VERDICTS, PairData
 
 SCHEMA = "cooperbench.submission/1"
 Document = dict[str, Any]

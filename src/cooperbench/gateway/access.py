@@ -9,24 +9,19 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from cooperbench.agents import llm
+from cooperbench.agents.session import Session
 from cooperbench.agents.worker.client import CONTEXT_OVERFLOW
 from cooperbench.errors import AgentFailure, CooperBenchError, InfraError, Interrupted
 from cooperbench.gateway import dialects
-from cooperbench.gateway.conversations import Conversations
-from cooperbench.gateway.dialects import Refused
+from cooperbench.gateway.conversations import Conversations, Exchange
+from cooperbench.gateway.dialects import Body, Refused
+from cooperbench.gateway.upstream import Upstream
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-
-    from cooperbench.agents.session import Session
-    from cooperbench.gateway.conversations import Exchange
-    from cooperbench.gateway.dialects import Body
-    from cooperbench.gateway.upstream import Upstream
-
-    Send = Callable[[Body], None]
+Send = Callable[[Body], None]
 
 _PING_SECONDS = 15.0
 _LAST_EVENTS = ("message_stop", "response.completed", "response.incomplete")

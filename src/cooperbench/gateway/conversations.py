@@ -16,19 +16,14 @@ import json
 import re
 import shlex
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from cooperbench.agents.session import DEFAULT_COMMAND_SECONDS
+from cooperbench.agents.session import DEFAULT_COMMAND_SECONDS, Session
 from cooperbench.agents.worker.client import message_text
-from cooperbench.gateway.dialects import SUBAGENT, Call, History, read_reply
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from cooperbench.agents.session import Session
-    from cooperbench.gateway.dialects import Body, Result
-    from cooperbench.models import Usage
+from cooperbench.gateway.dialects import SUBAGENT, Body, Call, History, Result, read_reply
+from cooperbench.models import Usage
 
 AGAIN = "\n\n[You were shown this before; it is repeated because the conversation was shortened.]"
 _SHELL_TOOLS = {"Bash", "bash", "exec_command", "local_shell", "run_shell_command", "shell", "shell_command"}

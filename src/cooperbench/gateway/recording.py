@@ -13,15 +13,13 @@ import json
 import re
 import threading
 import zlib
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from cooperbench.errors import AgentFailure
 from cooperbench.secrets import redact
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
 Json = dict[str, Any]
 DIFFERS = "replay_differs"

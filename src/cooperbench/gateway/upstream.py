@@ -13,17 +13,14 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cooperbench.agents import llm
 from cooperbench.gateway import dialects
 from cooperbench.gateway.dialects import ANTHROPIC, CHAT, GEMINI, RESPONSES, Body
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
-
-    from cooperbench.models import Usage
+from cooperbench.models import Usage
 
 _COMMON = "tools tool_choice temperature top_p parallel_tool_calls"
 _ARGUMENTS = {

@@ -6,16 +6,19 @@ A `RateRow` has the pairs of a run, repository or task together: verdicts with i
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import comb
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cooperbench._version import __version__
+from cooperbench.models import Setting
+from cooperbench.report import Level, Method
 from cooperbench.report.compare import Comparison, compare_sides, match_solo_and_coop
 from cooperbench.report.curves import AgentCurve, Difficulty, agent_curve, analyse_difficulty
 from cooperbench.report.fields import listed, mapping, number
-from cooperbench.report.loading import sides_of
-from cooperbench.report.pairs import ENDED, JUDGED, STATES, PairKey, applicable_verdicts
+from cooperbench.report.loading import Run, Side, sides_of
+from cooperbench.report.pairs import ENDED, JUDGED, STATES, PairData, PairKey, State, applicable_verdicts
 from cooperbench.report.statistics import (
     Estimate,
     Observation,
@@ -25,14 +28,6 @@ from cooperbench.report.statistics import (
     values_by_pair,
 )
 from cooperbench.storage import utc_now
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from cooperbench.models import Setting
-    from cooperbench.report import Level, Method
-    from cooperbench.report.loading import Run, Side
-    from cooperbench.report.pairs import PairData, State
 
 SCHEMA = "cooperbench.report/1"
 _NOT_IDENTITY = {"schema", "run_name", "setting", "invocations", "backend"}

@@ -8,15 +8,18 @@ repeated its mean counts. There is a test for each part and measure, corrected b
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import starmap
+from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 from cooperbench.errors import UserError
+from cooperbench.models import Setting
+from cooperbench.report import Method
 from cooperbench.report.fields import listed, mapping, read_object, text_or_none
-from cooperbench.report.loading import Side, sides_of
-from cooperbench.report.pairs import ENDED, VERDICTS, PairKey
+from cooperbench.report.loading import Run, Side, sides_of
+from cooperbench.report.pairs import ENDED, VERDICTS, PairData, PairKey
 from cooperbench.report.statistics import (
     CHANGE_OF_SHARE,
     Estimate,
@@ -33,15 +36,6 @@ from cooperbench.report.statistics import (
     ratio,
 )
 from cooperbench.text import names_for_error
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from cooperbench.models import Setting
-    from cooperbench.report import Method
-    from cooperbench.report.loading import Run
-    from cooperbench.report.pairs import PairData
 
 FOUND = 0.05
 """A corrected p-value below this is an effect."""

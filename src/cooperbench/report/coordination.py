@@ -5,24 +5,29 @@ units, n and intervals over tasks. Every number is defined in docs/coordination.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cooperbench.report.fields import mapping
 from cooperbench.report.formatting import Table, decimal_text, first_lines, rate_text
-from cooperbench.report.messages import activity_of, mentions_of, never_shown, questions_in, repetitions_in
-from cooperbench.report.pairs import ENDED, LOSSES
-from cooperbench.report.patches import overlap_of, read_work
+from cooperbench.report.messages import (
+    Activity,
+    Mention,
+    Question,
+    Repetition,
+    UnreadMessage,
+    activity_of,
+    mentions_of,
+    never_shown,
+    questions_in,
+    repetitions_in,
+)
+from cooperbench.report.pairs import ENDED, LOSSES, Loss, PairData, PairKey
+from cooperbench.report.patches import Overlap, overlap_of, read_work
 from cooperbench.report.statistics import SHARE, Estimate, Observation, cluster_of, mean
 from cooperbench.text import plural
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from cooperbench.report.messages import Activity, Mention, Question, Repetition, UnreadMessage
-    from cooperbench.report.pairs import Loss, PairData, PairKey
-    from cooperbench.report.patches import Overlap
 
 SCHEMA = "cooperbench.run_coordination/3"
 _MEASURES = {

@@ -9,15 +9,18 @@ size: the mean over the groups of that size that lie in it. So all points rest o
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 from cooperbench.dataset.discovery import DEMO, resolve_dataset_dir
 from cooperbench.errors import UserError
 from cooperbench.eval.conflicts import known_conflicts
+from cooperbench.models import Setting
+from cooperbench.report import Method
+from cooperbench.report.loading import Run
 from cooperbench.report.pairs import PairKey, applicable_verdicts
 from cooperbench.report.statistics import (
     CHANGE_OF_SHARE,
@@ -32,13 +35,6 @@ from cooperbench.report.statistics import (
     values_by_pair,
     wilson,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from cooperbench.models import Setting
-    from cooperbench.report import Method
-    from cooperbench.report.loading import Run
 
 BUCKETS = 10
 _FEWEST_BUCKETS = 3

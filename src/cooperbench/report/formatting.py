@@ -6,16 +6,13 @@ On a terminal tables are as wide as it is, in a pipe they are plain columns. Hos
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
+from cooperbench.report.statistics import Estimate
 from cooperbench.text import plural, printable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from cooperbench.report.statistics import Estimate
 
 NOTHING = "–"
 MOST_LINES = 20

@@ -12,24 +12,21 @@ import hashlib
 import json
 import re
 import time
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from cooperbench._version import __version__
 from cooperbench.errors import AgentFailure, InfraError
 from cooperbench.models import Usage
 from cooperbench.report.fields import listed, mapping
+from cooperbench.report.loading import Run
+from cooperbench.report.pairs import PairData
 from cooperbench.secrets import redact
 from cooperbench.storage import read_json, utc_now, write_json
 from cooperbench.text import head_and_tail, printable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from cooperbench.report.loading import Run
-    from cooperbench.report.pairs import PairData
 
 SCHEMA = "cooperbench.judge/1"
 PROMPT_VERSION = "1"

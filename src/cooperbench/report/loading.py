@@ -10,22 +10,17 @@ from __future__ import annotations
 import csv
 import io
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cooperbench.errors import UserError
-from cooperbench.models import MOST_AGENTS, SETTINGS
+from cooperbench.models import MOST_AGENTS, SETTINGS, Pair, Setting
 from cooperbench.report.fields import flag, listed, mapping, read_object, text_or_none
 from cooperbench.report.pairs import VERDICTS, PairData, PairKey, is_completed
-from cooperbench.storage import DEFAULT_LOGS_DIR, ExperimentPaths
+from cooperbench.storage import DEFAULT_LOGS_DIR, ExperimentPaths, PairPaths
 from cooperbench.text import names_for_error, plural
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from cooperbench.models import Pair, Setting
-    from cooperbench.storage import PairPaths
 
 _FOLDER = re.compile(r"f[0-9]{1,18}(?:_f[0-9]{1,18})*")
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")

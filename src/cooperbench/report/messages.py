@@ -10,16 +10,13 @@ does not count. Every scan is linear, however hostile the text.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from cooperbench.report.fields import mapping, number
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-
-    from cooperbench.report.pairs import Conversation, SentMessage, Trajectory
-    from cooperbench.report.patches import Work
+from cooperbench.report.pairs import Conversation, SentMessage, Trajectory
+from cooperbench.report.patches import Work
 
 MOST_CHARACTERS = 64_000
 """Of a message that are read, without fenced code and quoted lines."""

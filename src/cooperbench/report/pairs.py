@@ -6,18 +6,15 @@ own. Nothing in here raises for what is in a file, and nothing that could not be
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeGuard
+from typing import Any, Literal, NamedTuple, TypeGuard
 
 from cooperbench.agents.recorder import read_journal
+from cooperbench.models import Setting
 from cooperbench.report.fields import flag, listed, mapping, number, read_bytes, read_object, text_or_none
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from cooperbench.models import Setting
-    from cooperbench.storage import PairPaths
+from cooperbench.storage import PairPaths
 
 State = Literal["passed", "failed", "error", "no_reference", "unevaluated", "missing", "broken"]
 Loss = Literal["passed", "capability", "conflict", "integration"]

@@ -11,16 +11,12 @@ recognised line by line; no file is parsed. What is found is usually right; what
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from cooperbench.diff import PatchError, parse_diff
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from cooperbench.diff import FilePatch
+from cooperbench.diff import FilePatch, PatchError, parse_diff
 
 _HUNK = re.compile(r"@@ -(\d{1,10})(?:,(\d{1,10}))? \+\d{1,10}(?:,\d{1,10})? @@ ?(.*)")
 _LONGEST_LINE = 400

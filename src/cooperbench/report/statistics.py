@@ -11,16 +11,14 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist, fmean, quantiles
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from cooperbench.report import Method
-    from cooperbench.report.pairs import PairData, PairKey
+from cooperbench.report import Method
+from cooperbench.report.pairs import PairData, PairKey
 
 RESAMPLES = 2000
 SEED = 20260101

@@ -7,27 +7,29 @@ dropped silently.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from cooperbench._version import __version__
 from cooperbench.agents.recorder import read_trajectory
-from cooperbench.models import SETTINGS, summed_accounts
+from cooperbench.models import SETTINGS, Pair, Setting, summed_accounts
 from cooperbench.report.fields import flag, mapping, number, read_object
 from cooperbench.report.formatting import NOTHING, aligned, hundredths_text
 from cooperbench.report.loading import read_pairs
-from cooperbench.report.pairs import JUDGED, NOT_JUDGED, STATES, VERDICTS, applicable_verdicts, is_completed
-from cooperbench.storage import AgentPaths, utc_now, write_json
+from cooperbench.report.pairs import (
+    JUDGED,
+    NOT_JUDGED,
+    STATES,
+    VERDICTS,
+    PairData,
+    applicable_verdicts,
+    is_completed,
+)
+from cooperbench.sandbox.contract import ResourceUse
+from cooperbench.storage import AgentPaths, ExperimentPaths, utc_now, write_json
 from cooperbench.text import dollars_text, duration_text, plural, printable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from cooperbench.models import Pair, Setting
-    from cooperbench.report.pairs import PairData
-    from cooperbench.sandbox.contract import ResourceUse
-    from cooperbench.storage import ExperimentPaths
 
 SCHEMA = "cooperbench.summary/1"
 MOST_ROWS = 40

@@ -6,11 +6,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
 
-from cooperbench.report.analysis import TEAM_SUMS
+from cooperbench.report.analysis import TEAM_SUMS, Analysis, CrossPlay, RateRow, TeamRow
+from cooperbench.report.compare import Ablation, Comparison, Effect
+from cooperbench.report.curves import AgentCurve, Difficulty
 from cooperbench.report.fields import listed, mapping
 from cooperbench.report.formatting import (
+    Cell,
     Table,
     basis_text,
     decimal_text,
@@ -20,20 +23,11 @@ from cooperbench.report.formatting import (
     points_text,
     rate_text,
 )
+from cooperbench.report.llm_judge import JudgeReport
 from cooperbench.report.loading import left_out_lines
 from cooperbench.report.pairs import ENDED, NOT_JUDGED, STATES, VERDICTS
-from cooperbench.report.statistics import POWER
+from cooperbench.report.statistics import POWER, Estimate
 from cooperbench.text import dollars_text, duration_text, plural
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from cooperbench.report.analysis import Analysis, CrossPlay, RateRow, TeamRow
-    from cooperbench.report.compare import Ablation, Comparison, Effect
-    from cooperbench.report.curves import AgentCurve, Difficulty
-    from cooperbench.report.formatting import Cell
-    from cooperbench.report.llm_judge import JudgeReport
-    from cooperbench.report.statistics import Estimate
 
 _INTERVALS = {
     "clustered": "95 % intervals, clustered by task (Student's t over tasks)",

@@ -7,23 +7,20 @@ A killed study continues with the same command.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cooperbench.errors import UserError
 from cooperbench.models import Pair
 from cooperbench.runner.api import check, price_notes, select
+from cooperbench.runner.config import RunConfig
+from cooperbench.runner.display import Display
 from cooperbench.runner.experiment import Arm, carry_out
 from cooperbench.runner.options import TEAM_PARTS
 from cooperbench.storage import ExperimentPaths, read_json, write_json
 from cooperbench.text import names_for_error
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from cooperbench.runner.config import RunConfig
-    from cooperbench.runner.display import Display
 
 SCHEMA = "cooperbench.study/1"
 

@@ -4,36 +4,30 @@ from __future__ import annotations
 
 import atexit
 import threading
+from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from cooperbench.agents.base import patience_seconds
 from cooperbench.agents.llm import load_litellm
 from cooperbench.agents.registry import get_agent, uses_model
 from cooperbench.agents.worker.client import has_price
 from cooperbench.backends.registry import check_options, find_factory, get_backend
-from cooperbench.dataset.discovery import discover
+from cooperbench.dataset.discovery import Selection, discover
 from cooperbench.errors import UserError
 from cooperbench.eval import backends
 from cooperbench.eval.reference import sound_pairs
-from cooperbench.models import seats_of
+from cooperbench.models import Setting, seats_of
 from cooperbench.report.summary import summary_text
 from cooperbench.runner.config import RunConfig, make_config
-from cooperbench.runner.display import make_display
+from cooperbench.runner.display import Display, make_display
 from cooperbench.runner.experiment import WARM_UP, Arm, carry_out
 from cooperbench.secrets import load_env_file
 from cooperbench.settings import DOCUMENTED_BACKEND
 from cooperbench.storage import DEFAULT_LOGS_DIR, checked_run_name
 from cooperbench.team.mailbox import DEFAULT_REDIS_URL
 from cooperbench.text import plural, printable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from cooperbench.dataset.discovery import Selection
-    from cooperbench.models import Setting
-    from cooperbench.runner.display import Display
 
 _OTHER_NAMES = {
     "model_name": "model",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from cooperbench._version import __version__
 from cooperbench.agents.base import Limits
@@ -13,16 +14,11 @@ from cooperbench.agents.registry import uses_model
 from cooperbench.dataset.discovery import resolve_dataset_dir
 from cooperbench.errors import UserError
 from cooperbench.eval.batch import Order
-from cooperbench.models import SETTINGS, seats_of
+from cooperbench.models import SETTINGS, Pair, seats_of
 from cooperbench.runner.options import EXECUTORS, REPLAY_MODEL, TEAM_PARTS, RunOptions, options
 from cooperbench.settings import checked_eval_network
 from cooperbench.storage import ExperimentPaths, read_json, utc_now, write_json
 from cooperbench.text import plural
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from cooperbench.models import Pair
 
 T = TypeVar("T")
 SCHEMA = "cooperbench.config/1"

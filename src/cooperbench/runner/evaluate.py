@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cooperbench.dataset.discovery import load_tasks, resolve_dataset_dir
 from cooperbench.errors import UserError
@@ -13,7 +14,7 @@ from cooperbench.eval.executor import TestExecutor, not_run
 from cooperbench.eval.reference import References, sound_pairs
 from cooperbench.eval.test_side import judged_patch
 from cooperbench.eval.trees import TreeStore
-from cooperbench.models import Pair
+from cooperbench.models import EvalNetwork, Pair, Setting
 from cooperbench.report.loading import read_pairs
 from cooperbench.report.summary import summary_text
 from cooperbench.runner.api import check_backend, discovered
@@ -24,11 +25,6 @@ from cooperbench.sandbox.session import SandboxSession
 from cooperbench.settings import DOCUMENTED_BACKEND, checked_eval_network
 from cooperbench.storage import DEFAULT_LOGS_DIR, ExperimentPaths, is_finished, read_json
 from cooperbench.text import names_for_error
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from cooperbench.models import EvalNetwork, Setting
 
 DEFAULT_TEST_SECONDS = 600
 EVALUATION_OPTIONS = (

@@ -7,11 +7,13 @@ setting of the run that it judges. Arms share sandboxes, test runs, threads and 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cooperbench.agents.registry import get_agent
 from cooperbench.errors import Interrupted, RunStopped, UserError
@@ -20,28 +22,25 @@ from cooperbench.eval.batch import remote_evaluation_of
 from cooperbench.eval.evaluator import evaluate_and_write, is_evaluated, mark_unsound
 from cooperbench.eval.executor import TestExecutor
 from cooperbench.eval.reference import References, ReferenceStore
-from cooperbench.models import seats_of
+from cooperbench.models import Pair, Setting, Usage, seats_of
 from cooperbench.processes import finished
 from cooperbench.report.summary import save_summary, spent_on_disk
 from cooperbench.retry import with_retries
-from cooperbench.runner.display import header_lines
+from cooperbench.runner.config import RunConfig
+from cooperbench.runner.display import Display, header_lines
 from cooperbench.runner.pair import RESULT_SCHEMA, PairRun
-from cooperbench.sandbox.contract import resource_use_of
+from cooperbench.sandbox.contract import EvalBackend, ResourceUse, resource_use_of
 from cooperbench.sandbox.session import SandboxSession
 from cooperbench.secrets import redact
-from cooperbench.storage import error_record, is_finished, is_undamaged, read_json, write_json
-from cooperbench.team.mailbox import open_mailboxes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-    from concurrent.futures import Future
-
-    from cooperbench.models import Pair, Setting, Usage
-    from cooperbench.runner.config import RunConfig
-    from cooperbench.runner.display import Display
-    from cooperbench.sandbox.contract import EvalBackend, ResourceUse
-    from cooperbench.storage import ExperimentPaths
-    from cooperbench.team.mailbox import MailboxFactory
+from cooperbench.storage import (
+    ExperimentPaths,
+    error_record,
+    is_finished,
+    is_undamaged,
+    read_json,
+    write_json,
+)
+from cooperbench.team.mailbox import MailboxFactory, open_mailboxes
 
 WARM_UP = "warm-up "
 """How the names of threads begin in which agents are imported."""

@@ -6,20 +6,15 @@ config.json. Besides, `cooperbench.run` names it in its documented signature.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Literal
+from pathlib import Path
+from typing import Any, Literal
 
-from cooperbench.models import EVAL_NETWORKS, SETTINGS, Setting
+from cooperbench.models import EVAL_NETWORKS, SETTINGS, EvalNetwork, Setting
+from cooperbench.sandbox.contract import NetworkPolicy
 from cooperbench.settings import BACKEND_DEFAULT, DOCUMENTED_BACKEND
 from cooperbench.team.mailbox import DEFAULT_REDIS_URL
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from cooperbench.models import EvalNetwork
-    from cooperbench.sandbox.contract import NetworkPolicy
-
 
 EXECUTORS = ("local", "slurm", "ray")
 DEFAULT_TIME_LIMIT_SECONDS = 3600.0

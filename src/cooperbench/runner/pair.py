@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 import time
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager
 from functools import partial
 from hashlib import sha256
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from cooperbench._version import __version__
-from cooperbench.agents.base import REPO_DIR, patience_seconds
+from cooperbench.agents.base import REPO_DIR, Agent, patience_seconds
 from cooperbench.agents.recorder import Recorder
 from cooperbench.agents.registry import get_agent, programs_of, version_of
 from cooperbench.agents.session import Session
@@ -30,27 +32,18 @@ from cooperbench.errors import (
 from cooperbench.eval.trees import MOST_PATCH_BYTES
 from cooperbench.gateway.recording import Exchanges
 from cooperbench.git import GitError
-from cooperbench.models import seats_of, summed_accounts
+from cooperbench.models import Pair, Seat, Usage, seats_of, summed_accounts
+from cooperbench.runner.config import Assigned, RunConfig
+from cooperbench.runner.display import Display
 from cooperbench.sandbox import sandbox_script
+from cooperbench.sandbox.base_sandbox import RichSandbox
 from cooperbench.sandbox.contract import SandboxOptions
+from cooperbench.sandbox.session import SandboxSession
 from cooperbench.secrets import redact
 from cooperbench.storage import utc_now, write_json
 from cooperbench.team.git_remote import make_remote
-from cooperbench.team.mailbox import Mailbox
+from cooperbench.team.mailbox import Mailbox, MailboxFactory
 from cooperbench.team.team import Team
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from concurrent.futures import Future
-    from contextlib import AbstractContextManager
-
-    from cooperbench.agents.base import Agent
-    from cooperbench.models import Pair, Seat, Usage
-    from cooperbench.runner.config import Assigned, RunConfig
-    from cooperbench.runner.display import Display
-    from cooperbench.sandbox.contract import RichSandbox
-    from cooperbench.sandbox.session import SandboxSession
-    from cooperbench.team.mailbox import MailboxFactory
 
 PREPARED_GIT_DIR = "/cooperbench/base.git"
 """Where a backend that prepares images puts the base commit."""

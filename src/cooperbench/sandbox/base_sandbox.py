@@ -10,19 +10,15 @@ import posixpath
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
-from typing import IO, TYPE_CHECKING, Any, ClassVar, TypeVar, cast
+from typing import IO, Any, ClassVar, TypeVar, cast
 
 from cooperbench.errors import InfraError, SandboxDead, SandboxDestroyed, SandboxError, SandboxTimeout
 from cooperbench.sandbox import sandbox_script
-from cooperbench.sandbox.channel import ChannelBroken, Command
+from cooperbench.sandbox.channel import Channel, ChannelBroken, Command, Transport
 from cooperbench.sandbox.contract import DEFAULT_OUTPUT_LIMIT, TIMEOUT_EXIT_CODE, CommandResult, Stream
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from cooperbench.sandbox.channel import Channel, Transport
 
 T = TypeVar("T")
 

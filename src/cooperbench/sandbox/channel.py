@@ -17,16 +17,14 @@ import re
 import secrets
 import select
 import time
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from cooperbench.errors import SandboxDead, SandboxError, SandboxRefused, SandboxTimeout
 from cooperbench.sandbox.contract import DEFAULT_OUTPUT_LIMIT, TIMEOUT_EXIT_CODE, CommandResult
 from cooperbench.text import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
 
 READY = b"cooperbench-channel 1 ready"
 UNAVAILABLE = b"cooperbench-channel unavailable "

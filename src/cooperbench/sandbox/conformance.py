@@ -15,18 +15,15 @@ from __future__ import annotations
 import os
 import secrets
 import signal
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import pytest
 
 from cooperbench.errors import SandboxDead, SandboxError
-from cooperbench.sandbox.contract import TIMEOUT_EXIT_CODE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from cooperbench.sandbox.contract import CommandResult, RichSandbox
+from cooperbench.sandbox.base_sandbox import RichSandbox
+from cooperbench.sandbox.contract import TIMEOUT_EXIT_CODE, CommandResult
 
 _COUNT_PROCESSES = """
 count=0

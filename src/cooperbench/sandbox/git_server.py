@@ -10,17 +10,14 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from importlib.resources import files
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from cooperbench.errors import InfraError, SandboxDead, SandboxDestroyed, SandboxError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from cooperbench.sandbox.contract import CommandResult, RichSandbox
+from cooperbench.sandbox.base_sandbox import RichSandbox
+from cooperbench.sandbox.contract import CommandResult
 
 DEFAULT_IMAGE = "python:3.12-bookworm"
 """Has git and Python; any other image that has both will do."""

@@ -11,16 +11,14 @@ import fcntl
 import hashlib
 import os
 import socket
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from cooperbench.processes import namespace as process_namespace
 from cooperbench.processes import start_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 HOST_LABEL = "cooperbench-host"
 OWNER_LABEL = "cooperbench-owner"

@@ -11,31 +11,28 @@ import base64
 import binascii
 import secrets
 import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Self, TypeVar, cast
+from typing import Self, TypeVar, cast
 
 from cooperbench.dataset.images import image_name
 from cooperbench.errors import CooperBenchError, Interrupted, SandboxDead, SandboxError, UserError
-from cooperbench.models import Image
+from cooperbench.models import Image, Task
 from cooperbench.processes import finished
 from cooperbench.sandbox import sandbox_script
 from cooperbench.sandbox.base_sandbox import RichSandbox
 from cooperbench.sandbox.channel import READY, UNAVAILABLE, Channel, ChannelUnavailable
-from cooperbench.sandbox.contract import capabilities_of, check_network
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from cooperbench.models import Task
-    from cooperbench.sandbox.contract import (
-        EvalBackend,
-        ExecResult,
-        FullBackend,
-        Sandbox,
-        SandboxOptions,
-        Stream,
-    )
+from cooperbench.sandbox.contract import (
+    EvalBackend,
+    ExecResult,
+    FullBackend,
+    Sandbox,
+    SandboxOptions,
+    Stream,
+    capabilities_of,
+    check_network,
+)
 
 T = TypeVar("T")
 _IMAGE_WORKERS = 4

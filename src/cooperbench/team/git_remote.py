@@ -11,23 +11,20 @@ import json
 import re
 import secrets
 import threading
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeAlias
+from pathlib import Path
+from typing import TypeAlias
 from urllib.parse import urlsplit
 
 from cooperbench.errors import InfraError, SandboxError
 from cooperbench.git import GitError, git
+from cooperbench.sandbox.base_sandbox import RichSandbox
 from cooperbench.sandbox.channel import READ_FILE_LIMIT
-from cooperbench.sandbox.git_server import SERVER_DIR, git_script, run_git_script
+from cooperbench.sandbox.contract import CommandResult
+from cooperbench.sandbox.git_server import SERVER_DIR, GitServer, git_script, run_git_script
 from cooperbench.team.sandbox_rpc import Response, script_text
 from cooperbench.temporary import remove_tree
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from pathlib import Path
-
-    from cooperbench.sandbox.contract import CommandResult, RichSandbox
-    from cooperbench.sandbox.git_server import GitServer
 
 TEAM_GIT_DIR = "/cooperbench/team.git"
 _DRAFTS_DIR = "/cooperbench/drafts"

@@ -10,21 +10,16 @@ have to say comes the same way, as one message from `team`.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from cooperbench.errors import InfraError
 from cooperbench.models import Message
 from cooperbench.storage import utc_now
-from cooperbench.team.mailbox import MAX_MESSAGE_BYTES
-from cooperbench.team.sandbox_rpc import TEAM_DIR, Response
+from cooperbench.team.mailbox import MAX_MESSAGE_BYTES, Mailbox
+from cooperbench.team.sandbox_rpc import TEAM_DIR, Response, SandboxRpc
 from cooperbench.text import head_and_tail, plural
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cooperbench.team.mailbox import Mailbox
-    from cooperbench.team.sandbox_rpc import SandboxRpc
 
 EVERYBODY = "*"
 MOST_SENT = 1_000

@@ -25,18 +25,16 @@ import subprocess
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from cooperbench.errors import InfraError, UserError
 from cooperbench.models import Message
 from cooperbench.storage import utc_now
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
 
 DEFAULT_REDIS_URL = "redis://localhost:6379"
 MAX_MESSAGE_BYTES = 4_000_000

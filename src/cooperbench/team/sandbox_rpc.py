@@ -13,18 +13,16 @@ import queue
 import re
 import threading
 import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib.resources import files
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from cooperbench.errors import SandboxDead, SandboxError
+from cooperbench.sandbox.base_sandbox import RichSandbox
+from cooperbench.sandbox.contract import Stream
 from cooperbench.team.mailbox import MAX_MESSAGE_BYTES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from cooperbench.sandbox.contract import RichSandbox, Stream
 
 TEAM_DIR = "/cooperbench/team"
 BIN_DIR = "/cooperbench/bin"

@@ -11,16 +11,13 @@ from __future__ import annotations
 import hashlib
 import re
 import threading
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from cooperbench.errors import SandboxError, SandboxRefused
+from cooperbench.sandbox.base_sandbox import RichSandbox
 from cooperbench.team.tools import shown
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cooperbench.sandbox.contract import RichSandbox
 
 SHARED_DIR = "/workspace/shared"
 MAX_FILE_BYTES = 1 << 20

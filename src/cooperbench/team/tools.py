@@ -12,17 +12,15 @@ import re
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import wraps
 from inspect import Parameter, signature
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, get_args, get_origin
+from typing import Any, Literal, NoReturn, TypeAlias, get_args, get_origin
 
 from cooperbench.storage import utc_now
 from cooperbench.team.sandbox_rpc import Response
 from cooperbench.text import head_and_tail, plural, printable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 Tools: TypeAlias = "dict[str, Callable[..., Response]]"
 State: TypeAlias = Literal["open", "in_progress", "blocked", "done"]

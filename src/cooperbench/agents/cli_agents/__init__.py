@@ -9,26 +9,23 @@ the web are switched off: some are the provider's, and would work without a netw
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
 
 from cooperbench.agents.base import REPO_DIR, read_yaml
 from cooperbench.agents.cli_agents.forward import Forward
 from cooperbench.agents.environments import get_environment, get_framework
+from cooperbench.agents.session import Session
 from cooperbench.errors import AgentFailure, SandboxError, UserError
+from cooperbench.gateway.access import Access
+from cooperbench.models import Pair, Setting
+from cooperbench.sandbox.base_sandbox import RichSandbox
 from cooperbench.sandbox.contract import PROGRAMS_DIR
 from cooperbench.secrets import redact
 from cooperbench.text import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from cooperbench.agents.session import Session
-    from cooperbench.gateway.access import Access
-    from cooperbench.models import Pair, Setting
-    from cooperbench.sandbox.contract import RichSandbox
 
 AGENT_DIR = "/cooperbench/agent"
 OUTPUT_LOG = "output.log"

@@ -12,12 +12,11 @@ import struct
 import threading
 from contextlib import suppress
 from importlib.resources import files
-from typing import IO, TYPE_CHECKING, Self
+from typing import IO, Self
 
 from cooperbench.errors import SandboxError
-
-if TYPE_CHECKING:
-    from cooperbench.sandbox.contract import RichSandbox, Stream
+from cooperbench.sandbox.base_sandbox import RichSandbox
+from cooperbench.sandbox.contract import Stream
 
 _HEADER = struct.Struct(">IBI")
 _READY, _OPEN, _DATA, _END, _CLOSE = range(5)

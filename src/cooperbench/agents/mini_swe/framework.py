@@ -11,8 +11,9 @@ from __future__ import annotations
 import re
 import shlex
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 import yaml
 from jinja2 import StrictUndefined, Template, TemplateError
@@ -26,14 +27,10 @@ from pydantic import BaseModel, StringConstraints, ValidationError
 
 from cooperbench.agents.base import REPO_DIR, read_yaml
 from cooperbench.agents.llm import DEFAULT_CALL_SECONDS, NO_OTHER_RETRIES, Caller, load_litellm, usage_of
+from cooperbench.agents.session import Session
 from cooperbench.agents.worker.client import litellm_reply, message_text
 from cooperbench.errors import AgentFailure, UserError
 from cooperbench.text import plural, printable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cooperbench.agents.session import Session
 
 Message = dict[str, Any]
 M = TypeVar("M", bound=LitellmModelConfig)

@@ -9,19 +9,16 @@ imports nothing of ours: `openhands_worker` and `swe_worker` run with it in the 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from cooperbench.agents.base import read_yaml
 from cooperbench.agents.environments import Environment, get_environment, get_framework
+from cooperbench.agents.session import Session
 from cooperbench.agents.worker.server import Worker, start_message
 from cooperbench.errors import UserError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from cooperbench.agents.session import Session
-    from cooperbench.models import Pair, Setting
+from cooperbench.models import Pair, Setting
 
 _MODEL_SUFFIXES = ("_API_KEY", "_API_BASE", "_BASE_URL", "_API_VERSION", "_ORGANIZATION", "_PROJECT")
 _MODEL_PREFIXES = (

@@ -28,10 +28,8 @@ import shlex
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from collections.abc import Callable
+from typing import Any, BinaryIO, NamedTuple
 
 LONGEST_ARGUMENT = 100_000
 """One argument of a command may not have more than 128 KiB: longer commands go through a file."""

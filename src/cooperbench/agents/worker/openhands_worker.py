@@ -12,9 +12,10 @@ import os
 import posixpath
 import shlex
 import shutil
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from client import BadConfig, Harness, ModelCalls, Shell, Verdict, detail, for_user, message_text, run_worker
 from openhands.sdk import LLM, Agent, Conversation, Event, TextContent
@@ -32,9 +33,6 @@ from openhands.tools.task_tracker import TaskTrackerTool
 from openhands.tools.terminal import TerminalAction, TerminalObservation, TerminalTool
 from openhands.tools.terminal.metadata import CmdOutputMetadata
 from pydantic import PrivateAttr
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _RECORD = "openhands"
 """The folder with what the SDK itself writes down, beside trajectory.json."""

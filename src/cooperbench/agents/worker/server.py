@@ -17,23 +17,19 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Self
+from typing import IO, Any, Self
 
 from cooperbench.agents.base import REPO_DIR
-from cooperbench.agents.session import DEFAULT_COMMAND_SECONDS
+from cooperbench.agents.session import DEFAULT_COMMAND_SECONDS, Session
 from cooperbench.errors import AgentFailure, InfraError, UserError
 from cooperbench.models import Usage
+from cooperbench.sandbox.contract import CommandResult
 from cooperbench.secrets import redact
 from cooperbench.temporary import owned_prefix
 from cooperbench.text import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from cooperbench.agents.session import Session
-    from cooperbench.sandbox.contract import CommandResult
 
 PROTOCOL = 1
 LINE_BYTES = 64 * 1024 * 1024

@@ -9,27 +9,22 @@ import atexit
 import contextlib
 import os
 import threading
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import ClassVar
 
 from cooperbench.backends.docker.containers import EngineSession, remove_leftovers, remove_session
 from cooperbench.backends.docker.engine import Engine, connect
-from cooperbench.backends.docker.images import INSTALLS, ImageStore, installs_name, say_nothing
+from cooperbench.backends.docker.images import INSTALLS, ImageStore, Say, installs_name, say_nothing
 from cooperbench.backends.docker.sandbox import ContainerStream, DockerSandbox, first_command
 from cooperbench.backends.docker.settings import DockerSettings, read_settings
 from cooperbench.errors import CooperBenchError
-from cooperbench.models import Image
+from cooperbench.models import Image, Task
+from cooperbench.sandbox.base_sandbox import RichSandbox
 from cooperbench.sandbox.contract import Capabilities, SandboxOptions, check_network
 from cooperbench.sandbox.ownership import lock_path, locked
 from cooperbench.settings import default_cache_dir
 from cooperbench.temporary import remove_abandoned
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
-
-    from cooperbench.backends.docker.images import Say
-    from cooperbench.models import Task
-    from cooperbench.sandbox.contract import RichSandbox
 
 __all__ = ["DockerBackend"]
 

@@ -10,23 +10,18 @@ import secrets
 import subprocess
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from cooperbench.backends.docker.images import EXPIRES, OWNER, PURPOSE, SESSION, ImageStore
+from cooperbench.backends.docker.engine import Engine
+from cooperbench.backends.docker.images import EXPIRES, OWNER, PURPOSE, SESSION, EngineImage, ImageStore
 from cooperbench.backends.docker.sandbox import SCRATCH_DIR
+from cooperbench.backends.docker.settings import DockerSettings
 from cooperbench.errors import InfraError, UserError
-from cooperbench.sandbox.contract import PROGRAMS_DIR
+from cooperbench.sandbox.contract import PROGRAMS_DIR, SandboxOptions
 from cooperbench.sandbox.ownership import is_leftover, this_owner
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cooperbench.backends.docker.engine import Engine
-    from cooperbench.backends.docker.images import EngineImage
-    from cooperbench.backends.docker.settings import DockerSettings
-    from cooperbench.sandbox.contract import SandboxOptions
 
 _FILE_CAPABILITIES = ["CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID"]
 """Package managers change owners, modes and users; test suites kill and bind. Gone are making devices, raw sockets,

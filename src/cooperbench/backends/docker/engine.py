@@ -17,18 +17,16 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cooperbench.errors import CooperBenchError, InfraError, SandboxError, SandboxTimeout, UserError
 from cooperbench.temporary import owned_prefix
 from cooperbench.text import head_and_tail, printable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ANSWER_SECONDS = 120
 NEEDED_TOOLS = "tasks need sh, bash 4.4 or newer, GNU coreutils and git in the image"

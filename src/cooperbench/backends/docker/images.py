@@ -13,12 +13,14 @@ import json
 import os
 import re
 import tarfile
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from cooperbench.backends.docker.engine import NotThere, translated
-from cooperbench.backends.docker.sandbox import lacks_tool
+from cooperbench.backends.docker.engine import Engine, NotThere, translated
+from cooperbench.backends.docker.sandbox import DockerSandbox, lacks_tool
+from cooperbench.backends.docker.settings import DockerSettings
 from cooperbench.backends.image_digest import has_registry
 from cooperbench.dataset.discovery import demo_dir
 from cooperbench.dataset.images import (
@@ -28,21 +30,13 @@ from cooperbench.dataset.images import (
     image_name,
 )
 from cooperbench.errors import CooperBenchError, InfraError, SandboxError, UserError
-from cooperbench.models import REPO_DIR
+from cooperbench.models import REPO_DIR, Task
 from cooperbench.sandbox import sandbox_script
 from cooperbench.sandbox.contract import SandboxOptions
 from cooperbench.text import printable
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from cooperbench.backends.docker.engine import Engine
-    from cooperbench.backends.docker.sandbox import DockerSandbox
-    from cooperbench.backends.docker.settings import DockerSettings
-    from cooperbench.models import Task
-
-    Say = Callable[[str], None]
-    MakeSandbox = Callable[[str, int, str, SandboxOptions], DockerSandbox]
+Say = Callable[[str], None]
+MakeSandbox = Callable[[str, int, str, SandboxOptions], DockerSandbox]
 
 OWNER = "cooperbench.owner"
 """On containers, as are the next three."""

@@ -21,12 +21,13 @@ import socket
 import ssl
 import threading
 import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib import resources
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from cooperbench.backends.docker.engine import NEEDED_TOOLS, EngineGone, NotThere
+from cooperbench.backends.docker.engine import NEEDED_TOOLS, Engine, EngineGone, NotThere
 from cooperbench.errors import InfraError, SandboxDead, SandboxError, SandboxTimeout, UserError
 from cooperbench.sandbox import sandbox_script
 from cooperbench.sandbox.base_sandbox import RichSandbox
@@ -38,14 +39,8 @@ from cooperbench.sandbox.channel import (
     Command,
     as_bytes,
 )
-from cooperbench.sandbox.contract import TIMEOUT_EXIT_CODE, CommandResult
+from cooperbench.sandbox.contract import TIMEOUT_EXIT_CODE, CommandResult, Stream
 from cooperbench.text import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from cooperbench.backends.docker.engine import Engine
-    from cooperbench.sandbox.contract import Stream
 
 SCRATCH_DIR = "/cooperbench/scratch"
 """For what channels keep."""

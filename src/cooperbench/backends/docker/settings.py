@@ -9,15 +9,13 @@ from __future__ import annotations
 import posixpath
 import re
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from cooperbench.errors import UserError
 from cooperbench.settings import matching, name_value_pairs, one_of, parsers_of, read_section, setting
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _SMALLEST_MEMORY_BYTES = 32 * 1024**2
 _UNITS = {"": 1, "b": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}

@@ -10,8 +10,9 @@ import logging
 import os
 import threading
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
+from cooperbench.backends.docker.sandbox import DockerSandbox
 from cooperbench.backends.docker.settings import read_settings as read_docker_settings
 from cooperbench.backends.gcp.api import NOT_INSTALLED, PermissionDenied
 from cooperbench.backends.gcp.batch import remove_leftover_jobs
@@ -21,13 +22,9 @@ from cooperbench.backends.gcp.settings import GcpSettings, read_settings
 from cooperbench.backends.image_digest import resolve_digest
 from cooperbench.dataset.images import PUBLISHED_TEMPLATE, image_name
 from cooperbench.errors import InfraError, UserError
-from cooperbench.models import Image
+from cooperbench.models import Image, Task
 from cooperbench.sandbox.contract import Capabilities, ResourceUse, SandboxOptions, check_network
-
-if TYPE_CHECKING:
-    from cooperbench.backends.docker.sandbox import DockerSandbox
-    from cooperbench.models import Task
-    from cooperbench.sandbox.git_server import GitServer
+from cooperbench.sandbox.git_server import GitServer
 
 __all__ = ["GCPBatchBackend"]
 _CLIENTS = ("docker", "google.cloud.compute_v1", "google.cloud.batch_v1", "google.cloud.storage")

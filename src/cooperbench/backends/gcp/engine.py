@@ -11,10 +11,12 @@ import re
 import shutil
 import subprocess
 import tempfile
+import threading
 import time
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cooperbench.backends.docker.containers import NO_TALK, EngineSession
 from cooperbench.backends.docker.engine import Engine, open_api, translated
@@ -22,14 +24,9 @@ from cooperbench.backends.docker.sandbox import DockerSandbox
 from cooperbench.backends.gcp.api import faults
 from cooperbench.backends.gcp.compute import SSH_USER, team_bridge
 from cooperbench.errors import InfraError, SandboxDead, UserError
+from cooperbench.sandbox.contract import SandboxOptions
 from cooperbench.temporary import owned_prefix
 from cooperbench.text import printable
-
-if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable, Iterable
-
-    from cooperbench.sandbox.contract import SandboxOptions
 
 _ENGINE_SOCKET = "/var/run/docker.sock"
 _LONGEST_FOLDER = 40

@@ -11,7 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
 
 from cooperbench.backends.gcp.api import SIGN_IN
 from cooperbench.backends.gcp.batch import batch_client, list_jobs, open_bucket
@@ -20,6 +20,7 @@ from cooperbench.backends.gcp.settings import (
     DEFAULT_REGION,
     KEYS,
     VARIABLES,
+    GcpSettings,
     default_bucket,
     default_zone,
     read_settings,
@@ -27,11 +28,6 @@ from cooperbench.backends.gcp.settings import (
 from cooperbench.errors import CooperBenchError, UserError
 from cooperbench.settings import config_file, load_settings, save_setting
 from cooperbench.text import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from cooperbench.backends.gcp.settings import GcpSettings
 
 _APIS = tuple(f"{name}.googleapis.com" for name in ("compute", "batch", "storage", "logging"))
 _AGAIN = "and then again: cooperbench config gcp"

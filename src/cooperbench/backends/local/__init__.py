@@ -16,7 +16,6 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import TYPE_CHECKING
 
 from cooperbench.backends.local import bubblewrap, cache
 from cooperbench.backends.local.bubblewrap import Bubblewrap, Limits
@@ -24,12 +23,9 @@ from cooperbench.backends.local.cache import remove_leftovers
 from cooperbench.backends.local.rootfs import Content, RootFsBuilder
 from cooperbench.backends.local.sandbox import NOT_STARTED, LocalSandbox
 from cooperbench.errors import SandboxError, UserError
-from cooperbench.models import Image
+from cooperbench.models import Image, Task
 from cooperbench.sandbox.contract import Capabilities, SandboxOptions
 from cooperbench.settings import default_cache_dir
-
-if TYPE_CHECKING:
-    from cooperbench.models import Task
 
 __all__ = ["Limits", "LocalBackend", "remove_leftovers"]
 

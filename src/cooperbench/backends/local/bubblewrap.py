@@ -18,18 +18,15 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cooperbench.backends.local.rootfs import is_open_to_us
 from cooperbench.backends.local.seccomp import seccomp_program
 from cooperbench.errors import SandboxError
 from cooperbench.text import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 _POLL_SECONDS = 0.005
 _SPAWNER_SECONDS = 30.0

@@ -19,27 +19,23 @@ import shutil
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import TYPE_CHECKING
 
 from cooperbench.backends.local.rootfs import Content, copy_tree
 from cooperbench.errors import SandboxError, UserError
+from cooperbench.models import Task
 from cooperbench.processes import start_of
 from cooperbench.sandbox import sandbox_script
+from cooperbench.sandbox.base_sandbox import RichSandbox
 from cooperbench.sandbox.contract import SandboxOptions
 from cooperbench.sandbox.ownership import locked
 from cooperbench.settings import default_cache_dir
 from cooperbench.temporary import is_abandoned, owned_prefix, remove_abandoned, remove_tree
 from cooperbench.text import printable
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cooperbench.models import Task
-    from cooperbench.sandbox.contract import RichSandbox
-
-    MakeSandbox = Callable[[Content, SandboxOptions, int], RichSandbox]
+MakeSandbox = Callable[[Content, SandboxOptions, int], RichSandbox]
 
 _FORMAT = 2
 _SETUP_SECONDS = 30 * 60

@@ -24,15 +24,12 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import cooperbench
 from cooperbench.errors import SandboxError
 from cooperbench.sandbox import sandbox_script
-from cooperbench.sandbox.contract import PROGRAMS_DIR
-
-if TYPE_CHECKING:
-    from cooperbench.sandbox.contract import SandboxOptions
+from cooperbench.sandbox.contract import PROGRAMS_DIR, SandboxOptions
 
 IO_DIR = "/cooperbench/io"
 LIB_DIR = "/cooperbench/lib"

@@ -13,24 +13,18 @@ import secrets
 import select
 import threading
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import TYPE_CHECKING
 
-from cooperbench.backends.local.bubblewrap import last_line
+from cooperbench.backends.local.bubblewrap import Bubblewrap, SandboxProcess, last_line
 from cooperbench.backends.local.cache import record_process
-from cooperbench.backends.local.rootfs import IO_DIR, LIB_DIR, SCRATCH_DIR, SHELL
+from cooperbench.backends.local.rootfs import IO_DIR, LIB_DIR, SCRATCH_DIR, SHELL, Content, RootFsBuilder
 from cooperbench.errors import InfraError, SandboxDead, SandboxError
 from cooperbench.sandbox.base_sandbox import RichSandbox
 from cooperbench.sandbox.channel import CappedOutput, Channel, Command, PipeTransport, as_bytes, quote
 from cooperbench.sandbox.contract import TIMEOUT_EXIT_CODE, CommandResult, SandboxOptions, Stream
 from cooperbench.temporary import remove_tree
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from cooperbench.backends.local.bubblewrap import Bubblewrap, SandboxProcess
-    from cooperbench.backends.local.rootfs import Content, RootFsBuilder
 
 NOT_STARTED = "the sandbox did not start: "
 _OPEN_SECONDS = 60.0

@@ -8,9 +8,10 @@ MODAL_ENVIRONMENT, ~/.modal.toml.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from cooperbench.sandbox.git_server import DEFAULT_IMAGE
 from cooperbench.settings import (
@@ -22,9 +23,6 @@ from cooperbench.settings import (
     setting,
     word_list,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 
 @dataclass(frozen=True)

@@ -6,17 +6,15 @@ What is then written is what an `Evaluator` would have written.
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import Any, Protocol, cast
 
-if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable, Sequence
-
-    from cooperbench.models import EvalNetwork, Pair, Setting
-    from cooperbench.sandbox.contract import EvalBackend
-    from cooperbench.storage import ExperimentPaths
+from cooperbench.models import EvalNetwork, Pair, Setting
+from cooperbench.sandbox.contract import EvalBackend
+from cooperbench.storage import ExperimentPaths
 
 
 @dataclass(frozen=True)

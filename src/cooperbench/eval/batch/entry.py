@@ -24,15 +24,17 @@ import tempfile
 import urllib.request
 import zipfile
 import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import cooperbench
 from cooperbench.dataset.images import image_name
 from cooperbench.errors import InfraError, UserError
 from cooperbench.eval import backends
+from cooperbench.eval.batch import Order
 from cooperbench.eval.evaluator import (
     Evaluation,
     evaluate_pair,
@@ -43,16 +45,10 @@ from cooperbench.eval.evaluator import (
 )
 from cooperbench.eval.executor import TestExecutor
 from cooperbench.eval.reference import References, ReferenceStore, exported
-from cooperbench.models import Pair, Task, seats_of
+from cooperbench.models import EvalNetwork, Pair, Setting, Task, seats_of
 from cooperbench.processes import end_like_ctrl_c
 from cooperbench.sandbox.session import SandboxSession
 from cooperbench.storage import ExperimentPaths
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from cooperbench.eval.batch import Order
-    from cooperbench.models import EvalNetwork, Setting
 
 ENTRY_VARIABLE = "COOPERBENCH_ENTRY"
 FOLDER_VARIABLE = "COOPERBENCH_JOB_FOLDER"

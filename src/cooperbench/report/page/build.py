@@ -17,25 +17,20 @@ import os
 import shutil
 import signal
 import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib.resources import files
+from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from cooperbench.errors import UserError
-from cooperbench.report.coordination import coordination_of_run
-from cooperbench.report.loading import sides_of
+from cooperbench.report.coordination import Coordination, coordination_of_run
+from cooperbench.report.loading import Run, sides_of
 from cooperbench.report.page.content import make_overview, numbered_pairs, pair_detail, title_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from multiprocessing.connection import Connection
-
-    from cooperbench.report.coordination import Coordination
-    from cooperbench.report.loading import Run
-    from cooperbench.report.pairs import PairData
+from cooperbench.report.pairs import PairData
 
 Mode = Literal["inside", "beside", "live"]
 """Where the details of pairs are: in the document, in scripts beside it, or at the server that sent it."""

@@ -6,27 +6,29 @@ The details of a pair are passed on as the files have them. Long texts are cut, 
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cooperbench._version import __version__
 from cooperbench.report.analysis import TEAM_SUMS, analyse
-from cooperbench.report.coordination import PairFiles, coordination
+from cooperbench.report.coordination import Coordination, PairFiles, coordination
 from cooperbench.report.fields import listed, mapping, read_bytes, read_object, seconds_between, text_or_none
 from cooperbench.report.llm_judge import CAUSES, SYMPTOMS
-from cooperbench.report.loading import Side, left_out_lines, sides_of
-from cooperbench.report.pairs import ENDED, LOSSES, NOT_JUDGED, STATES, VERDICTS, Meaning, suspicious_text
-from cooperbench.report.patches import meetings
+from cooperbench.report.loading import Run, Side, left_out_lines, sides_of
+from cooperbench.report.pairs import (
+    ENDED,
+    LOSSES,
+    NOT_JUDGED,
+    STATES,
+    VERDICTS,
+    Meaning,
+    PairData,
+    suspicious_text,
+)
+from cooperbench.report.patches import ChangedFile, Work, meetings
 from cooperbench.storage import utc_now
 from cooperbench.text import head_and_tail
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
-
-    from cooperbench.report.coordination import Coordination
-    from cooperbench.report.loading import Run
-    from cooperbench.report.pairs import PairData
-    from cooperbench.report.patches import ChangedFile, Work
 
 MOST_CHARACTERS = 12_000
 """Of one text of a trajectory, e.g. what a command printed."""

@@ -10,9 +10,11 @@ import hashlib
 import re
 import sys
 import threading
+from collections.abc import Callable, Iterable, Sequence
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from cooperbench.errors import UserError
@@ -20,12 +22,7 @@ from cooperbench.models import SETTINGS
 from cooperbench.report.loading import load_folder
 from cooperbench.report.page.build import document, json_bytes, policy
 from cooperbench.report.page.content import make_overview, numbered_pairs, pair_detail, title_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from pathlib import Path
-
-    from cooperbench.report.pairs import PairData
+from cooperbench.report.pairs import PairData
 
 ADDRESS = "127.0.0.1"
 _FILES = ("config.json", "summary.json")

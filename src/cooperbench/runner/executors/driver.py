@@ -11,32 +11,26 @@ import base64
 import secrets
 import time
 from collections import Counter, deque
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
 from cooperbench.errors import InfraError, RunStopped, UserError
 from cooperbench.eval.batch.entry import pack_folder, unpack_folder
 from cooperbench.eval.evaluator import write_failure
-from cooperbench.models import Message, Usage, seats_of
+from cooperbench.models import Message, Pair, Usage, seats_of
 from cooperbench.processes import finished
 from cooperbench.retry import ATTEMPTS
-from cooperbench.runner.executors.worker import JobOrder, key_of
-from cooperbench.runner.experiment import JOBS_SCHEMA, Arm, jobs_on_record, write_error
+from cooperbench.runner.config import RunConfig
+from cooperbench.runner.display import Display
+from cooperbench.runner.executors.worker import Event, JobOrder, key_of
+from cooperbench.runner.experiment import JOBS_SCHEMA, Arm, Budget, jobs_on_record, write_error
 from cooperbench.storage import is_finished, write_json
 from cooperbench.temporary import remove_tree
 from cooperbench.text import plural
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
-    from pathlib import Path
-
-    from cooperbench.models import Pair
-    from cooperbench.runner.config import RunConfig
-    from cooperbench.runner.display import Display
-    from cooperbench.runner.executors.worker import Event
-    from cooperbench.runner.experiment import Budget
 
 
 class Engine(Protocol):

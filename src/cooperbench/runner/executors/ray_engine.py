@@ -8,24 +8,20 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from cooperbench._version import __version__
 from cooperbench.errors import CooperBenchError, InfraError, UserError
+from cooperbench.runner.config import RunConfig
 from cooperbench.runner.executors.driver import parse_options
-from cooperbench.runner.executors.worker import work_on
+from cooperbench.runner.executors.worker import Event, JobOrder, work_on
 from cooperbench.runner.experiment import open_backend
 from cooperbench.sandbox.session import SandboxSession
 from cooperbench.secrets import redact
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
-    from pathlib import Path
-
-    from cooperbench.runner.config import RunConfig
-    from cooperbench.runner.executors.worker import Event, JobOrder
 
 _START_SECONDS = 60.0
 _CANCEL_SECONDS = 20.0

@@ -15,21 +15,17 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cooperbench.errors import InfraError, UserError
+from cooperbench.runner.config import RunConfig
 from cooperbench.runner.executors.driver import parse_options
-from cooperbench.runner.executors.worker import work_on
+from cooperbench.runner.executors.worker import Event, JobOrder, work_on
 from cooperbench.secrets import redact
 from cooperbench.temporary import remove_tree
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
-
-    from cooperbench.runner.config import RunConfig
-    from cooperbench.runner.executors.worker import Event, JobOrder
 
 _STATE_SECONDS = 3.0
 """Between two questions to Slurm; it has other users."""

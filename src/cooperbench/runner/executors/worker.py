@@ -6,15 +6,18 @@ import base64
 import os
 import tempfile
 import traceback
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from cooperbench._version import __version__
 from cooperbench.agents import llm
 from cooperbench.errors import Interrupted, RunStopped, UserError
 from cooperbench.eval.batch.entry import pack_folder, unpack_folder
+from cooperbench.models import Message, Pair, Seat, Usage
+from cooperbench.runner.config import RunConfig
 from cooperbench.runner.display import Display
 from cooperbench.runner.experiment import (
     Arm,
@@ -27,13 +30,6 @@ from cooperbench.sandbox.ownership import lock_path, locked
 from cooperbench.sandbox.session import SandboxSession
 from cooperbench.secrets import redact
 from cooperbench.temporary import owned_prefix, remove_tree
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from cooperbench.models import Message, Pair, Seat, Usage
-    from cooperbench.runner.config import RunConfig
-
 
 Event = dict[str, Any]
 
