@@ -133,6 +133,11 @@ def test_an_option_is_the_same_for_the_function_and_the_command() -> None:
             assert parameter.default == one.default, one.name
 
 
+def test_a_keyword_that_is_no_option_is_named() -> None:
+    with pytest.raises(TypeError, match=r"run\(\) got an unexpected keyword argument 'step_limits'"):
+        run("r", step_limits=3)
+
+
 def test_every_option_is_a_keyword_of_the_function(tmp_path: Path) -> None:
     """All at once, in a call that is refused for the last of them; another keyword is a mistake of the caller."""
     others = {

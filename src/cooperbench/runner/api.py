@@ -6,6 +6,7 @@ import atexit
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from cooperbench.report.summary import summary_text
 from cooperbench.runner.config import RunConfig, make_config
 from cooperbench.runner.display import Display, make_display
 from cooperbench.runner.experiment import WARM_UP, Arm, carry_out
+from cooperbench.runner.options import RunOptions
 from cooperbench.secrets import load_env_file
 from cooperbench.settings import DOCUMENTED_BACKEND
 from cooperbench.storage import DEFAULT_LOGS_DIR, checked_run_name
@@ -75,9 +77,12 @@ def run(
     `gpu`, `group_sizes`, `groups_per_task`, `seed`, `prompts_dir`, `team_task_list` and the other parts of a team,
     `executor`, `workers`, `pairs_per_job`, `slurm`, `ray_address`, `ray_resources`.
     """
-    values = {
-        name: value for name, value in locals().items() if name not in ("options", "team_git")
-    } | options
+    values = {name: value for name, value in locals().items() if name not in ("options", "team_git")}
+    known = {field.name for field in fields(RunOptions)} | {*_OTHER_NAMES}
+    for name in options:
+        if name not in known:
+            raise TypeError(f"run() got an unexpected keyword argument {name!r}")
+    values |= options
     values["run_name"] = checked_run_name(run_name)
     values["git_enabled"] = team_git if setting == "team" else git_enabled
     for name, field in _OTHER_NAMES.items():

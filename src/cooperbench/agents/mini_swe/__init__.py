@@ -7,17 +7,20 @@ imports the package, so it is imported after `load_package()`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from cooperbench.agents import llm
-from cooperbench.agents.mini_swe.framework import Config
-from cooperbench.agents.session import Session
-from cooperbench.models import Pair, Setting
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from cooperbench.agents.mini_swe.framework import Config
+    from cooperbench.agents.session import Session
+    from cooperbench.models import Pair, Setting
 
 
 class MiniSweAgent:
