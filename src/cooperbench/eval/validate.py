@@ -159,7 +159,8 @@ def _attack(report: TaskReport, feature: Feature, references: References) -> Non
 def _attacks(feature: Feature, store: TreeStore) -> Iterator[tuple[str, bytes]]:
     """Name and patch of each attack that fits a file of the golden patch.
 
-    They are in the files of `attack_code`; the name of each is a line that begins with `##### `.
+    They are in the files of `attack_code`; the name of each is a line that begins with `##### `. What follows is added
+    to that file; a line `#### path` begins a file of its own.
     """
     golden = store.apply(feature.patch.read_bytes()).tree
     changes = store.changes(golden) if golden else {}
@@ -175,5 +176,10 @@ def _attacks(feature: Feature, store: TreeStore) -> Iterator[tuple[str, bytes]]:
         code = resources.files("cooperbench.eval").joinpath("attack_code", f"{language}.txt").read_bytes()
         for part in code.split(b"##### ")[1:]:
             name, _, attack = part.partition(b"\n")
-            tree = store.edited(store.base.tree, {path: before + b"\n" + attack})
+            added, *others = attack.split(b"\n#### ")
+            files = {path: before + b"\n" + added}
+            for other in others:
+                other_path, _, content = other.partition(b"\n")
+                files[other_path.decode()] = content + b"\n"
+            tree = store.edited(store.base.tree, files)
             yield f"{name.decode()} ({path})", store.patch_of(tree)
