@@ -77,6 +77,8 @@ class RayCluster:
             initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False}
         )
         self._nodes: list[Any] = []
+        # Addresses of their own: a driver connects to a node of its address, which is to be the head.
+        self._addresses = (f"127.0.0.{number}" for number in range(2, 255))
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -94,7 +96,7 @@ class RayCluster:
 
     def wait_until_whole(self) -> None:
         while len(self._nodes) < 2:
-            self._nodes.append(self._cluster.add_node(num_cpus=1))
+            self._nodes.append(self._cluster.add_node(num_cpus=1, node_ip_address=next(self._addresses)))
         # Also until the one that is gone is known to be: the next driver must not connect to it.
         self._cluster.wait_for_nodes(60)
 

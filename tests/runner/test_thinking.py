@@ -144,16 +144,16 @@ def test_the_run_is_exported_as_the_interchange_format_wants_it(
     if killed:
         as_if_killed(tmp_path / "logs/r")
     assert main(["export", "r", "--log-dir", str(tmp_path / "logs"), "-o", str(tmp_path / "out")]) == 0
-    assert capsys.readouterr().out == f"wrote 2 files of 1 pair to {tmp_path / 'out'}\n"
+    assert capsys.readouterr().out == f"wrote 3 files of 1 pair to {tmp_path / 'out'}\n"
     folder = tmp_path / "out/coop" / REPO / str(TASK_ID) / "f1_f2"
     documents: dict[str, Any] = {path.stem: json.loads(path.read_bytes()) for path in folder.iterdir()}
-    assert sorted(documents) == ["agent1", "agent2"]
+    assert sorted(documents) == ["agent1", "agent2", "pair"]
     for document in documents.values():
         Trajectory.model_validate(document, strict=True)
-    agent = documents["agent1"]
-    assert len({document["session_id"] for document in documents.values()}) == 1
-    assert sum(one["final_metrics"]["total_cost_usd"] for one in documents.values()) == 2 * COST
-    assert sum(one["final_metrics"]["extra"]["unpriced_calls"] for one in documents.values()) == 2
+    agent, pair = documents["agent1"], documents["pair"]
+    assert pair["subagent_trajectories"] == [agent, documents["agent2"]]
+    assert pair["final_metrics"]["total_cost_usd"] == 2 * COST
+    assert pair["final_metrics"]["extra"]["unpriced_calls"] == 2
     assert agent["agent"]["model_name"] == "vendor/gpt-x"
     sources = [step["source"] for step in agent["steps"]]
     assert sources == ["system", "user", "agent", "agent", "user", "user"]
@@ -165,5 +165,5 @@ def test_the_run_is_exported_as_the_interchange_format_wants_it(
     assert step["reasoning_content"] == "It is short."
     assert step["metrics"] == {**TOKENS, "cost_usd": COST, "extra": {"model_seconds": 0.5}}
     assert "cost_usd" not in documents["agent2"]["steps"][2]["metrics"]
-    assert agent["extra"]["state"] == ("missing" if killed else "passed")
+    assert pair["extra"]["state"] == ("missing" if killed else "passed")
     assert agent["extra"]["status"] == ("broken_off" if killed else "submitted")

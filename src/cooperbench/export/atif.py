@@ -85,6 +85,10 @@ def _pair_document(pair: PairData, session_id: str, agents: Mapping[str, Documen
         "final_metrics": {
             **{name: sum(agent["final_metrics"][name] for agent in agents.values()) for name in sums},
             "total_steps": 2,
+            "extra": {
+                name: sum(agent["final_metrics"]["extra"].get(name, 0) for agent in agents.values())
+                for name in _ACCOUNTS
+            },
         },
         "extra": {
             "setting": pair.setting,

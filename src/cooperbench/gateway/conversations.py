@@ -29,6 +29,7 @@ AGAIN = "\n\n[You were shown this before; it is repeated because the conversatio
 _SHELL_TOOLS = {"Bash", "bash", "exec_command", "local_shell", "run_shell_command", "shell", "shell_command"}
 _EXIT_CODE = re.compile(r"^(?:Process exited with code|Exit code|Exit Code:) (-?\d+)$", re.MULTILINE)
 _EXIT_CODE_WITHIN = 300
+_SIDE = "side"
 
 
 @dataclass
@@ -104,7 +105,8 @@ class Conversations:
         conversation = exchange.conversation
         content, finish_reason = read_reply(exchange.dialect, answer)
         steps: list[_Step] = []
-        for call in content.calls:
+        # A side request has no tools: what looks like a call is carried out by nobody.
+        for call in content.calls if conversation.label != _SIDE else ():
             number = self._session.begin_own_step()
             steps.append(_Step(number, call, call.id or f"call_{number}", time.monotonic()))
             if call.id:
@@ -134,7 +136,7 @@ class Conversations:
         if same:
             return max(same, key=lambda one: len(one.keys))
         if not history.tools:
-            return _Conversation("side", thread)
+            return _Conversation(_SIDE, thread)
         said = "\n\n".join(text for place in history.tail for text in place.texts)
         if main is not None and (thread, history.signature) == (main.thread, main.signature):
             self._session.tell(said, "compacted")
