@@ -86,6 +86,7 @@ def test_where_nothing_answers_on_localhost_one_is_started_and_stopped() -> None
     with open_mailboxes(f"redis://localhost:{free_port()}", "r") as mailboxes:
         assert "started for this run" in mailboxes.description
         mailbox = mailboxes.make("pair", ["agent1", "agent2"])
+        received = Received(mailbox, "agent2")
         mailbox.post("agent1", "agent2", "hello")
-        assert Received(mailbox, "agent2").texts == ["hello"]
+        assert received.texts == ["hello"]
         mailbox.close()
