@@ -255,8 +255,8 @@ class Driver:
 
     def _handle_pair(self, kind: str, event: Event, record: dict[str, Any]) -> None:
         config, pair = self._work[event["pair"]]
-        folder = config.paths.pair(pair, config.setting).folder
         if packed := event.get("files"):
+            folder = config.paths.pair(pair, config.setting).folder
             if kind == "ended":
                 config.paths.archive(pair, config.setting)
             remove_tree(folder / "tests")

@@ -59,7 +59,7 @@ class RayEngine:
             words = ",".join(f"{name}={number:g}" for name, number in wanted)
             raise UserError(f"no node of the Ray cluster has {words}; see `ray status`, or --ray-resources")
         # With the driver: that node outlasts the others, or all is over anyway.
-        here = self._on_node(ray.get_runtime_context().get_node_id(), soft=True)
+        here = self._on_node(ray.get_runtime_context().get_node_id())
         self._channel = ray.remote(num_cpus=0)(_Channel).options(scheduling_strategy=here).remote()
         self._look_at_nodes(nodes, [path.absolute() for path in seen])
 
@@ -132,9 +132,9 @@ class RayEngine:
         return ray
 
     @staticmethod
-    def _on_node(node_id: str, *, soft: bool) -> Any:
+    def _on_node(node_id: str) -> Any:
         strategies = import_module("ray.util.scheduling_strategies")
-        return strategies.NodeAffinitySchedulingStrategy(node_id, soft=soft)
+        return strategies.NodeAffinitySchedulingStrategy(node_id, soft=False)
 
     def _look_at_nodes(self, nodes: Sequence[dict[str, Any]], seen: Sequence[Path]) -> None:
         """On every node: the versions, whether the backend works there, and which of our files are there."""
@@ -149,7 +149,7 @@ class RayEngine:
         try:
             mark.touch()
             for node in nodes:
-                there = self._on_node(node["NodeID"], soft=False)
+                there = self._on_node(node["NodeID"])
                 task = probe.options(scheduling_strategy=there).remote(paths, _VERSIONS, self._config)
                 tasks.append((node["NodeManagerHostname"], task))
             for host, task in tasks:
