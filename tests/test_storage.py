@@ -18,8 +18,10 @@ from cooperbench.storage import (
     LARGEST_FILE_BYTES,
     AgentPaths,
     ExperimentPaths,
+    PairPaths,
     checked_run_name,
     is_finished,
+    is_undamaged,
     read_json,
     read_regular_file,
     write_json,
@@ -169,3 +171,11 @@ def test_a_name_is_refused_or_stays_a_folder_of_the_logs(
         return
     assert root.parent == logs
     assert root.name == name
+
+
+@pytest.mark.parametrize("agents", [None, [], {"agent1": {}}, {"agent1": "?"}])
+def test_a_finished_pair_without_digests_is_kept(tmp_path: Path, agents: object) -> None:
+    """It was paid for; and whatever stands in the file, planning goes on."""
+    paths = PairPaths(tmp_path)
+    paths.result.write_text(json.dumps({"status": "completed", "agents": agents}))
+    assert is_undamaged(paths)

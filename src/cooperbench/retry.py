@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
-from itertools import count
 from typing import Generic, TypeVar
 
 from cooperbench.errors import InfraError, Interrupted
@@ -55,9 +54,9 @@ def retry_for(
 ) -> T:
     """`work()`, again after one of these errors, as long as the next attempt begins in time. A stop ends it at once."""
     deadline = time.monotonic() + seconds
-    for attempt in count(1):
-        if stop.is_set():
-            raise Interrupted("stopped")
+    attempt = 0
+    while not stop.is_set():
+        attempt += 1
         try:
             return work()
         except errors:
@@ -65,7 +64,7 @@ def retry_for(
             if time.monotonic() + pause_seconds >= deadline:
                 raise
         stop.wait(pause_seconds)
-    raise AssertionError("unreachable")
+    raise Interrupted("stopped")
 
 
 class Once(Generic[K, V]):

@@ -273,9 +273,11 @@ def is_finished(paths: PairPaths) -> bool:
 
 
 def is_undamaged(paths: PairPaths) -> bool:
-    """Are the patches of a finished pair as they were taken?"""
-    for name, agent in (read_json(paths.result) or {}).get("agents", {}).items():
+    """Are the patches of a finished pair as they were taken? Where nothing can be compared, nothing is run again."""
+    agents = (read_json(paths.result) or {}).get("agents")
+    for name, one in agents.items() if isinstance(agents, dict) else ():
+        digest = one.get("patch_sha256") if isinstance(one, dict) else None
         patch = paths.agent(name).patch
-        if not patch.is_file() or sha256(patch.read_bytes()).hexdigest() != agent["patch_sha256"]:
+        if digest and (not patch.is_file() or sha256(patch.read_bytes()).hexdigest() != digest):
             return False
     return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,6 +14,21 @@ from tests.sandbox.plain import PlainBackend
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+@pytest.mark.parametrize(
+    ("module", "names"),
+    [
+        ("", "get_backend register"),
+        (".base", "EvalBackend Sandbox ExecResult RichSandbox SandboxOptions Capabilities CommandResult"),
+        (".docker", "DockerBackend"),
+        (".gcp", "GCPBatchBackend"),
+        (".conformance", "SandboxConformance"),
+    ],
+)
+def test_what_backends_of_others_import_is_where_the_documentation_says(module: str, names: str) -> None:
+    there = import_module(f"cooperbench.eval.backends{module}")
+    assert [name for name in names.split() if not hasattr(there, name)] == []
 
 
 def test_local() -> None:

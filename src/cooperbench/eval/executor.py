@@ -16,6 +16,7 @@ import tempfile
 import time
 import weakref
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
@@ -201,7 +202,7 @@ def run_tests(
         argv.append(_FEATURE_NAME)
     started = time.monotonic()
     # A backend of somebody else has only its word for it.
-    run = getattr(sandbox, "run_last", sandbox.run) if last else sandbox.run
+    run = sandbox.run_last if last else sandbox.run
     try:
         result = run(argv, timeout_seconds=timeout_seconds, env=env, output_limit=_OUTPUT_LIMIT)
     except SandboxDestroyed as error:
@@ -261,10 +262,7 @@ class TestExecutor:
 
     def test_side(self, features: Iterable[Feature], store: TreeStore) -> TestSide:
         """What patches that are to implement these features are held against."""
-        found = [
-            self._paths.get(one, lambda one=one: feature_paths(one, store))  # type: ignore[misc]
-            for one in features
-        ]
+        found = [self._paths.get(one, partial(feature_paths, one, store)) for one in features]
         hidden, golden = (frozenset[str]().union(*paths) for paths in zip(*found, strict=True))
         return TestSide(hidden, golden, store.base.paths, store.base.installed_modules)
 
