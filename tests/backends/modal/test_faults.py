@@ -28,9 +28,9 @@ def _fresh_client(plane: Plane) -> Iterator[None]:
     """The client keeps the first token that it saw; these tests need it to look again."""
     import modal
 
-    modal.Client.set_env_client(None)
+    modal.Client._set_env_client(None)
     yield
-    modal.Client.set_env_client(None)
+    modal.Client._set_env_client(None)
 
 
 def test_an_outage_while_a_sandbox_is_made_passes(plane: Plane, modal: ModalBackend) -> None:
