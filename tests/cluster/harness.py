@@ -8,11 +8,14 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from collections import Counter
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tests.cluster.agents import FOLDER
+from tests.team.redis_fixtures import free_port
 from tests.tiny import TASK_ID, write_script, write_tiny
 
 if TYPE_CHECKING:
@@ -72,10 +75,14 @@ class RayCluster:
         from ray.cluster_utils import Cluster
 
         self.environment: dict[str, str] = {}
+        port = free_port()
+        self.client_address = f"ray://127.0.0.1:{port}"
         # Pairs run on the others: the head has what the driver needs.
-        self._cluster: Any = Cluster(
-            initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False}
-        )
+        head = {"num_cpus": 0, "include_dashboard": False, "ray_client_server_port": port}
+        with warnings.catch_warnings():
+            # It leaves the logs of its client server open.
+            warnings.simplefilter("ignore", ResourceWarning)
+            self._cluster: Any = Cluster(initialize_head=True, head_node_args=head)
         self._nodes: list[Any] = []
         # Addresses of their own: a driver connects to a node of its address, which is to be the head.
         self._addresses = (f"127.0.0.{number}" for number in range(2, 255))
@@ -99,6 +106,34 @@ class RayCluster:
             self._nodes.append(self._cluster.add_node(num_cpus=1, node_ip_address=next(self._addresses)))
         # Also until the one that is gone is known to be: the next driver must not connect to it.
         self._cluster.wait_for_nodes(60)
+
+    def start_apart(self, hidden: Path) -> subprocess.Popen[bytes]:
+        """A node, with the resource `apart`, that does not see a folder of this machine."""
+        ray: Any = import_module("ray")
+        address = next(self._addresses)
+        node = ["ray", "start", "--block", "--address", self._cluster.address, "--node-ip-address", address]
+        node += ["--num-cpus", "1", "--resources", '{"apart": 1}', "--disable-usage-stats"]
+        script = 'mount -t tmpfs none "$0" && exec "$@"'
+        command = [
+            "unshare",
+            "-m",
+            "sh",
+            "-c",
+            script,
+            str(hidden),
+            sys.executable,
+            "-m",
+            "ray.scripts.scripts",
+        ]
+        process = subprocess.Popen([*command, *node[1:]], stdout=subprocess.DEVNULL)
+        self._cluster.connect()
+        deadline = time.monotonic() + 60
+        while not ray.cluster_resources().get("apart"):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        ray.shutdown()
+        return process
 
     def jobs(self) -> int:
         return 0
