@@ -1,7 +1,6 @@
 """The digest that a name in a container registry stands for today, asked for without credentials.
 
-Clouds keep what they once pulled by a name. With the digest a newer image under the old name is noticed, and results
-say exactly what they were made with.
+Clouds keep what they once pulled by a name: with the digest a newer image under the old name is noticed.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import re
 import urllib.error
 import urllib.parse
 import urllib.request
-from typing import NamedTuple
 
 from cooperbench.errors import InfraError
 
@@ -30,25 +28,19 @@ _ACCEPT = ", ".join(
 _LOCAL = re.compile(r"(localhost|127\.0\.0\.1)(:\d+)?")
 
 
-class ImageName(NamedTuple):
-    server: str
-    repository: str
-    tag: str
-
-
 def has_registry(name: str) -> bool:
     """Does the name of an image begin with a server?"""
     first, slash, _ = name.partition("/")
     return bool(slash) and ("." in first or ":" in first or first == "localhost")
 
 
-def parse_image_name(name: str) -> ImageName:
-    """`python:3.11` is library/python at Docker Hub, as everywhere."""
+def parse_image_name(name: str) -> tuple[str, str, str]:
+    """Server, repository and tag: `python:3.11` is library/python at Docker Hub, as everywhere."""
     if not has_registry(name):
         name = f"docker.io/{name}" if "/" in name else f"docker.io/library/{name}"
     server, _, path = name.partition("/")
     repository, _, tag = path.partition(":")
-    return ImageName("registry-1.docker.io" if server == "docker.io" else server, repository, tag or "latest")
+    return "registry-1.docker.io" if server == "docker.io" else server, repository, tag or "latest"
 
 
 def resolve_digest(name: str) -> str:

@@ -1,6 +1,6 @@
-"""What is installed, reachable and configured: one check for each thing.
+"""One check for each thing: it returns what it has found, or raises.
 
-A check returns what it has found, or raises. Our errors say first what is wrong, and then what to do about it.
+Our errors say first what is wrong, and then what to do about it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 from cooperbench._version import __version__
@@ -187,23 +186,17 @@ def _engine(engine: Any) -> str:
 
 
 def _google_services() -> str:
-    """By asking each service once, if there are credentials where Google's libraries look for them."""
+    """By asking each service once."""
     from cooperbench.backends.gcp.settings import read_settings
     from cooperbench.backends.gcp.wizard import probes
 
-    own = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
-    credentials = Path(own or "~/.config/gcloud/application_default_credentials.json").expanduser()
-    if not credentials.is_file():
-        fix = "gcloud auth application-default login"
-        raise _Problem(Status.MISSING, f"no credentials in {credentials}", fix)
     settings = read_settings()
-    answers = []
-    for service, probe in probes(settings, make_bucket=False).items():
-        try:
-            answers.append(f"{service}: {probe()}")
-        except CooperBenchError as error:
-            problem = _Problem.of(Status.BROKEN, error).finding
-            raise _Problem(Status.BROKEN, f"{service}: {problem.detail}", problem.fix) from error
+    try:
+        answers = [
+            f"{service}: {probe()}" for service, probe in probes(settings, make_bucket=False).items()
+        ]
+    except CooperBenchError as error:
+        raise _Problem.of(Status.BROKEN, error) from error
     return f"project {settings.project}; {'; '.join(answers)}"
 
 

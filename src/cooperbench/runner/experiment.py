@@ -18,7 +18,7 @@ from typing import Any
 from cooperbench.agents.registry import get_agent
 from cooperbench.errors import Interrupted, RunStopped, UserError
 from cooperbench.eval import backends
-from cooperbench.eval.batch import remote_evaluation_of
+from cooperbench.eval.batch import batch_evaluation_of
 from cooperbench.eval.evaluator import evaluate_and_write, is_evaluated, mark_unsound
 from cooperbench.eval.executor import TestExecutor
 from cooperbench.eval.reference import References, ReferenceStore
@@ -239,7 +239,7 @@ class Experiment:
         executor = TestExecutor(session, config.test_timeout_seconds, config.run_name)
         self._references = References(executor, config.eval_network, note=display.note)
         self._evaluations = session.pool(config.eval_concurrency, "eval")
-        self._remote = remote_evaluation_of(session.backend)
+        self._remote = batch_evaluation_of(session.backend)
         self._for_remote: dict[str, list[tuple[Pair, Setting]]] = {}
         """By the name of the run."""
         self._stopped_by: RunStopped | None = None

@@ -1,7 +1,6 @@
-"""Evaluations that are not carried out here, pair by pair, but handed over all at once.
+"""Evaluations that are not carried out here, pair by pair, but go to Google Batch all at once.
 
-A backend with `evaluate_remotely` gets them as one order; those of a backend with `batch_settings` go to Google Batch.
-What is then written is what an `Evaluator` would have written.
+What is then written is what `evaluate_and_write` would have written.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from cooperbench.models import EvalNetwork, Pair, Setting
 from cooperbench.sandbox.contract import EvalBackend
@@ -38,16 +37,14 @@ class Listener(Protocol):
     def evaluated(self, pair: Pair, evaluation: dict[str, Any]) -> None: ...
 
 
-def remote_evaluation_of(backend: EvalBackend) -> Callable[[Order, Listener, threading.Event], None] | None:
-    """None for a backend whose evaluations run in sandboxes, one by one.
+def batch_evaluation_of(backend: EvalBackend) -> Callable[[Order, Listener, threading.Event], None] | None:
+    """By the settings in `backend.batch_settings`; None for a backend whose evaluations run in its sandboxes.
 
-    What it returns ends when each pair has an eval.json: a verdict, or an error that is nobody's failure. Where it is
-    stopped by the event it raises `Interrupted`, and nothing goes on elsewhere.
+    What it returns ends when each pair has an eval.json. Stopped by the event it raises `Interrupted`.
     """
-    if own := getattr(backend, "evaluate_remotely", None):
-        return cast("Callable[[Order, Listener, threading.Event], None]", own)
-    if settings := getattr(backend, "batch_settings", None):
-        from cooperbench.eval.batch.evaluation import evaluate_on_batch
+    settings = getattr(backend, "batch_settings", None)
+    if settings is None:
+        return None
+    from cooperbench.eval.batch.evaluation import evaluate_on_batch
 
-        return partial(evaluate_on_batch, settings)
-    return None
+    return partial(evaluate_on_batch, settings)

@@ -1,10 +1,5 @@
 """All evaluations of an experiment as one Batch job: sent, followed, taken in as they arrive, cleaned up.
 
-A task of the job is one entry; its name stands in the task's own environment, so its index decides about nothing. Batch
-takes one group of tasks a job, hence none per image; tasks of one image stand side by side. What runs is a container
-with Python and git that unpacks our package from the bucket, which Batch mounts, and reaches the machine's engine
-through its socket: sandboxes of the task's image are started from there.
-
 The job's record is written before the job is made and removed after its end: a harness that is killed leaves its job
 running, and the same command finds it again. One that is interrupted (Ctrl-C) takes in what is there and ends the job.
 """
@@ -28,7 +23,7 @@ from cooperbench.eval.batch.entry import (
     FOLDER_VARIABLE,
     make_bundle,
     make_entry,
-    pack_task,
+    pack_folder,
     sha256,
     take_in,
 )
@@ -109,9 +104,8 @@ def load_record(paths: ExperimentPaths) -> JobRecord | None:
 
 
 def evaluate_on_batch(settings: GcpSettings, order: Order, listener: Listener, stop: threading.Event) -> None:
-    """Until each pair of the order has an eval.json. Nothing is connected to where there is nothing to do."""
-    if order.work or load_record(order.paths) is not None:
-        _BatchEvaluation(settings, order, listener, stop).run()
+    """Until each pair of the order has an eval.json."""
+    _BatchEvaluation(settings, order, listener, stop).run()
 
 
 class _BatchEvaluation:
@@ -124,7 +118,7 @@ class _BatchEvaluation:
         self._stop = stop
         self._client = batch_client()
         self._bucket = open_bucket(settings)
-        self._archives = {pair.task: pack_task(pair.task) for pair, _ in order.work}
+        self._archives = {pair.task: pack_folder(pair.task.path.resolve()) for pair, _ in order.work}
         self._waiting = {entry.entry_id: (entry, pair) for entry, pair in self._entries()}
 
     def run(self) -> None:
@@ -162,8 +156,8 @@ class _BatchEvaluation:
                 self._submit(job, record)
             self._follow(job, record)
         except (KeyboardInterrupt, Interrupted):
-            # Nothing goes on, and a second Ctrl-C changes nothing about that.
-            finished(lambda: self._end(job))
+            # What is there is taken in, nothing goes on, and a second Ctrl-C changes nothing about that.
+            finished(lambda: self._clean_up(job))
             raise
         try:
             self._clean_up(job)
@@ -237,13 +231,9 @@ class _BatchEvaluation:
         failure = write_failure(self._order.paths, pair, entry.setting, InfraError(words))
         self._listener.evaluated(pair, failure)
 
-    def _end(self, job: BatchJob) -> None:
-        """Interrupted: what is there is taken in."""
+    def _clean_up(self, job: BatchJob) -> None:
         with suppress(CooperBenchError):
             self._take_in(job)
-        self._clean_up(job)
-
-    def _clean_up(self, job: BatchJob) -> None:
         job.remove()
         (self._order.paths.root / _FILE).unlink(missing_ok=True)
 
