@@ -1,7 +1,4 @@
-"""What all sandboxes have in common: commands and files go through channels, and an end has a reason.
-
-Where a sandbox runs, how a channel into it is opened and how it ends is each backend's own.
-"""
+"""What all sandboxes have in common: commands and files go through channels, and an end has a reason."""
 
 from __future__ import annotations
 
@@ -29,7 +26,10 @@ _NO_LIMIT_SECONDS = 10 * 365 * 24 * 3600.0
 
 
 class RichSandbox(ABC):
-    """A sandbox as the rest of CooperBench uses it. All methods may be called from several threads."""
+    """A sandbox as the rest of CooperBench uses it. All methods may be called from several threads.
+
+    Where it runs, how a channel into it is opened and how it ends is each backend's own.
+    """
 
     _losses: ClassVar[tuple[type[InfraError], ...]] = ()
     """Errors that may mean its end, besides SandboxDead: then `_find_reason` is asked."""

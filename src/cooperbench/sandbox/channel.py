@@ -1,11 +1,7 @@
 """The host's end of a channel into a sandbox: one long-lived bash (`channel.sh`) that runs commands and moves files.
 
-Starting a process through a container engine costs 100-250 ms; through a channel it costs a few. A channel has one
-request under way at a time. How the bytes get there is a `Transport`.
-
-What can go wrong: `ChannelUnavailable` when the sandbox lacks what the channel needs, `ChannelBroken` when it ends or
-says what it should not, `SandboxTimeout` when it does not answer although the time limit inside should have made it.
-After the last two a channel is of no more use.
+Starting a process through a container engine costs 100-250 ms; through a channel it costs a few. How the bytes get
+there is a `Transport`.
 """
 
 from __future__ import annotations
@@ -157,7 +153,10 @@ def _wait(fd: int, event: int, deadline: float) -> None:
 
 
 class Channel:
-    """One conversation with a `channel.sh`, for one thread at a time."""
+    """One conversation with a `channel.sh`, for one thread at a time.
+
+    After ChannelBroken, or SandboxTimeout (no answer although the time limit inside has passed), it is of no more use.
+    """
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport

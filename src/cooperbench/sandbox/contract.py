@@ -1,13 +1,7 @@
 """Where code runs: the contract between CooperBench and a backend.
 
-Three small protocols are all that a backend needs (`EvalBackend`, `Sandbox`, `ExecResult`); agents and evaluation
-run on them alike. What a backend can do beyond them it declares in `Capabilities`, and everything above reaches
-sandboxes through `session.open_sandbox`, which makes up for what is missing with plain `exec`.
-
-What a sandbox may raise: `SandboxDead` once it has ended, for whatever reason; `SandboxTimeout` when it does not
-answer at all; `SandboxError` for anything else that is not the command's own doing. A command that fails is not an
-error: it is a result with a `returncode`. A command that runs out of its time is a result too: `returncode` 124,
-`timed_out` set, the output so far kept, and none of its processes left.
+A backend needs three small protocols (`EvalBackend`, `Sandbox`, `ExecResult`). What it can do beyond them it declares
+in `Capabilities`; `session.open_sandbox` makes up for what is missing with plain `exec`.
 """
 
 from __future__ import annotations
@@ -37,8 +31,6 @@ DEFAULT_OUTPUT_LIMIT = 1_000_000
 
 
 class ExecResult(Protocol):
-    """Result of executing a command."""
-
     @property
     def returncode(self) -> int: ...
 
@@ -48,7 +40,11 @@ class ExecResult(Protocol):
 
 
 class Sandbox(Protocol):
-    """An isolated place for running commands."""
+    """An isolated place for running commands.
+
+    SandboxDead once it has ended, SandboxTimeout when it does not answer, SandboxError for what else is not a command's
+    doing. A command that fails is a result; one that runs out of time too: `returncode` 124, no process of it left.
+    """
 
     def exec(self, *args: str) -> ExecResult:
         """Execute a command, e.g. `exec("bash", "-c", "echo hello")`, in the sandbox's working directory."""
@@ -58,15 +54,13 @@ class Sandbox(Protocol):
 
 
 class EvalBackend(Protocol):
-    """Backend for creating sandboxes, for agents and for evaluation."""
-
     def create_sandbox(self, image: str, timeout: int = 600, workdir: str = "/workspace") -> Sandbox:
         """Create a sandbox of an image that lives for at most `timeout` seconds."""
 
 
 @dataclass(frozen=True)
 class CommandResult:
-    """Our ExecResult: bytes, with what was cut and how long it took."""
+    """Our ExecResult."""
 
     returncode: int
     stdout: bytes = b""

@@ -1,8 +1,6 @@
 """Processes that share an engine, an account or a cache: which one owns what, and which one may write now.
 
-A remote engine may serve several machines, and a machine several users and containers that number their processes
-alike. So an owner is judged only by those who can see its process: same machine, user and process namespace. All
-others leave its containers alone.
+An owner is judged only by those who can see its process: same machine, user and process namespace.
 """
 
 from __future__ import annotations
@@ -44,8 +42,7 @@ class Owner(NamedTuple):
 
 
 def this_owner() -> Owner:
-    pid = os.getpid()
-    return Owner(*_place(), pid=pid, start=start_of(pid))
+    return Owner(*_place(), pid=os.getpid(), start=start_of(os.getpid()))
 
 
 def read_owner(text: str) -> Owner | None:
@@ -76,20 +73,15 @@ def is_leftover(labels: Mapping[str, str], label: str = OWNER_LABEL, *, running:
 
 @cache
 def _place() -> tuple[str, str, str, str]:
-    machine = f"{socket.gethostname()} {_text('/etc/machine-id')}"
-    boot = _text("/proc/sys/kernel/random/boot_id")
-    return _short_hash(machine), _short_hash(boot), process_namespace(), str(os.getuid())
+    machine = _short_hash("/etc/machine-id", f"{socket.gethostname()} ")
+    boot = _short_hash("/proc/sys/kernel/random/boot_id")
+    return machine, boot, process_namespace(), str(os.getuid())
 
 
-def _short_hash(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:10]
-
-
-def _text(path: str) -> str:
-    try:
-        return Path(path).read_text("utf-8", "replace").strip()
-    except OSError:
-        return ""
+def _short_hash(path: str, before: str = "") -> str:
+    """Of some text and that of a file."""
+    text = Path(path).read_text("utf-8", "replace").strip() if os.access(path, os.R_OK) else ""
+    return hashlib.sha256(f"{before}{text}".encode()).hexdigest()[:10]
 
 
 @contextmanager

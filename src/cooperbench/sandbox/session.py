@@ -1,9 +1,4 @@
-"""Opening and ending sandboxes.
-
-`open_sandbox` makes one sandbox of any backend, a `PlainSandbox` where that has only `exec`. `SandboxSession` is one
-backend for the length of a run: its images, its open sandboxes and the threads that use them. Leaving its `with` block
-ends every sandbox, every thread and whatever the backend holds, also on Ctrl-C, also on the second one.
-"""
+"""Opening and ending sandboxes: `SandboxSession` is one backend for the length of a run."""
 
 from __future__ import annotations
 
@@ -14,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
-from typing import Self, TypeVar, cast
+from typing import Literal, Self, TypeVar, cast
 
 from cooperbench.dataset.images import image_name
 from cooperbench.errors import CooperBenchError, Interrupted, SandboxDead, SandboxError, UserError
@@ -55,8 +50,7 @@ def open_sandbox(
 ) -> RichSandbox:
     """Create a sandbox that lives for at most `timeout_seconds`, a `PlainSandbox` where the backend has only `exec`.
 
-    A network policy that a backend does not list is refused. A backend that takes no options cannot be asked for one:
-    its author decides about the network.
+    A backend that takes no options cannot be asked for a network policy: its author decides about the network.
     """
     can = capabilities_of(backend)
     if options.programs is not None and not can.programs:
@@ -89,8 +83,7 @@ def _foreign_errors(what: str) -> Iterator[None]:
 class ExecTransport:
     """A Transport for sandboxes that have only `exec`: each request runs `channel.sh` once, answered as base64.
 
-    Deadlines are not kept here, since `exec` cannot be interrupted; the time limit inside is. Costs a few processes a
-    request, and needs bash and coreutils in the sandbox.
+    Deadlines are not kept here, since `exec` cannot be interrupted; the time limit inside is.
     """
 
     def __init__(self, sandbox: Sandbox) -> None:
@@ -158,6 +151,11 @@ class PlainSandbox(RichSandbox):
 
 
 class SandboxSession:
+    """A backend with its images, its open sandboxes and the threads that use them.
+
+    Leaving its `with` block ends every sandbox, every thread and whatever the backend holds, also on Ctrl-C.
+    """
+
     def __init__(self, backend: EvalBackend) -> None:
         self.backend = backend
         self.stop = threading.Event()
@@ -172,8 +170,7 @@ class SandboxSession:
 
     def check(self) -> None:
         """UserError where the backend cannot work at all."""
-        if hasattr(self.backend, "check"):
-            cast("FullBackend", self.backend).check()
+        self._call_backend("check")
 
     def prepare(self, tasks: Iterable[Task], progress: Callable[[Task, int, int], None]) -> None:
         """Make the images of tasks ready, reporting after each how many of how many are done.
@@ -246,16 +243,18 @@ class SandboxSession:
 
     def _close(self) -> None:
         self.stop.set()
-        if hasattr(self.backend, "interrupt"):
-            cast("FullBackend", self.backend).interrupt()
+        self._call_backend("interrupt")
         for pool in self._pools:
             pool.shutdown(wait=False, cancel_futures=True)
         self._end_all()
         for pool in self._pools:
             pool.shutdown(wait=True)
         self._end_all()
-        if hasattr(self.backend, "close"):
-            cast("FullBackend", self.backend).close()
+        self._call_backend("close")
+
+    def _call_backend(self, method: Literal["check", "interrupt", "close"]) -> None:
+        if hasattr(self.backend, method):
+            getattr(self.backend, method)()
 
     def _end_all(self) -> None:
         for sandbox in list(self._open):

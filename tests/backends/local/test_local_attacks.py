@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cooperbench.backends.local import Limits, LocalBackend, remove_leftovers
+from cooperbench.backends.local import Limits, LocalBackend
 from cooperbench.backends.local.bubblewrap import spawner as local_spawner
-from cooperbench.backends.local.cache import record_process, run_folder
 from cooperbench.backends.local.seccomp import seccomp_program
 from cooperbench.backends.local.spawner import Groups
 from cooperbench.dataset.discovery import load_tasks
@@ -81,18 +80,6 @@ def test_nothing_outlives_a_killed_harness(tmp_path: Path, pieces: str) -> None:
     owner.stdout.close()
     assert eventually(lambda: host_sleepers(duration) == 0)
     assert eventually(lambda: not any(Path("/proc", str(pid)).exists() for pid in (bubblewrap, spawner)))
-
-
-def test_what_a_killed_harness_left_running_is_ended(tmp_path: Path) -> None:
-    left = tmp_path / "sandboxes" / run_folder(tmp_path).name.replace(str(os.getpid()), "999999999") / "1"
-    left.mkdir(parents=True)
-    with subprocess.Popen(["sleep", "900"]) as survivor, subprocess.Popen(["sleep", "900"]) as other:
-        record_process(left, survivor.pid)
-        (left / "other").mkdir()
-        assert remove_leftovers(tmp_path) == [left.parent]
-        assert survivor.wait(30) == -signal.SIGKILL
-        assert other.poll() is None
-        other.kill()
 
 
 def test_a_judged_shell_is_closed_to_what_it_runs(sandbox: LocalSandbox) -> None:

@@ -128,7 +128,7 @@ def test_large_templates(tmp_path: Path, overlays: bool) -> None:
     backend = LocalBackend(cache_dir=tmp_path / "cache")
     image = backend.prepare(task)
     template = tmp_path / "cache" / "local" / image.reference.partition("@")[2]
-    bubblewrap, builder = backend._find_bubblewrap()
+    builder, bubblewrap = backend._find_bubblewrap()
     if overlays and not bubblewrap.overlays:
         pytest.skip("no overlays on this file system")
     sandbox = LocalSandbox(

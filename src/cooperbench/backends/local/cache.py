@@ -1,32 +1,26 @@
 """What the backend keeps in the cache folder: prepared tasks, and the files of running sandboxes.
 
-`<cache>/local/<key>/` is the template of a task, whose setup.sh was run once: `workspace` (as setup.sh left it),
-`agent-workspace` (the same with the repository's history replaced by one commit), `base.git` (that commit, for the
-harness), `home` and `runner.sh`. It is built in a staging folder under a lock and renamed into place, so that what is
-there is whole.
-
-`<cache>/sandboxes/<process>/` is the run folder of a process, in which each of its sandboxes has a folder. Those of
-killed processes are removed by the next one.
+`<cache>/local/<key>/` is the template of a task; `<cache>/sandboxes/<process>/` the run folder of a process, in which
+each of its sandboxes has a folder. Those of killed processes are removed by the next one.
 """
 
 from __future__ import annotations
 
-import contextlib
+import atexit
 import hashlib
 import os
 import platform
 import shutil
-import signal
 import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import mkdtemp
 
+from cooperbench.backends.local import bubblewrap
 from cooperbench.backends.local.rootfs import Content, copy_tree
 from cooperbench.errors import SandboxError, UserError
 from cooperbench.models import Task
-from cooperbench.processes import start_of
 from cooperbench.sandbox import sandbox_script
 from cooperbench.sandbox.base_sandbox import RichSandbox
 from cooperbench.sandbox.contract import SandboxOptions
@@ -112,6 +106,7 @@ def task_digest(task: Task) -> str:
 
 
 def _build(task: Task, staging: Path, log: Path, make_sandbox: MakeSandbox) -> None:
+    """`workspace`, as setup.sh left it, `agent-workspace`, the same without history, `base.git`, its commit, `home`."""
     for name in ("workspace", "agent-workspace", "home", "task"):
         (staging / name).mkdir()
     # A copy of the task: a setup.sh that clones beside itself must be able to, and the dataset stays as it is.
@@ -173,34 +168,18 @@ def _make_folder(folder: Path) -> None:
         ) from error
 
 
-def remove_run_folders() -> None:
-    """Remove the folders of this process. For its end: nothing may run in them any more."""
-    with _lock:
-        for (pid, _), folder in _run_folders.items():
-            if pid == os.getpid():
-                remove_tree(folder)
-        _run_folders.clear()
-
-
-def record_process(folder: Path, pid: int) -> None:
-    """Note process 1 of the sandbox in this folder, for `remove_leftovers`."""
-    (folder / "process").write_text(f"{pid} {start_of(pid)}", "ascii")
+@atexit.register
+def _end() -> None:
+    bubblewrap.end_all()
+    for (pid, _), folder in _run_folders.items():
+        if pid == os.getpid():
+            remove_tree(folder)
 
 
 def remove_leftovers(cache_dir: Path) -> list[Path]:
-    """Remove the folders of processes that are gone; returns them. Never touches those of the living.
-
-    A sandbox that still runs there is ended: where both the harness and the process that would have ended it were
-    killed, it may have kept itself alive.
-    """
-    parent = cache_dir / "sandboxes"
-    leftovers = [path for path in sorted(parent.glob("*")) if is_abandoned(path)]
+    """Remove the folders of processes that are gone, with which their sandboxes have ended; returns them."""
+    leftovers = [path for path in sorted(cache_dir.glob("sandboxes/*")) if is_abandoned(path)]
     for folder in leftovers:
-        for recorded in folder.glob("*/process"):
-            with contextlib.suppress(OSError, ValueError):
-                pid, started = recorded.read_text("ascii").split()
-                if start_of(int(pid)) == started:
-                    os.kill(int(pid), signal.SIGKILL)
         remove_tree(folder)
     return leftovers
 

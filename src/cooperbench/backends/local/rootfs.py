@@ -1,14 +1,6 @@
 """What one sandbox sees, as mounts for bubblewrap: the system, tools of the host, its own folders, its task.
 
-The root is a folder of the sandbox's own on the disk; the operating system and everything else of the host is mounted
-on it read-only.
-
-The Python that runs CooperBench and a node, git, cargo or go on the PATH often live in the user's home (pyenv, uv,
-conda, nvm, rustup). Just their own folders are shown, and only if they look like an installation of that tool and hold
-nothing else of the user's. A virtual environment is not shown: it holds the harness and perhaps golden patches.
-
-The /etc of a sandbox is generated where it names users and hosts, and copied from a list where it is about the system:
-only what everybody on this machine may read. In /proc, what tells of the machine and its users is hidden.
+The root is a folder of the sandbox's own on the disk; everything of the host is mounted on it read-only.
 """
 
 from __future__ import annotations
@@ -35,10 +27,8 @@ IO_DIR = "/cooperbench/io"
 LIB_DIR = "/cooperbench/lib"
 SCRATCH_DIR = "/cooperbench/scratch"
 SHELL = f"{LIB_DIR}/cooperbench-io"
-"""bash under a name of our own, so that `pkill bash` ends the agent's shells and not the harness's.
-
-It may be run but not read: the kernel then lets nobody inside look into its processes or at what they have open.
-"""
+"""bash under a name of our own, so that `pkill bash` ends the agent's shells and not the harness's. It may be run but
+not read: the kernel then lets nobody inside look into its processes or at what they have open."""
 SYSTEM_NAMES = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 SYSTEM_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 _SYSTEM_ROOTS = ("/usr", "/nix/store", *(f"/{name}" for name in SYSTEM_NAMES))
@@ -85,18 +75,10 @@ _GENERATED_ETC = {
 _COPIED_ETC = (
     *("bash.bashrc", "ca-certificates.conf", "crypto-policies", "debian_version", "gai.conf", "host.conf"),
     *("java*", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "locale.alias", "localtime", "magic"),
-    *(
-        "mime.types",
-        "os-release",
-        "perl",
-        "pki/tls/openssl.cnf",
-        "profile",
-        "protocols",
-        "python3*",
-        "services",
-    ),
-    *("ssl/openssl.cnf", "terminfo", "timezone", "xattr.conf"),
+    *("mime.types", "os-release", "perl", "pki/tls/openssl.cnf", "profile", "protocols", "python3*"),
+    *("services", "ssl/openssl.cnf", "terminfo", "timezone", "xattr.conf"),
 )
+"""What is about the system and everybody may read."""
 _MOUNTED_ETC = ("alternatives", "pki/ca-trust/extracted", "pki/tls/certs", "ssl/certs")
 """Folders with hundreds of links, public by their purpose: mounted, since copying them takes too long."""
 
@@ -134,12 +116,9 @@ def _hidden(folder: Path) -> list[str]:
 
 
 def _system_mounts(root: Path) -> list[str]:
-    """The operating system: /usr and what belongs to it, nothing that holds a user's files or a service's data.
-
-    Links such as /bin are made in `root`, which is about to become a sandbox's.
-    """
+    """The operating system: /usr and what belongs to it. Links such as /bin are made in `root`, a sandbox's."""
     words: list[str] = []
-    for path in (Path("/usr"), Path("/nix/store"), *(Path("/", name) for name in SYSTEM_NAMES)):
+    for path in map(Path, _SYSTEM_ROOTS):
         if path.name in SYSTEM_NAMES and path.is_symlink():
             (root / path.name).symlink_to(path.readlink())
         elif path.is_dir():
@@ -302,7 +281,11 @@ class HostTools(NamedTuple):
 
 
 def find_host_tools(private: tuple[Path, ...]) -> HostTools:
-    """`private`: folders of ours that no prefix may contain."""
+    """Those that live outside of the system's folders, often in the user's home (pyenv, uv, conda, nvm, rustup).
+
+    Just their own folders, and only if they look like an installation of that tool and hold nothing else of the user's.
+    `private`: folders of ours that no prefix may contain.
+    """
     python, prefix = _find_python(private)
     prefixes = [prefix] if prefix else []
     path = [str(prefix / "bin")] if prefix else []
@@ -328,7 +311,10 @@ def find_host_tools(private: tuple[Path, ...]) -> HostTools:
 
 
 def _find_python(private: tuple[Path, ...]) -> tuple[Path | None, Path | None]:
-    """The interpreter, and the prefix to show for it where it is not part of the system."""
+    """The interpreter, and the prefix to show for it where it is not part of the system.
+
+    Never a virtual environment: it holds the harness and perhaps golden patches.
+    """
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     prefix = Path(sys.base_prefix).resolve()
     base_executable = Path(getattr(sys, "_base_executable", sys.executable)).resolve()

@@ -1,10 +1,4 @@
-"""One local sandbox, from its folder to its end.
-
-Isolated by namespaces of this machine's kernel, with no capabilities, a filter of system calls and no way to other
-users: it sees the operating system and a few tools read-only, its own folders, and its own processes. Memory, processes
-and disk are limited as far as this machine lets us (`bubblewrap.Limits`). What is less isolated than a virtual machine:
-the kernel is the host's, and with the network policy `public` so is the network, services on localhost included.
-"""
+"""One local sandbox, from its folder to its end. What isolates it, and what does not, is said in docs/backends.md."""
 
 from __future__ import annotations
 
@@ -17,8 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import mkdtemp
 
-from cooperbench.backends.local.bubblewrap import Bubblewrap, SandboxProcess, last_line
-from cooperbench.backends.local.cache import record_process
+from cooperbench.backends.local.bubblewrap import Bubblewrap, Limits, SandboxProcess, last_line
 from cooperbench.backends.local.rootfs import IO_DIR, LIB_DIR, SCRATCH_DIR, SHELL, Content, RootFsBuilder
 from cooperbench.errors import InfraError, SandboxDead, SandboxError
 from cooperbench.sandbox.base_sandbox import RichSandbox
@@ -38,11 +31,7 @@ _LONGEST_POLL_SECONDS = 3600.0
 
 
 class LocalSandbox(RichSandbox):
-    """A sandbox of namespaces, and the folder that holds its files.
-
-    Process 1 (`supervisor.sh`) starts channels and streams. Each has a pair of named pipes in a folder that the sandbox
-    sees read-only, so that nothing inside can put something else in their place for the harness to open.
-    """
+    """A sandbox of namespaces, and the folder that holds its files. Process 1 is `supervisor.sh`."""
 
     _started: SandboxProcess
     """That of the supervisor, later that of the last command. Unset as long as it could not be started."""
@@ -56,12 +45,14 @@ class LocalSandbox(RichSandbox):
         lifetime_seconds: float,
         workdir: str = "/workspace",
         options: SandboxOptions | None = None,
+        limits: Limits | None = None,
         on_end: Callable[[LocalSandbox], None] = lambda _: None,
     ) -> None:
         super().__init__(lifetime_seconds=lifetime_seconds, workdir=workdir, on_end=on_end)
         self._folder = Path(mkdtemp(dir=builder.run_folder))
         self._log = self._folder / "log"
         self._bubblewrap = bubblewrap
+        self._limits = limits or Limits()
         expired = f"it reached its lifetime of {lifetime_seconds:g} s"
         self._timer = threading.Timer(min(lifetime_seconds, threading.TIMEOUT_MAX), self.end, [expired])
         self._timer.daemon = True
@@ -106,14 +97,13 @@ class LocalSandbox(RichSandbox):
     def _start(self, words: list[str], stdio: tuple[int, int, int]) -> SandboxProcess:
         """Start its process 1, with these descriptors, which are closed here."""
         try:
-            limits = self._bubblewrap.limits
+            limits = self._limits
             numbers = [str(limits.processes), str(limits.disk_bytes // 1024)]
             argv = [SHELL, f"{LIB_DIR}/supervisor.sh", *numbers, *words]
-            self._started = self._bubblewrap.start(self._folder, self._sees, argv, stdio)
+            self._started = self._bubblewrap.start(self._folder, self._sees, argv, stdio, limits)
         finally:
             for fd in stdio:
                 os.close(fd)
-        record_process(self._folder, self._started.init_pid)
         return self._started
 
     def _stop(self) -> None:
@@ -134,7 +124,10 @@ class LocalSandbox(RichSandbox):
         return channel
 
     def _open(self, kind: str, *words: str) -> tuple[int, int]:
-        """Have a channel or a stream started; our ends of its pipes."""
+        """Have a channel or a stream started; our ends of its pipes.
+
+        They have names in a folder that the sandbox sees read-only: nothing inside can replace them.
+        """
         number = str(next(self._numbers))
         into, out_of = (self._folder / "io" / f"{number}.{name}" for name in ("in", "out"))
         held: list[int] = []

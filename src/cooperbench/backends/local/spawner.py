@@ -1,13 +1,8 @@
 """A program: the process that starts all sandboxes of one harness, and ends them when the harness is gone.
 
-Usage: python spawner.py HARNESS_PID, with a socket as its stdin (`bubblewrap.Spawner` is the other end). As a process
-of its own it works whatever kind of death the harness dies, and whatever is done in a sandbox:
-- it waits for the harness's end with a handle of the kernel's (pidfd), so that a SIGKILL is noticed as well;
-- all that it starts stays below it, as orphans become its children (subreaper): what has to end is found by descent. If
-  it is itself killed, bubblewrap and process 1 of each sandbox die with it (`--die-with-parent`);
-- it puts each sandbox into control groups of its own where it may make them, and watches how much disk they use.
-
-It imports nothing of the package, and little else: the first sandbox waits for it.
+Usage: python spawner.py HARNESS_PID, with a socket as its stdin (`bubblewrap.Spawner` is the other end). What has to
+end is found by descent, as orphans become its children (subreaper). If it is itself killed, bubblewrap and process 1 of
+each sandbox die with it (`--die-with-parent`). It imports little: the first sandbox waits for it.
 """
 
 from __future__ import annotations
@@ -232,12 +227,10 @@ def _become_bubblewrap(executable: str, fds: list[int], groups: list[Path]) -> N
 
 
 def _protect_devices(libc: ctypes.CDLL) -> None:
-    """Keep sandboxes of root from changing the host's device nodes.
+    """Keep sandboxes of root from changing the host's device nodes, which it owns: `chmod 000 /dev/null`.
 
-    The nodes in a sandbox's /dev are the host's. Root without capabilities still owns them: `chmod 000 /dev/null`
-    inside would take effect outside. Writing through a node does not need a writable mount, changing it does; so we see
-    them on read-only mounts, in a mount namespace of our own. Where root of a container may not mount, the nodes are
-    that container's own.
+    Changing a node needs a writable mount, writing through it does not. So we see them on read-only mounts, in a mount
+    namespace of our own. Where root of a container may not mount, the nodes are that container's own.
     """
     if libc.unshare(_CLONE_NEWNS) != 0 or libc.mount(None, b"/", None, _MS_SLAVE_ALL, None) != 0:
         return
