@@ -32,7 +32,7 @@ from cooperbench.errors import CooperBenchError
 from cooperbench.eval.backends import get_backend
 from cooperbench.sandbox.contract import SandboxOptions, capabilities_of
 from cooperbench.sandbox.session import open_sandbox
-from cooperbench.team.git_remote import CarriedRemote
+from cooperbench.team.git_remote import GitRemote
 from cooperbench.team.inbox import Inbox
 from cooperbench.team.mailbox import Mailbox, RedisMailbox, ensure_redis, unique_run_id
 from cooperbench.team.sandbox_rpc import SandboxRpc
@@ -174,7 +174,7 @@ def pushes_ms(backend: EvalBackend, image: str, rounds: int) -> tuple[list[float
     shared, plain = [], []
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="cooperbench-bench-"))) / "hub"
-        team = Team(AGENTS, None, CarriedRemote(folder, AGENTS), lambda _: None)
+        team = Team(AGENTS, None, GitRemote(folder, AGENTS), lambda _: None)
         stack.callback(team.close)
         sandboxes = []
         for me in AGENTS:

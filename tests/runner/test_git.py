@@ -158,6 +158,18 @@ def test_a_push_beyond_the_quota_is_refused_with_a_word(
     assert "b.bin" in left.patch("agent1")
 
 
+def test_a_large_push_comes_whole_and_the_remote_can_be_cloned(tmp_path: Path) -> None:
+    big = "head -c 2000000 /dev/urandom >big.bin"
+    left = share(
+        tmp_path,
+        [big, COMMIT, PUSH.format("agent1"), "sha256sum <big.bin"],
+        [WAIT_END.format("agent1"), "git clone -q -b agent1 $(git remote get-url team) /tmp/clone; sha256sum </tmp/clone/big.bin"],
+    )  # fmt: skip
+    assert "code 0" in left.observations("agent1")[2]
+    assert left.observations("agent1")[3] == left.observations("agent2")[1]
+    assert left.result["git"]["bytes"]["agent1"] > 2_000_000
+
+
 def test_nothing_that_an_agent_plants_runs_on_the_host(tmp_path: Path) -> None:
     witness = tmp_path / "witness"
     plant = f"""

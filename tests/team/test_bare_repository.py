@@ -103,7 +103,8 @@ def test_what_is_no_commit_or_not_in_the_pack_is_refused(source: Source, reposit
     other.base_commit = "3" * 40
     with pytest.raises(GitError, match="is not in"):
         other.create(source.pack(source.base))
-    assert not (source.folder.parent / "other.git").exists()
+    assert not other.created
+    assert not other.write_bundle(source.folder.parent / "other.bundle")
 
 
 @pytest.mark.parametrize("name", [".git", ".GIT", "..", ".gi\u200ct"])

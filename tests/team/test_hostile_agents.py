@@ -11,7 +11,7 @@ from cooperbench.backends.local import LocalBackend
 from cooperbench.sandbox.contract import SandboxOptions
 from cooperbench.sandbox.session import open_sandbox
 from cooperbench.team import git_remote
-from cooperbench.team.git_remote import CarriedRemote
+from cooperbench.team.git_remote import GitRemote
 from tests.runner.helpers import run_tiny
 from tests.sandbox.sharing import AGENTS, COMMIT, attach, git
 from tests.team.agent_sandboxes import BOTH_WAYS
@@ -121,7 +121,7 @@ def test_what_is_done_to_the_git_directory_is_no_failure_of_ours(
     sandboxes: dict[str, RichSandbox], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     monkeypatch.setattr(git_remote, "_DELIVERY_SECONDS", 2.0)
-    remote = CarriedRemote(tmp_path / "team.git", AGENTS)
+    remote = GitRemote(tmp_path / "team.git", AGENTS)
     for agent_id, sandbox in sandboxes.items():
         attach(remote, agent_id, sandbox)
     sandboxes["agent2"].run(["bash", "-c", TO_GIT[what]], timeout_seconds=60)
@@ -135,7 +135,7 @@ def test_what_is_done_to_the_git_directory_is_no_failure_of_ours(
         assert remote.push("agent1", commit).code == 0
     if what != "a git that sleeps":
         assert remote.push("agent2", "1" * 40).code == 1
-        assert remote.record()["refused"]["agent2"] == 1
-    assert remote.record()["pushes"] == {"agent1": 2, "agent2": 0}
+        assert remote.counts["refused"]["agent2"] == 1
+    assert remote.counts["pushes"] == {"agent1": 2, "agent2": 0}
     assert remote.write_bundle(tmp_path / "team.bundle")
     remote.close()

@@ -41,7 +41,7 @@ from cooperbench.sandbox.contract import SandboxOptions
 from cooperbench.sandbox.session import SandboxSession
 from cooperbench.secrets import redact
 from cooperbench.storage import utc_now, write_json
-from cooperbench.team.git_remote import make_remote
+from cooperbench.team.git_remote import GitRemote
 from cooperbench.team.mailbox import Mailbox, MailboxFactory
 from cooperbench.team.team import Team
 
@@ -144,7 +144,7 @@ class PairRun:
         if together and config.messaging_enabled:
             mailbox = mailboxes.make(pair.label, agent_ids) if mailboxes else Mailbox(agent_ids)
         if together and config.git_enabled:
-            remote = make_remote(session.backend, self._paths.team_repository, agent_ids)
+            remote = GitRemote(self._paths.team_repository, agent_ids)
         told = partial(display.message, pair)
         self._team = Team(agent_ids, mailbox, remote, told, config.team_features if together else None)
 
@@ -202,7 +202,6 @@ class PairRun:
         return record
 
     def _set_up(self, seat: Seat, assigned: Assigned, sandboxes: list[RichSandbox]) -> Workplace:
-        reaches = self._team.remote.open(self._config.run_name) if self._team.remote is not None else ()
         seconds = self._config.limits.seconds
         # An outage of the model's provider is not the agent's time, but the sandbox has to outlast it.
         spare = 2 * SNAPSHOT_SECONDS + int(min(patience_seconds(), UNLIMITED_LIFETIME_SECONDS))
@@ -214,7 +213,6 @@ class PairRun:
                 "agent",
                 self._config.network,
                 labels,
-                reaches,
                 programs=programs_of(get_agent(assigned.agent)),
             ),
         )
@@ -378,7 +376,7 @@ class PairRun:
         except GitError:
             # The bundle is a record; the agents' work does not depend on it.
             kept = False
-        return {"git": remote.record() | {"bundle": self._paths.team_bundle.name if kept else None}}
+        return {"git": remote.counts | {"bundle": self._paths.team_bundle.name if kept else None}}
 
 
 def _gather(futures: list[Future[T]]) -> list[T]:

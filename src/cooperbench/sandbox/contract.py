@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from cooperbench.sandbox.base_sandbox import RichSandbox as RichSandbox
 
 NetworkPolicy = Literal["none", "public"]
-Purpose = Literal["agent", "evaluation", "setup", "git"]
+Purpose = Literal["agent", "evaluation", "setup"]
 
 TIMEOUT_EXIT_CODE = 124
 PROGRAMS_DIR = "/cooperbench/programs"
@@ -115,8 +115,6 @@ class SandboxOptions:
     network: NetworkPolicy = "none"
     labels: Mapping[str, str] = field(default_factory=dict)
     """Run, pair and agent, for people who look at what is running and for cleaning up."""
-    reaches: tuple[str, ...] = ()
-    """`host:port` of what it reaches besides what its network policy allows: a git server of the backend's own."""
     judged: bool = False
     """All that is done in it is to write files and `run_last`, for which a backend may make it in another way."""
     left_out: tuple[str, ...] = ()

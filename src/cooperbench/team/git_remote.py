@@ -1,28 +1,22 @@
-"""The git remote `team` that the agents of a pair share.
+"""The git remote `team` that the agents of a pair share: the harness carries commits between their sandboxes.
 
-Two kinds: the harness carries commits between the sandboxes (`CarriedRemote`), which works on any backend and without a
-network; or a git server next to the sandboxes serves them (`ServedRemote`), on backends that have a place for one. In
-both an agent can only ever move its own branch, and is limited in what it pushes.
+It works on any backend and without a network. An agent can only ever move its own branch, and is limited in what it
+pushes.
 """
 
 from __future__ import annotations
 
-import json
 import re
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeAlias
-from urllib.parse import urlsplit
 
 from cooperbench.errors import InfraError, SandboxError
 from cooperbench.git import GitError, git
 from cooperbench.sandbox.base_sandbox import RichSandbox
-from cooperbench.sandbox.channel import READ_FILE_LIMIT
 from cooperbench.sandbox.contract import CommandResult
-from cooperbench.sandbox.git_server import SERVER_DIR, GitServer, git_script, run_git_script
 from cooperbench.team.sandbox_rpc import Response, script_text
 from cooperbench.temporary import remove_tree
 
@@ -36,26 +30,13 @@ _LARGEST_BASE_BYTES = 250_000_000
 _LARGEST_ALLOCATION = "512m"
 _CALL_SECONDS = 120.0
 _DELIVERY_SECONDS = 60.0
-_PROBE_SECONDS = 15.0
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 # The repository on the host is gone when the pair is over: nothing in it need survive a crash of the machine.
 _SETTINGS = ("-c", "core.fsync=none", "-c", "pack.threads=1", "-c", "core.bigFileThreshold=64m")
-_COUNTS = ("pushes", "refused", "commits", "bytes")
-Counts = dict[str, dict[str, int]]
-"""By name and agent."""
-GitRemote: TypeAlias = "CarriedRemote | ServedRemote"
-"""Of one pair. Called from the threads of several agents."""
 
 
-def make_remote(backend: object, folder: Path, agent_ids: Sequence[str]) -> GitRemote:
-    """Behind the backend's git server, else the one that works everywhere; it may use `folder` on the host."""
-    if git_server := getattr(backend, "git_server", None):
-        return ServedRemote(agent_ids, git_server)
-    return CarriedRemote(folder, agent_ids)
-
-
-class CarriedRemote:
-    """The harness carries commits between the sandboxes, without a network.
+class GitRemote:
+    """Of one pair. Called from the threads of several agents.
 
     Each sandbox has a bare repository of its own at `TEAM_GIT_DIR`. A push runs a hook there that calls the harness,
     which takes the new commits out as a pack, checks them in the pair's repository on the host, and puts them into
@@ -63,34 +44,32 @@ class CarriedRemote:
     """
 
     def __init__(self, folder: Path, agent_ids: Sequence[str]) -> None:
+        """`folder`: where the pair's repository on the host may be."""
         self._agent_ids = tuple(agent_ids)
         self._lock = threading.Lock()
         self._sandboxes: dict[str, RichSandbox] = {}
         """Of the agents that are at work and take what they are given."""
-        self._known: dict[str, set[str]] = {}
-        """Commits that each sandbox has."""
         self._repository = BareRepository(folder, agent_ids)
-        self._counts: Counts = {name: dict.fromkeys(agent_ids, 0) for name in _COUNTS}
-
-    def open(self, run_name: str = "") -> tuple[str, ...]:  # noqa: ARG002  # for servers, which people look at
-        """Make it ready, before there are sandboxes; what those have to reach, as `host:port`."""
-        return ()
+        names = ("pushes", "refused", "commits", "bytes")
+        self.counts = {name: dict.fromkeys(agent_ids, 0) for name in names}
+        """By name and agent, for result.json."""
 
     def attach(
         self, agent_id: str, sandbox: RichSandbox, *, repo_dir: str, base_commit: str, base_git_dir: str
     ) -> None:
         """Give the repository in a sandbox the remote `team`."""
-        done = _in_repository(sandbox, "install", TEAM_GIT_DIR, base_git_dir, base_commit, *self._agent_ids)
-        _check(done, "the team's git repository could not be made in the sandbox")
-        _add_remote(sandbox, repo_dir, TEAM_GIT_DIR, base_commit, agent_id, self._agent_ids)
-        hook = git_script("push_rules.sh") + script_text("update")
-        sandbox.write_file(f"{TEAM_GIT_DIR}/hooks/update", hook.encode(), 0o755)
+        words = (base_git_dir, base_commit, repo_dir, agent_id, *self._agent_ids)
+        done = _run_script(sandbox, "install", *words)
+        if done.returncode != 0:
+            reason = done.stderr_read().strip()[-300:]
+            raise SandboxError(f"the team's git repository could not be made in the sandbox: {reason}")
+        sandbox.write_file(f"{TEAM_GIT_DIR}/hooks/update", script_text("update").encode(), 0o755)
         with self._lock:
             self._repository.base_commit = base_commit
-            self._sandboxes[agent_id], self._known[agent_id] = sandbox, {base_commit}
-            for other, pushes in self._counts["pushes"].items():
+            self._sandboxes[agent_id] = sandbox
+            for other, pushes in self.counts["pushes"].items():
                 if pushes:
-                    self._deliver(agent_id, other)
+                    self._deliver(agent_id, other, [base_commit])
 
     def push(self, agent_id: str, commit: str) -> Response:
         """The hook in a sandbox asks: move the agent's branch and deliver it to its colleagues, or say why not."""
@@ -98,14 +77,15 @@ class CarriedRemote:
             # Not under the lock: what is slow in one agent's sandbox is no reason for the others to wait.
             pack = self._fetch(agent_id, commit)
             with self._lock:
-                self._counts["commits"][agent_id] += self._repository.add(agent_id, commit, pack)
-                self._counts["bytes"][agent_id] += len(pack)
-                self._counts["pushes"][agent_id] += 1
-                self._known[agent_id].add(commit)
+                before = self._repository.known_tips()
+                self.counts["commits"][agent_id] += self._repository.add(agent_id, commit, pack)
+                self.counts["bytes"][agent_id] += len(pack)
+                self.counts["pushes"][agent_id] += 1
                 # The order of pushes is the same for everybody.
-                notes = [self._deliver(other, agent_id) for other in self._agent_ids if other != agent_id]
+                others = [other for other in self._agent_ids if other != agent_id]
+                notes = [self._deliver(other, agent_id, before) for other in others]
         except (_Refused, InfraError, FileNotFoundError) as problem:
-            self._counts["refused"][agent_id] += 1
+            self.counts["refused"][agent_id] += 1
             reason = problem.reason if isinstance(problem, GitError) else problem
             return Response(1, f"refused: {reason}\n")
         return Response(0, "".join(f"{note}\n" for note in notes if note))
@@ -115,55 +95,46 @@ class CarriedRemote:
         # Not under the lock: a push on its way into this sandbox is no reason to keep the agent.
         self._sandboxes.pop(agent_id, None)
 
-    def record(self) -> Counts:
-        """For result.json."""
-        return self._counts
-
     def write_bundle(self, path: Path) -> bool:
-        """The final branches as a file that can be cloned; False where nobody has pushed, or it is too large."""
+        """The final branches as a file that can be cloned; False where nobody has pushed."""
         return self._repository.write_bundle(path)
 
     def close(self) -> None:
-        # A push that is still being taken gets a moment to end; without its sandboxes it does.
-        locked = self._lock.acquire(timeout=30)
-        self._repository.remove()
-        if locked:
-            self._lock.release()
+        with self._lock:
+            self._repository.remove()
 
     def _fetch(self, agent_id: str, commit: str) -> bytes:
         """What the host does not have of a commit yet."""
         sandbox = self._sandboxes.get(agent_id)
         if sandbox is None or not _COMMIT.fullmatch(commit):
             raise _Refused("the harness was asked for something that is no push")
-        if self._counts["pushes"][agent_id] >= MOST_PUSHES:
+        if self.counts["pushes"][agent_id] >= MOST_PUSHES:
             raise _Refused(f"you have pushed {MOST_PUSHES} times, and may not push more often")
         repository = self._repository
         if not repository.created:
-            pack = _read_pack(sandbox, TEAM_GIT_DIR, repository.base_commit, _LARGEST_BASE_BYTES)
+            pack = _read_pack(sandbox, repository.base_commit, _LARGEST_BASE_BYTES)
             with self._lock:
                 repository.create(pack)
         if repository.has(commit):
             return b""
-        left_bytes = QUOTA_BYTES - self._counts["bytes"][agent_id]
-        return _read_pack(sandbox, TEAM_GIT_DIR, commit, left_bytes, repository.known_tips())
+        left_bytes = QUOTA_BYTES - self.counts["bytes"][agent_id]
+        return _read_pack(sandbox, commit, left_bytes, repository.known_tips())
 
-    def _deliver(self, agent_id: str, branch: str) -> str:
+    def _deliver(self, agent_id: str, branch: str, known: Iterable[str]) -> str:
         """Put a branch into an agent's sandbox; a note for its pusher where that did not work."""
         sandbox, commit, reason = self._sandboxes.get(agent_id), self._repository.tips[branch], ""
         if sandbox is None:
             return f"{agent_id} has finished and will not see this"
         # The agent may have removed what it was given before: then everything once more.
-        for known in (self._known[agent_id], {self._repository.base_commit}):
+        for there in (known, [self._repository.base_commit]):
             try:
                 file = f"{TEAM_GIT_DIR}/incoming-{secrets.token_hex(8)}.pack"
-                sandbox.write_file(file, self._repository.pack_for(commit, known))
-                words = (file, branch, commit)
-                done = _in_repository(sandbox, "take", TEAM_GIT_DIR, *words, seconds=_DELIVERY_SECONDS)
+                sandbox.write_file(file, self._repository.pack_for(commit, there))
+                done = _run_script(sandbox, "take", file, branch, commit, seconds=_DELIVERY_SECONDS)
             except SandboxError as error:
                 reason = str(error)
                 continue
             if done.returncode == 0:
-                self._known[agent_id].add(commit)
                 return ""
             reason = done.stderr_read().strip()[-200:]
             if done.timed_out:
@@ -194,14 +165,10 @@ class BareRepository:
         if self.created:
             return
         self.remove()
-        try:
-            git("init", "--quiet", "--bare", "--template=", "--initial-branch=main", str(self._git_dir))
-            self._index(pack, self.base_commit)
-            for branch in ("main", *self.tips):
-                self._git("update-ref", f"refs/heads/{branch}", self.base_commit)
-        except BaseException:
-            self.remove()
-            raise
+        git("init", "--quiet", "--bare", "--template=", "--initial-branch=main", str(self._git_dir))
+        self._index(pack, self.base_commit)
+        for branch in ("main", *self.tips):
+            self._git("update-ref", f"refs/heads/{branch}", self.base_commit)
         self.tips = dict.fromkeys(self.tips, self.base_commit)
         self.created = True
 
@@ -260,118 +227,19 @@ class BareRepository:
         return git(*words, git_dir=self._git_dir, stdin=stdin, env=limit, timeout_seconds=_CALL_SECONDS)
 
 
-class ServedRemote:
-    """Behind a git server: agents push and fetch there themselves, each with a token. Else as `CarriedRemote`.
-
-    The server is asked for when the pair begins, with the run's name; other pairs may share it.
-    """
-
-    def __init__(self, agent_ids: Sequence[str], get_server: Callable[[str], GitServer]) -> None:
-        self._agent_ids = tuple(agent_ids)
-        self._lock = threading.Lock()
-        self._get_server = get_server
-        self._server: GitServer | None = None
-        self._name = secrets.token_hex(16)
-        self._folder = f"{SERVER_DIR}/pairs/{self._name}"
-        self._tokens = {agent_id: secrets.token_urlsafe(24) for agent_id in agent_ids}
-        self._created = False
-
-    def open(self, run_name: str = "") -> tuple[str, ...]:
-        with self._lock:
-            if self._server is None:
-                self._server = self._get_server(run_name)
-            return self._server.reaches
-
-    def attach(
-        self, agent_id: str, sandbox: RichSandbox, *, repo_dir: str, base_commit: str, base_git_dir: str
-    ) -> None:
-        server = self._server
-        if server is None:
-            raise SandboxError("the team's git server was not asked for")
-        with server.commit_locks[base_commit]:
-            if server.manage("has-base", base_commit).returncode != 0:
-                _upload_base(server, sandbox, base_git_dir, base_commit)
-        with self._lock:
-            if not self._created:
-                limits = (str(QUOTA_BYTES), str(MOST_PUSHES))
-                done = server.manage("create", self._name, base_commit, *limits, *self._agent_ids)
-                _check(done, "the git server could not make a repository")
-                access = {"tokens": self._tokens, "quota_bytes": QUOTA_BYTES}
-                with server.sandbox() as its_sandbox:
-                    # Last: without it nobody gets in.
-                    file = f"{self._folder}/access.json"
-                    its_sandbox.write_file(file, json.dumps(access).encode(), 0o600)
-                self._created = True
-        url = urlsplit(f"{server.url}/{self._name}.git")
-        # The token is in the address, so that clones that an agent makes of it work too.
-        url = url._replace(netloc=f"{agent_id}:{self._tokens[agent_id]}@{url.netloc}")
-        _add_remote(sandbox, repo_dir, url.geturl(), base_commit, agent_id, self._agent_ids)
-        _probe(sandbox, repo_dir)
-
-    def push(self, agent_id: str, commit: str) -> Response:
-        return Response(1, f"push {commit[:12]} to the remote team yourself, {agent_id}\n")
-
-    def detach(self, agent_id: str) -> None:
-        """A server has nothing to do then."""
-
-    def record(self) -> Counts:
-        counts: Counts = {name: dict.fromkeys(self._agent_ids, 0) for name in _COUNTS}
-        if self._server is not None and self._created:
-            with self._server.sandbox() as sandbox:
-                log = sandbox.read_file(f"{self._folder}/log").decode("utf-8", "replace")
-            for line in log.splitlines():
-                agent_id, name, number = line.split()
-                counts[name][agent_id] += int(number)
-        return counts
-
-    def write_bundle(self, path: Path) -> bool:
-        if self._server is None or not any(self.record()["pushes"].values()):
-            return False
-        size = self._server.manage("bundle", self._name).stdout_read().strip()
-        if not size.isdigit() or int(size) > READ_FILE_LIMIT:
-            return False
-        with self._server.sandbox() as sandbox:
-            path.write_bytes(sandbox.read_file(f"{self._folder}/bundle"))
-        return True
-
-    def close(self) -> None:
-        with self._lock:
-            if self._server is not None and self._created:
-                with suppress(InfraError):
-                    self._server.manage("remove", self._name)
-            self._server = None
-
-
 class _Refused(Exception):
     """Why a push is not taken, as it can be said to an agent."""
 
 
-def _in_repository(
-    sandbox: RichSandbox, command: str, git_dir: str, *words: str, seconds: float = 240.0
-) -> CommandResult:
-    script = script_text("git_remote.sh")
-    return run_git_script(sandbox, script, command, git_dir, *words, timeout_seconds=seconds)
+def _run_script(sandbox: RichSandbox, command: str, *words: str, seconds: float = 240.0) -> CommandResult:
+    argv = ["bash", "-c", script_text("git_remote.sh"), "git_remote", command, TEAM_GIT_DIR, *words]
+    return sandbox.run(argv, timeout_seconds=seconds)
 
 
-def _check(done: CommandResult, problem: str) -> None:
-    if done.returncode != 0:
-        raise SandboxError(f"{problem}: {done.stderr_read().strip()[-300:]}")
-
-
-def _add_remote(
-    sandbox: RichSandbox, repo_dir: str, url: str, commit: str, own_id: str, agent_ids: Iterable[str]
-) -> None:
-    """Give an agent's repository the remote `team`, with every branch at the commit that they start from."""
-    done = _in_repository(sandbox, "join", repo_dir, url, commit, own_id, *agent_ids)
-    _check(done, "the agent's repository got no remote")
-
-
-def _read_pack(
-    sandbox: RichSandbox, git_dir: str, commit: str, limit_bytes: int, known: Iterable[str] = ()
-) -> bytes:
+def _read_pack(sandbox: RichSandbox, commit: str, limit_bytes: int, known: Iterable[str] = ()) -> bytes:
     """What a commit in a sandbox has beyond the known ones."""
     file = f"{_DRAFTS_DIR}/outgoing-{secrets.token_hex(8)}.pack"
-    done = _in_repository(sandbox, "pack", git_dir, str(limit_bytes), file, commit, *known)
+    done = _run_script(sandbox, "pack", str(limit_bytes), file, commit, *known)
     size = done.stdout_read().strip()
     if done.returncode != 0 or not size.isdigit():
         raise _Refused(f"git could not pack it: {done.stderr_read().strip()[-200:]}")
@@ -380,26 +248,3 @@ def _read_pack(
     if int(size) > limit_bytes or len(pack) > limit_bytes:
         raise _Refused(f"too large: only {limit_bytes} more bytes (packed) may be pushed")
     return pack
-
-
-def _upload_base(server: GitServer, sandbox: RichSandbox, git_dir: str, commit: str) -> None:
-    """From an agent's sandbox; the caller holds the server's lock for the commit."""
-    try:
-        pack = _read_pack(sandbox, git_dir, commit, _LARGEST_BASE_BYTES)
-    except _Refused as problem:
-        raise SandboxError(f"the base commit cannot be taken out of the sandbox: {problem}") from problem
-    file = f"{SERVER_DIR}/{commit}.pack"
-    with server.sandbox() as server_sandbox:
-        server_sandbox.write_file(file, pack)
-    _check(server.manage("base", commit, file), "the git server could not keep the base commit")
-
-
-def _probe(sandbox: RichSandbox, repo_dir: str) -> None:
-    """Does the sandbox reach the server? A new tunnel may need a moment."""
-    script = 'until git -C "$1" ls-remote --heads team >/dev/null; do sleep 1; done'
-    command = ["bash", "-c", script, "probe", repo_dir]
-    done = sandbox.run(command, timeout_seconds=_PROBE_SECONDS, env={"GIT_TERMINAL_PROMPT": "0"})
-    if done.returncode != 0:
-        said = " ".join(done.stderr_read().split())[-200:] or "no answer"
-        hint = "on Modal, COOPERBENCH_MODAL_GIT=carried needs no server"
-        raise SandboxError(f"the sandbox does not reach the team's git server: {said}; {hint}")

@@ -1,9 +1,8 @@
 """Compute Engine on loopback: REST for Google's own client, machines that are containers with a real sshd.
 
-A machine has a loopback address of its own, where its sshd is at port 22 and its metadata server at port 80, and one
-"inside the VPC", a private one of this host's that containers reach through their bridge. What Google's guest agent does is
-done by `guest_agent.sh`; our start-up script is then run as it is. The engine that the machine finds at its socket is that
-of the tests, so that what runs "on" a machine is removed here when the machine is deleted. Firewall rules are only kept.
+A machine has a loopback address of its own, where its sshd is at port 22 and its metadata server at port 80. What Google's
+guest agent does is done by `guest_agent.sh`; our start-up script is then run as it is. The engine that the machine finds at
+its socket is that of the tests, so that what runs "on" a machine is removed here when the machine is deleted.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import contextlib
 import json
 import random
 import re
-import subprocess
 import threading
 import time
 from collections import Counter
@@ -27,8 +25,6 @@ if TYPE_CHECKING:
 
 METADATA = "/computeMetadata/v1/instance"
 _ZONE = "/compute/v1/projects/[^/]+/zones/([^/]+)"
-_GLOBAL = "/compute/v1/projects/[^/]+/global"
-UNREACHABLE = "10.0.0.2"
 
 
 class Refused(Exception):
@@ -59,7 +55,6 @@ class Vm:
         items = resource["metadata"]["items"]
         self.metadata = {item["key"]: item["value"] for item in items} | metadata
         self.address, self._server = _serve_metadata(self)
-        self.internal_address = add_address()
         socket = engine.where.removeprefix("unix://")
         container = f"cooperbench-test-vm-{self.name}"
         made = engine.api.create_container_from_config(
@@ -84,7 +79,7 @@ class Vm:
             "labels": self.resource.get("labels", {}),
             "networkInterfaces": [
                 {
-                    "networkIP": self.internal_address,
+                    "networkIP": "10.0.0.2",
                     "accessConfigs": [{"natIP": self.address, "type": "ONE_TO_ONE_NAT"}],
                 }
             ],
@@ -100,7 +95,6 @@ class Vm:
             self._engine.api.remove_container(self.container, force=True)
         self._server.shutdown()
         self._server.server_close()
-        remove_address(self.internal_address)
         remove_session(self._engine, self.name.removeprefix("cooperbench-"))
 
 
@@ -121,10 +115,6 @@ class ComputeServer:
         self.spoil_host_key = False
         self.metadata: dict[str, str] = {}
         """For new machines, beside what the harness gives them."""
-        self.rules: dict[str, dict[str, Any]] = {}
-        """The firewall's, by name."""
-        self.rules_ever: list[dict[str, Any]] = []
-        self.rule_refusal: Refused | None = None
         self.too_many_questions = 0
         """How many of the next questions for guest attributes are too many."""
         self._operations: dict[str, dict[str, Any]] = {}
@@ -151,10 +141,8 @@ class ComputeServer:
         self.made.clear()
         self.foreign.clear()
         self.deleted.clear()
-        self.rules.clear()
-        self.rules_ever.clear()
         self.metadata.clear()
-        self.most_machines, self.refusal, self.spoil_host_key, self.rule_refusal = 100, None, False, None
+        self.most_machines, self.refusal, self.spoil_host_key = 100, None, False
 
     def answer(self, method: str, path: str, query: dict[str, str], body: Any) -> Any:
         if self.refusal is not None:
@@ -168,10 +156,6 @@ class ComputeServer:
             return {"items": self._listed(query.get("filter", ""))}
         if found := re.fullmatch(f"{_ZONE}/instances", path):
             return self._insert(found[1], body)
-        if found := re.fullmatch(f"{_GLOBAL}/firewalls(?:/([^/]+))?", path):
-            return self._firewall(method, found[1], query, body)
-        if re.fullmatch(f"{_GLOBAL}/operations/[^/]+(/wait)?", path):
-            return {"name": "op-rule", "status": "DONE"}
         if found := re.fullmatch(f"{_ZONE}/operations/([^/]+)(/wait)?", path):
             return {**self._operations[found[2]], "status": "DONE"}
         if found := re.fullmatch(f"{_ZONE}/instances/([^/]+)(/getGuestAttributes)?", path):
@@ -189,24 +173,6 @@ class ComputeServer:
                 self.vms[resource["name"]] = Vm(self._engine, self._image, zone, resource, self.metadata)
             self._operations[operation["name"]] = operation
         return operation
-
-    def _firewall(self, method: str, name: str | None, query: dict[str, str], body: Any) -> dict[str, Any]:
-        if self.rule_refusal is not None:
-            raise self.rule_refusal
-        if method == "POST":
-            if body["name"] in self.rules:
-                raise Refused(409, f"The resource '{body['name']}' already exists", "alreadyExists")
-            self.rules[body["name"]] = body
-            self.rules_ever.append(body)
-            return {"name": "op-rule", "status": "RUNNING"}
-        if method == "DELETE" and name in self.rules:
-            del self.rules[name]
-            return {"name": "op-rule", "status": "RUNNING"}
-        if method == "GET" and name is None:
-            wanted = re.fullmatch(r'name eq "(.*)"', query["filter"])
-            assert wanted
-            return {"items": [rule for rule in self.rules.values() if re.fullmatch(wanted[1], rule["name"])]}
-        raise Refused(404, f"The resource 'firewalls/{name}' was not found", "notFound")
 
     def _one(self, method: str, name: str, *, guest: bool) -> dict[str, Any]:
         if method == "DELETE" and name in self.foreign:
@@ -321,36 +287,3 @@ def _serve_metadata(vm: Vm) -> tuple[str, ThreadingHTTPServer]:
             continue
         threading.Thread(target=server.serve_forever, daemon=True).start()
         return address, server
-
-
-def add_address() -> str:
-    """A private address of this host's that nobody else has; one that is nobody's where we may not have one."""
-    for _ in range(100):
-        address = f"10.203.{random.randint(0, 250)}.{random.randint(1, 250)}"
-        done = _ip("add", address)
-        if done.returncode == 0:
-            return address
-        if b"File exists" not in done.stderr:
-            break
-    return UNREACHABLE
-
-
-def remove_address(address: str) -> None:
-    if address != UNREACHABLE:
-        _ip("del", address)
-
-
-def _ip(verb: str, address: str) -> subprocess.CompletedProcess[bytes]:
-    command = ["ip", "address", verb, f"{address}/32", "dev", "lo"]
-    try:
-        return subprocess.run(command, capture_output=True, check=False)
-    except FileNotFoundError as error:
-        return subprocess.CompletedProcess(command, 127, b"", str(error).encode())
-
-
-def own_addresses() -> list[str]:
-    """Those that were added and not removed."""
-    shown = subprocess.run(
-        ["ip", "-o", "address", "show", "dev", "lo"], capture_output=True, text=True, check=False
-    )
-    return re.findall(r"inet (10\.203\.[0-9.]+)/32", shown.stdout)

@@ -1,4 +1,4 @@
-"""What a machine's rules let through, tried in the kernel: a machine, two containers on its bridge and somebody outside."""
+"""What a machine's rules let through, tried in the kernel: a machine, a container on its bridge, and the world outside."""
 
 from __future__ import annotations
 
@@ -11,36 +11,32 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-MACHINE, CONTAINER, NEIGHBOUR = "172.30.0.1", "172.30.0.11", "172.30.0.12"
-IN_THE_VPC, IN_THE_WORLD = "10.5.0.2", "8.8.8.8"
+METADATA_SERVER, IN_THE_WORLD = "169.254.169.254", "8.8.8.8"
 _LAYOUT = """
 -n machine link set lo up
--n machine link add name {bridge} type bridge
--n machine address add 172.30.0.1/24 dev {bridge}
--n machine link set {bridge} up
+-n machine link add name docker0 type bridge
+-n machine address add 172.30.0.1/24 dev docker0
+-n machine link set docker0 up
 -n machine link add name one type veth peer name eth0 netns container
--n machine link set one master {bridge} up
+-n machine link set one master docker0 up
 -n container address add 172.30.0.11/24 dev eth0
 -n container link set eth0 up
 -n container route add default via 172.30.0.1
--n machine link add name two type veth peer name eth0 netns neighbour
--n machine link set two master {bridge} up
--n neighbour address add 172.30.0.12/24 dev eth0
--n neighbour link set eth0 up
--n neighbour route add default via 172.30.0.1
 -n machine link add name vpc type veth peer name eth0 netns outside
 -n machine address add 10.5.0.1/24 dev vpc
 -n machine link set vpc up
 -n outside address add 10.5.0.2/24 dev eth0
 -n outside address add 8.8.8.8/32 dev eth0
+-n outside address add 169.254.169.254/32 dev eth0
 -n outside link set eth0 up
 -n outside route add default via 10.5.0.1
 -n machine route add 8.8.8.8/32 via 10.5.0.2
+-n machine route add 169.254.169.254/32 via 10.5.0.2
 netns exec machine sysctl -qw net.ipv4.ip_forward=1
 netns exec machine iptables -N DOCKER-USER
 netns exec machine iptables -A FORWARD -j DOCKER-USER
 """
-_SPACES = ("machine", "container", "neighbour", "outside")
+_SPACES = ("machine", "container", "outside")
 _SERVE = """
 import socket, sys
 listening = [socket.create_server(("0.0.0.0", int(port))) for port in sys.argv[1:]]
@@ -80,17 +76,16 @@ class Site:
 
 
 @contextmanager
-def site(bridge: str, rules: Sequence[str], port: int) -> Iterator[Site]:
-    """With these rules of iptables on the machine. Everybody serves at the port and at 22."""
+def site(rules: Sequence[str], ports: Sequence[int]) -> Iterator[Site]:
+    """With these rules of iptables on the machine; what is outside serves at the ports."""
     place = Site(f"cb{secrets.token_hex(3)}-")
     with ExitStack() as stack:
         for space in _SPACES:
             place.ip(["netns", "add", space])
             stack.callback(place.ip, ["netns", "del", space], check=False)
-        for line in _LAYOUT.strip().format(bridge=bridge).splitlines():
+        for line in _LAYOUT.strip().splitlines():
             place.ip(line.split())
         for rule in rules:
             place.ip(["netns", "exec", "machine", "iptables", *rule.split()])
-        for space in _SPACES:
-            stack.enter_context(place.serving(space, port, 22))
-        yield place
+        with place.serving("outside", *ports):
+            yield place

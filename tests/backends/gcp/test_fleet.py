@@ -18,10 +18,11 @@ from cooperbench.backends.docker.containers import remove_leftovers as remove_co
 from cooperbench.backends.gcp import GCPBatchBackend
 from cooperbench.backends.gcp.api import PURPOSE, resource_labels
 from cooperbench.cli import main
-from cooperbench.errors import InfraError, SandboxDead, SandboxDestroyed, UserError
+from cooperbench.errors import InfraError, Interrupted, SandboxDead, SandboxDestroyed, UserError
 from cooperbench.sandbox.contract import SandboxOptions
-from cooperbench.sandbox.ownership import OWNER_LABEL, this_owner
-from tests.backends.gcp.compute_server import ComputeServer, Refused, own_addresses
+from cooperbench.sandbox.ownership import this_owner
+from tests.backends.gcp.compute_server import ComputeServer, Refused
+from tests.backends.gcp.namespaces import IN_THE_WORLD, METADATA_SERVER, site
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,8 +67,6 @@ def test_sandboxes_share_a_machine_until_it_is_full(compute: ComputeServer, gcp_
     assert asked["disks"][0]["autoDelete"] is True
     assert asked["networkInterfaces"][0]["subnetwork"] == "regions/us-central1/subnetworks/sub"
     assert "serviceAccounts" not in asked
-    # Containers are kept from the machine's identity.
-    assert "-d 169.254.169.254 -p tcp" in next(iter(compute.vms.values())).read("/var/log/iptables")
     sandboxes[0].terminate()
     again = backend.create_sandbox(gcp_base, 60)
     assert len(compute.vms) == 2
@@ -176,11 +175,52 @@ def test_a_judged_command_is_seen_from_outside_the_sandbox(gcp: GCPBatchBackend,
         sandbox.run(["true"])
 
 
+def test_containers_reach_the_world_but_not_the_identity_of_their_machine(
+    compute: ComputeServer, gcp: GCPBatchBackend, gcp_base: str
+) -> None:
+    """The tests' engine filters nothing: the rules that a machine set are tried in the kernel, in namespaces."""
+    gcp.create_sandbox(gcp_base, 60)
+    (machine,) = compute.vms.values()
+    rules = machine.read("/var/log/iptables").splitlines()
+    with site(rules, ports=(53, 80)) as there:
+        reached = [
+            (address, port)
+            for address in (METADATA_SERVER, IN_THE_WORLD)
+            for port in (53, 80)
+            if there.reaches("container", address, port)
+        ]
+        assert there.reaches("machine", METADATA_SERVER, 80)
+    # Names are resolved there too.
+    assert reached == [(METADATA_SERVER, 53), (IN_THE_WORLD, 53), (IN_THE_WORLD, 80)]
+
+
+def test_a_machine_that_cannot_keep_its_identity_has_no_sandboxes(
+    compute: ComputeServer, gcp: GCPBatchBackend, gcp_base: str
+) -> None:
+    compute.metadata["test-broken-rule"] = "169.254.169.254"
+    with pytest.raises(InfraError, match="metadata server cannot be closed to containers"):
+        gcp.create_sandbox(gcp_base, 60)
+    assert not compute.vms
+
+
+def test_a_boot_that_is_interrupted_is_not_waited_for(
+    compute: ComputeServer, gcp: GCPBatchBackend, gcp_base: str
+) -> None:
+    compute.metadata["startup-script"] = "sleep 600"
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(gcp.create_sandbox, gcp_base, 60)
+        wait_until("the machine is made", lambda: compute.made)
+        gcp.interrupt()
+        assert isinstance(waiting.exception(60), Interrupted)
+    gcp.close()
+    assert not compute.vms
+
+
 @contextmanager
-def harness(image: str, folder: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """One that has a sandbox with a shared git remote, in a process of its own; and the sandbox's container."""
+def harness(image: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """One that has a sandbox, in a process of its own; and the sandbox's container."""
     script = str(Path(__file__).with_name("killed_harness.py"))
-    command = [sys.executable, script, image, str(folder)]
+    command = [sys.executable, script, image]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         container = process.stdout.readline().strip()
@@ -188,12 +228,10 @@ def harness(image: str, folder: Path) -> Iterator[tuple[subprocess.Popen[str], s
         yield process, container
 
 
-@pytest.mark.usefixtures("vpc")
 def test_what_a_killed_harness_left_ends_and_is_deleted(
     compute: ComputeServer,
     gcp_engine: Engine,
     gcp_base: str,
-    tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -208,15 +246,9 @@ def test_what_a_killed_harness_left_ends_and_is_deleted(
     }
     for name, found in labels.items():
         compute.foreign[name] = {"name": name, "status": "RUNNING", "labels": found}
-        compute.rules[f"cooperbench-{name}"] = {
-            "name": f"cooperbench-{name}",
-            "description": found.get(OWNER_LABEL, ""),
-        }
-    compute.rules["cooperbench-words"] = {"name": "cooperbench-words", "description": "of somebody"}
     compute.metadata["cooperbench-look-seconds"] = "1"
-    with harness(gcp_base, tmp_path) as (process, container):
+    with harness(gcp_base) as (process, container):
         assert compute.deleted == ["dead"]
-        assert "cooperbench-dead" not in compute.rules
         machines = list(compute.vms.values())
         looks = {machine: machine.asked[IDLE] for machine in machines}
         for machine in machines:
@@ -234,29 +266,20 @@ def test_what_a_killed_harness_left_ends_and_is_deleted(
         "the machines shut down",
         lambda: all(machine.attributes.get("shutdown") == "-h now" for machine in machines),
     )
-    assert sorted(machine.resource["labels"][PURPOSE] for machine in machines) == ["agents", "git"]
+    assert [machine.resource["labels"][PURPOSE] for machine in machines] == ["agents"]
     for name in ("COOPERBENCH_GCP_BATCH_ENDPOINT", "STORAGE_EMULATOR_HOST"):
         monkeypatch.setenv(name, compute.url)
-    ours = [name for name in compute.rules if name.removeprefix("cooperbench-") not in (*labels, "words")]
-    assert len(ours) == 2
     assert main(["clean", "--backend", "gcp"]) == 0
     removed = capsys.readouterr().out.splitlines()
-    assert {f"removed machine {machine.name}" for machine in machines} < set(removed)
-    assert {f"removed firewall rule {name}" for name in ours} < set(removed)
+    assert {f"removed machine {machine.name}" for machine in machines} <= set(removed)
     assert not compute.vms
     assert set(compute.foreign) == {"alive", "elsewhere", "foreign"}
-    assert {name.removeprefix("cooperbench-") for name in compute.rules} == {*compute.foreign, "words"}
     remove_containers(gcp_engine)
 
 
-@pytest.mark.usefixtures("vpc")
-def test_an_interrupted_harness_leaves_nothing(compute: ComputeServer, gcp_base: str, tmp_path: Path) -> None:
-    with harness(gcp_base, tmp_path) as (process, _):
-        addresses = {machine.internal_address for machine in compute.vms.values()}
+def test_an_interrupted_harness_leaves_nothing(compute: ComputeServer, gcp_base: str) -> None:
+    with harness(gcp_base) as (process, _):
         process.send_signal(signal.SIGINT)
         assert process.wait(60) != 0
-    assert len(compute.made) == 2
+    assert len(compute.made) == 1
     assert not compute.vms
-    assert len(compute.rules_ever) == 2
-    assert not compute.rules
-    assert not addresses & set(own_addresses())

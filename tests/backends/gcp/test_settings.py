@@ -49,7 +49,6 @@ def test_every_key_of_the_file_is_used_and_overridden(monkeypatch: pytest.Monkey
         "most_machines": "7",
         "idle_minutes": "1.5",
         "image_template": "registry.example/{repo}:task{task_id}",
-        "git_image": "registry.example/git:1",
     }
     assert set(filed) == set(VARIABLES)
     documented = (Path(__file__).parents[3] / "docs/gcp.md").read_text()
@@ -63,7 +62,7 @@ def test_every_key_of_the_file_is_used_and_overridden(monkeypatch: pytest.Monkey
     monkeypatch.setenv("GCP_MACHINE_TYPE", "e2-standard-2")
     assert (read_settings().project, read_settings().machine_type) == ("variable-project", "e2-standard-2")
     assert read_settings(machine_type="e2-highmem-8").machine_type == "e2-highmem-8"
-    made = machine_of(found, "session", "agents", "run", 60, "key")
+    made = machine_of(found, "session", "run", 60, "key")
     assert not made.network_interfaces[0].access_configs
     assert made.disks[0].initialize_params.disk_type == "zones/us-east1-c/diskTypes/pd-ssd"
 

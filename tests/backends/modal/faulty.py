@@ -32,8 +32,6 @@ class Faults:
         self.cut_after_bytes: int | None = None
         """Of each answer to a request for output."""
         self.cuts = 0
-        self.no_tunnels = False
-        """They are asked for, and do not come."""
 
     def add(
         self, name: str, status: Status, times: int, message: str = "injected", *, after: bool = False
@@ -48,7 +46,6 @@ class Faults:
             self.requests.clear()
             self.most_creating, self.creating, self.refused = 10**9, 0, 0
             self.cut_after_bytes, self.cuts = None, 0
-            self.no_tunnels = False
 
     async def before(self, name: str) -> None:
         self.requests[name] += 1

@@ -11,16 +11,13 @@ from typing import TYPE_CHECKING, Any
 from modal_proto import api_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
 
     from cooperbench.backends.local.sandbox import LocalSandbox
     from cooperbench.sandbox.contract import Stream
 
-CERTIFICATE = "/opt/tunnels.pem"
 _EXEC = """
 dir=$1 errors=$2
-# As an image that trusts it would have it in its environment.
-[ -e /opt/tunnels.pem ] && export GIT_SSL_CAINFO=/opt/tunnels.pem GIT_SSL_CAPATH=/opt
 mkdir -p "$dir"
 [ -d /tmp/bare ] && PATH=/tmp/bare
 exec 2>/dev/null # what this shell says of the command's end is not the command's
@@ -162,7 +159,6 @@ class Guest:
         tags: dict[str, str],
         *,
         old: bool,
-        on_end: Callable[[Guest], None],
     ) -> None:
         # The client tells the older kind by the shape of its id.
         self.sandbox_id = f"sb-{number:022d}" if old else f"sb-{number:022d}-v2"
@@ -173,8 +169,6 @@ class Guest:
         self.local: LocalSandbox | None = None
         self.execs: dict[str, Exec] = {}
         self.result: api_pb2.GenericResult | None = None
-        self.tunnels: list[api_pb2.TunnelData] = []
-        self._on_end = on_end
 
     def look(self) -> api_pb2.GenericResult | None:
         """How it ended; None while it runs."""
@@ -190,7 +184,6 @@ class Guest:
 
     def finish(self, status: api_pb2.GenericResult.GenericStatus.ValueType, code: int) -> None:
         self.result = self.result or api_pb2.GenericResult(status=status, exitcode=code)
-        self._on_end(self)
         for command in self.execs.values():
             command.stop()
 

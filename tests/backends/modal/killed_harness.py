@@ -1,20 +1,17 @@
-"""A harness for tests that end it from outside: opens two sandboxes, tells their ids, starts the git server, waits."""
+"""A harness for tests that end it from outside: opens two sandboxes, tells their ids, waits."""
 
 from __future__ import annotations
 
 import sys
 import time
-from pathlib import Path
 
 from cooperbench.backends.modal import ModalBackend
-from cooperbench.team.git_remote import make_remote
 
 
 def main(image: str) -> None:
     backend = ModalBackend()
     for _ in range(2):
         sys.stdout.write(backend.create_sandbox(image, timeout=300).name + "\n")
-    sys.stdout.write(make_remote(backend, Path("unused"), ["agent1", "agent2"]).open()[0] + "\n")
     sys.stdout.flush()
     time.sleep(300)
 

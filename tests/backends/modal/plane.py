@@ -27,9 +27,8 @@ from cooperbench.dataset.discovery import load_tasks
 from cooperbench.dataset.images import image_name
 from cooperbench.sandbox.contract import SandboxOptions
 from tests.backends.modal.faulty import Faults
-from tests.backends.modal.guest import CERTIFICATE, Guest
+from tests.backends.modal.guest import Guest
 from tests.backends.modal.services import CONTROL, ROUTER
-from tests.backends.modal.tunnels import Tunnels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -82,7 +81,6 @@ class Plane:
         self.loop.set_default_executor(ThreadPoolExecutor(256, thread_name_prefix="plane"))
         self._thread = threading.Thread(target=self.loop.run_forever, name="plane", daemon=True)
         self._thread.start()
-        self.tunnels = Tunnels(cache_dir, self.loop)
         self._server: _Server | None = None
         self.url = asyncio.run_coroutine_threadsafe(self._serve(), self.loop).result(30)
 
@@ -98,7 +96,6 @@ class Plane:
             "MODAL_TOKEN_SECRET": TOKEN_SECRET,
             "MODAL_CONFIG_PATH": "/nonexistent/modal.toml",
             "COOPERBENCH_MODAL_IMAGES": "build",
-            "COOPERBENCH_MODAL_GIT_IMAGE": HOST_IMAGE,
         }
 
     def running(self) -> list[Guest]:
@@ -112,7 +109,7 @@ class Plane:
                 raise GRPCError(Status.ALREADY_EXISTS, f"there is a sandbox {definition.name}")
             self._count += 1
             named = {tag.tag_name: tag.tag_value for tag in tags}
-            guest = Guest(self._count, definition, named, old=old, on_end=self.tunnels.close)
+            guest = Guest(self._count, definition, named, old=old)
             self.guests[guest.sandbox_id] = guest
         return guest
 
@@ -127,8 +124,6 @@ class Plane:
         guest.local = self.local.create_sandbox(image, timeout=definition.timeout_secs, options=options)
         if definition.image_id in self.snapshots:
             guest.fill(self.snapshots[definition.image_id])
-        if connected:
-            guest.local.write_file(CERTIFICATE, self.tunnels.certificate)
         if name == "bare":
             tools = "mkdir /tmp/bare && ln -s $(command -v sh mkdir mv sleep) /tmp/bare"
             assert guest.local.run(["bash", "-c", tools]).returncode == 0

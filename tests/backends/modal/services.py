@@ -130,7 +130,6 @@ async def _create(plane: Plane, request: Any, *, old: bool) -> Any:
     try:
         guest = plane.new_guest(request.definition, request.tags, old=old)
         await asyncio.to_thread(plane.start, guest)
-        guest.tunnels = await plane.tunnels.open(guest)
     finally:
         faults.creating -= 1
     return guest
@@ -144,7 +143,6 @@ async def create(plane: Plane, request: api_pb2.SandboxCreateV2Request) -> api_p
         sandbox_id=guest.sandbox_id,
         task_id=guest.task_id,
         command_router_access=access,
-        tunnels=[] if plane.faults.no_tunnels else guest.tunnels,
     )
 
 
@@ -152,14 +150,6 @@ async def create(plane: Plane, request: api_pb2.SandboxCreateV2Request) -> api_p
 async def create_old(plane: Plane, request: api_pb2.SandboxCreateRequest) -> api_pb2.SandboxCreateResponse:
     guest = await _create(plane, request, old=True)
     return api_pb2.SandboxCreateResponse(sandbox_id=guest.sandbox_id)
-
-
-@_answers(CONTROL, "SandboxGetTunnels", "SandboxGetTunnelsV2")
-async def tunnels(plane: Plane, request: Any) -> api_pb2.SandboxGetTunnelsResponse:
-    if plane.faults.no_tunnels:
-        late = api_pb2.GenericResult(status=api_pb2.GenericResult.GENERIC_STATUS_TIMEOUT)
-        return api_pb2.SandboxGetTunnelsResponse(result=late)
-    return api_pb2.SandboxGetTunnelsResponse(result=_SUCCESS, tunnels=plane.by_id(request.sandbox_id).tunnels)
 
 
 @_answers(CONTROL, "SandboxGetTaskId", "SandboxGetTaskIdV2")

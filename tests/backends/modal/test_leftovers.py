@@ -22,13 +22,11 @@ if TYPE_CHECKING:
 
 
 def start_harness() -> tuple[subprocess.Popen[str], set[str]]:
-    """A harness in its own process, with two sandboxes open, and the git server's."""
+    """A harness in its own process, with two sandboxes open."""
     script = str(Path(__file__).with_name("killed_harness.py"))
     process = subprocess.Popen([sys.executable, script, HOST_IMAGE], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
-    names = {process.stdout.readline().strip() for _ in range(2)}
-    # The tunnel to the third has its name.
-    return process, names | {process.stdout.readline().partition(".")[0]}
+    return process, {process.stdout.readline().strip() for _ in range(2)}
 
 
 def end_harness(process: subprocess.Popen[str], number: int) -> int:

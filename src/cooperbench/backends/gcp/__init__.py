@@ -6,7 +6,6 @@ What can be set is said in `settings.py`, how machines are shared in `machines.p
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import threading
 from importlib.util import find_spec
@@ -14,7 +13,7 @@ from typing import ClassVar
 
 from cooperbench.backends.docker.sandbox import DockerSandbox
 from cooperbench.backends.docker.settings import read_settings as read_docker_settings
-from cooperbench.backends.gcp.api import NOT_INSTALLED, PermissionDenied
+from cooperbench.backends.gcp.api import NOT_INSTALLED
 from cooperbench.backends.gcp.batch import remove_leftover_jobs
 from cooperbench.backends.gcp.compute import Compute
 from cooperbench.backends.gcp.machines import AGENTS_SUFFIX, Fleet
@@ -24,11 +23,9 @@ from cooperbench.dataset.images import PUBLISHED_TEMPLATE, image_name
 from cooperbench.errors import InfraError, UserError
 from cooperbench.models import Image, Task
 from cooperbench.sandbox.contract import Capabilities, ResourceUse, SandboxOptions, check_network
-from cooperbench.sandbox.git_server import GitServer
 
 __all__ = ["GCPBatchBackend"]
 _CLIENTS = ("docker", "google.cloud.compute_v1", "google.cloud.batch_v1", "google.cloud.storage")
-_log = logging.getLogger("cooperbench")
 
 
 class GCPBatchBackend:
@@ -87,10 +84,6 @@ class GCPBatchBackend:
         machine = self._connected().place(str(options.labels.get("run", "")), task, timeout)
         return machine.create_promised(image, task, timeout, workdir, options)
 
-    def git_server(self, run_name: str) -> GitServer:
-        """See `cooperbench.sandbox.git_server`."""
-        return self._connected().git_server.get(run_name)
-
     def resource_use(self) -> ResourceUse:
         """What the machines of this object have used so far. Batch jobs are not counted."""
         with self._lock:
@@ -105,16 +98,11 @@ class GCPBatchBackend:
     def clean() -> list[str]:
         """For `cooperbench clean`: remove what killed processes left; a line for each thing that was there."""
         settings = read_settings()
-        compute = Compute(settings)
-        removed = [f"machine {name}" for name in compute.remove_leftovers()]
-        try:
-            removed += [f"firewall rule {name}" for name in compute.remove_leftover_rules()]
-        except PermissionDenied as error:
-            _log.warning("%s", error)
+        removed = [f"machine {name}" for name in Compute(settings).remove_leftovers()]
         return removed + [f"job {name}" for name in remove_leftover_jobs(settings)]
 
     def close(self) -> None:
-        """Delete all machines and rules. Google is connected to again when it is used again."""
+        """Delete all machines. Google is connected to again when it is used again."""
         fleet = self._fleet
         if fleet is not None:
             # Whoever is interrupted here calls again.

@@ -48,10 +48,6 @@ class QuotaExceeded(UserError):
     """The project may not have more of it."""
 
 
-class PermissionDenied(UserError):
-    """The account lacks a permission."""
-
-
 class OutOfMachines(InfraError):
     """The zone has none of that type just now."""
 
@@ -95,7 +91,7 @@ _FAULTS: tuple[tuple[type[CooperBenchError], str, str], ...] = (
         r"\bquota\b|QUOTA_EXCEEDED|quotaExceeded",
         "Insufficient quota ({words}): request more at https://console.cloud.google.com/iam-admin/quotas, or use -c",
     ),
-    (PermissionDenied, r"^403 ", "the account may not do that ({words}): gcloud auth list tells whose it is"),
+    (UserError, r"^403 ", "the account may not do that ({words}): gcloud auth list tells whose it is"),
     (NotFound, r"^404 ", "Google does not know it ({words})"),
     (UserError, r"^(400|409|412|501) ", "Google refuses it: {words}"),
 )

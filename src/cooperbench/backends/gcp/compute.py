@@ -1,4 +1,4 @@
-"""Compute Engine, as the harness uses it: machines and firewall rules made, looked at, listed and deleted."""
+"""Compute Engine, as the harness uses it: machines made, looked at, listed and deleted."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ import logging
 import secrets
 import time
 from contextlib import suppress
-from functools import partial
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from cooperbench.backends.gcp.api import (
     CALL_SECONDS,
-    PermissionDenied,
     ask,
     client_options,
     faults,
@@ -22,20 +20,17 @@ from cooperbench.backends.gcp.api import (
     translated,
 )
 from cooperbench.errors import CooperBenchError, SandboxTimeout, UserError
-from cooperbench.sandbox.ownership import OWNER_LABEL, is_leftover, this_owner
+from cooperbench.sandbox.ownership import is_leftover
 from cooperbench.temporary import remove_abandoned
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
     from google.cloud import compute_v1
 
     from cooperbench.backends.gcp.settings import GcpSettings
 
-GIT_PORT = 8418
 SSH_USER = "cooperbench"
-_GIT_MACHINE_TYPE = "e2-medium"
-FIREWALL_ROLE = "roles/compute.securityAdmin"
 _BOOT_IMAGE = "projects/cos-cloud/global/images/family/cos-stable"
 _ABANDONED_SECONDS = 900
 """A machine that nobody is connected to for this long shuts itself down."""
@@ -44,7 +39,7 @@ _log = logging.getLogger("cooperbench")
 
 
 class Compute:
-    """The machines and firewall rules of one project. Safe to share between threads."""
+    """The machines of one project. Safe to share between threads."""
 
     def __init__(self, settings: GcpSettings) -> None:
         self._settings = settings
@@ -53,10 +48,8 @@ class Compute:
 
             options = client_options()
             self._instances = compute_v1.InstancesClient(**options)
-            self._rules = compute_v1.FirewallsClient(**options)
             self._types = compute_v1.MachineTypesClient(**options)
-            self._zone_operations = compute_v1.ZoneOperationsClient(**options)
-            self._global_operations = compute_v1.GlobalOperationsClient(**options)
+            self._operations = compute_v1.ZoneOperationsClient(**options)
         self._project: dict[str, Any] = {"project": settings.project}
         self._zone = self._project | {"zone": settings.zone}
 
@@ -69,10 +62,25 @@ class Compute:
         return found
 
     def create(self, machine: compute_v1.Instance) -> None:
-        """Until Google has made the machine; it then boots."""
+        """Until Google has made the machine; it then boots. One that is there already is ours: its name is."""
+        from google.api_core.exceptions import Conflict
+        from google.cloud import compute_v1
+
         doing = f"making the machine {machine.name} ({machine.machine_type})"
-        insert = partial(self._instances.insert_unary, instance_resource=machine)
-        _insert(doing, insert, self._zone_operations, self._zone)
+        deadline = time.monotonic() + _OPERATION_SECONDS
+        with faults(doing), suppress(Conflict):
+            operation = self._instances.insert_unary(
+                instance_resource=machine, **self._zone, timeout=CALL_SECONDS, retry=patient()
+            )
+            while operation.status != compute_v1.Operation.Status.DONE:
+                if time.monotonic() >= deadline:
+                    raise SandboxTimeout(f"{doing}: Google did not do it in time")
+                operation = self._operations.wait(
+                    operation=operation.name, **self._zone, timeout=CALL_SECONDS * 3, retry=patient()
+                )
+            if operation.error.errors:
+                first = operation.error.errors[0]
+                raise translated(RuntimeError(f"{first.code}: {first.message}"), doing)
 
     def get(self, name: str) -> compute_v1.Instance | None:
         """None for one that is gone."""
@@ -113,39 +121,6 @@ class Compute:
             }
         return delete_all(zones, lambda name: self.delete(name, zones[name]))
 
-    def admit_to_git_server(self, session: str) -> None:
-        """Let a session's machines reach its git server, and nobody else, whatever other rules of the network allow."""
-        try:
-            for rule in _git_server_rules(session, self._settings.network_path):
-                insert = partial(self._rules.insert_unary, firewall_resource=rule)
-                doing = f"setting the firewall rule {rule.name}"
-                _insert(doing, insert, self._global_operations, self._project)
-        except PermissionDenied as error:
-            raise PermissionDenied(f"{error}; the git server of --git needs {FIREWALL_ROLE}") from error
-
-    def remove_rules(self, session: str) -> None:
-        delete_all((rule.name for rule in _git_server_rules(session, "")), self._delete_rule)
-
-    def leftover_rules(self) -> list[str]:
-        """The rules of processes of this user and machine that are gone.
-
-        Firewall rules have no labels, so whose they are stands in their description.
-        """
-        from google.cloud import compute_v1
-
-        request = compute_v1.ListFirewallsRequest(filter='name eq "cooperbench-.*"', **self._project)
-        with faults("listing the firewall rules"):
-            found = list(self._rules.list(request, timeout=CALL_SECONDS))
-        return [rule.name for rule in found if is_leftover({OWNER_LABEL: rule.description})]
-
-    def remove_leftover_rules(self) -> list[str]:
-        return delete_all(self.leftover_rules(), self._delete_rule)
-
-    def _delete_rule(self, name: str) -> bool:
-        """Not waited for; False for one that is gone already."""
-        doing = f"deleting the firewall rule {name}"
-        return ask(doing, self._rules.delete_unary, firewall=name, **self._project) is not None
-
 
 def delete_all(names: Iterable[str], delete: Callable[[str], bool]) -> list[str]:
     """The names of those that were there. One that cannot be deleted does not keep the others from it."""
@@ -159,36 +134,14 @@ def delete_all(names: Iterable[str], delete: Callable[[str], bool]) -> list[str]
     return removed
 
 
-def _insert(doing: str, insert: Callable[..., Any], operations: Any, place: Mapping[str, str]) -> None:
-    """Until Google has made it. One that is there already is ours: its name was made for it."""
-    from google.api_core.exceptions import Conflict
-    from google.cloud import compute_v1
-
-    deadline = time.monotonic() + _OPERATION_SECONDS
-    with faults(doing), suppress(Conflict):
-        operation = insert(**place, timeout=CALL_SECONDS, retry=patient())
-        while operation.status != compute_v1.Operation.Status.DONE:
-            if time.monotonic() >= deadline:
-                raise SandboxTimeout(f"{doing}: Google did not do it in time")
-            operation = operations.wait(
-                operation=operation.name, **place, timeout=CALL_SECONDS * 3, retry=patient()
-            )
-        if operation.error.errors:
-            first = operation.error.errors[0]
-            raise translated(RuntimeError(f"{first.code}: {first.message}"), doing)
-
-
 def machine_of(
-    settings: GcpSettings, session: str, purpose: str, run_name: str, lifetime_seconds: int, public_key: str
+    settings: GcpSettings, session: str, run_name: str, lifetime_seconds: int, public_key: str
 ) -> compute_v1.Instance:
-    """As Compute Engine wants to have it described; `purpose` is `agents` or `git`."""
+    """As Compute Engine wants to have it described."""
     from google.cloud import compute_v1
 
-    is_git = purpose == "git"
     name = f"cooperbench-{session}-{secrets.token_hex(3)}"
-    machine_type = _GIT_MACHINE_TYPE if is_git else settings.machine_type
-    spot = settings.spot and not is_git
-    zone, labels = f"zones/{settings.zone}", resource_labels(run_name, purpose)
+    zone, labels = f"zones/{settings.zone}", resource_labels(run_name, "agents")
     interface: dict[str, Any] = {"network": settings.network_path}
     if settings.subnetwork:
         interface["subnetwork"] = settings.subnetwork_path
@@ -208,55 +161,21 @@ def machine_of(
         "enable-oslogin": "FALSE",
         "enable-guest-attributes": "TRUE",
         "cooperbench-idle-seconds": str(_ABANDONED_SECONDS),
-        "cooperbench-git-port": str(GIT_PORT),
-        "cooperbench-bridge": team_bridge(name),
-        **({"cooperbench-serve-port": str(GIT_PORT)} if is_git else {}),
     }
     return compute_v1.Instance(
         {
             "name": name,
-            "machine_type": f"{zone}/machineTypes/{machine_type}",
+            "machine_type": f"{zone}/machineTypes/{settings.machine_type}",
             "labels": labels,
-            "tags": {"items": [machine_tag(session, purpose)]},
             "disks": [{"boot": True, "auto_delete": True, "initialize_params": disk}],
             "network_interfaces": [interface],
             "scheduling": {
                 # Whatever becomes of us, it ends by itself, and nothing is left to pay for.
                 "max_run_duration": {"seconds": lifetime_seconds},
                 "instance_termination_action": "DELETE",
-                "provisioning_model": "SPOT" if spot else "STANDARD",
+                "provisioning_model": "SPOT" if settings.spot else "STANDARD",
                 "automatic_restart": False,
             },
             "metadata": {"items": [{"key": key, "value": value} for key, value in metadata.items()]},
         }
     )
-
-
-def team_bridge(machine: str) -> str:
-    """The interface that the rules on a machine are about; Linux takes 15 characters."""
-    return f"cbteam-{machine.rpartition('-')[2]}"
-
-
-def machine_tag(session: str, purpose: str) -> str:
-    """By which firewall rules know the machines of one backend object: those of agents, and the git server."""
-    return f"cooperbench-{session}-{purpose}"
-
-
-def _git_server_rules(session: str, network: str) -> list[compute_v1.Firewall]:
-    """The one that keeps out comes first: there is no moment without it."""
-    from google.cloud import compute_v1
-
-    ports = [{"I_p_protocol": "tcp", "ports": [str(GIT_PORT)]}]
-    common = {
-        "description": str(this_owner()),
-        "network": network,
-        "direction": "INGRESS",
-        "target_tags": [machine_tag(session, "git")],
-    }
-    # The lower priority decides. Rules of users have 1000 unless they say otherwise.
-    keep_out = {"priority": 2, "source_ranges": ["0.0.0.0/0"], "denied": ports}
-    admit = {"priority": 1, "source_tags": [machine_tag(session, "agents")], "allowed": ports}
-    return [
-        compute_v1.Firewall({"name": f"cooperbench-{session}-keep-out", **keep_out, **common}),
-        compute_v1.Firewall({"name": f"cooperbench-{session}-admit", **admit, **common}),
-    ]

@@ -18,21 +18,17 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from cooperbench.backends.docker.containers import NO_TALK, EngineSession
 from cooperbench.backends.docker.engine import Engine, open_api, translated
 from cooperbench.backends.docker.sandbox import DockerSandbox
 from cooperbench.backends.gcp.api import faults
-from cooperbench.backends.gcp.compute import SSH_USER, team_bridge
+from cooperbench.backends.gcp.compute import SSH_USER
 from cooperbench.errors import InfraError, SandboxDead, UserError
-from cooperbench.sandbox.contract import SandboxOptions
 from cooperbench.temporary import owned_prefix
 from cooperbench.text import printable
 
 _ENGINE_SOCKET = "/var/run/docker.sock"
 _LONGEST_FOLDER = 40
 _CONNECT_SECONDS = 120.0
-_NOBODY = "192.0.2.1"
-"""An address that is nobody's: else the engine would ask the machine's name servers for its containers."""
 _GOOGLE_REGISTRY = re.compile(r"[a-z0-9-]+-docker\.pkg\.dev|(?:[a-z]+\.)?gcr\.io")
 
 
@@ -128,20 +124,6 @@ def connect(machine: str, tunnel: Tunnel) -> Engine:
     except Exception as error:
         raise translated(error, f"connecting to the engine of {machine}") from error
     return Engine(api, f"machine {machine}", podman=False)
-
-
-class MachineSession(EngineSession):
-    def network(self, options: SandboxOptions) -> dict[str, Any]:
-        """Sandboxes without network that share a git remote are on a bridge from which nothing but that is reached.
-
-        That of the git server, which others are to reach, is on the machine's own network.
-        """
-        if options.purpose == "git":
-            return {"NetworkMode": "host"}
-        if options.network != "none" or not options.reaches:
-            return super().network(options)
-        interface = {"com.docker.network.bridge.name": team_bridge(self.name)}
-        return {"NetworkMode": self.bridge("team", {**NO_TALK, **interface}), "Dns": [_NOBODY]}
 
 
 class MachineSandbox(DockerSandbox):

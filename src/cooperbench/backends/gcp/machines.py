@@ -4,9 +4,6 @@ A machine has room for as many sandboxes as its type has processors for. A sandb
 room, one that has the task's image already first; where none has room another machine is made. Where the project may
 have no more of them, sandboxes share what there is, more of them than there is room for. Nobody waits for a place: two
 agents of different pairs that hold one each and wait for another would wait for ever.
-
-The git server of a run is a small machine of its own in the VPC, which only the run's machines reach
-(`Compute.admit_to_git_server`). It is never a spot machine: all pairs at work would lose it together.
 """
 
 from __future__ import annotations
@@ -22,20 +19,19 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from cooperbench.backends.docker import DockerBackend
+from cooperbench.backends.docker.containers import EngineSession
 from cooperbench.backends.gcp.api import OutOfMachines, QuotaExceeded
-from cooperbench.backends.gcp.compute import GIT_PORT, Compute, delete_all, machine_of
-from cooperbench.backends.gcp.engine import Keys, MachineSandbox, MachineSession, Tunnel, connect, sign_in
+from cooperbench.backends.gcp.compute import Compute, delete_all, machine_of
+from cooperbench.backends.gcp.engine import Keys, MachineSandbox, Tunnel, connect, sign_in
 from cooperbench.errors import (
     CooperBenchError,
     InfraError,
     Interrupted,
     SandboxError,
     SandboxTimeout,
-    UserError,
 )
 from cooperbench.retry import Once
 from cooperbench.sandbox.contract import ResourceUse, SandboxOptions
-from cooperbench.sandbox.git_server import GitServer, SharedServer
 from cooperbench.temporary import remove_tree
 
 if TYPE_CHECKING:
@@ -51,8 +47,6 @@ SPARE_SECONDS = 600
 """Between the end of a sandbox's lifetime and that of its machine."""
 LIFETIME_SECONDS = 12 * 3600
 """After this a machine is deleted by Google, whatever became of us. One for longer sandboxes lives longer."""
-_GIT_LIFETIME_SECONDS = 4 * LIFETIME_SECONDS
-"""Pairs that begin late should not lose it in the middle."""
 _CPUS_PER_SANDBOX = 2
 _BOOT_SECONDS = 600.0
 _LOOK_SECONDS = 2.0
@@ -113,19 +107,20 @@ class Machine(DockerBackend):
         fleet = self._fleet
         fleet.compute.create(self._description)
         host_key = self._wait_until_ready()
-        self._tunnel = Tunnel(fleet.keys, self.name, self.addresses()[-1], host_key, fleet.stopped)
+        self._tunnel = Tunnel(fleet.keys, self.name, self._address(), host_key, fleet.stopped)
         engine = connect(self.name, self._tunnel)
-        self._session = MachineSession(engine, self.settings, self.name.removeprefix("cooperbench-"))
+        self._session = EngineSession(engine, self.settings, self.name.removeprefix("cooperbench-"))
         if fleet.stopped.is_set():
             raise SandboxError("the backend was closed")
 
-    def addresses(self) -> tuple[str, ...]:
-        """The one inside the VPC, and then the public one if it has one."""
+    def _address(self) -> str:
+        """The public one, or the one inside the VPC where it has no other."""
         found = self._fleet.compute.get(self.name)
         if found is None:
             raise InfraError(f"the machine {self.name} is gone")
         interface = found.network_interfaces[0]
-        return (interface.network_i_p, *(one.nat_i_p for one in interface.access_configs if one.nat_i_p))
+        public = [one.nat_i_p for one in interface.access_configs if one.nat_i_p]
+        return (public or [interface.network_i_p])[-1]
 
     def create_promised(
         self, image: str, task: Task | None, timeout: int, workdir: str, options: SandboxOptions
@@ -196,18 +191,12 @@ class Fleet:
         self.compute = Compute(settings)
         self._size = self.compute.machine_type(settings.machine_type)
         self.compute.remove_leftovers()
-        with suppress(CooperBenchError):
-            # Whoever may not look at firewall rules has set none.
-            self.compute.remove_leftover_rules()
         self.keys = Keys()
         self.stopped = threading.Event()
         """Whoever waits for a machine waits no longer."""
         self.lock = threading.Lock()
-        self.git_server = SharedServer(self._start_git_server)
         self._room = settings.sandboxes_per_machine or max(1, self._size.guest_cpus // _CPUS_PER_SANDBOX)
         self._machines: list[Machine] = []
-        self._git_machine: Machine | None = None
-        self._has_rules = False
         self._made: list[Machine] = []
         self._most = settings.most_machines
         """Less where Google has refused another one."""
@@ -242,36 +231,9 @@ class Fleet:
         if self.process != os.getpid():
             return
         self.stopped.set()
-        try:
-            self.git_server.close()
-        finally:
-            self._delete([machine for machine in self._made if machine.ended_at is None])
-        if self._has_rules:
-            self.compute.remove_rules(self.session)
+        self._delete([machine for machine in self._made if machine.ended_at is None])
         remove_tree(self.keys.folder)
         atexit.unregister(self.close)
-
-    def _start_git_server(self, run_name: str) -> GitServer:
-        """A server that answers; the machine of one before it is deleted. One call at a time."""
-        if self._git_machine is not None:
-            self._delete([self._git_machine])
-        # Before there is anything to protect. Rules hold for every machine with the tag.
-        self._has_rules = True
-        self.compute.admit_to_git_server(self.session)
-        self._git_machine = machine = self._new(run_name, "git", _GIT_LIFETIME_SECONDS)
-        try:
-            machine.start()
-            address = machine.addresses()[0]
-            lifetime_seconds = _GIT_LIFETIME_SECONDS - SPARE_SECONDS
-            image, options = self.settings.git_image, SandboxOptions("git")
-            sign_in(machine.engine.api, [image])
-            sandbox = machine.create_sandbox(image, lifetime_seconds, "/", options=options)
-            return GitServer(sandbox, f"http://{address}:{GIT_PORT}", host=address, port=GIT_PORT)
-        except BaseException as error:
-            self._delete([machine])
-            if isinstance(error, UserError):
-                raise UserError(f"the git server of --git: {error}") from error
-            raise
 
     def _choose(self, run_name: str, task: Task | None, lifetime_seconds: int) -> Machine:
         """One that there is, else a new one, which has yet to be started; a place on it is promised."""
@@ -286,18 +248,12 @@ class Fleet:
                 chosen = min(lasting, key=lambda one: one.places_taken)
             if chosen is None:
                 seconds = max(LIFETIME_SECONDS, lifetime_seconds + SPARE_SECONDS)
-                chosen = self._new(run_name, "agents", seconds)
+                machine = machine_of(self.settings, self.session, run_name, seconds, self.keys.public)
+                chosen = Machine(self, machine, self._size)
+                self._made.append(chosen)
                 self._machines.append(chosen)
             chosen.promised += 1
             return chosen
-
-    def _new(self, run_name: str, purpose: str, lifetime_seconds: int) -> Machine:
-        key, is_git = self.keys.public, purpose == "git"
-        machine = machine_of(self.settings, self.session, purpose, run_name, lifetime_seconds, key)
-        size = self.compute.machine_type(machine.machine_type.rpartition("/")[2]) if is_git else self._size
-        made = Machine(self, machine, size)
-        self._made.append(made)
-        return made
 
     def _remove_unused(self) -> None:
         """For as long as the fleet lives: delete machines that were lost or have had no sandbox for a while."""

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from cooperbench.dataset.images import ENVIRONMENT_VARIABLE
 from cooperbench.errors import UserError
-from cooperbench.sandbox.git_server import DEFAULT_IMAGE
 from cooperbench.settings import load_settings, matching, parsers_of, read_section, setting, whole_number
 
 DEFAULT_REGION = "us-central1"
@@ -68,8 +67,6 @@ class GcpSettings:
     """A machine without sandboxes is kept for this long, as the next may want it."""
     image_template: str = setting("", str)
     """How task images are named; empty: the published names."""
-    git_image: str = setting(DEFAULT_IMAGE, _image)
-    """What the git server runs in: any image with git and python3."""
     batch_image: str = setting("python:3.12-bookworm", _image)
     """In which our package runs on machines of a Batch job: any image with Python 3.11 or later and git."""
     batch_cpus: float = setting(2.0, _number)

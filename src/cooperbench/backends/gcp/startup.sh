@@ -43,22 +43,6 @@ patiently 180 curl -sf --unix-socket "$socket" http://docker/_ping || fail "Dock
 iptables -w -I DOCKER-USER -d 169.254.169.254 -p tcp ! --dport 53 -j REJECT ||
   fail "the metadata server cannot be closed to containers"
 
-# Sandboxes without network that share a git remote are on a bridge of their own, from which nothing but that is reached: only
-# its port, only inside the VPC, no name server, nothing of this machine. Set before the bridge is there; the last rule comes first.
-unsafe="sandboxes cannot be kept from the network"
-bridge=$(ask attributes/cooperbench-bridge) && port=$(ask attributes/cooperbench-git-port) || fail "$unsafe: which bridge?"
-rule() { iptables -w -I "$@" || fail "$unsafe"; }
-rule INPUT -i "$bridge" -j REJECT
-rule DOCKER-USER -i "$bridge" -j REJECT
-for inside in 10.0.0.0/8 172.16.0.0/12 192.168.0.0/16 100.64.0.0/10; do
-  rule DOCKER-USER -i "$bridge" -d "$inside" -p tcp --dport "$port" -j RETURN
-done
-rule DOCKER-USER -o "$bridge" -m conntrack --ctstate NEW -j REJECT
-
-# Container-Optimized OS lets in nothing but SSH. Who gets here at all is the VPC's firewall's business.
-serves=$(ask attributes/cooperbench-serve-port)
-[ -z "$serves" ] || iptables -w -I INPUT -p tcp --dport "$serves" -j ACCEPT || fail "port $serves cannot be opened"
-
 id "$user" >/dev/null 2>&1 || useradd -m -s /bin/bash "$user" || fail "no user $user can be made"
 usermod -aG "$(stat -c %G "$socket")" "$user" || fail "$user may not use Docker"
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 
 from cooperbench.backends.gcp.api import SIGN_IN
 from cooperbench.backends.gcp.batch import batch_client, list_jobs, open_bucket
-from cooperbench.backends.gcp.compute import FIREWALL_ROLE, Compute
+from cooperbench.backends.gcp.compute import Compute
 from cooperbench.backends.gcp.settings import (
     DEFAULT_REGION,
     KEYS,
@@ -144,15 +144,8 @@ def probes(settings: GcpSettings, *, make_bucket: bool) -> dict[str, Callable[[]
     """
 
     def compute() -> str:
-        compute = Compute(settings)
-        compute.machine_type(settings.machine_type)
-        try:
-            compute.leftover_rules()
-            git = "a git server for --git"
-        except CooperBenchError:
-            # Nothing is wrong where a git server cannot be: most runs need none.
-            git = f"no git server for --git (that needs {FIREWALL_ROLE})"
-        return f"zone {settings.zone}, {settings.machine_type} machines for agents, {git}"
+        Compute(settings).machine_type(settings.machine_type)
+        return f"zone {settings.zone}, {settings.machine_type} machines for agents"
 
     def batch() -> str:
         return f"region {settings.region}, {len(list_jobs(batch_client(), settings))} of our jobs"

@@ -1,9 +1,7 @@
 """The `modal` backend: makes tasks' images ready and starts their sandboxes in the user's account at Modal.
 
 What can be set is said in `settings.py`, what isolates a sandbox in `sandbox.py`. Importing this imports no client.
-Sandboxes have tags that say whose they are: by them those that killed processes left running are found and ended. With
-`--git` a run has a git server in a small sandbox of its own, which reaches nothing. It is reached through a tunnel of
-Modal's, which terminates TLS, at an address that cannot be guessed.
+Sandboxes have tags that say whose they are: by them those that killed processes left running are found and ended.
 """
 
 from __future__ import annotations
@@ -16,14 +14,13 @@ import os
 import re
 import secrets
 import threading
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from cooperbench.backends.modal.connection import Connection, Gone, require_client
 from cooperbench.backends.modal.images import ImageStore, snapshot_file, snapshot_files
 from cooperbench.backends.modal.sandbox import FIRST_COMMAND, ModalSandbox
-from cooperbench.backends.modal.settings import ModalSettings, Share, read_settings
+from cooperbench.backends.modal.settings import ModalSettings, read_settings
 from cooperbench.errors import CooperBenchError, InfraError, UserError
 from cooperbench.sandbox.channel import ChannelUnavailable
 from cooperbench.sandbox.contract import (
@@ -33,7 +30,6 @@ from cooperbench.sandbox.contract import (
     SandboxOptions,
     check_network,
 )
-from cooperbench.sandbox.git_server import GitServer, SharedServer
 from cooperbench.sandbox.ownership import HOST_LABEL, is_leftover, locked, this_owner
 from cooperbench.storage import write_json
 
@@ -50,9 +46,6 @@ _LONGEST_LIFETIME_SECONDS = 24 * 3600
 """Modal's limit."""
 _CREATE_SECONDS = 25 * 60.0
 """Modal's client itself waits 21 minutes for a machine."""
-_GIT_PORT = 8418
-_TUNNEL_SECONDS = 90
-_GIT_WITHOUT_SERVER = "COOPERBENCH_MODAL_GIT=carried needs no server"
 _SESSION = "cooperbench-session"
 _MOST_ENDING = 20
 _log = logging.getLogger("cooperbench")
@@ -74,7 +67,6 @@ class ModalBackend:
         self._used = ResourceUse()
         """By sandboxes that have ended."""
         self._open: set[ModalSandbox] = set()
-        self._git_server = SharedServer(self._start_git_server)
 
     def check(self) -> None:
         """Does Modal answer, and accept the token?"""
@@ -98,8 +90,6 @@ class ModalBackend:
         options = options or SandboxOptions()
         check_network(self.capabilities, options)
         images, settings = self._connected(), self.settings
-        if options.purpose == "git":
-            settings = replace(settings, cpu=Share(0.25, 2.0), memory=Share(512, 4096), gpu="")
         connection, content = images.connection, images.get(image)
         if options.programs is not None:
             # Uploaded once: Modal keeps files by their content.
@@ -166,11 +156,6 @@ class ModalBackend:
             removed.append(image)
         return removed
 
-    @property
-    def git_server(self) -> Callable[[str], GitServer] | None:
-        """See `cooperbench.sandbox.git_server`."""
-        return self._git_server.get if self.settings.git == "server" else None
-
     def interrupt(self) -> None:
         if self._images is not None:
             self._images.connection.stopped.set()
@@ -194,7 +179,6 @@ class ModalBackend:
         for sandbox in still_open:
             sandbox.is_terminated = sandbox.name in ended
             sandbox.end("its backend was closed")
-        self._git_server.close()
 
     @staticmethod
     def clean() -> list[str]:
@@ -228,34 +212,10 @@ class ModalBackend:
             self._used += sandbox.resource_use
 
     def _network_for(self, options: SandboxOptions) -> dict[str, Any]:
-        """With the policy `none` nothing but what it has to reach, and nothing at all where that is nothing."""
-        hosts = [place.rpartition(":")[0] for place in options.reaches]
-        if options.purpose == "git":
-            # It reaches nothing, and is reached: a sandbox with `block_network` could have no tunnel.
-            return {"outbound_cidr_allowlist": [], "encrypted_ports": [_GIT_PORT]}
         if options.network == "none":
-            return {"outbound_domain_allowlist": hosts} if hosts else {"block_network": True}
+            return {"block_network": True}
         allowed = self.settings.allow_domains
-        return {"outbound_domain_allowlist": list(dict.fromkeys((*allowed, *hosts)))} if allowed else {}
-
-    def _start_git_server(self, run_name: str) -> GitServer:
-        options = SandboxOptions("git", labels={"run": run_name})
-        image, lifetime_seconds = self.settings.git_image, _LONGEST_LIFETIME_SECONDS
-        try:
-            sandbox = self.create_sandbox(image, lifetime_seconds, "/", options=options)
-        except UserError as error:
-            remedy = f"COOPERBENCH_MODAL_GIT_IMAGE sets another image; {_GIT_WITHOUT_SERVER}"
-            raise UserError(f"the git server for --git: {error}; {remedy}") from error
-        try:
-            tunnels = self._connected().connection.call(
-                f"opening a tunnel to the git server ({_GIT_WITHOUT_SERVER})",
-                lambda: sandbox.remote.tunnels.aio(timeout=_TUNNEL_SECONDS),
-                _TUNNEL_SECONDS + 30.0,
-            )
-            return GitServer(sandbox, tunnels[_GIT_PORT].url, host="0.0.0.0", port=_GIT_PORT)  # noqa: S104
-        except BaseException:
-            sandbox.terminate()
-            raise
+        return {"outbound_domain_allowlist": list(allowed)} if allowed else {}
 
 
 def _sandbox_tags(session: str, options: SandboxOptions) -> dict[str, str]:

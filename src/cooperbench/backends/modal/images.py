@@ -20,7 +20,6 @@ from cooperbench.dataset.images import ENVIRONMENT_VARIABLE, PUBLISHED_TEMPLATE,
 from cooperbench.errors import CooperBenchError, InfraError, UserError
 from cooperbench.models import REPO_DIR, Image
 from cooperbench.sandbox import sandbox_script
-from cooperbench.sandbox.git_server import DEFAULT_IMAGE
 from cooperbench.settings import default_cache_dir
 from cooperbench.storage import read_json
 
@@ -111,8 +110,7 @@ class ImageStore:
     def _pull(self, name: str, reference: str) -> modal.Image:
         import modal
 
-        # The user's secret may be another registry's than that of the git server's image.
-        named = "" if name == DEFAULT_IMAGE else self._settings.registry_secret
+        named = self._settings.registry_secret
         secret = modal.Secret.from_name(named) if named else None
         image = modal.Image.from_registry(reference, secret, setup_dockerfile_commands=[_NO_ENTRYPOINT])
         try:

@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from cooperbench.sandbox.git_server import DEFAULT_IMAGE
 from cooperbench.settings import (
     matching,
     name_value_pairs,
@@ -79,12 +78,6 @@ class ModalSettings:
     """With the network policy `public`: all that sandboxes reach; empty: everything."""
     registry_secret: str = setting("", str)
     """Name of a Modal secret with REGISTRY_USERNAME and REGISTRY_PASSWORD, for private images."""
-    git: Literal["server", "carried"] = setting("server", one_of("server", "carried"))
-    """What `--git` means: a git server in a sandbox of its own, or commits that the harness carries."""
-    git_image: str = setting(
-        DEFAULT_IMAGE, matching(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*", "e.g. python:3.12-bookworm or im-…")
-    )
-    """Of the git server: has git and python3."""
     build_args: Mapping[str, str] = setting({}, name_value_pairs)
     image_template: str | None = setting(None, str)
 

@@ -1,22 +1,34 @@
-# What the harness does to repositories in a sandbox; run by bash after clean_git.sh: gitremote.sh COMMAND GIT_DIR ...
+# What the harness does to repositories in a sandbox: git_remote.sh COMMAND GIT_DIR ...
+# Hooks and configuration of an agent, a user or an image stay out of it.
+set -euo pipefail
 command=$1 git_dir=$2
 shift 2
+
+clean_git() {
+    env -i PATH="$PATH" LC_ALL=C HOME=/nonexistent XDG_CONFIG_HOME=/nonexistent GIT_CONFIG_NOSYSTEM=1 \
+        GIT_CONFIG_GLOBAL=/dev/null GIT_ATTR_NOSYSTEM=1 GIT_TERMINAL_PROMPT=0 GIT_NO_REPLACE_OBJECTS=1 \
+        git -c safe.directory='*' -c core.hooksPath=/dev/null -c core.fsmonitor=false -c gc.auto=0 \
+        -c maintenance.auto=false -c core.logAllRefUpdates=false -c core.fsync=none -c pack.threads=1 "$@"
+}
 there() { clean_git --git-dir="$git_dir" "$@"; }
 
 case $command in
-    install) # BASE_GIT COMMIT AGENT_ID...: an empty repository that borrows the base commit
-        base_git=$1
-        shift
+    install) # BASE_GIT COMMIT REPO OWN_ID AGENT_ID...: the bare repository, and the remote `team` in the agent's own one
+        objects=$1/objects commit=$2 repo=$3 own=$4
+        shift 4
         rm -rf -- "$git_dir"
-        make_bare "$git_dir" "$base_git/objects" "$@"
-        ;;
-    join) # URL COMMIT OWN_ID AGENT_ID...: the remote `team` in the agent's repository, which is at GIT_DIR with its files
-        repo=$git_dir url=$1 commit=$2 own=$3
-        shift 3
+        clean_git init -q --bare --template= --object-format=sha1 "$git_dir"
+        mkdir -p -- "$git_dir/objects/info" "$git_dir/hooks"
+        echo "$objects" >"$git_dir/objects/info/alternates"
+        # Named here, so that a hooksPath of the image's own does not silence it.
+        there config core.hooksPath "$git_dir/hooks"
+        there config receive.autogc false
+        there symbolic-ref HEAD refs/heads/main
         for branch in main "$@"; do
+            there update-ref "refs/heads/$branch" "$commit"
             clean_git -C "$repo" update-ref "refs/remotes/team/$branch" "$commit"
         done
-        clean_git -C "$repo" config remote.team.url "$url"
+        clean_git -C "$repo" config remote.team.url "$git_dir"
         clean_git -C "$repo" config remote.team.fetch '+refs/heads/*:refs/remotes/team/*'
         clean_git -C "$repo" config user.name "$own"
         clean_git -C "$repo" config user.email "$own@cooperbench.invalid"
