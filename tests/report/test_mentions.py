@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cooperbench.report.messages import MOST_NAMES, Mention, mentions_of, names_in
+from cooperbench.report.mentions import MOST_NAMES, Mention, mentions_of, names_in
 from cooperbench.report.pairs import SentMessage
 from cooperbench.report.patches import read_work
 
@@ -77,7 +77,7 @@ def named(*texts: str, patch: bytes | None = PATCH) -> list[Mention]:
         SentMessage(number, "agent1", "agent2", text, "2026-03-04T10:00:00Z")
         for number, text in enumerate(texts, 1)
     ]
-    works = {"agent1": read_work("agent1", patch), "agent2": read_work("agent2", OTHER)}
+    works = [read_work("agent1", patch), read_work("agent2", OTHER)]
     return list(mentions_of(messages, works))
 
 
@@ -109,8 +109,7 @@ def test_what_cannot_be_known_does_not_count(message: str) -> None:
 
 
 def test_without_a_patch_nothing_is_known() -> None:
-    (mention,) = named("money.py", patch=None)
-    assert (mention.touched_by_sender, mention.touched_by_other) == (None, False)
+    assert named("money.py", patch=None) == []
 
 
 def test_the_evidence_is_a_place_in_the_message_and_a_line_of_the_patch() -> None:
