@@ -46,7 +46,7 @@ def test_a_conflict_is_shown_with_all_its_evidence(tmp_path: Path) -> None:
     (overlap,) = found.overlaps
     assert (overlap.files, overlap.symbols) == ({"src/app.py": 1}, ("src/app.py: part_3",))
     mentions = {
-        (one.sender, one.name): (one.touched_by_sender, one.touched_by_other) for one in found.mentions
+        (one.sender, one.name): (one.touched_by_sender, one.touched_by_other) for one in found.mentions or ()
     }
     assert mentions == {
         ("agent1", "part_3"): (True, True),
@@ -55,7 +55,7 @@ def test_a_conflict_is_shown_with_all_its_evidence(tmp_path: Path) -> None:
         ("agent2", "part_9"): (False, False),
         ("agent2", "src/app.py"): (True, True),
     }
-    named = next(one for one in found.mentions if one.sender == "agent2" and one.kind == "file")
+    named = next(one for one in found.mentions or () if one.sender == "agent2" and one.kind == "file")
     assert (named.messages, [touch.path for touch in named.touches]) == ((2, 3), ["src/app.py"] * 2)
 
 
@@ -158,6 +158,15 @@ def test_what_is_not_on_record_is_unknown_and_not_zero(tmp_path: Path) -> None:
     mute.paths.conversation.unlink()  # as without messaging
     silent = {one.name: one.estimate.value for one in coordination_of_run([mute]).measures}
     assert [silent[name] for name in ("messages", "step_share", "shared_files")] == [0, 0, 1]
+
+
+def test_names_are_not_known_where_a_patch_cannot_be_read(tmp_path: Path) -> None:
+    pair = one_pair(tmp_path)
+    pair.paths.agent("agent2").patch.write_bytes(b"no diff")
+    assert coordination(pair).mentions is None
+    known = {one.name: one.estimate.n for one in coordination_of_run([pair]).measures}
+    assert known["messages"] == 1
+    assert {known[name] for name in ("names", "names_not_touched", "first_message_names_own_work")} == {0}
 
 
 def test_a_run_without_pairs_has_no_numbers_and_says_so(tmp_path: Path) -> None:

@@ -28,24 +28,6 @@ from cooperbench.text import plural
 
 SCHEMA = "cooperbench.run_coordination/4"
 _TWO_AGENTS = "pairs of agents"
-_MEASURES = {
-    "messages": ("messages in a pair", "pairs"),
-    "step_share": ("steps spent on messages", "agents"),
-    "token_share": ("tokens spent on messages", "agents"),
-    "first_message_step_fraction": ("steps before the first message", "agents"),
-    "first_message_names_own_work": ("first message names what its patch touches", "agents that wrote"),
-    "questions": ("questions in a pair", "pairs"),
-    "repeated_messages": ("repeated messages", "messages"),
-    "messages_never_shown": ("messages that were never read", "messages"),
-    "names": ("names of code in a pair's messages", "pairs"),
-    "names_touched_by_sender": ("named and touched by the sender", "names"),
-    "names_touched_by_other": ("named and touched by another", "names"),
-    "names_not_touched": ("named and touched by nobody", "names"),
-    "shared_files": ("files changed by two agents", _TWO_AGENTS),
-    "overlapping_changes": ("changes that overlap", _TWO_AGENTS),
-    "shared_symbols": ("functions and classes changed by two agents", _TWO_AGENTS),
-}
-"""Title and unit, in the order in which they are shown. What is counted by pairs is a mean, all else a share."""
 
 
 class PairFiles:
@@ -68,7 +50,8 @@ class Coordination:
     questions: tuple[Remark, ...]
     repetitions: tuple[Remark, ...]
     never_shown: tuple[Remark, ...]
-    mentions: tuple[Mention, ...]
+    mentions: tuple[Mention, ...] | None
+    """None: a patch cannot be read, so who touches what is not known."""
     overlaps: tuple[Overlap, ...]
     """One per two agents with a readable patch; empty in solo."""
     messages_known: bool
@@ -100,38 +83,44 @@ def coordination(pair: PairData, files: PairFiles | None = None) -> Coordination
         tuple(questions_in(conversation.messages)),
         tuple(repetitions_in(conversation.messages)),
         tuple(never_shown(conversation)),
-        mentions_of(conversation.messages, files.works),
+        mentions_of(conversation.messages, readable) if len(readable) == len(files.works) else None,
         tuple(overlap_of(first, second) for first, second in combinations(readable, 2)),
         conversation.complete,
         tuple(problems),
     )
 
 
-def _values(pair: Coordination) -> dict[str, Sequence[float | None]]:
-    """A pair's values of each measure; None where one is not known. What is not on record is not zero."""
-    agents, overlaps, messages = pair.agents, pair.overlaps, range(pair.messages)
-    names = pair.mentions
+def _measured(pair: Coordination) -> dict[str, tuple[str, str, Sequence[float | None]]]:
+    """Title, unit and the pair's values of each measure, in the order in which they are shown; None where a value is
+    not known. What is counted by pairs is a mean, all else a share."""
+    agents, names, overlaps = pair.agents, pair.mentions or (), pair.overlaps
     own_work = {(one.sender, at) for one in names if one.touched_by_sender for at in one.messages}
-    of_messages: dict[str, Sequence[float | None]] = {
-        "messages": [pair.messages],
-        "step_share": [agent.step_share for agent in agents],
-        "token_share": [agent.token_share for agent in agents],
-        "first_message_step_fraction": [agent.first_step_fraction for agent in agents],
-        "first_message_names_own_work": [
-            (agent.agent_id, agent.first_message) in own_work for agent in agents if agent.sent
-        ],
-        "questions": [len(pair.questions)],
-        "repeated_messages": [at < len(pair.repetitions) for at in messages],
-        "messages_never_shown": [at < len(pair.never_shown) for at in messages],
-        "names": [len(names)],
-        "names_touched_by_sender": [one.touched_by_sender for one in names],
-        "names_touched_by_other": [one.touched_by_other for one in names],
-        "names_not_touched": [not one.touches for one in names],
-    }
-    return (of_messages if pair.messages_known else {}) | {
-        "shared_files": [len(one.files) for one in overlaps],
-        "overlapping_changes": [sum(one.files.values()) for one in overlaps],
-        "shared_symbols": [len(one.symbols) for one in overlaps],
+    writers = [one for one in agents if one.sent] if pair.mentions is not None else []
+    first = [(one.agent_id, one.first_message) in own_work for one in writers]
+    begun = [one.first_step_fraction for one in agents]
+    repeated = [at < len(pair.repetitions) for at in range(pair.messages)]
+    unread = [at < len(pair.never_shown) for at in range(pair.messages)]
+    named = None if pair.mentions is None else len(names)
+    by_sender = [one.touched_by_sender for one in names]
+    by_other = [one.touched_by_other for one in names]
+    met = [sum(one.files.values()) for one in overlaps]
+    symbols = [len(one.symbols) for one in overlaps]
+    return {
+        "messages": ("messages in a pair", "pairs", [pair.messages]),
+        "step_share": ("steps spent on messages", "agents", [one.step_share for one in agents]),
+        "token_share": ("tokens spent on messages", "agents", [one.token_share for one in agents]),
+        "first_message_step_fraction": ("steps before the first message", "agents", begun),
+        "first_message_names_own_work": ("first message names what its patch touches", "writers", first),
+        "questions": ("questions in a pair", "pairs", [len(pair.questions)]),
+        "repeated_messages": ("repeated messages", "messages", repeated),
+        "messages_never_shown": ("messages that were never read", "messages", unread),
+        "names": ("names of code in a pair's messages", "pairs", [named]),
+        "names_touched_by_sender": ("named and touched by the sender", "names", by_sender),
+        "names_touched_by_other": ("named and touched by another", "names", by_other),
+        "names_not_touched": ("named and touched by nobody", "names", [not one.touches for one in names]),
+        "shared_files": ("files changed by two agents", _TWO_AGENTS, [len(one.files) for one in overlaps]),
+        "overlapping_changes": ("changes that overlap", _TWO_AGENTS, met),
+        "shared_symbols": ("functions and classes changed by two agents", _TWO_AGENTS, symbols),
     }
 
 
@@ -182,10 +171,12 @@ def coordination_of_run(
     coop = [pair for pair in pairs if pair.setting != "solo"]
     ended = [pair for pair in coop if pair.state in ENDED]
     looked = tuple((pair.key, look(pair)) for pair in ended)
-    found: dict[str, list[Observation]] = {name: [] for name in _MEASURES}
+    measures = _measured(Coordination((), (), (), (), (), (), messages_known=True, problems=()))
+    found: dict[str, list[Observation]] = {name: [] for name in measures}
     for key, one in looked:
-        for name, values in _values(one).items():
-            found[name] += [Observation(key, float(value)) for value in values if value is not None]
+        for name, (_, unit, values) in _measured(one).items():
+            if one.messages_known or unit == _TWO_AGENTS:
+                found[name] += [Observation(key, float(value)) for value in values if value is not None]
     conflicts = Counter(
         f"{pair.key.repo}/task{pair.key.task_id} {path}" for pair in ended for path in pair.conflicting_files
     )
@@ -194,7 +185,7 @@ def coordination_of_run(
         len(looked),
         len(coop) - len(looked),
         len({cluster_of(key) for key, _ in looked}),
-        tuple(_measure(name, known) for name, known in found.items()),
+        tuple(_measure(name, title, unit, found[name]) for name, (title, unit, _) in measures.items()),
         {kind: losses.count(kind) for kind in LOSSES},
         dict(conflicts.most_common()),
         tuple(f"{key.label}: {line}" for key, one in looked for line in one.problems),
@@ -202,8 +193,7 @@ def coordination_of_run(
     )
 
 
-def _measure(name: str, known: Sequence[Observation]) -> Measure:
-    title, unit = _MEASURES[name]
+def _measure(name: str, title: str, unit: str, known: Sequence[Observation]) -> Measure:
     is_share = unit not in ("pairs", _TWO_AGENTS)
     estimate = mean(known, SHARE if is_share else None)
     if estimate.low is not None and estimate.low < 0.0:
@@ -232,7 +222,7 @@ def coordination_tables(run_name: str, found: RunCoordination) -> Iterator[Table
         f"{key.label} {one.sender}, message {one.messages[0]}: {one.name} "
         f"({touch.agent_id}, {touch.path}, patch line {touch.patch_line})"
         for key, pair in found.pairs
-        for one in pair.mentions
+        for one in pair.mentions or ()
         if one.touched_by_other and not one.touched_by_sender
         for touch in one.touches
     ]

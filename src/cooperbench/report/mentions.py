@@ -77,9 +77,7 @@ class Mention:
 
 
 def mentions_of(messages: Sequence[SentMessage], works: Sequence[Work]) -> tuple[Mention, ...]:
-    """None where a patch cannot be read: who touches what is not known then."""
-    if not all(work.usable for work in works):
-        return ()
+    """Of the agents whose patches these are."""
     paths = _paths_by_ending(works)
     named: dict[tuple[str, Name], list[int]] = {}
     for message in messages:

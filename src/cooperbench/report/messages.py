@@ -54,7 +54,9 @@ def activity_of(
     record: Mapping[str, Any], trajectory: Trajectory, messages: Sequence[SentMessage]
 ) -> Activity:
     """`record`: the agent's part of result.json."""
-    entries = [(_step(entry), entry) for entry in trajectory.entries]
+    numbers = (entry.get("step") for entry in trajectory.entries)
+    steps_of = [number if isinstance(number, int) else None for number in numbers]
+    entries = list(zip(steps_of, trajectory.entries, strict=True))
     mine = [message for message in messages if message.sender == trajectory.agent_id]
     steps = max(len({step for step, _ in entries if step is not None}), int(number(record, "steps")))
     messaging = {message.sender_step for message in mine if message.sender_step}
@@ -70,11 +72,6 @@ def activity_of(
         first.sequence if first else None,
         min(1.0, first.sender_step / steps) if first and first.sender_step and steps else None,
     )
-
-
-def _step(entry: Mapping[str, Any]) -> int | None:
-    step = entry.get("step")
-    return step if isinstance(step, int) and not isinstance(step, bool) else None
 
 
 def _is_messaging(entry: Mapping[str, Any]) -> bool:

@@ -114,7 +114,7 @@ function coordinationRows(found) {
   const each = (key) => found.agents.filter((one) => one[key] !== null).map((one) => `${one.agent_id} ${percent(one[key])}`).join(", ");
   const at = (message, text) => ({ message, text });
   const touched = ({ touches }) => touches.map((one) => `${one.agent_id} (${one.path}, patch line ${one.patch_line})`).join(", ") || "nobody";
-  const named = (holds) => found.mentions.filter(holds).map((one) => at(one.messages[0], `${one.sender} names ${one.name}; touched by ${touched(one)}`));
+  const named = (holds) => (found.mentions ?? []).filter(holds).map((one) => at(one.messages[0], `${one.sender} names ${one.name}; touched by ${touched(one)}`));
   const many = found.agents.length > 2;
   const both = many ? "two agents" : "both";
   const shared = (texts) => found.overlaps.flatMap((overlap) => texts(overlap).map((text) =>
