@@ -16,7 +16,7 @@ from cooperbench.diff import PatchError, parse_diff
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cooperbench.diff import FilePatch
+    from cooperbench.diff import ChangedFile
 
 MODIFIED = b"""\
 diff --git a/src/x.py b/src/x.py
@@ -44,16 +44,29 @@ def git(cwd: Path, *arguments: str) -> bytes:
     return subprocess.run(command, cwd=cwd, env=environment, check=True, capture_output=True).stdout
 
 
-def only(data: bytes) -> FilePatch:
+def only(data: bytes) -> ChangedFile:
     (patch,) = parse_diff(data)
     return patch
+
+
+def hunk_lines(data: bytes) -> list[bytes]:
+    return [
+        line.encode("utf-8", "surrogateescape")
+        for patch in parse_diff(data)
+        for hunk in patch.hunks
+        for line in hunk.lines
+    ]
 
 
 def test_a_modified_file() -> None:
     patch = only(MODIFIED)
     assert (patch.old_path, patch.new_path, patch.patch_line) == ("src/x.py", "src/x.py", 1)
-    assert patch.data == MODIFIED
-    assert patch.paths == ("src/x.py",)
+    assert (patch.paths, patch.path) == (("src/x.py",), "src/x.py")
+    (hunk,) = patch.hunks
+    assert (hunk.heading, hunk.old_start, hunk.patch_line) == ("def f():", 1, 6)
+    assert hunk.lines == (" one", "-two", "+TWO", " three")
+    (change,) = hunk.changes
+    assert (change.old_start, change.old_end, change.lines, change.patch_line) == (2, 3, ("-two", "+TWO"), 7)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +91,7 @@ def test_a_modified_file() -> None:
 )  # fmt: skip
 def test_headers(data: bytes, old: str | None, new: str | None) -> None:
     patch = only(data)
-    assert (patch.old_path, patch.new_path, patch.data) == (old, new, data)
+    assert (patch.old_path, patch.new_path) == (old, new)
 
 
 def test_lines_in_hunks_are_never_headers() -> None:
@@ -86,14 +99,14 @@ def test_lines_in_hunks_are_never_headers() -> None:
         b"diff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -1,3 +1,5 @@\n--- a/foo\n+++ b/foo\n+@@ -1 +1 @@\n+diff --git a/y b/y\n"
         b"+new file mode 100644\n-x\n context\n\\ No newline at end of file\n"
     )
-    assert only(data).data == data
+    assert hunk_lines(data) == data.splitlines()[4:]
 
 
 def test_text_between_files_belongs_to_none_of_them() -> None:
     signature = b"-- \n2.39.5\n\n"
     mail = b"From 1234 Mon Sep 17 00:00:00 2001\nSubject: [PATCH] x\n\n---\n x | 1 +\n 1 file changed\n\n"
     files = parse_diff(mail + MODIFIED + signature + mail + MODIFIED + signature)
-    assert [patch.data for patch in files] == [MODIFIED, MODIFIED]
+    assert [len(patch.hunks[0].lines) for patch in files] == [4, 4]
     assert [patch.patch_line for patch in files] == [8, 27]
 
 
@@ -107,11 +120,11 @@ def test_blank_input_has_no_files(data: bytes) -> None:
     [
         (b"I could not do it.\n", 1, "not a diff"),
         (b"diff --git a/x b/x\n", 1, "not a diff"),
-        (MODIFIED[: MODIFIED.index(b" three")], 8, "the hunk of line 5 is shorter"),
+        (MODIFIED[: MODIFIED.index(b" three")], 5, "the hunk does not have the lines"),
         (MODIFIED + MODIFIED[: MODIFIED.index(b"@@")], 13, "ends before the hunks"),
-        (MODIFIED.replace(b"-two", b"two"), 7, "shorter than its header"),
-        (MODIFIED.replace(b"+TWO", b"-TWO"), 9, "the hunk of line 5 is shorter"),
-        (MODIFIED.replace(b"@@ -1,3", b"@@ -x,3"), 5, "hunk header"),
+        (MODIFIED.replace(b"-two", b"two"), 5, "the hunk does not have the lines"),
+        (MODIFIED.replace(b"+TWO", b"-TWO"), 5, "the hunk does not have the lines"),
+        (MODIFIED.replace(b"@@ -1,3", b"@@ -x,3"), 4, "ends before the hunks"),
         (b'diff --git a/x b/x\n--- "a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n', 1, "closing quote"),
         (b"diff --git a/x b/x\n--- /dev/null\n+++ /dev/null\n@@ -1 +1 @@\n-a\n+b\n", 1, "/dev/null"),
     ],
@@ -126,7 +139,7 @@ def test_what_is_no_whole_diff_is_said_in_one_line(data: bytes, where: int, reas
 
 def test_a_renamed_file_has_two_paths() -> None:
     renamed = b"diff --git a/b b/c\nsimilarity index 100%\nrename from b\nrename to c\n"
-    assert [patch.paths for patch in parse_diff(MODIFIED + renamed)] == [("src/x.py",), ("b", "c")]
+    assert [patch.paths for patch in parse_diff(MODIFIED + renamed)] == [("src/x.py",), ("c", "b")]
 
 
 # Against git itself
@@ -178,15 +191,18 @@ def test_what_git_writes_comes_back_and_names_the_paths_that_git_names(
         if not data.strip():
             continue
         files = parse_diff(data)
-        assert all(patch.data in data for patch in files)
+        stat = git(repository, "diff", "--numstat", *flags, "HEAD~1", "HEAD")
+        counts = re.findall(rb"^(\d+)\t(\d+)\t", stat, re.MULTILINE)
+        starts = [line[:1] for line in hunk_lines(data)]
+        assert (starts.count(b"+"), starts.count(b"-")) == tuple(
+            sum(int(count[column]) for count in counts) for column in (0, 1)
+        )
         status = git(repository, "diff", "--name-status", "-z", "--no-renames", "HEAD~1", "HEAD").split(b"\0")
         changed = {name.decode("utf-8", "surrogateescape") for name in status[1::2]}
         touched = {path for patch in files for path in patch.paths}
         assert changed == touched if not {"-M", "-C"} & set(flags) else changed <= touched
-        assert [patch.is_binary for patch in files] == [
-            bool(re.search(rb"^GIT binary patch$|^Binary files .* differ$", patch.data, re.MULTILINE))
-            for patch in files
-        ]
+        binary = re.findall(rb"^GIT binary patch$|^Binary files .* differ$", data, re.MULTILINE)
+        assert sum(patch.is_binary for patch in files) == len(binary)
 
 
 _PIECES = st.sampled_from(
@@ -220,4 +236,8 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
         files = parse_diff(data)
     except PatchError:
         return
-    assert all(patch.paths and patch.data in data for patch in files)
+    assert all(patch.paths for patch in files)
+    lines = data.split(b"\n")
+    for hunk in (hunk for patch in files for hunk in patch.hunks):
+        assert lines[hunk.patch_line - 2].startswith(b"@@ -")
+        assert len(hunk.lines) <= len(lines) - hunk.patch_line + 1

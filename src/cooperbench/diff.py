@@ -1,14 +1,15 @@
-"""A git diff taken apart into its files, for people who read about it: reports, pages, statistics.
+"""A git diff taken apart into files, hunks and changes, for people who read about it: reports, pages, statistics.
 
-A file's section is a `diff --git` line with headers, then hunks of counted lines. A removed line `-- a/x` or an added
-line `diff --git a/x b/x` inside a hunk is therefore never taken for a header. Text around the sections (mail headers,
-signatures) belongs to none of them. What is judged is decided on git's trees, not here.
+Lines of hunks are counted, so none of them is ever taken for a header. Text around the files (mail headers, signatures)
+belongs to none of them. What is judged is decided on git's trees, not here.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from cooperbench.errors import UserError
 from cooperbench.git import decode_path
@@ -22,40 +23,93 @@ class PatchError(UserError):
 
 
 @dataclass(frozen=True)
-class FilePatch:
-    """What a diff says about one file. Bytes of paths that are not UTF-8 are surrogate-escaped."""
+class Change:
+    """Removed and added lines that stand together; its place is a range of base lines, which all patches share."""
+
+    old_start: int
+    """First base line that is replaced; for an insertion the one that it goes in front of."""
+    old_end: int
+    """The base line after the last one that is replaced."""
+    lines: tuple[str, ...]
+    """With the sign in front."""
+    patch_line: int
+    """Where it begins in the patch file, from 1."""
+
+    def meets(self, other: Change) -> bool:
+        """Whether they change or insert at a common place or side by side, which git does not merge; the same change
+        on both sides, e.g. shared over git, is none."""
+        touches = self.old_start <= other.old_end and other.old_start <= self.old_end
+        return touches and (self.old_start, self.lines) != (other.old_start, other.lines)
+
+
+@dataclass(frozen=True)
+class Hunk:
+    heading: str
+    """What git found above the hunk: a function or class, as a rule."""
+    old_start: int
+    """The base line at which it begins, from 1."""
+    lines: tuple[str, ...]
+    """With the sign in front."""
+    patch_line: int
+    """Of the first of them in the patch file, from 1."""
+
+    @cached_property
+    def changes(self) -> tuple[Change, ...]:
+        found = []
+        base_line, together = self.old_start, list[str]()
+        for place, line in enumerate((*self.lines, " "), self.patch_line):
+            if line.startswith(("+", "-")):
+                together.append(line)
+            elif not line.startswith("\\"):
+                end = base_line + sum(one.startswith("-") for one in together)
+                if together:
+                    found.append(Change(base_line, end, tuple(together), place - len(together)))
+                base_line, together = end + 1, []
+        return tuple(found)
+
+
+@dataclass(frozen=True)
+class ChangedFile:
+    """What a diff says about one file. Bytes that are not UTF-8 are surrogate-escaped."""
 
     old_path: str | None
     """None: the file is created."""
     new_path: str | None
     """None: the file is deleted."""
-    data: bytes
-    """Exactly the bytes of this file's section; a binary one goes on until the next."""
     patch_line: int
-    """Where the section begins, from 1."""
-    is_binary: bool = False
+    """Where it begins in the patch file, from 1."""
+    is_binary: bool
+    hunks: tuple[Hunk, ...]
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Every path that is touched: both of a rename or a copy, no path twice."""
-        return tuple(dict.fromkeys(path for path in (self.old_path, self.new_path) if path is not None))
+        """The new one first; both of a rename or a copy, no path twice."""
+        return tuple(dict.fromkeys(path for path in (self.new_path, self.old_path) if path is not None))
+
+    @property
+    def path(self) -> str:
+        return self.paths[0]
+
+    @property
+    def changes(self) -> list[Change]:
+        return [change for hunk in self.hunks for change in hunk.changes]
 
 
 _START = b"diff --git "
 _FIELD = re.compile(
     rb"(---|\+\+\+|index|old mode|new mode|deleted file mode|new file mode|(?:copy|rename) (?:from|to)"
-    rb"|(?:dis)?similarity index) (.*)\n?"
+    rb"|(?:dis)?similarity index) (.*)"
 )
 _BINARY = re.compile(rb"GIT binary patch$|Binary files .* differ$")
-_HUNK = re.compile(rb"@@ -\d{1,10}(?:,(\d{1,10}))? \+\d{1,10}(?:,(\d{1,10}))? @@")
+_HUNK = re.compile(rb"@@ -(\d{1,10})(?:,(\d{1,10}))? \+\d{1,10}(?:,(\d{1,10}))? @@ ?(.*)")
 _QUOTED = re.compile(rb'"((?:[^"\\]|\\.)*)"')
 _ESCAPE = re.compile(rb"\\([0-3][0-7]{2}|.)", re.DOTALL)
 _ESCAPED = dict(zip(b'abtnvfr"\\', b'\a\b\t\n\v\f\r"\\', strict=True))
 
 
-def parse_diff(data: bytes) -> tuple[FilePatch, ...]:
+def parse_diff(data: bytes) -> tuple[ChangedFile, ...]:
     """The files of a diff; text without any is a PatchError unless it is blank."""
-    lines = [line for line in re.split(rb"(?<=\n)", data) if line]
+    lines = data.removesuffix(b"\n").split(b"\n")
     files = []
     at = 0
     while at < len(lines):
@@ -69,40 +123,43 @@ def parse_diff(data: bytes) -> tuple[FilePatch, ...]:
         is_binary = at < len(lines) and _BINARY.match(lines[at]) is not None
         if not fields and not is_binary:
             continue
-        while is_binary and at < len(lines) and not lines[at].startswith(_START):
-            at += 1
-        first_hunk = at
-        while at < len(lines) and lines[at].startswith(b"@@ -"):
-            at = _end_of_hunk(lines, at)
-        if b"+++" in fields and at == first_hunk:
+        hunks = []
+        while at < len(lines) and (header := _HUNK.match(lines[at])):
+            hunks.append(_hunk(lines, at, header))
+            at += 1 + len(hunks[-1].lines)
+        if b"+++" in fields and not hunks:
             raise PatchError(at, "the diff ends before the hunks of this file")
-        names = _names(lines[start].removeprefix(_START).rstrip(b"\n"), fields, start + 1)
-        files.append(FilePatch(*names, b"".join(lines[start:at]), start + 1, is_binary))
+        paths = _paths(lines[start].removeprefix(_START), fields, start + 1)
+        files.append(ChangedFile(*paths, start + 1, is_binary, tuple(hunks)))
     if data.strip() and not files:
         raise PatchError(1, f"not a diff: no file header in its {len(lines)} lines")
     return tuple(files)
 
 
-def _end_of_hunk(lines: list[bytes], start: int) -> int:
-    header = _HUNK.match(lines[start])
-    if header is None:
-        raise PatchError(start + 1, "a hunk header that is not of the form @@ -1,2 +3,4 @@")
-    old_left, new_left = (1 if number is None else int(number) for number in header.groups())
-    at = start + 1
-    while old_left > 0 or new_left > 0:
-        kind = lines[at][:1] if at < len(lines) else b""
-        if not kind or kind not in b"\n\r +-\\":
-            raise PatchError(at + bool(kind), f"the hunk of line {start + 1} is shorter than its header says")
-        old_left -= kind not in b"+\\"
-        new_left -= kind not in b"-\\"
-        at += 1
+def _hunk(lines: Sequence[bytes], start: int, header: re.Match[bytes]) -> Hunk:
+    first, old_count, new_count = (1 if number is None else int(number) for number in header.groups()[:3])
+    old_left, new_left = old_count, new_count
+    end = start + 1
+    while end < len(lines) and (old_left > 0 or new_left > 0 or lines[end].startswith(b"\\ ")):
+        # Some programs strip the space of an empty line.
+        kind = lines[end][:1].strip(b"\r") or b" "
+        if kind not in b" +-\\":
+            break
+        old_left -= kind in b" -"
+        new_left -= kind in b" +"
+        end += 1
     if old_left or new_left:
-        raise PatchError(at, f"the hunk of line {start + 1} does not have the lines that its header says")
-    return at + 1 if at < len(lines) and lines[at].startswith(b"\\ ") else at
+        raise PatchError(start + 1, "the hunk does not have the lines that its header says")
+    heading, *body = (
+        line.decode("utf-8", "surrogateescape").removesuffix("\r")
+        for line in (header[4].strip(), *lines[start + 1 : end])
+    )
+    # A hunk without base lines names the one after which it goes.
+    return Hunk(heading, first + (old_count == 0), tuple(body), start + 2)
 
 
-def _names(header: bytes, fields: dict[bytes, bytes], line: int) -> tuple[str | None, str | None]:
-    """Old and new path of a section, None where the file is created or deleted."""
+def _paths(header: bytes, fields: dict[bytes, bytes], line: int) -> tuple[str | None, str | None]:
+    """Old and new path of a file, None where it is created or deleted."""
     for verb in (b"rename", b"copy"):
         if verb + b" from" in fields and verb + b" to" in fields:
             return _unquoted(fields[verb + b" from"], line), _unquoted(fields[verb + b" to"], line)

@@ -41,15 +41,12 @@ def test_a_conflict_is_shown_with_all_its_evidence(tmp_path: Path) -> None:
     assert (first.token_share, first.sent) == (0.25, 1)
     assert (first.first_message, first.first_step_fraction) == (1, 0.25)
     assert second.messaging_steps == (2, 4)
-    assert [found.names_own_work_first(agent) for agent in found.agents] == [True, True]
     assert [(one.message, one.text) for one in found.questions] == [(1, "Which function do you change?")]
-    assert [(one.message, one.earlier) for one in found.repetitions] == [(3, 2)]
+    assert [(one.message, one.text) for one in found.repetitions] == [(3, "says message 2 again")]
     (overlap,) = found.overlaps
-    (file,) = overlap.files
-    assert (file.path, file.overlapping, file.conflicts) == ("src/app.py", 1, True)
-    assert [symbol.name for symbol in overlap.symbols] == ["part_3"]
+    assert (overlap.files, overlap.symbols) == ({"src/app.py": 1}, ("src/app.py: part_3",))
     mentions = {
-        (one.sender, one.name): (one.touched_by_sender, one.touched_by_other) for one in found.mentions
+        (one.sender, one.name): (one.touched_by_sender, one.touched_by_other) for one in found.mentions or ()
     }
     assert mentions == {
         ("agent1", "part_3"): (True, True),
@@ -58,9 +55,8 @@ def test_a_conflict_is_shown_with_all_its_evidence(tmp_path: Path) -> None:
         ("agent2", "part_9"): (False, False),
         ("agent2", "src/app.py"): (True, True),
     }
-    named = next(one for one in found.mentions if one.sender == "agent2" and one.kind == "file")
+    named = next(one for one in found.mentions or () if one.sender == "agent2" and one.kind == "file")
     assert (named.messages, [touch.path for touch in named.touches]) == ((2, 3), ["src/app.py"] * 2)
-    assert found.named_files == {"src/app.py"}
 
 
 @pytest.mark.parametrize(
@@ -134,10 +130,11 @@ def test_a_run_adds_up(tmp_path: Path) -> None:
     judged = sum(found.loss.values())
     assert judged == states.count("passed") + states.count("failed")
     assert (found.n, found.skipped, found.clusters) == (24 - states.count("error"), states.count("error"), 4)
-    messages = found.measure("messages")
+    measures = {one.name: one for one in found.measures}
+    messages = measures["messages"]
     assert (messages.estimate.value, messages.estimate.n, messages.value_text) == (4.0, found.n, "4.0")
-    assert found.measure("step_share").estimate.value == 0.5
-    first = found.measure("first_message_names_own_work").estimate
+    assert measures["step_share"].estimate.value == 0.5
+    first = measures["first_message_names_own_work"].estimate
     assert (first.value, first.n, first.clusters) == (1.0, 2 * found.n, 4)
     assert sum(found.conflicts.values()) == sum(pair.merge_status == "conflict" for pair in run.of("coop"))
     content = json.loads(json.dumps(found.to_json()))
@@ -159,19 +156,24 @@ def test_what_is_not_on_record_is_unknown_and_not_zero(tmp_path: Path) -> None:
     write_run(tmp_path, "mute", ONE, "conflict", style=Style(talk=()))
     (mute,) = load_run(tmp_path, "mute").pairs
     mute.paths.conversation.unlink()  # as without messaging
-    silent = coordination_of_run([mute])
-    assert [silent.measure(name).estimate.value for name in ("messages", "step_share", "shared_files")] == [
-        0,
-        0,
-        1,
-    ]
+    silent = {one.name: one.estimate.value for one in coordination_of_run([mute]).measures}
+    assert [silent[name] for name in ("messages", "step_share", "shared_files")] == [0, 0, 1]
+
+
+def test_names_are_not_known_where_a_patch_cannot_be_read(tmp_path: Path) -> None:
+    pair = one_pair(tmp_path)
+    pair.paths.agent("agent2").patch.write_bytes(b"no diff")
+    assert coordination(pair).mentions is None
+    known = {one.name: one.estimate.n for one in coordination_of_run([pair]).measures}
+    assert known["messages"] == 1
+    assert {known[name] for name in ("names", "names_not_touched", "first_message_names_own_work")} == {0}
 
 
 def test_a_run_without_pairs_has_no_numbers_and_says_so(tmp_path: Path) -> None:
     write_run(tmp_path, "r", ONE, "error")
     run = load_run(tmp_path, "r")
     found = coordination_of_run(run.pairs)
-    messages = found.measure("messages").estimate
+    messages = found.measures[0].estimate
     assert (found.n, messages.value, messages.n) == (0, None, 0)
     (table,) = coordination_tables(run.name, found)
     assert list(table.notes) == ["no coop pair with a result"]

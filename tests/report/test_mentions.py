@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cooperbench.report.messages import MOST_NAMES, Mention, mentions_of, names_in
+from cooperbench.report.mentions import MOST_NAMES, Mention, mentions_of, names_in
 from cooperbench.report.pairs import SentMessage
 from cooperbench.report.patches import read_work
 
@@ -72,12 +72,12 @@ def test_names_are_found_by_their_form(message: str, names: list[str]) -> None:
     assert shown == names
 
 
-def named(*texts: str, patch: bytes | None = PATCH) -> list[Mention]:
+def named(*texts: str) -> list[Mention]:
     messages = [
         SentMessage(number, "agent1", "agent2", text, "2026-03-04T10:00:00Z")
         for number, text in enumerate(texts, 1)
     ]
-    works = {"agent1": read_work("agent1", patch), "agent2": read_work("agent2", OTHER)}
+    works = [read_work("agent1", PATCH), read_work("agent2", OTHER)]
     return list(mentions_of(messages, works))
 
 
@@ -106,11 +106,6 @@ def test_names_are_compared_with_the_patches(message: str, sender: bool, other: 
 @pytest.mark.parametrize("message", ["__init__.py", "getUser", "`limit`"])
 def test_what_cannot_be_known_does_not_count(message: str) -> None:
     assert named(message) == []
-
-
-def test_without_a_patch_nothing_is_known() -> None:
-    (mention,) = named("money.py", patch=None)
-    assert (mention.touched_by_sender, mention.touched_by_other) == (None, False)
 
 
 def test_the_evidence_is_a_place_in_the_message_and_a_line_of_the_patch() -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cooperbench.report.messages import SIMILAR, never_shown, questions_in, repetitions_in
+from cooperbench.report.messages import never_shown, questions_in, repetitions_in
 from cooperbench.report.pairs import Conversation, SentMessage
 
 if TYPE_CHECKING:
@@ -59,18 +59,20 @@ def test_saying_it_again_is_repetition_in_other_words_it_is_not() -> None:
         message(6, 1, "ok", 6),
         message(7, 1, "OK.", 7),
     ]
-    assert [(one.message, one.earlier, one.similarity == 1.0) for one in repetitions_in(talk)] == [
-        (3, 1, True),
-        (4, 3, False),
-        (7, 6, True),
+    assert [(one.message, one.text) for one in repetitions_in(talk)] == [
+        (3, "says message 1 again"),
+        (4, "says message 3 again"),
+        (7, "says message 6 again"),
     ]
 
 
 def test_messages_that_were_not_delivered_are_never_shown() -> None:
     talk = Conversation((message(1, 1, "a", 10, 11), message(2, 1, "b", 20), message(3, 2, "c", 30)))
-    assert [(one.message, one.recipient) for one in never_shown(talk)] == [(2, "agent2"), (3, "agent1")]
-    old = Conversation((SentMessage(1, "agent1", "agent2", "hello", at(10)),))
-    assert never_shown(old) == []
+    assert [(one.message, one.text) for one in never_shown(talk)] == [
+        (2, "agent2 took no further step"),
+        (3, "agent1 took no further step"),
+    ]
+    assert never_shown(talk._replace(complete=False)) == []
 
 
 TEXTS = st.one_of(st.text(max_size=80), st.sampled_from(["is it?", "yes", "a b c d", "a b c d e", "?" * 50]))
@@ -86,5 +88,4 @@ def test_any_conversation_is_read(said: Sequence[tuple[int, str, bool]]) -> None
     for question in questions_in(talk):
         assert question.text in talk[question.message - 1].text
     for repetition in repetitions_in(talk):
-        assert repetition.earlier < repetition.message
-        assert repetition.similarity >= SIMILAR
+        assert int(repetition.text.split()[2]) < repetition.message

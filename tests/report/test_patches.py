@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 BASE = [f"line {number}\n" for number in range(1, 13)]
 
 
-def overlap(ours: bytes | None, theirs: bytes | None, conflicting: frozenset[str] | None = None) -> Overlap:
-    return overlap_of(read_work("agent1", ours), read_work("agent2", theirs), conflicting)
+def overlap(ours: bytes | None, theirs: bytes | None) -> Overlap:
+    return overlap_of(read_work("agent1", ours), read_work("agent2", theirs))
 
 
 @st.composite
@@ -43,12 +43,10 @@ def test_git_merges_what_does_not_meet(ours: list[str], theirs: list[str]) -> No
     found = overlap(git_patch("a.txt", BASE, ours), git_patch("a.txt", BASE, theirs))
     with TemporaryDirectory() as folder:
         conflicts = merge_file(Path(folder), ours, theirs)
-    (file,) = found.files
-    if not file.overlapping and not file.adjacent:
+    if not found.files["a.txt"]:
         assert not conflicts
     if ours == theirs:
-        assert (file.overlapping, file.adjacent) == (0, 0)
-        assert file.identical > 0
+        assert found.files == {"a.txt": 0}
 
 
 def merge_file(folder: Path, ours: Sequence[str], theirs: Sequence[str]) -> bool:
@@ -64,9 +62,7 @@ def test_changes_name_the_lines_of_base_and_patch() -> None:
     theirs = [*BASE[:4], "yours\n", *BASE[5:9], "new\n", *BASE[9:]]
     patches = git_patch("src/a.py", BASE, ours), git_patch("src/a.py", BASE, theirs)
     works = [read_work("agent1", patch) for patch in patches]
-    found = overlap(*patches, frozenset({"src/a.py"}))
-    (file,) = found.files
-    assert (file.path, file.conflicts, file.overlapping, found.file_share) == ("src/a.py", True, 1, 1.0)
+    assert overlap(*patches).files == {"src/a.py": 1}
     changes = [work.files[0].changes[0] for work in works]
     assert [(change.old_start, change.old_end) for change in changes] == [(4, 6), (5, 6)]
     lines = [patch.split(b"\n")[one.patch_line - 1] for patch, one in zip(patches, changes, strict=True)]
@@ -76,15 +72,12 @@ def test_changes_name_the_lines_of_base_and_patch() -> None:
 def test_shared_work_is_no_overlap_and_other_files_do_not_matter() -> None:
     same = git_patch("a.py", BASE, ["top\n", *BASE])
     found = overlap(same + git_patch("b.py", BASE, BASE[1:]), same + git_patch("c.py", BASE, BASE[1:]))
-    assert (found.files[0].overlapping, found.files[0].identical) == (0, 1)
-    assert found.file_share == 1 / 3
-    assert [file.path for file in found.files] == ["a.py"]
-    assert found.files[0].conflicts is None
+    assert found.files == {"a.py": 0}
 
 
 def test_no_patch_and_no_diff_meet_nothing() -> None:
     found = overlap(None, b"this is no diff")
-    assert (found.files, found.file_share, found.symbols) == ((), None, ())
+    assert (found.files, found.symbols) == ({}, ())
 
 
 SOURCES = {
@@ -103,8 +96,7 @@ def test_symbols_are_found_in_what_git_shows(tmp_path: Path) -> None:
         {path: text(source.replace(old, "c(3)")) for path, (source, old, _) in SOURCES.items()}, base
     )
     work = read_work("agent1", real.diff(base, side))
-    found = {symbol.path: symbol.name for symbol in work.symbols}
-    assert found == {path: name for path, (_, _, name) in SOURCES.items()}
+    assert set(work.symbols) == {f"{path}: {name}" for path, (_, _, name) in SOURCES.items()}
 
 
 def test_the_same_symbol_is_shared_only_in_the_same_file() -> None:
@@ -116,5 +108,4 @@ def test_the_same_symbol_is_shared_only_in_the_same_file() -> None:
     theirs = git_patch("m.py", base, [*base[:1], "    return 3\n", *base[2:]]) + git_patch(
         "o.py", base, [*helper, *base]
     )
-    found = overlap(ours, theirs)
-    assert [(one.path, one.name) for one in found.symbols] == [("m.py", "a")]
+    assert overlap(ours, theirs).symbols == ("m.py: a",)

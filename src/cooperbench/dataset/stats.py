@@ -98,15 +98,15 @@ def _stats(rows: Sequence[Chosen], sizes: Mapping[Task, Sequence[_Size]], known:
 
 def _size(feature: Feature) -> _Size:
     golden = feature.patch.read_bytes()
-    endings = (PurePosixPath(file.paths[-1]).suffix for file in parse_diff(golden))
+    endings = (PurePosixPath(file.path).suffix for file in parse_diff(golden))
     languages = [_LANGUAGE_OF[ending] for ending in endings if ending in _LANGUAGE_OF]
     return _Size(*_changed_lines(golden), sum(_changed_lines(feature.tests.read_bytes())), languages)
 
 
 def _changed_lines(patch: bytes) -> tuple[int, int]:
-    hunks = [file.data.partition(b"\n@@")[2].split(b"\n") for file in parse_diff(patch)]
-    starts = Counter(line[:1] for lines in hunks for line in lines[1:])
-    return starts[b"+"], starts[b"-"]
+    lines = (line for file in parse_diff(patch) for hunk in file.hunks for line in hunk.lines)
+    starts = Counter(line[:1] for line in lines)
+    return starts["+"], starts["-"]
 
 
 def _framework(runner: Path) -> str | None:

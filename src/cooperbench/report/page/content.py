@@ -11,6 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from cooperbench._version import __version__
+from cooperbench.diff import ChangedFile
 from cooperbench.report.analysis import TEAM_SUMS, analyse
 from cooperbench.report.coordination import Coordination, PairFiles, coordination
 from cooperbench.report.fields import listed, mapping, read_bytes, read_object, seconds_between, text_or_none
@@ -26,7 +27,7 @@ from cooperbench.report.pairs import (
     PairData,
     suspicious_text,
 )
-from cooperbench.report.patches import ChangedFile, Work, meetings
+from cooperbench.report.patches import Work, meetings
 from cooperbench.storage import utc_now
 from cooperbench.text import head_and_tail
 
@@ -140,7 +141,6 @@ def pair_detail(pair: PairData) -> tuple[dict[str, Any], Coordination | None]:
     first = [entry for one in files.trajectories.values() for entry in one.entries[:1]]
     stamps = filter(None, (text_or_none(entry, "timestamp") for entry in first))
     start = text_or_none(pair.result, "started_at") or min(stamps, default="")
-    works = [*files.works.values()]
     detail = {
         "outcome": outcome_of(pair),
         "error": pair.error,
@@ -160,8 +160,8 @@ def pair_detail(pair: PairData) -> tuple[dict[str, Any], Coordination | None]:
             }
             for message in files.conversation.messages
         ],
-        "diffs": side_by_side(works, pair.conflicting_files),
-        "unreadable": [work.agent_id for work in works if not work.usable and pair.result is not None],
+        "diffs": side_by_side(files.works, pair.conflicting_files),
+        "unreadable": [work.agent_id for work in files.works if not work.usable and pair.result is not None],
         "merged": {name: value for name, value in pair.merged.items() if name != "features"} or None,
         "tests": list(_tests(pair)),
         "team": _team(pair),
@@ -248,7 +248,7 @@ def _files(pair: PairData) -> Iterator[dict[str, Any]]:
 def side_by_side(works: Sequence[Work], conflicting: Collection[str]) -> list[dict[str, Any]]:
     """A record for each file that anyone changed; `sides` has an entry a patch, None where it leaves the file alone.
 
-    Hunks are marked whose changes overlap or are adjacent in the base, as conflicting in a file that git could not
+    Hunks are marked whose changes overlap in the base, as conflicting in a file that git could not
     merge: git's own conflict is computed on the whole file, this says where to look.
     """
     paths = dict.fromkeys(file.path for work in works for file in work.files)
@@ -271,14 +271,14 @@ def _file(path: str, works: Sequence[Work], conflict: bool) -> dict[str, Any]:
 
 
 def _side(file: ChangedFile, others: Sequence[ChangedFile], mark: str) -> dict[str, Any]:
-    met = {mine for other in others for mine, kind in meetings(file, other) if kind != "identical"}
+    met = {change for other in others for change in meetings(file, other)}
     left = MOST_LINES_OF_A_FILE
     hunks = []
     for hunk in file.hunks:
-        lines = [line for _, line in hunk.lines[: max(0, left)]]
+        lines = hunk.lines[: max(0, left)]
         left -= len(hunk.lines)
         more = {"lines": lines, "cut": len(hunk.lines) - len(lines)}
         shown = mark if met.intersection(hunk.changes) else ""
         hunks.append({"start": hunk.old_start, "heading": hunk.heading, "mark": shown, **more})
-    changed = sum(len(change.removed) + len(change.added) for change in file.changes)
-    return {"new": file.is_new, "binary": file.is_binary, "lines": changed, "hunks": hunks}
+    changed = sum(len(change.lines) for change in file.changes)
+    return {"new": file.old_path is None, "binary": file.is_binary, "lines": changed, "hunks": hunks}

@@ -114,25 +114,25 @@ function coordinationRows(found) {
   const each = (key) => found.agents.filter((one) => one[key] !== null).map((one) => `${one.agent_id} ${percent(one[key])}`).join(", ");
   const at = (message, text) => ({ message, text });
   const touched = ({ touches }) => touches.map((one) => `${one.agent_id} (${one.path}, patch line ${one.patch_line})`).join(", ") || "nobody";
-  const named = (holds) => found.mentions.filter(holds).map((one) => at(one.messages[0], `${one.sender} names ${one.name}; touched by ${touched(one)}`));
+  const named = (holds) => (found.mentions ?? []).filter(holds).map((one) => at(one.messages[0], `${one.sender} names ${one.name}; touched by ${touched(one)}`));
   const many = found.agents.length > 2;
   const both = many ? "two agents" : "both";
-  const shared = (key, text) => found.overlaps.flatMap((overlap) => overlap[key].map((one) =>
-    at(null, (many ? `${overlap.first} and ${overlap.second}: ` : "") + text(one))));
-  const files = shared("files", (file) => `${file.path}: ${file.overlapping} overlapping, ${file.adjacent} adjacent, ${file.identical} identical`);
+  const shared = (texts) => found.overlaps.flatMap((overlap) => texts(overlap).map((text) =>
+    at(null, (many ? `${overlap.first} and ${overlap.second}: ` : "") + text)));
+  const files = shared((overlap) => Object.entries(overlap.files).map(([path, met]) => `${path}: ${count(met, "overlapping change")}`));
   const counted = (name, evidence) => [name, evidence.length || "", evidence];
   return [
     ["messages sent", found.messages_known ? found.agents.map((one) => `${one.agent_id} ${one.sent}`).join(", ") : "not on record", []],
     ["steps on messages", each("step_share"), []],
     ["tokens on messages", each("token_share"), []],
-    counted("questions", found.questions.map((one) => at(one.message, one.text))),
-    counted("repetitions", found.repetitions.map((one) => at(one.message, `says message ${one.earlier} again`))),
-    counted("never shown to their reader", found.never_shown.map((one) => at(one.message, `${one.recipient} took no further step`))),
+    counted("questions", found.questions),
+    counted("repetitions", found.repetitions),
+    counted("never shown to their reader", found.never_shown),
     counted("named, and touched by the sender", named((one) => one.touched_by_sender)),
     counted("named, and touched only by others", named((one) => one.touched_by_other && !one.touched_by_sender)),
     counted("named, and touched by nobody", named((one) => !one.touches.length)),
     [`files changed by ${both}`, found.overlaps.length && String(files.length), files],
-    counted(`functions and classes changed by ${both}`, shared("symbols", (one) => `${one.name} in ${one.path}`)),
+    counted(`functions and classes changed by ${both}`, shared((overlap) => overlap.symbols)),
   ].filter(([, value]) => value);
 }
 
