@@ -21,7 +21,6 @@ from cooperbench.report.statistics import (
     rate,
     t_cdf,
     t_quantile,
-    wilson,
 )
 
 # Both libraries take seconds to import: one process of the tests does it.
@@ -58,7 +57,8 @@ def test_student() -> None:
 def test_wilson() -> None:
     confint = library("statsmodels.stats.proportion").proportion_confint
     for passed, n in ((0, 1), (1, 1), (0, 7), (3, 7), (7, 7), (50, 100), (499, 652)):
-        ours = wilson(passed, n)
+        trials = [Observation(PairKey("r", 1, (1, one)), float(one < passed)) for one in range(n)]
+        ours = rate(trials, "wilson")
         assert (ours.low, ours.high) == pytest.approx(confint(passed, n, 0.05, "wilson"), abs=1e-12)
 
 

@@ -147,13 +147,13 @@ def test_difficulty_is_one_minus_mean_solo_success_rescaled(tmp_path: Path) -> N
     assert (buckets[0.5].solo.value, buckets[0.5].solo.n) == pytest.approx((5 / 9, 9))
     # One of the five hardest ended in an error once: it is not among the verdicts.
     assert (buckets[0.9].solo.value, buckets[0.9].solo.n) == (0.0, 14)
-    assert [buckets[low].coop.value for low in buckets] == pytest.approx([0.5, 1 / 3, 0, 0])
+    assert [buckets[low].together.value for low in buckets] == pytest.approx([0.5, 1 / 3, 0, 0])
     solo = area([(0.05, 1.0), (0.55, 5 / 9), (0.75, 1 / 3), (0.95, 0.0)])
     coop = area([(0.05, 0.5), (0.55, 1 / 3), (0.75, 0.0), (0.95, 0.0)])
     assert solo is not None
     assert coop is not None
     curve = found.curves[0]
-    assert (curve.solo_area, curve.coop_area) == pytest.approx((solo, coop))
+    assert (curve.solo_area, curve.together_area) == pytest.approx((solo, coop))
     assert curve.delta_area == pytest.approx(solo - coop)
     assert curve.retention == pytest.approx(coop / solo)
 
@@ -168,12 +168,22 @@ def test_a_bucket_is_not_missed_by_rounding(tmp_path: Path) -> None:
     assert [bucket.pairs for bucket in found.curves[0].buckets] == [1, 1, 0, 0, 0, 0, 0, 0, 0, 10]
 
 
-def test_difficulty_without_a_scale_says_why(tmp_path: Path) -> None:
+def test_teams_have_a_curve_beside_that_of_coop(tmp_path: Path) -> None:
+    solo, coop, team = (made(tmp_path, one, {0}, one) for one in ("solo", "coop", "team"))
+    found = analyse_difficulty([solo, coop, made(tmp_path, "team2", {0, 1}, "team"), team])
+    assert [(curve.configuration, curve.setting) for curve in found.curves] == [
+        ("all", "coop"),
+        ("all", "team"),
+    ]
+    assert [curve.buckets[-1].together.n for curve in found.curves] == [11, 22]
+    assert found.curves[1].buckets[-1].together.value == pytest.approx(1 / 22)
+
+
+def test_without_a_scale_there_are_no_curves(tmp_path: Path) -> None:
     coop, solo = made(tmp_path, "c", {0}), made(tmp_path, "s", set(range(12)), "solo")
-    assert analyse_difficulty([coop]).note == "no solo verdicts"
     assert analyse_difficulty([coop]).unscored == 12
-    assert analyse_difficulty([solo]).note == "no coop verdicts"
-    assert analyse_difficulty([solo, coop]).note == "all pairs are equally difficult"
+    for runs in ([coop], [solo], [solo, coop]):
+        assert analyse_difficulty(runs).curves == ()
 
 
 def test_area_is_a_trapezoid() -> None:

@@ -1,8 +1,7 @@
 """From a dataset's folder to the pairs that are to be run; subsets: `<dataset>/subsets/<name>.json`.
 
-A task is `<repo>/task<id>/` with at least one whole `feature<N>/`. Whatever else lies in a dataset is passed
-over; what looks like a feature or task but is not whole is told in the notes. Only folders are read here, and
-subsets; no task file is opened.
+A task is `<repo>/task<id>/` with at least one whole `feature<N>/`. Whatever else lies in a dataset is passed over; what
+looks like a feature or task but is not whole is told in the notes. No task file is opened.
 """
 
 from __future__ import annotations
@@ -39,21 +38,17 @@ _SUBSET_FORM = (
 
 
 class Scan(NamedTuple):
-    """The tasks that were asked for."""
+    """The tasks that were asked for, by repository and number, and a line for all that was passed over in them."""
 
     tasks: tuple[Task, ...]
-    """By repository, then by number."""
     notes: tuple[str, ...]
-    """What was passed over in them, one line each."""
 
 
 class Selection(NamedTuple):
-    """The pairs that were asked for."""
+    """The pairs that were asked for, by repository, task and features, and the notes of their tasks."""
 
     pairs: tuple[Pair, ...]
-    """By repository, task and features; numbers in numeric order."""
     notes: tuple[str, ...]
-    """What was passed over in the tasks asked for, one line each."""
 
 
 class SubsetTask(NamedTuple):
@@ -66,18 +61,7 @@ class SubsetTask(NamedTuple):
     """Features that are worked on together, each group in numeric order; None: all pairs of the task."""
 
 
-class _Folder(NamedTuple):
-    """What looks like a task."""
-
-    repo: str
-    task_id: int
-    task: Task | None
-    """None: it has no whole feature."""
-    notes: tuple[str, ...]
-
-
 def demo_dir() -> Path:
-    """The packaged dataset as a folder on disk."""
     return Path(__file__).with_name(DEMO)
 
 
@@ -97,13 +81,12 @@ def resolve_dataset_dir(dataset_dir: str | Path | None) -> Path:
 
 
 def load_tasks(dataset_dir: Path, repo: str | None = None, task_id: int | None = None) -> tuple[Task, ...]:
-    """The tasks of a dataset, of one repository, or of one id; by repository, then by number."""
     return scan_tasks(dataset_dir, repo, task_id).tasks
 
 
 def scan_tasks(dataset_dir: Path, repo: str | None = None, task_id: int | None = None) -> Scan:
-    """`load_tasks`, with the notes."""
-    return _narrowed(_folders(dataset_dir), repo, task_id)
+    """The tasks of a dataset, of one repository, or of one id."""
+    return _narrowed(_scan(dataset_dir), repo, task_id)
 
 
 def discover(
@@ -131,8 +114,8 @@ def discover(
             return []
         return [one for size in sizes or (2,) for one in _groups(task, chosen, size, groups_per_task, seed)]
 
-    folders = _folders(dataset_dir)
-    scan = _narrowed(folders, repo, task_id)
+    every_task = _scan(dataset_dir)
+    scan = _narrowed(every_task, repo, task_id)
     if subset is None or (subset == EVERYTHING and EVERYTHING not in subset_names(dataset_dir)):
         pairs = [Pair(task, one) for task in scan.tasks for one in groups_of(task)]
         where = str(dataset_dir)
@@ -141,7 +124,7 @@ def discover(
         named = load_subset(dataset_dir, subset)
         if groups_per_task is not None and any(entry.groups is not None for entry in named):
             raise UserError(f"subset {subset!r} names its groups itself: leave out --groups")
-        every = _subset_pairs(subset, named, [one.task for one in folders if one.task], groups_of)
+        every = _subset_pairs(subset, named, [task for task in every_task if task.feature_ids], groups_of)
         pairs = [
             pair
             for pair in every
@@ -222,13 +205,21 @@ def _ids(numbers: Iterable[int]) -> str:
     return ",".join(map(str, numbers))
 
 
-def _folders(dataset_dir: Path) -> list[_Folder]:
-    found = [
-        _folder(repo.name, task_id, path)
-        for repo in _entries(dataset_dir, Path.is_dir)
-        for task_id, path in _numbered(repo, "task")
-    ]
-    if not any(one.task for one in found):
+def _scan(dataset_dir: Path) -> dict[Task, list[str]]:
+    """What looks like a task, also where it has no whole feature, with a line for all that is passed over in it."""
+    found: dict[Task, list[str]] = {}
+    for repo in _entries(dataset_dir, Path.is_dir):
+        for task_id, path in _numbered(repo, "task"):
+            lacking = {}
+            for feature_id, feature in _numbered(path, "feature"):
+                there = {entry.name for entry in _entries(feature, Path.is_file)}
+                lacking[feature_id] = [name for name in _FEATURE_FILES if name not in there]
+            task = Task(repo.name, task_id, path, tuple(one for one, names in lacking.items() if not names))
+            skipped = {f"/feature{one}": f"no {', '.join(names)}" for one, names in lacking.items() if names}
+            if not task.feature_ids:
+                skipped[""] = "it has no whole feature"
+            found[task] = [f"{task.label}{name} skipped: {why}" for name, why in skipped.items()]
+    if not any(task.feature_ids for task in found):
         raise UserError(
             f"no tasks in {dataset_dir} (looked for <repo>_task/task<id>/feature<N>/ with"
             f" {', '.join(_FEATURE_FILES)}); download them with"
@@ -237,37 +228,23 @@ def _folders(dataset_dir: Path) -> list[_Folder]:
     return found
 
 
-def _folder(repo: str, task_id: int, path: Path) -> _Folder:
-    whole: list[int] = []
-    notes: list[str] = []
-    for feature_id, feature in _numbered(path, "feature"):
-        there = {entry.name for entry in _entries(feature, Path.is_file)}
-        if missing := [name for name in _FEATURE_FILES if name not in there]:
-            notes.append(f"{repo}/{path.name}/{feature.name} skipped: no {', '.join(missing)}")
-        else:
-            whole.append(feature_id)
-    if not whole:
-        notes.append(f"{repo}/{path.name} skipped: it has no whole feature")
-    task = Task(repo, task_id, path, tuple(whole)) if whole else None
-    return _Folder(repo, task_id, task, tuple(map(printable, notes)))
-
-
-def _narrowed(folders: Sequence[_Folder], repo: str | None, task_id: int | None) -> Scan:
-    repos = dict.fromkeys(one.repo for one in folders if one.task)
+def _narrowed(found: dict[Task, list[str]], repo: str | None, task_id: int | None) -> Scan:
     where = ""
     if repo is not None:
+        repos = dict.fromkeys(task.repo for task in found if task.feature_ids)
         name = _repo_named(repo, repos)
         if name is None:
             raise UserError(f"no repository {printable(repo)!r}; there is: {names_for_error(repos, repo)}")
-        folders = [one for one in folders if one.repo == name]
+        found = {task: notes for task, notes in found.items() if task.repo == name}
         where = f" in {name}"
+    whole = [task for task in found if task.feature_ids]
     if task_id is not None:
-        labels = [str(one.task_id) if where else f"{one.repo} {one.task_id}" for one in folders if one.task]
-        folders = [one for one in folders if one.task_id == task_id]
-        if not any(one.task for one in folders):
+        labels = [str(task.task_id) if where else f"{task.repo} {task.task_id}" for task in whole]
+        whole = [task for task in whole if task.task_id == task_id]
+        if not whole:
             raise UserError(f"no task {task_id}{where}; there is: {names_for_error(labels)}")
-    tasks = tuple(one.task for one in folders if one.task)
-    return Scan(tasks, tuple(note for one in folders for note in one.notes))
+    looked_at = [task for task in found if task_id in (None, task.task_id)]
+    return Scan(tuple(whole), tuple(note for task in looked_at for note in found[task]))
 
 
 def _repo_named(name: str, repos: Iterable[str]) -> str | None:

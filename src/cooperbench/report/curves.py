@@ -1,24 +1,20 @@
-"""Results over a scale: solo and coop by the difficulty of pairs, and success by the number of agents.
+"""Results over a scale: solo against coop and team by the difficulty of pairs, and success by the number of agents.
 
 A pair's difficulty is 1 minus its mean solo success over models (a model's repeated runs are averaged first), rescaled
-so that the easiest pair has 0 and the hardest 1. Fractions are exact: a pair does not change its bucket by rounding.
-
-Of the number of agents only nested groups of the same features count. Each of the largest groups has a value at every
-size: the mean over the groups of that size that lie in it. So all points rest on the same features.
+so that the easiest pair has 0 and the hardest 1. Of the number of agents only nested groups of the same features count.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from itertools import pairwise
 from statistics import fmean
 
 from cooperbench.dataset.discovery import DEMO, resolve_dataset_dir
 from cooperbench.errors import UserError
 from cooperbench.eval.conflicts import known_conflicts
-from cooperbench.models import Setting
+from cooperbench.models import SETTINGS, Setting
 from cooperbench.report import Method
 from cooperbench.report.loading import Run
 from cooperbench.report.pairs import PairKey, applicable_verdicts
@@ -32,15 +28,11 @@ from cooperbench.report.statistics import (
     means_by_pair,
     observe_verdict,
     rate,
-    values_by_pair,
-    wilson,
 )
 
 BUCKETS = 10
 _FEWEST_BUCKETS = 3
 """One solo run fills two: what it solved and what it did not. That is no curve."""
-Outcomes = dict[str, dict[PairKey, list[float]]]
-"""Zeros and ones by configuration and pair; several where it was run several times."""
 
 
 @dataclass(frozen=True)
@@ -51,17 +43,23 @@ class Bucket:
     high: float
     pairs: int
     solo: Estimate
-    coop: Estimate
+    together: Estimate
+
+    @property
+    def centre(self) -> float:
+        return (self.low + self.high) / 2.0
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One configuration's results by difficulty, or those of all together."""
+    """Solo against another setting by difficulty, of one configuration or of all."""
 
     configuration: str
+    setting: Setting
+    """The other one: coop or team."""
     solo_area: float | None
     """By the trapezoid rule between the centres of buckets that have both; None with fewer than two of them."""
-    coop_area: float | None
+    together_area: float | None
     delta_area: float | None
     """ΔAUC: what cooperation costs over the whole scale."""
     retention: float | None
@@ -83,75 +81,67 @@ class Difficulty:
     configurations: tuple[str, ...]
     """Whose solo results make the scale."""
     unscored: int
-    """Pairs with a coop verdict and no solo one: they have no difficulty and are in no curve."""
-    note: str = ""
-    """Why there are no curves."""
+    """Pairs with a verdict of several agents and no solo one: they have no difficulty and are in no curve."""
     curves: tuple[Curve, ...] = ()
-    """All together first; then each configuration, where there are several."""
+    """For each setting all together first; then each configuration, where there are several."""
     scores: tuple[ScoredPair, ...] = ()
 
 
 def analyse_difficulty(runs: Sequence[Run]) -> Difficulty:
-    solo, coop = _outcomes(runs, "solo"), _outcomes(runs, "coop")
-    rates: dict[PairKey, list[Fraction]] = {}
-    for pairs in solo.values():
-        for key, values in pairs.items():
-            rates.setdefault(key, []).append(Fraction(int(sum(values)), len(values)))
-    raw = {key: 1 - sum(shares, Fraction(0)) / len(shares) for key, shares in sorted(rates.items())}
-    unscored = len({key for pairs in coop.values() for key in pairs} - raw.keys())
-    easiest, hardest = min(raw.values(), default=Fraction(0)), max(raw.values(), default=Fraction(0))
-    if not raw or not coop or easiest == hardest:
-        missing = "no solo verdicts" if not raw else "no coop verdicts" if not coop else ""
-        return Difficulty(tuple(sorted(solo)), unscored, missing or "all pairs are equally difficult")
+    """Without curves where there is nothing to compare, or all pairs are equally difficult."""
+    solo = _outcomes(runs, "solo")
+    together = {setting: _outcomes(runs, setting) for setting in SETTINGS if setting != "solo"}
+    solved = [Observation(*one) for known in solo.values() for one in means_by_pair(known).items()]
+    raw = {key: 1.0 - share for key, share in means_by_pair(solved).items()}
+    judged = {one.key for known in together.values() for group in known.values() for one in group}
+    names, unscored = tuple(sorted(solo)), len(judged - raw.keys())
+    easiest, hardest = min(raw.values(), default=0.0), max(raw.values(), default=0.0)
+    if not judged or easiest == hardest:
+        return Difficulty(names, unscored)
     scores = {key: (value - easiest) / (hardest - easiest) for key, value in raw.items()}
-    places = {key: min(int(score * BUCKETS), BUCKETS - 1) for key, score in scores.items()}
-    curves = [_curve("all", places, [*solo.values()], [*coop.values()])]
-    configurations = sorted({*solo, *coop})
-    if len(configurations) > 1:
-        curves += [_curve(one, places, [solo.get(one, {})], [coop.get(one, {})]) for one in configurations]
-    scored = [ScoredPair(key.repo, key.task_id, key.features, float(score)) for key, score in scores.items()]
-    return Difficulty(tuple(sorted(solo)), unscored, "", tuple(curves), tuple(scored))
+    # Rounded, as 1 - 0.9 is a little less than a tenth.
+    places = {key: min(int(round(BUCKETS * score, 9)), BUCKETS - 1) for key, score in scores.items()}
+    curves = []
+    for setting, known in together.items():
+        configurations = sorted({*solo, *known})
+        groups = {"all": configurations, **{one: [one] for one in configurations if len(configurations) > 1}}
+        for name, group in groups.items() if known else ():
+            sides = [[one for each in group for one in side.get(each, ())] for side in (solo, known)]
+            curves.append(_curve(name, setting, places, *sides))
+    scored = [ScoredPair(key.repo, key.task_id, key.features, score) for key, score in scores.items()]
+    return Difficulty(names, unscored, tuple(curves), tuple(scored))
 
 
-def _outcomes(runs: Sequence[Run], setting: Setting) -> Outcomes:
+def _outcomes(runs: Sequence[Run], setting: Setting) -> dict[str, list[Observation]]:
+    """By configuration; a pair several times where it was run several times."""
     found: dict[str, list[Observation]] = {}
     for run in runs:
         found.setdefault(run.configuration, []).extend(observe_verdict(run.of(setting)))
-    return {name: values_by_pair(known) for name, known in found.items() if known}
+    return {name: known for name, known in found.items() if known}
 
 
 def _curve(
     name: str,
+    setting: Setting,
     places: Mapping[PairKey, int],
-    solo: Sequence[Mapping[PairKey, list[float]]],
-    coop: Sequence[Mapping[PairKey, list[float]]],
+    solo: Sequence[Observation],
+    together: Sequence[Observation],
 ) -> Curve:
     """`places`: the bucket of each pair."""
-
-    def pooled(place: int, outcomes: Sequence[Mapping[PairKey, list[float]]]) -> Estimate:
-        keys = [(pairs, key) for pairs in outcomes for key in pairs if places.get(key) == place]
-        values = [value for pairs, key in keys for value in pairs[key]]
-        return wilson(int(sum(values)), len(values))
-
     counts = [*places.values()]
-    buckets = tuple(
-        Bucket(
-            place / BUCKETS,
-            (place + 1) / BUCKETS,
-            counts.count(place),
-            pooled(place, solo),
-            pooled(place, coop),
-        )
-        for place in range(BUCKETS)
-    )
-    filled = [(one, (one.low + one.high) / 2.0) for one in buckets if one.solo.n and one.coop.n]
-    solo_area = area([(centre, one.solo.value or 0.0) for one, centre in filled])
-    coop_area = area([(centre, one.coop.value or 0.0) for one, centre in filled])
+    buckets = []
+    for place in range(BUCKETS):
+        sides = [[one for one in side if places.get(one.key) == place] for side in (solo, together)]
+        rates = (rate(side, "wilson") for side in sides)
+        buckets.append(Bucket(place / BUCKETS, (place + 1) / BUCKETS, counts.count(place), *rates))
+    filled = [one for one in buckets if one.solo.n and one.together.n]
+    solo_area = area([(one.centre, one.solo.value or 0.0) for one in filled])
+    together_area = area([(one.centre, one.together.value or 0.0) for one in filled])
     delta = retention = None
-    if solo_area is not None and coop_area is not None:
-        delta = solo_area - coop_area
-        retention = coop_area / solo_area if solo_area else None
-    return Curve(name, solo_area, coop_area, delta, retention, buckets)
+    if solo_area is not None and together_area is not None:
+        delta = solo_area - together_area
+        retention = together_area / solo_area if solo_area else None
+    return Curve(name, setting, solo_area, together_area, delta, retention, tuple(buckets))
 
 
 def area(points: Sequence[tuple[float, float]]) -> float | None:
@@ -185,7 +175,10 @@ class AgentCurve:
 
 
 def agent_curve(runs: Sequence[Run], setting: Setting, method: Method) -> AgentCurve | None:
-    """None where all groups have one size, or none are nested. `runs` differ in nothing but their names."""
+    """None where all groups have one size, or none are nested. `runs` differ in nothing but their names.
+
+    Each of the largest groups has a value at every size: the mean over the groups of that size that lie in it.
+    """
     names = [name for name in ("overall", "merge") if name in applicable_verdicts(setting)]
     judged = [pair for run in runs for pair in run.of(setting)]
     verdicts = {name: means_by_pair(observe_verdict(judged, name)) for name in names}

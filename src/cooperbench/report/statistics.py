@@ -1,10 +1,7 @@
-"""A number with its interval, and what the interval rests on.
-
-Three methods: `wilson` takes pairs for independent, `clustered` (the default) does not and uses Student's t with one
-degree of freedom less than there are tasks, `bootstrap` draws whole tasks. Few tasks can agree by luck, so a clustered
-variance below that of independent pairs is not believed. docs/statistics.md has the formulas.
+"""A number with its interval, and what the interval rests on; docs/statistics.md has the formulas.
 
 The cluster of a pair is its task: pairs of one task share a base commit and features, so their outcomes are correlated.
+Few tasks can agree by luck, so a clustered variance below that of independent pairs is not believed.
 """
 
 from __future__ import annotations
@@ -62,7 +59,7 @@ class Estimate:
 
 
 def cluster_of(key: PairKey) -> tuple[str, int]:
-    """The one place that says so, for standard errors, degrees of freedom and the bootstrap alike."""
+    """For standard errors, degrees of freedom and the bootstrap alike."""
     return key.repo, key.task_id
 
 
@@ -130,22 +127,9 @@ class Sample:
         return math.sqrt(max(self.independent, self.clustered))
 
 
-def wilson(passed: int, n: int) -> Estimate:
-    """A rate whose trials are independent, e.g. one bucket of a curve as the paper draws it."""
-    if not n:
-        return _nothing("wilson")
-    return Estimate(passed / n, *_wilson_bounds(passed / n, n), n, n, "wilson")
-
-
 def rate(observations: Sequence[Observation], method: Method = "clustered") -> Estimate:
     """The mean of zeros and ones over pairs, or of other values between 0 and 1."""
-    if method != "wilson":
-        return mean(observations, SHARE, method)
-    if not observations:
-        return _nothing(method)
-    sample = Sample(observations)
-    bounds = _wilson_bounds(sample.mean, sample.n)
-    return Estimate(sample.mean, *bounds, sample.n, sample.tasks, "wilson", sample.design_effect)
+    return mean(observations, SHARE, method)
 
 
 def mean(
@@ -155,13 +139,15 @@ def mean(
 ) -> Estimate:
     """A mean over pairs of values within `limits`, which the interval does not leave either; None: no limits.
 
-    Wilson is for rates only: such a mean is clustered.
+    Wilson is for rates only: another mean is clustered.
     """
-    method = "clustered" if method == "wilson" else method
     if not observations:
-        return _nothing(method)
+        return Estimate(None, None, None, 0, 0, method, note="no pairs with a verdict")
     sample = Sample(observations)
     n, tasks, value, note = sample.n, sample.tasks, sample.mean, ""
+    if method == "wilson" and limits == SHARE:
+        return Estimate(value, *_wilson_bounds(value, n), n, tasks, method, sample.design_effect)
+    method = "clustered" if method == "wilson" else method
     if tasks == 1:
         return Estimate(value, None, None, n, 1, method, None, "one task: no interval over tasks")
     if not sample.varies:
@@ -201,9 +187,8 @@ def p_value(observations: Sequence[Observation]) -> float | None:
 
     Where all pairs agree there is no variance: then by the sign test over tasks.
     """
-    if len(clusters_of(observations)) < 2:
+    if not observations or (sample := Sample(observations)).tasks < 2:
         return None
-    sample = Sample(observations)
     if not sample.varies:
         return 2.0 ** (1 - sample.tasks) if sample.mean else 1.0
     return 2.0 * (1.0 - t_cdf(abs(sample.mean) / sample.standard_error, sample.tasks - 1))
@@ -235,10 +220,6 @@ def mcnemar_exact(one_way: int, other_way: int) -> float:
     flips = one_way + other_way
     tail = sum(math.comb(flips, count) for count in range(min(one_way, other_way) + 1))
     return min(1.0, 2 * tail / (1 << flips))
-
-
-def _nothing(method: str) -> Estimate:
-    return Estimate(None, None, None, 0, 0, method, note="no pairs with a verdict")
 
 
 def _wilson_bounds(share: float, n: float) -> tuple[float, float]:

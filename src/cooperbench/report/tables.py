@@ -154,17 +154,18 @@ def _teams(rows: Sequence[TeamRow]) -> Table:
 
 
 def _difficulty(difficulty: Difficulty) -> Iterator[Table]:
-    for place, curve in enumerate(difficulty.curves):
+    for curve in difficulty.curves:
         rows: list[list[Cell]] = [
-            [f"{one.low:.1f}–{one.high:.1f}", one.pairs, one.solo, one.solo.n, one.coop, one.coop.n]
+            [f"{one.low:.1f}–{one.high:.1f}", one.pairs, one.solo, one.solo.n, one.together, one.together.n]
             for one in curve.buckets
-            if one.solo.n or one.coop.n
+            if one.solo.n or one.together.n
         ]
-        areas = f"solo {decimal_text(curve.solo_area, 3)}, coop {decimal_text(curve.coop_area, 3)}"
-        lost = f"ΔAUC {decimal_text(curve.delta_area, 3)}, retention {percent_text(curve.retention)}"
-        notes = [f"Area under the curve: {areas}, {lost}"]
+        areas = (curve.solo_area, curve.together_area, curve.delta_area)
+        solo, together, delta = (decimal_text(one, 3) for one in areas)
+        lost = f"ΔAUC {delta}, retention {percent_text(curve.retention)}"
+        notes = [f"Area under the curve: solo {solo}, {curve.setting} {together}, {lost}"]
         title = f"By difficulty: {curve.configuration}"
-        if place == 0:
+        if curve is difficulty.curves[0]:
             title = "By difficulty"
             made_of = plural(len(difficulty.configurations), "configuration")
             notes.append(f"Difficulty from the solo results of {made_of}; 95 % Wilson intervals")
@@ -172,7 +173,7 @@ def _difficulty(difficulty: Difficulty) -> Iterator[Table]:
                 notes.append("Two difficulties are no curve: give solo runs of several models")
             if difficulty.unscored:
                 notes.append(f"{plural(difficulty.unscored, 'pair')} without a solo verdict: in no curve")
-        yield Table(title, ("difficulty", "pairs", "solo", "n", "coop", "n"), rows, notes)
+        yield Table(title, ("difficulty", "pairs", "solo", "n", curve.setting, "n"), rows, notes)
 
 
 def _agent_curve(curve: AgentCurve) -> Table:

@@ -12,19 +12,14 @@ import gzip
 import hashlib
 import html
 import json
-import multiprocessing
-import os
 import shutil
-import signal
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from importlib.resources import files
-from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from cooperbench.errors import UserError
 from cooperbench.report.coordination import Coordination, coordination_of_run
@@ -34,18 +29,11 @@ from cooperbench.report.pairs import PairData
 
 Mode = Literal["inside", "beside", "live"]
 """Where the details of pairs are: in the document, in scripts beside it, or at the server that sent it."""
-MOST_PROCESSES = 4
-FEWEST_PAIRS = 48
-"""With fewer, starting processes takes longer than they save."""
+THREADS = 2
 _COMPRESSION = 4
 """Half the time of the usual 6, for files that are a twentieth larger."""
 _ASSETS = files("cooperbench.report.page") / "assets"
 _END = "</body>\n</html>\n"
-
-
-class Packed(NamedTuple):
-    data: bytes
-    found: Coordination | None
 
 
 def build_page(runs: Sequence[Run], target: Path, *, split: bool = False) -> None:
@@ -65,7 +53,7 @@ def build_page(runs: Sequence[Run], target: Path, *, split: bool = False) -> Non
                 _write_inside(runs, page, details)
             page.replace(target)
     except OSError as error:
-        raise UserError(f"cannot write {error.filename or target}: {error.strerror}") from None
+        raise UserError(f"{target} is not written: {error.filename or target}: {error.strerror}") from None
 
 
 def _write_inside(runs: Sequence[Run], page: Path, details: Path) -> None:
@@ -104,10 +92,12 @@ def _each_pair(runs: Sequence[Run], write: Callable[[int, bytes], None]) -> dict
     """Write the details of every pair, and return the overview with what was found in them."""
     found: dict[int, Coordination] = {}
     pairs = numbered_pairs(runs)
-    for number, packed in enumerate(pack_all(pairs, process_count(len(pairs)))):
-        write(number, packed.data)
-        if packed.found is not None:
-            found[id(pairs[number])] = packed.found
+    # Half of the work is reading and compressing, which threads do side by side.
+    with ThreadPoolExecutor(THREADS) as pool:
+        for number, (data, coordination) in enumerate(pool.map(pack_pair, pairs)):
+            write(number, data)
+            if coordination is not None:
+                found[id(pairs[number])] = coordination
     tables = []
     for side in sides_of(runs):
         measures = coordination_of_run([*side.pairs.values()], lambda pair: found[id(pair)]).measures
@@ -120,61 +110,14 @@ def _each_pair(runs: Sequence[Run], write: Callable[[int, bytes], None]) -> dict
     return make_overview(runs) | {"coordination": tables}
 
 
-def pack_pair(pair: PairData) -> Packed:
+def pack_pair(pair: PairData) -> tuple[bytes, Coordination | None]:
     detail, found = pair_detail(pair)
-    return Packed(base64.b64encode(gzip.compress(json_bytes(detail), _COMPRESSION, mtime=0)), found)
+    return base64.b64encode(gzip.compress(json_bytes(detail), _COMPRESSION, mtime=0)), found
 
 
 def json_bytes(content: Mapping[str, Any]) -> bytes:
     """Bytes that were no UTF-8 are half characters in Python; in JSON they are replaced."""
     return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
-
-
-def process_count(pairs: int) -> int:
-    """0: not worth it, or not safe: a fork of a process with several threads may deadlock."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    forks = "fork" in multiprocessing.get_all_start_methods() and threading.active_count() == 1
-    return min(MOST_PROCESSES, usable) if forks and usable > 1 and pairs >= FEWEST_PAIRS else 0
-
-
-def pack_all(pairs: Sequence[PairData], processes: int) -> Iterator[Packed]:
-    """In the order of the pairs. Processes are forked, as a spawned one would import the caller's script again.
-
-    Each has a connection of its own, so that one that is killed in its answer is noticed, and none outlives us.
-    """
-    if not processes:
-        yield from map(pack_pair, pairs)
-        return
-    context = multiprocessing.get_context("fork")
-    workers, readers = [], []
-    try:
-        for place in range(processes):
-            # A socket holds more than a pipe: one slow pair does not hold up the other processes.
-            reader, writer = context.Pipe()
-            readers.append(reader)
-            worker = context.Process(target=_pack_share, args=(pairs[place::processes], writer, readers))
-            workers.append(worker)
-            worker.start()
-            writer.close()
-        for place in range(len(pairs)):
-            packed: Packed = readers[place % processes].recv()
-            yield packed
-    except (EOFError, OSError):
-        raise UserError("a process that packs pairs was killed, maybe for its memory; try again") from None
-    finally:
-        for worker in workers:
-            worker.kill()
-            worker.join()
-
-
-def _pack_share(pairs: Sequence[PairData], writer: Connection, readers: Sequence[Connection]) -> None:
-    # Ctrl-C is for the parent. Where it is gone nobody reads, which only shows if we do not hold the other ends.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for reader in readers:
-        reader.close()
-    with suppress(ConnectionError):
-        for pair in pairs:
-            writer.send(pack_pair(pair))
 
 
 @cache

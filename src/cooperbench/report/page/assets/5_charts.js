@@ -123,10 +123,10 @@ function curveChart(curves, label, ticks, title) {
         points.map((one) => tipped(shape(curve.setting, x(one.x), y(one.value)),
           `${curve.name}, ${one.at}: ${percent(one.value)} (${interval(one)}), n = ${one.n}`)));
     });
-    const counts = curves.slice(0, 2).map((curve, at) => [
+    const counts = curves.map((curve, at) => [
       s("text", { class: "quiet", x: 0, y: top + height + 62 + 18 * at }, curve.name),
       curve.points.filter((one) => one.n).map((one) => s("text", { class: "quiet middle", x: x(one.x), y: top + height + 62 + 18 * at }, String(one.n)))]);
-    return picture(width, top + height + 90, label, axis, places, lines, counts,
+    return picture(width, top + height + 54 + 18 * curves.length, label, axis, places, lines, counts,
       s("text", { class: "quiet middle", x: (left + width - right) / 2, y: top + height + 40 }, title));
   });
 }

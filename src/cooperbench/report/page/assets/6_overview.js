@@ -127,18 +127,20 @@ function agentCurve({ runs, setting, points, left_out: left }) {
 
 function difficulty() {
   const { curves: areas, configurations, scores: pairs, unscored } = overview.difficulty;
-  const curves = ["solo", "coop"].map((setting) => ({ setting, name: setting, area: areas[0][`${setting}_area`],
-    points: areas[0].buckets.map((bucket) => ({ ...bucket[setting], x: (bucket.low + bucket.high) / 2, at: `difficulty ${((bucket.low + bucket.high) / 2).toFixed(2)}` })) }));
+  const all = areas.filter((one) => one.configuration === "all");
+  const line = (curve, setting, side) => ({ setting, name: setting, area: curve[`${side}_area`],
+    points: curve.buckets.map((bucket) => ({ ...bucket[side], x: (bucket.low + bucket.high) / 2, at: `difficulty ${((bucket.low + bucket.high) / 2).toFixed(2)}` })) });
+  const curves = [line(all[0], "solo", "solo"), ...all.map((curve) => line(curve, curve.setting, "together"))];
   const ticks = [0, 0.25, 0.5, 0.75, 1].map((at) => [at, String(at)]);
   const area = (value) => (value === null ? "–" : value.toFixed(3).replace("-", "−"));
-  const missing = unscored ? ` ${count(unscored, "coop pair")} without a solo verdict left out.` : "";
+  const missing = unscored ? ` ${count(unscored, "pair")} without a solo verdict left out.` : "";
   return h("figure", null, curveChart(curves, "Success by difficulty of the pair", ticks, "difficulty of the pair; below it n in each bucket"),
     curvesLegend(curves.map((curve) => ({ setting: curve.setting, name: `${curve.name}, area ${area(curve.area)}` }))),
     h("figcaption", null, `Difficulty of a pair: 1 − mean solo success over ${count(configurations.length, "configuration")}, rescaled to 0…1; ${count(pairs, "pair")} in ten buckets, Wilson 95 % intervals.`
-      + ` Area between the curves: ${area(areas[0].delta_area)}, retention ${percent(areas[0].retention)}.${missing}`),
+      + all.map((one) => ` Area between solo and ${one.setting}: ${area(one.delta_area)}, retention ${percent(one.retention)}.`).join("") + missing),
     areas.length > 1 && h("div", { class: "scroller" }, h("table", { class: "small" },
-      h("thead", null, h("tr", null, h("th", null, "configuration"), ["area solo", "area coop", "difference", "retention"].map((text) => h("th", { class: "number" }, text)))),
-      h("tbody", null, areas.map((one) => h("tr", null, h("td", null, one.configuration), [one.solo_area, one.coop_area, one.delta_area].map((value) => h("td", { class: "number" }, area(value))),
+      h("thead", null, h("tr", null, h("th", null, "configuration"), h("th", null, "setting"), ["area solo", "area together", "difference", "retention"].map((text) => h("th", { class: "number" }, text)))),
+      h("tbody", null, areas.map((one) => h("tr", null, h("td", null, one.configuration), h("td", null, one.setting), [one.solo_area, one.together_area, one.delta_area].map((value) => h("td", { class: "number" }, area(value))),
         h("td", { class: "number" }, percent(one.retention))))))));
 }
 
