@@ -1,8 +1,6 @@
-"""A git diff taken apart into its files, for people who read about it: reports, pages, statistics.
+"""A git diff taken apart into its files, for reports and statistics; verdicts are made from git's trees.
 
-A file's section is a `diff --git` line with headers, then hunks of counted lines. A removed line `-- a/x` or an added
-line `diff --git a/x b/x` inside a hunk is therefore never taken for a header. Text around the sections (mail headers,
-signatures) belongs to none of them. What is judged is decided on git's trees, not here.
+Lines of hunks are counted: one that looks like a header is never taken for one. Text around sections belongs to none.
 """
 
 from __future__ import annotations
@@ -16,9 +14,6 @@ from cooperbench.git import decode_path
 
 class PatchError(UserError):
     """The text is not a diff, or not a whole one."""
-
-    def __init__(self, line: int, reason: str) -> None:
-        super().__init__(f"patch line {line}: {reason}")
 
 
 @dataclass(frozen=True)
@@ -75,37 +70,37 @@ def parse_diff(data: bytes) -> tuple[FilePatch, ...]:
         while at < len(lines) and lines[at].startswith(b"@@ -"):
             at = _end_of_hunk(lines, at)
         if b"+++" in fields and at == first_hunk:
-            raise PatchError(at, "the diff ends before the hunks of this file")
-        names = _names(lines[start].removeprefix(_START).rstrip(b"\n"), fields, start + 1)
+            raise PatchError("the diff ends before the hunks of a file")
+        names = _names(lines[start].removeprefix(_START).rstrip(b"\n"), fields)
         files.append(FilePatch(*names, b"".join(lines[start:at]), start + 1, is_binary))
     if data.strip() and not files:
-        raise PatchError(1, f"not a diff: no file header in its {len(lines)} lines")
+        raise PatchError("not a diff: no file header")
     return tuple(files)
 
 
-def _end_of_hunk(lines: list[bytes], start: int) -> int:
-    header = _HUNK.match(lines[start])
-    if header is None:
-        raise PatchError(start + 1, "a hunk header that is not of the form @@ -1,2 +3,4 @@")
-    old_left, new_left = (1 if number is None else int(number) for number in header.groups())
-    at = start + 1
-    while old_left > 0 or new_left > 0:
-        kind = lines[at][:1] if at < len(lines) else b""
-        if not kind or kind not in b"\n\r +-\\":
-            raise PatchError(at + bool(kind), f"the hunk of line {start + 1} is shorter than its header says")
+def _end_of_hunk(lines: list[bytes], at: int) -> int:
+    header = _HUNK.match(lines[at])
+    old_left, new_left = (
+        (1 if number is None else int(number) for number in header.groups()) if header else (1, 1)
+    )
+    while header and (old_left > 0 or new_left > 0):
+        at += 1
+        kind = lines[at][:1] if at < len(lines) else b"?"
+        if kind not in b"\n\r +-\\":
+            break
         old_left -= kind not in b"+\\"
         new_left -= kind not in b"-\\"
-        at += 1
     if old_left or new_left:
-        raise PatchError(at, f"the hunk of line {start + 1} does not have the lines that its header says")
+        raise PatchError(f"patch line {at + 1}: no hunk, or not as many lines as its header says")
+    at += 1
     return at + 1 if at < len(lines) and lines[at].startswith(b"\\ ") else at
 
 
-def _names(header: bytes, fields: dict[bytes, bytes], line: int) -> tuple[str | None, str | None]:
+def _names(header: bytes, fields: dict[bytes, bytes]) -> tuple[str | None, str | None]:
     """Old and new path of a section, None where the file is created or deleted."""
     for verb in (b"rename", b"copy"):
         if verb + b" from" in fields and verb + b" to" in fields:
-            return _unquoted(fields[verb + b" from"], line), _unquoted(fields[verb + b" to"], line)
+            return _unquoted(fields[verb + b" from"]), _unquoted(fields[verb + b" to"])
     if b"---" in fields and b"+++" in fields:
         # Git puts a tab after a name that has spaces.
         old, new = fields[b"---"].partition(b"\t")[0], fields[b"+++"].partition(b"\t")[0]
@@ -117,16 +112,16 @@ def _names(header: bytes, fields: dict[bytes, bytes], line: int) -> tuple[str | 
     created = b"new file mode" in fields or old == b"/dev/null"
     deleted = b"deleted file mode" in fields or new == b"/dev/null"
     if created and deleted:
-        raise PatchError(line, "both sides are /dev/null")
-    return None if created else _unquoted(old, line)[2:], None if deleted else _unquoted(new, line)[2:]
+        raise PatchError("both sides of a file are /dev/null")
+    return None if created else _unquoted(old)[2:], None if deleted else _unquoted(new)[2:]
 
 
-def _unquoted(name: bytes, line: int) -> str:
+def _unquoted(name: bytes) -> str:
     """A path as git means it: C-quoting undone where the name stands in double quotes."""
     if quoted := _QUOTED.fullmatch(name):
         name = _ESCAPE.sub(_unescaped, quoted[1])
     if not name or name.startswith(b'"'):
-        raise PatchError(line, "a path that is empty, or a quoted one without its closing quote")
+        raise PatchError("a path that is empty, or a quoted one without its closing quote")
     return decode_path(name)
 
 
