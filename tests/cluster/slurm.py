@@ -94,7 +94,7 @@ class Slurm:
 
     def wait_until_idle(self) -> None:
         deadline = time.monotonic() + 180
-        while self.ask("sinfo", "-h", "-N", "-o", "%t").split() != ["idle", "idle"]:
+        while self.ask("sinfo", "-h", "-N", "-p", "main", "-o", "%t").split() != ["idle", "idle"]:
             assert time.monotonic() < deadline, self.ask("sinfo", "-N") + self._logs()
             time.sleep(0.2)
 
