@@ -50,7 +50,7 @@ class SleepingEngine:
     def submit(self, batch: str, orders: Sequence[JobOrder]) -> None:  # noqa: ARG002
         until = time.monotonic() + JOB_SECONDS
         for order in orders:
-            heapq.heappush(self._running, (until, order.job, key_of(order.config, order.pairs[0])))
+            heapq.heappush(self._running, (until, order.job, key_of(*order.work[0])))
 
     def events(self, jobs: Collection[str]) -> Iterator[tuple[str, Event]]:  # noqa: ARG002
         while self._running and self._running[0][0] <= time.monotonic():

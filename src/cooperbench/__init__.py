@@ -1,7 +1,4 @@
-"""CooperBench: can coding agents work together?
-
-The public API, resolved on first use so that `import cooperbench` costs next to nothing.
-"""
+"""CooperBench: can coding agents work together? The public API, imported on first use."""
 
 from __future__ import annotations
 
@@ -11,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 from cooperbench._version import __version__
 
 if TYPE_CHECKING:
+    from cooperbench.runner.ablation import ablate
     from cooperbench.runner.api import run
     from cooperbench.runner.evaluate import evaluate, run_patch_test
 
-__all__ = ["__version__", "evaluate", "run", "run_patch_test"]
+__all__ = ["__version__", "ablate", "evaluate", "run", "run_patch_test"]
 
 _HOMES = {
+    "ablate": "cooperbench.runner.ablation",
     "run": "cooperbench.runner.api",
     "evaluate": "cooperbench.runner.evaluate",
     "run_patch_test": "cooperbench.runner.evaluate",

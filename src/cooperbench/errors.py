@@ -1,8 +1,4 @@
-"""Everything that can go wrong, by whose fault it is.
-
-`UserError` is for the person at the keyboard, `AgentFailure` is an outcome that is scored, `InfraError` is ours
-or the cloud's: it is retried and never counts against an agent.
-"""
+"""Everything that can go wrong, by whose fault it is."""
 
 from __future__ import annotations
 

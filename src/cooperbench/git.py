@@ -1,11 +1,5 @@
-"""The one place that runs git for the harness: on bare repositories that it made itself, and to read clones of users.
-
-No call depends on the machine: the environment is built from scratch, the user's and the system's configuration are not
-read, no hook is run, nothing is fetched. Attributes in a tree only name filters and drivers; as no configuration of
-ours defines one, none is called. A repository's own hook, run by a harness commit, has falsified published verdicts.
-
-Not for sandboxes: what runs there runs through the sandbox. And no wrapper of git's commands: callers say
-what they want in git's own words.
+"""The one place that runs git on the host: no configuration of the machine or the user is read, no hook is run (a
+repository's own one has falsified published verdicts), nothing is fetched. Callers say what they want in git's words.
 """
 
 from __future__ import annotations

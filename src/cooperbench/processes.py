@@ -1,8 +1,4 @@
-"""Processes: which one is which, and signals that end one of ours, each like Ctrl-C.
-
-Numbers of processes are given out again, a number together with a start time is not: that tells what a process that is
-gone has left behind from what belongs to a living one.
-"""
+"""Processes: which one is which (a number is given out again, with its start time it is not), and signals to ours."""
 
 from __future__ import annotations
 
@@ -18,10 +14,7 @@ T = TypeVar("T")
 
 
 def start_of(pid: int) -> str:
-    """When a process started; empty where there is no such process.
-
-    OSError where that cannot be known just now: no process may pass for dead because a file could not be opened.
-    """
+    """When a process started; empty where there is none. OSError where that cannot be known: it may be alive."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
     except (FileNotFoundError, ProcessLookupError):
@@ -36,10 +29,9 @@ def namespace() -> str:
 
 
 def end_like_ctrl_c() -> None:
-    """SIGTERM, SIGQUIT, and SIGHUP (the terminal is closed) unless it is ignored, as under `nohup`.
+    """SIGTERM, SIGQUIT, and SIGHUP unless it is ignored, as under `nohup`.
 
-    SIGINT also where it is ignored: a shell without job control starts everything in the background (`… &` in a script,
-    some CI systems) that way, and `kill -INT` must end it all the same.
+    SIGINT also where it is ignored, as in the background of a shell without job control: `kill -INT` must end it.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,12 +1,7 @@
 """API keys: how they come from `.env`, and how they are kept out of whatever is written or shown.
 
-`NAME=VALUE` lines of `.env` in the working directory become environment variables of this process; what the environment
-has already wins. Sandboxes get none of it, since they get nothing of the environment.
-
-A secret is the value of an environment variable whose name says so (`…_API_KEY`, `…_TOKEN`, `…_SECRET`,
-`…_PASSWORD`), or a value that was handed to `remember`, e.g. from an agent config. Only these exact values are
-replaced: guessing by shape would change what agents really wrote. Values that are too short or too plain to be a
-secret (`EMPTY`, `not-needed`) are left alone, since replacing such words everywhere would do the same.
+A secret is the value of an environment variable whose name says so, or one that was handed to `remember`. Only these
+exact values are replaced, and not those too short or plain (`EMPTY`): guessing would change what agents wrote.
 """
 
 from __future__ import annotations
@@ -38,10 +33,7 @@ _lock = threading.Lock()
 
 
 def parse_env(text: str) -> tuple[dict[str, str], list[int]]:
-    """The values, and the numbers of lines that are no `NAME=VALUE`.
-
-    Values may be quoted, then they may have several lines; in double quotes `\\n` and the like are read.
-    """
+    """The values, and the numbers of lines that are no `NAME=VALUE`. Quoted values may have several lines."""
     text = text.removeprefix("\ufeff")
     values: dict[str, str] = {}
     wrong_lines = []
@@ -57,10 +49,7 @@ def parse_env(text: str) -> tuple[dict[str, str], list[int]]:
 
 
 def load_env_file(path: Path | None = None) -> list[str]:
-    """Set what is not set yet; the result is what is to be said about lines that were ignored.
-
-    Their text is not told: it may hold a key.
-    """
+    """Set what is not set yet; says which lines were ignored, without their text: it may hold a key."""
     path = path or Path(ENV_FILE)
     try:
         text = path.read_text("utf-8")

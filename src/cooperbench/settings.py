@@ -104,8 +104,7 @@ def read_section(
 ) -> dict[str, Any]:
     """Those of a backend's settings that are set: by keyword, else by variable, else in its object of config.json.
 
-    `variables`: those that are not called COOPERBENCH_<section>_<name>. `filed`: what config.json says, where that is
-    not in an object of its own. UserError for a setting that is unknown or has no valid value.
+    `variables`: those that are not called COOPERBENCH_<section>_<name>. `filed`: in the place of that object.
     """
     if filed is None:
         filed = load_settings().get(section, {})

@@ -1,7 +1,6 @@
 """Every name under logs/, atomic writes, and the lock that keeps two runners of one experiment apart.
 
-Disk is the truth: a pair is done when its result.json is there and whole. So files appear whole or not at all
-(written beside, synced, renamed), and result.json is the last one of a pair.
+Disk is the truth: files appear whole or not at all, and result.json, which makes a pair done, is its last one.
 """
 
 from __future__ import annotations
@@ -242,10 +241,7 @@ class ExperimentPaths:
 
 
 def error_record(paths: ExperimentPaths, pair: Pair, setting: Setting, error: Exception) -> dict[str, Any]:
-    """What result.json or eval.json says of a pair that ended through nobody's fault.
-
-    It is run again next time. The traceback of what nobody foresaw goes to the error log.
-    """
+    """What result.json or eval.json says of a pair that ended through nobody's fault; it is run again next time."""
     expected = isinstance(error, CooperBenchError)
     if not expected:
         trace = "".join(traceback.format_exception(error))

@@ -1,7 +1,4 @@
-"""Text for people's eyes: hostile characters made visible, and lists of names for error lines.
-
-Not for files: what is stored stays byte for byte what it was.
-"""
+"""Text for people's eyes: hostile characters made visible, and lists of names for error lines."""
 
 from __future__ import annotations
 
@@ -15,11 +12,7 @@ _HOSTILE = re.compile(
 
 
 def printable(text: str, *, multiline: bool = False) -> str:
-    """Text that can neither move a terminal's cursor nor turn its direction.
-
-    Characters that could do so become `\\x1b`, `\\u202e` and the like. The result is one line; with
-    `multiline`, line feeds and tabs stay.
-    """
+    """One line that can neither move a terminal's cursor nor turn its direction; `multiline` keeps \\n and \\t."""
     kept = "\n\t" if multiline else ""
     return _HOSTILE.sub(lambda found: found[0] if found[0] in kept else repr(found[0])[1:-1], text)
 

@@ -44,6 +44,9 @@ MaxArraySize=1001
 NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={first} CPUs=1 RealMemory=1000
 NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={second} CPUs=1 RealMemory=1000
 PartitionName=main Nodes=n1,n2 Default=YES MaxTime=INFINITE State=UP
+PartitionName=urgent Nodes=n1,n2 PriorityTier=10 MaxTime=INFINITE State=UP
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
 """
 
 
@@ -91,7 +94,7 @@ class Slurm:
 
     def wait_until_idle(self) -> None:
         deadline = time.monotonic() + 180
-        while self.ask("sinfo", "-h", "-N", "-o", "%t").split() != ["idle", "idle"]:
+        while self.ask("sinfo", "-h", "-N", "-p", "main", "-o", "%t").split() != ["idle", "idle"]:
             assert time.monotonic() < deadline, self.ask("sinfo", "-N") + self._logs()
             time.sleep(0.2)
 

@@ -44,26 +44,46 @@ def test_a_run_in_the_background_is_seen_and_followed(slurm_harness: Harness) ->
     assert status["pairs"] == {"coop": {"passed": 1}}
 
 
-def test_a_job_that_slurm_queues_again_goes_on_where_it_was(slurm_harness: Harness) -> None:
-    """As after preemption: the same job, started once more."""
-    harness = slurm_harness
-    process = harness.start("run", "-a", GATED, "-f", "1,2", "--workers", "1")
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("why", ["preempted", "out of time"])
+def test_a_job_that_slurm_queues_again_goes_on_where_it_was(slurm_harness: Harness, why: str) -> None:
+    harness, slurm = slurm_harness, slurm_harness.cluster.slurm
+    # Within the last minutes of its time, here from its first one on, Slurm tells the job that this will be up.
+    limit = ("--slurm", "time=1") if why == "out of time" else ()
+    process = harness.start("run", "-a", GATED, "-f", "1,2", "--workers", "1", *limit)
     harness.wait(harness.begun, process)
-    number = harness.cluster.slurm.ask("squeue", "-h", "-o", "%A").strip()
-    harness.cluster.slurm.ask("scontrol", "requeue", number)
+    number = slurm.ask("squeue", "-h", "-o", "%A").strip()
+    if why == "preempted":
+        slurm.ask("sbatch", "-p", "urgent", "-N", "2", "-o", "/dev/null", "--wrap", "sleep 1")
 
     def begins_again() -> bool:
         # Slurm lets it wait for two minutes, unless it is told otherwise once it is in the queue again.
-        harness.cluster.slurm.ask("scontrol", "update", f"jobid={number}", "StartTime=now")
+        slurm.ask("scontrol", "update", f"jobid={number}", "StartTime=now", "TimeLimit=60")
         time.sleep(1)
         return harness.begun().total() == 2
 
+    harness.wait(lambda: "PENDING" in slurm.ask("squeue", "-h", "-j", number, "-o", "%T"), process)
     harness.wait(begins_again, process)
     harness.open()
     output, _ = process.communicate(timeout=180)
     assert process.returncode == 0, output
     assert "another job" not in output
     assert harness.results()["f1_f2"]["eval.json"]["overall_success"]
+
+
+def test_a_verdict_that_is_asked_for_again_is_not_that_of_before(slurm_harness: Harness) -> None:
+    harness = slurm_harness
+    code, output = harness.call("run", "-a", "oracle", "-f", "1,2", here=True)
+    assert code == 0, output
+    (verdict,) = harness.logs.rglob("eval.json")
+    before = json.loads(verdict.read_text())["started_at"]
+    process = harness.start("eval", "--force", "-f", "1,2")
+    harness.wait(lambda: "RUNNING" in harness.cluster.slurm.ask("squeue", "-h", "-o", "%T"), process)
+    harness.cluster.slurm.ask("scancel", "--signal=KILL", "--full", "--me")
+    output, _ = process.communicate(timeout=180)
+    assert process.returncode == 0, output
+    assert "it goes to another job" in output
+    assert json.loads(verdict.read_text())["started_at"] > before
 
 
 def test_files_are_carried_where_the_logs_are_on_another_disk(slurm_harness: Harness) -> None:

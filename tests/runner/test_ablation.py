@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cooperbench import ablate
 from cooperbench.cli import main
 from cooperbench.storage import read_json
 from tests.runner.test_killed import Harness
 from tests.runner.thinkers import COST, THINKER
-from tests.tiny import write_tiny
+from tests.tiny import PLACES, write_script, write_tiny
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -142,3 +143,29 @@ def test_a_killed_study_continues_and_repeats_nothing(tmp_path: Path) -> None:
     assert sorted(after) == ["s/all f1_f2", "s/no-git f1_f2", "s/no-messages f1_f2"]
     assert {name: after[name] for name in before} == before
     assert all(read_json(path) for path in (tmp_path / "logs").glob("s/*/coop/*/*/*/eval.json"))
+
+
+def test_what_a_part_of_a_team_is_worth(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Agents that do their work only where there is a task list; whether they can write to each other is all the same."""
+    steps = {
+        number: [{"run": f"coop-task-create mine && sed -i '{PLACES[number] + 1}a feature {number}' app.txt"}]
+        for number in (1, 2, 3)
+    }
+    ablate(
+        "s", ["task_list", "messages"], setting="team", agent="scripted", backend="local", canary=False,
+        agent_config=str(write_script(tmp_path / "script.yaml", steps)), logs_dir=tmp_path / "logs",
+        dataset_dir=write_tiny(tmp_path / "data", (1, 2, 3)),
+    )  # fmt: skip
+    table = capsys.readouterr().out.partition("arm ")[2]
+    assert [line.split()[:3] for line in table.splitlines()[1:] if line.split()[1:2] == ["3"]] == [
+        ["all", "3", "3"], ["no-messages", "3", "3"], ["no-task_list", "3", "3"]
+    ]  # fmt: skip
+    assert main(["report", "s", "--log-dir", str(tmp_path / "logs")]) == 0
+    report = capsys.readouterr().out.partition("What each part is worth: s")[2].partition("Difference:")[0]
+    rows = {
+        tuple(line.split()[:2]): " ".join(line.split()[2:10]) for line in report.splitlines() if line.strip()
+    }
+    assert rows["task_list", "overall"] == "3 1 100 % 0 % +100.0 points"
+    assert rows["messages", "overall"] == "3 1 100 % 100 % 0.0 points"
+    assert rows["task_list", "conflict"].endswith("0.0 points")
+    assert {part for part, _ in rows} >= {"task_list", "messages"}

@@ -22,8 +22,7 @@ from cooperbench.cli.background import detach
 from cooperbench.errors import UserError
 from cooperbench.eval.reference import ReferenceStore
 from cooperbench.models import seats_of
-from cooperbench.report.formatting import Table, print_tables
-from cooperbench.report.summary import budget_text, rate_cells, summary_text
+from cooperbench.report.summary import summary_text
 from cooperbench.runner.ablation import Study, make_study
 from cooperbench.runner.api import check, run_experiment, select
 from cooperbench.runner.config import RunConfig, make_config, split_values
@@ -34,7 +33,6 @@ from cooperbench.runner.options import GROUPS, REPLAY_MODEL, TEAM_PARTS, options
 from cooperbench.settings import default_backend, default_eval_network
 from cooperbench.storage import checked_run_name
 from cooperbench.team.team import task_prompt
-from cooperbench.text import dollars_text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -185,22 +183,9 @@ def ablate(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"study": args.name, "arms": summaries})
     else:
-        rows = [
-            _row(name, summary["settings"][args.setting], summary["cost"])
-            for name, summary in summaries.items()
-        ]
-        headings = ("arm", "pairs", "evaluated", "overall", "errors", "cost")
-        budget = next(iter(summaries.values()))["budget"]
         print_line("")
-        print_tables([Table(args.name, headings, rows, [budget_text(budget)] if budget else [])])
-        print_line(f"What each part is worth: cooperbench report {args.name}")
+        study.print_summaries(summaries)
     return exit_code(summaries.values())
-
-
-def _row(name: str, part: dict[str, Any], cost: float) -> list[str]:
-    overall = "{} ({})".format(*rate_cells(part["rates"]["overall_success"]))
-    counts = [str(part[key]) for key in ("pairs", "evaluated")]
-    return [name, *counts, overall, str(part["errors"]), dollars_text(cost)]
 
 
 def _dry_ablate(study: Study, *, as_json: bool) -> int:

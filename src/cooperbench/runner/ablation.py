@@ -1,39 +1,28 @@
 """What is a part of cooperation worth? The same pairs with all parts on and with some off, as one experiment.
 
-An arm is a run of its own in the folder of the study: `logs/study/all`, `logs/study/no-git`. study.json beside them
-says which there are. All arms share one budget, one session of sandboxes and one queue, in which they are interleaved.
-A killed study continues with the same command.
+An arm is a run of its own in the folder of the study (`logs/study/no-git`); study.json says which there are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from inspect import signature
 from itertools import combinations
 from typing import Any
 
 from cooperbench.errors import UserError
-from cooperbench.models import Pair
-from cooperbench.runner.api import check, price_notes, select
+from cooperbench.report.formatting import Table, print_tables
+from cooperbench.report.summary import budget_text, rate_cells
+from cooperbench.runner.api import check, config_of_call, price_notes, run, select
 from cooperbench.runner.config import RunConfig
-from cooperbench.runner.display import Display
-from cooperbench.runner.experiment import Arm, carry_out
+from cooperbench.runner.display import Display, make_display
+from cooperbench.runner.experiment import Arm, carry_out, named_pairs
 from cooperbench.runner.options import TEAM_PARTS
 from cooperbench.storage import ExperimentPaths, read_json, write_json
-from cooperbench.text import names_for_error
+from cooperbench.text import dollars_text, names_for_error
 
 SCHEMA = "cooperbench.study/1"
-
-
-@dataclass(frozen=True)
-class ArmPair(Pair):
-    """A pair in one arm: it may be at work in several at once."""
-
-    arm: str = ""
-
-    @property
-    def label(self) -> str:
-        return f"{super().label} ({self.arm})"
 
 
 @dataclass(frozen=True)
@@ -76,13 +65,41 @@ class Study:
             },
         )
 
+    def print_summaries(self, summaries: Mapping[str, dict[str, Any]]) -> None:
+        setting = self.arms[0].config.setting
+        rows = []
+        for name, summary in summaries.items():
+            part = summary["settings"][setting]
+            overall = "{} ({})".format(*rate_cells(part["rates"]["overall_success"]))
+            counts = [str(part[key]) for key in ("pairs", "evaluated")]
+            rows.append([name, *counts, overall, str(part["errors"]), dollars_text(summary["cost"])])
+        headings = ("arm", "pairs", "evaluated", "overall", "errors", "cost")
+        budget = next(iter(summaries.values()))["budget"]
+        study = self.paths.run_name
+        notes = [
+            *([budget_text(budget)] if budget else ()),
+            f"What each part is worth: cooperbench report {study}",
+        ]
+        print_tables([Table(study, headings, rows, notes)])
+
+
+def ablate(
+    run_name: str, off: Sequence[str], *, full_factorial: bool = False, repeat: int = 1, **options: Any
+) -> None:
+    """Run the same pairs with all parts of cooperation on, and with each of `off` off (or every combination of them).
+
+    `options` are the keywords of `run`. Arms are runs under `logs_dir/run_name`; a table of them is printed.
+    """
+    call = signature(run).bind(run_name, **options)
+    call.apply_defaults()
+    study = make_study(config_of_call(call.arguments), off, full_factorial=full_factorial, repeat=repeat)
+    study.print_summaries(study.run(make_display()))
+
 
 def make_study(config: RunConfig, off: Sequence[str], *, full_factorial: bool, repeat: int) -> Study:
     """All on, each part off, or every combination; `config` is what all arms have in common, named like the study."""
     if config.setting == "solo":
         raise UserError("in setting solo nobody cooperates: ablate takes coop or team")
-    if config.executor != "local":
-        raise UserError(f"ablate works on this machine only, not by --executor {config.executor}")
     known = {
         part: field
         for part, field in TEAM_PARTS.items()
@@ -108,8 +125,6 @@ def make_study(config: RunConfig, off: Sequence[str], *, full_factorial: bool, r
             name = ("no-" + "+".join(one) if one else "all") + (f"@{number}" if number > 1 else "")
             switches: dict[str, Any] = {known[part]: part not in one for part in parts}
             own = replace(config, run_name=f"{paths.run_name}/{name}", **switches)
-            arms.append(
-                Arm(own, [ArmPair(pair.task, pair.feature_ids, name) for pair in common.pairs], number)
-            )
+            arms.append(Arm(own, named_pairs(common.pairs, name), number))
             off_by_name[name] = one
     return Study(paths, parts, off_by_name, tuple(arms), notes)

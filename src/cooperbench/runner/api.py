@@ -65,35 +65,34 @@ def run(
 ) -> None:
     """Run agents on pairs of features and (with `auto_eval`) judge what they did.
 
-    Results are under `logs_dir/run_name`; a summary is printed. Calling it again continues: pairs with a good
-    result are skipped, those that ended in an infrastructure error are run again, `force` runs all again.
-    `model_name`, `agent` and `agent_config` have one value for all agents of a pair, or one for each with commas, the
-    first for `agent1`: `model_name="gpt-4o,claude-sonnet-4-5"`. API keys come from the environment or from `.env` in
-    the working directory. In setting `team`, `team_git` stands in the place of `git_enabled`.
-
-    `options` are all others of `RunOptions` (runner/options.py), as `cooperbench run --help` explains them: limits of
-    an agent (`step_limit`, `cost_limit` in dollars, `time_limit` in seconds), `max_cost` of all, `network`,
-    `eval_network`, `test_timeout`, `sound_only`, `canary`, `record`, `replay_from`, `image_template`, `pull`, `mount`,
-    `gpu`, `group_sizes`, `groups_per_task`, `seed`, `prompts_dir`, `team_task_list` and the other parts of a team,
-    `executor`, `workers`, `pairs_per_job`, `slurm`, `ray_address`, `ray_resources`.
+    Results are under `logs_dir/run_name`; a summary is printed. Calling it again continues: finished pairs are
+    skipped unless `force` is set. `model_name`, `agent` and `agent_config` have one value for all agents of a pair, or
+    one for each with commas. In setting `team`, `team_git` stands in the place of `git_enabled`. `options` are all
+    others of `RunOptions` (runner/options.py), as `cooperbench run --help` explains them.
     """
-    values = {name: value for name, value in locals().items() if name not in ("options", "team_git")}
+    config = config_of_call(locals())
+    summary = run_experiment(config, make_display())
+    print(summary_text(summary, str(config.paths.root)))  # noqa: T201  # the documented function prints
+
+
+def config_of_call(values: dict[str, Any]) -> RunConfig:
+    """Of the arguments of `run`, by name."""
+    options, team_git = values.pop("options"), values.pop("team_git")
     known = {field.name for field in fields(RunOptions)} | {*_OTHER_NAMES}
     for name in options:
         if name not in known:
             raise TypeError(f"run() got an unexpected keyword argument {name!r}")
     values |= options
-    values["run_name"] = checked_run_name(run_name)
-    values["git_enabled"] = team_git if setting == "team" else git_enabled
+    values["run_name"] = checked_run_name(values["run_name"])
+    if values["setting"] == "team":
+        values["git_enabled"] = team_git
     for name, field in _OTHER_NAMES.items():
         if name in values:
             values[field] = values.pop(name)
     load_env_file()
     # Here only: the command line does not take the interpreter apart at its end.
     atexit.register(_let_warm_up_end)
-    config = make_config(values)
-    summary = run_experiment(config, make_display())
-    print(summary_text(summary, str(config.paths.root)))  # noqa: T201  # the documented function prints
+    return make_config(values)
 
 
 def discovered(config: RunConfig) -> Selection:

@@ -119,6 +119,11 @@ class RunConfig(RunOptions):
         return tuple(Path(part.strip()) if part.strip() else None for part in text.split(","))
 
     @property
+    def own_files(self) -> tuple[Path, ...]:
+        """Of the user, which agents are given or told."""
+        return tuple(filter(None, (*self.agent_config_paths, self.prompts_dir)))
+
+    @property
     def model_name(self) -> str | None:
         """The models that are asked: one for all seats, or those of the seats with an agent that asks one, in order."""
         asking = [uses_model(agent) for agent in self.agents]

@@ -1,7 +1,4 @@
-"""What a person sees while an experiment runs: plain lines, or a live display in a terminal.
-
-rich is imported only where there is a terminal to draw on.
-"""
+"""What a person sees while an experiment runs: plain lines, or a live display in a terminal."""
 
 from __future__ import annotations
 

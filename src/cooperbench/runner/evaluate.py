@@ -20,7 +20,7 @@ from cooperbench.report.summary import summary_text
 from cooperbench.runner.api import check_backend, discovered
 from cooperbench.runner.config import RunConfig, make_config
 from cooperbench.runner.display import make_display
-from cooperbench.runner.experiment import Arm, carry_out
+from cooperbench.runner.experiment import Arm, carry_out, named_pairs
 from cooperbench.sandbox.session import SandboxSession
 from cooperbench.settings import DOCUMENTED_BACKEND, checked_eval_network
 from cooperbench.storage import DEFAULT_LOGS_DIR, ExperimentPaths, is_finished, read_json
@@ -52,9 +52,7 @@ def evaluate(
 ) -> None:
     """Judge the pairs of a run that have a result and no evaluation of it yet; with `force`, all of them.
 
-    Verdicts are in each pair's eval.json; a summary is printed. `eval_network`: what test runs reach, by default what
-    the run was started with. `options`: those of `run` in `EVALUATION_OPTIONS`, as `cooperbench eval --help` explains
-    them.
+    Verdicts are in each pair's eval.json; a summary is printed. `options`: those of `run` in `EVALUATION_OPTIONS`.
     """
     values = {name: value for name, value in locals().items() if name not in ("options", "test_timeout")}
     for name in options:
@@ -67,10 +65,7 @@ def evaluate(
 
 
 def evaluation_arms(values: Mapping[str, Any]) -> list[Arm]:
-    """Of what the command line, or the caller of `evaluate`, has given: one for each setting of the run.
-
-    UserError where nothing is to be judged.
-    """
+    """One for each setting of the run; UserError where nothing is to be judged."""
     paths = ExperimentPaths(Path(values["logs_dir"]), values["run_name"])
     recorded = (read_json(paths.config) or {}).get("eval_network")
     network = values["eval_network"] or recorded or "auto"
@@ -89,6 +84,8 @@ def evaluation_arms(values: Mapping[str, Any]) -> list[Arm]:
         finished = tuple(pair for pair in pairs if is_finished(paths.pair(pair, setting)))
         if finished := sound_pairs(finished) if config.sound_only else finished:
             arms.append(Arm(replace(config, setting=setting), finished))
+    if len(arms) > 1:
+        arms = [replace(arm, pairs=named_pairs(arm.pairs, arm.config.setting)) for arm in arms]
     if not arms:
         tasks = names_for_error(dict.fromkeys(pair.task.label for pair in found.pairs), limit=5)
         raise UserError(
@@ -120,8 +117,7 @@ def run_patch_test(
 ) -> dict[str, Any]:
     """One patch against one feature's tests. `agent_patch`: a path or the patch's text; None: the golden patch.
 
-    `status` is `no_reference` where the golden patch does not pass under the same conditions: then the answer says
-    nothing about the patch.
+    `status` is `no_reference` where the golden patch itself does not pass: then the answer says nothing.
     """
     (task,) = load_tasks(resolve_dataset_dir(dataset_dir), repo_name, task_id)
     if feature_id not in task.feature_ids:

@@ -48,6 +48,17 @@ JOBS_SCHEMA = "cooperbench.jobs/1"
 
 
 @dataclass(frozen=True)
+class ArmPair(Pair):
+    """A pair in one arm: it may be at work in several at once."""
+
+    arm: str = ""
+
+    @property
+    def label(self) -> str:
+        return f"{super().label} ({self.arm})"
+
+
+@dataclass(frozen=True)
 class Arm:
     """A configuration, its pairs, and what is left of them to do. Those of an ablation differ in what is off."""
 
@@ -74,11 +85,14 @@ class Arm:
         return replace(self, to_run=tuple(to_run), to_evaluate=tuple(to_evaluate))
 
 
+def named_pairs(pairs: Iterable[Pair], arm: str) -> tuple[ArmPair, ...]:
+    return tuple(ArmPair(pair.task, pair.feature_ids, arm) for pair in pairs)
+
+
 class Budget:
     """What an experiment may cost; spent from any thread.
 
-    No new pair starts once `--max-cost` is reached; those at work go on to their own limits, so the end may lie above
-    it by what they still spend. Calls of models without a known price are not in it.
+    Past `--max-cost` no new pair starts; those at work go on, so that the end may lie above it.
     """
 
     def __init__(self, limit: float | None, spent: float = 0.0) -> None:
@@ -135,8 +149,7 @@ def carry_out(
 ) -> dict[str, dict[str, Any]]:
     """Run and judge what is left, here or by jobs of a cluster. The summary of each run, by its name; also on disk.
 
-    `on_start` is called when nothing can be refused any more. KeyboardInterrupt passes through once everything has
-    ended and is summed up.
+    `on_start` is called when nothing can be refused any more.
     """
     config = arms[0].config
     jobs_on_record(config.paths, config.executor)

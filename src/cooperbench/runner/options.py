@@ -1,8 +1,5 @@
-"""The options of a run, each declared once.
-
-From a field of `RunOptions` come the argument of `cooperbench run`, the check of its value and its place in
-config.json. Besides, `cooperbench.run` names it in its documented signature.
-"""
+"""The options of a run, each declared once: a field of `RunOptions` gives the argument of `cooperbench run`, the check
+of its value and its place in config.json."""
 
 from __future__ import annotations
 

@@ -86,10 +86,7 @@ def prepare_repository(sandbox: RichSandbox, git_dir: str) -> str:
 
 
 def take_patch(sandbox: RichSandbox, git_dir: str) -> bytes:
-    """What the agent has done so far, whether it committed it or not.
-
-    AgentFailure where the agent has broken its git or coreutils, or the patch is too large.
-    """
+    """What the agent has done, committed or not; AgentFailure where it has broken its tools, or it is too large."""
     script = (files("cooperbench.runner") / "snapshot.sh").read_text()
     argv = ["bash", "-c", script, "snapshot", REPO_DIR, git_dir, PATCH_FILE, str(MOST_PATCH_BYTES)]
     done = sandbox.run(argv, timeout_seconds=SNAPSHOT_SECONDS)

@@ -1,10 +1,7 @@
 """One agent's inbox: messages that came and were not shown yet, and what the agent sends.
 
-The agent's `send_message` calls over the RPC; the harness stamps sender, time and order. An incoming message becomes a
-file in the sandbox at once (for `read_messages` and `--wait`) and waits here to be shown to the agent before its next
-step; each message is shown once, by whichever way comes first. What is put into a context is bounded: a long text is
-cut, with a note on where the whole is, and of very many messages some wait for the step after. What the team's tools
-have to say comes the same way, as one message from `team`.
+An incoming message becomes a file in the sandbox (for `read_messages`) and waits here for the agent's next step; it is
+shown once, by whichever way comes first. What the team's tools have to say comes as one message from `team`.
 """
 
 from __future__ import annotations

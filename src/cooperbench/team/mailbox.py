@@ -1,18 +1,5 @@
-"""The mailbox of a pair: who told whom what, in which order; also in a Redis, for whoever wants to read along.
-
-This process, which runs the pair, has every message, and hands it to an inbox that is there before its agent starts. In
-a Redis each message is before its recipient gets it. Keys, all of which expire and are removed by `close`:
-
-    run:{run_id}             hash: `sequence` of the newest message, `finished:{agent_id}`
-    run:{run_id}:{agent_id}  stream of messages to an agent; the entry `7-0` is the pair's message number 7
-
-A server that has lost something gets everything again, in one transaction: so nothing is lost, doubled or reordered,
-whatever dies when. A Redis Cluster is not supported: the keys of a run lie in different slots. Passwords are never
-shown: every text has the masked URL.
-
-A Redis that we start listens on a private unix socket with a random password, never at the URL that was asked for. So
-two experiments at the same time have one each, no port can be taken, and sandboxes that share this machine's network do
-not reach it. It is started again should it die.
+"""The mailbox of a pair: who told whom what, in which order. In a Redis (docs/messaging.md), each message is there
+before its recipient gets it, and a server that has lost something gets everything again, in one transaction.
 """
 
 from __future__ import annotations
@@ -102,10 +89,7 @@ class Mailbox:
     def subscribe(
         self, agent_id: str, on_message: Callable[[Message], None], on_finished: Callable[[str], None]
     ) -> None:
-        """Call these from now on for an agent's messages, and for others that are done.
-
-        In order and one call at a time. They must not block, nor call the mailbox.
-        """
+        """Call these for an agent's messages, and for others that are done: in order; they must not block."""
         with self._lock:
             self._readers[agent_id] = (on_message, on_finished)
 
@@ -265,10 +249,7 @@ class NoRedis(UserError):
 
 @contextmanager
 def ensure_redis(url: str) -> Iterator[RedisClient]:
-    """The one at the URL; where nothing listens there on this machine, one that we start; else UserError.
-
-    A message has been sent over it before the block begins.
-    """
+    """The one at the URL, tried out; where nothing listens there on this machine, one that we start; else UserError."""
     with closing(RedisClient(url)) as client:
         if not _is_missing_here(url):
             try:
@@ -373,10 +354,7 @@ class MailboxFactory(NamedTuple):
 
 @contextmanager
 def open_mailboxes(url: str, run_name: str) -> Iterator[MailboxFactory]:
-    """In a Redis that answers, or that is started for the run and ends with the block; else in this process.
-
-    UserError where the URL names a Redis that cannot be used.
-    """
+    """In a Redis that answers, or that is started for the run and ends with the block; else in this process."""
 
     def in_redis(label: str, agent_ids: Sequence[str]) -> Mailbox:
         return RedisMailbox(client, unique_run_id(run_name, label), agent_ids)

@@ -1,9 +1,7 @@
 """Calls from commands in one agent's sandbox to the harness: a request is a file there, and so is its response.
 
-What the verbs (`send`, `read`, `push`, `tool`) mean is decided by the handlers that others register. The only verb of
-this module is `sync`: its response comes after everything that was requested before has been done and delivered.
-Requests come over a stream into the sandbox where the backend has one (nothing polls); else `exec` looks for them a few
-times a second.
+Others register what the verbs (`send`, `read`, `push`, `tool`) mean; `sync` is answered when all that came before it is
+done. Requests come over a stream into the sandbox; where the backend has none, `exec` looks for them.
 """
 
 from __future__ import annotations
@@ -79,10 +77,7 @@ class SandboxRpc:
         self._threads: list[threading.Thread] = []
 
     def handle(self, verb: str, handler: Callable[[str, bytes], Response | None], *commands: str) -> None:
-        """`handler(name, content)` is called in a thread of this object, one request at a time, each once.
-
-        `commands` of the agent make such requests: files in team/sandbox; `coop-…` are all the one `coop`.
-        """
+        """`handler(name, content)` is called one request at a time; `commands` (files in team/sandbox) make them."""
         self._handlers[verb] = handler
         self._commands += commands
 

@@ -1,9 +1,6 @@
-"""A folder that all agents of a team see, although their sandboxes share no file system: the harness copies files.
-
-An agent's copy is brought up to date before each of its steps, and with each of its messages and tool calls: what it
-changed goes to the harness, what others changed comes to it. For each file the last writer wins, and a change wins over
-a removal. Empty folders, links and file modes are not shared. What is over a limit stays with the agent, which is told
-so in one line.
+"""A folder that all agents of a team see: the harness copies files between their sandboxes, before each step of an
+agent and with each of its messages and tool calls. For each file the last writer wins, and a change wins over a
+removal. What is over a limit stays with the agent, which is told so.
 """
 
 from __future__ import annotations

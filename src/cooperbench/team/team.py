@@ -199,11 +199,7 @@ def task_prompt(
     features: Mapping[str, bool] | None = None,
     prompts_dir: Path | None = None,
 ) -> str:
-    """What an agent is told: its task, its colleagues, messages and git. The same text for every framework.
-
-    How to use a framework's own tools is explained by the framework. `features`: the parts of setting team and whether
-    they are on. Templates in `prompts_dir` take the place of ours of the same name.
-    """
+    """What an agent is told, the same for every framework; `features`: the parts of setting team, and which are on."""
     from jinja2 import TemplateError
 
     names = [other.agent_id for other in seats_of(pair, setting)]

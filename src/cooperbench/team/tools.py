@@ -1,8 +1,7 @@
 """The tools of a team: a shared task list and requests, for commands in sandboxes and for MCP servers alike.
 
-A tool is a method whose first parameter is the agent that calls it. Its other parameters and its docstring are those of
-the MCP tool and of the command, for which what has a default is an option (`-n`, `--note`). Command lines are parsed
-here, so that one small script in sandboxes does for all tools.
+A tool is a method: the parameters after the calling agent, and the docstring, are those of the MCP tool and of the
+command, for which what has a default is an option (`-n`, `--note`).
 """
 
 from __future__ import annotations
@@ -79,10 +78,7 @@ class Task:
 
 
 class TaskList:
-    """Who does what. A claim has one winner, as all changes are made under one lock.
-
-    What an agent that has ended did not finish may be claimed by others. All methods are safe to call from any thread.
-    """
+    """Who does what. What an agent that has ended did not finish may be claimed by others. Safe from any thread."""
 
     def __init__(self, team: Colleagues) -> None:
         self._team = team
@@ -250,11 +246,10 @@ class Request:
 
 
 class Requests:
-    """One agent asks and waits, another answers.
+    """One agent asks and waits, another answers. Safe from any thread.
 
-    Waiting ends with the answer, when the time is up, when the one who was asked has ended, or when the one who waits
-    is asked something itself: otherwise two who ask each other would both wait for nothing. A later answer is shown to
-    the one who asked before its next step. All methods are safe to call from any thread.
+    Waiting also ends when the one who waits is asked something: two who ask each other would wait for nothing. A later
+    answer is shown to the one who asked before its next step.
     """
 
     def __init__(self, team: Colleagues) -> None:

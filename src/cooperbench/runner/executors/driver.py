@@ -1,8 +1,7 @@
-"""Hands out pairs to the jobs of an engine, and gathers what they did. The plan and the truth stay on disk, here.
+"""Hands out pairs to the jobs of an engine, and gathers what they did.
 
-jobs.json is written before jobs are submitted and removed when none is left: a driver that is killed leaves its jobs at
-work, and the same command finds them again. A pair whose job ended without an outcome goes to another job, up to
-`ATTEMPTS` times; then it is an infrastructure error, which is never scored.
+jobs.json is written before jobs are submitted: the same command finds those of a driver that was killed. A pair whose
+job ended without an outcome goes to another one, up to `ATTEMPTS` times; then it is an infrastructure error.
 """
 
 from __future__ import annotations
@@ -27,7 +26,14 @@ from cooperbench.retry import ATTEMPTS
 from cooperbench.runner.config import RunConfig
 from cooperbench.runner.display import Display
 from cooperbench.runner.executors.worker import Event, JobOrder, key_of
-from cooperbench.runner.experiment import JOBS_SCHEMA, Arm, Budget, jobs_on_record, write_error
+from cooperbench.runner.experiment import (
+    JOBS_SCHEMA,
+    Arm,
+    Budget,
+    interleaved,
+    jobs_on_record,
+    write_error,
+)
 from cooperbench.storage import is_finished, write_json
 from cooperbench.temporary import remove_tree
 from cooperbench.text import plural
@@ -42,10 +48,7 @@ class Engine(Protocol):
     """That may be submitted at a time; it lets `RunConfig.most_jobs` of them run at once."""
 
     def check(self, seen: Sequence[Path]) -> None:
-        """UserError for whatever can be known to be wrong before anything is submitted.
-
-        It also finds out whether nodes see these paths; the first is where results are.
-        """
+        """UserError for what can be known to be wrong by now; finds out what of these nodes see, results first."""
         ...
 
     def sees(self, path: Path) -> bool:
@@ -55,10 +58,7 @@ class Engine(Protocol):
     def submit(self, batch: str, orders: Sequence[JobOrder]) -> None: ...
 
     def events(self, jobs: Collection[str]) -> Iterator[tuple[str, Event]]:
-        """What jobs have told since the last call, with their names.
-
-        `lost` for those of `jobs`, also of an earlier driver, that have ended without telling it, with what is known.
-        """
+        """What jobs have told since the last call; `lost` for those of `jobs` that ended without a `done`."""
         ...
 
     def hold(self, jobs: Collection[str]) -> None:
@@ -101,25 +101,25 @@ def open_engine(config: RunConfig) -> Iterator[Engine]:
 
         engine = RayEngine(config)
     try:
-        engine.check((config.logs_dir, config.dataset_dir, *filter(None, config.agent_config_paths)))
+        engine.check((config.logs_dir, config.dataset_dir, *config.own_files))
         yield engine
     finally:
         engine.close(keep_files=True)
 
 
 class Driver:
-    """One call of `run` or `eval` whose pairs are worked on by jobs."""
+    """One call of `run`, `ablate` or `eval` whose pairs are worked on by jobs."""
 
     def __init__(self, engine: Engine, arms: Sequence[Arm], display: Display, budget: Budget) -> None:
         self._engine = engine
         self._config = arms[0].config
         self._paths = self._config.paths
-        self._work = {
-            key_of(arm.config, pair): (arm.config, pair)
-            for arm in arms
-            for pair in (*arm.to_evaluate, *arm.to_run)
-        }
-        """What has no outcome yet, by key."""
+        self._work: dict[str, tuple[RunConfig, Pair]] = {}
+        """What has no outcome yet, by key, with the configuration of its job."""
+        to_judge = [(arm.config, pair) for arm in arms for pair in arm.to_evaluate]
+        there = {arm.config.run_name + arm.config.setting: _for_jobs(arm.config) for arm in arms}
+        for config, pair in (*to_judge, *interleaved(arms)):
+            self._work[key_of(config, pair)] = there[config.run_name + config.setting], pair
         self._display = display
         self._budget = budget
         self._active: dict[str, list[str]] = {}
@@ -133,15 +133,12 @@ class Driver:
         self._any_outcome = False
         self._any_failed = False
         self._notes: set[str] = set()
-        self._packed = cache(pack_folder)
-        self._configs: dict[str, RunConfig] = {}
-        """Of jobs, by setting."""
+        self._packed = cache(_pack)
 
     def work_off(self) -> None:
         """Returns when each pair has an outcome, or may not start any more. Whatever is raised ends all jobs."""
-        for config, pair in self._work.values():
-            if config.force and not config.evaluate_only:
-                # A job that is started again must not run again what it has finished.
+        for config, pair in self._work.values() if self._config.force else ():
+            if not config.evaluate_only:
                 config.paths.archive(pair, config.setting)
         try:
             self._find_jobs()
@@ -190,45 +187,27 @@ class Driver:
         batch = secrets.token_hex(4)
         jobs: dict[str, list[str]] = {}
         while self._to_submit and len(jobs) < free:
-            jobs[f"{batch}.{len(jobs)}"] = self._next_keys()
+            size = min(self._config.pairs_per_job or 1, len(self._to_submit))
+            jobs[f"{batch}.{len(jobs)}"] = [self._to_submit.popleft() for _ in range(size)]
         self._active |= jobs
         # First: whatever happens from now on, it says what there may be.
         record = {"schema": JOBS_SCHEMA, "engine": self._engine.name, "jobs": self._active}
         write_json(self._paths.jobs_record, record)
         self._engine.submit(batch, [self._order(job, keys) for job, keys in jobs.items()])
 
-    def _next_keys(self) -> list[str]:
-        """Of one job: pairs of one setting."""
-        keys = [self._to_submit.popleft()]
-        config, _ = self._work[keys[0]]
-        while self._to_submit and len(keys) < (config.pairs_per_job or 1):
-            if self._work[self._to_submit[0]][0] is not config:
-                break
-            keys.append(self._to_submit.popleft())
-        return keys
-
     def _order(self, job: str, keys: Sequence[str]) -> JobOrder:
-        """With the folders that nodes do not see."""
-        config, _ = self._work[keys[0]]
-        pairs = tuple(self._work[key][1] for key in keys)
-        carries_logs = not self._engine.sees(config.logs_dir)
-        folders = {pair.task.path for pair in pairs if not self._engine.sees(pair.task.path)}
-        files = {folder.absolute(): self._packed(folder.resolve()) for folder in folders}
-        for pair in pairs if carries_logs else ():
-            folder = config.paths.pair(pair, config.setting).folder
-            if (folder / "result.json").exists():
-                files[folder.absolute()] = pack_folder(folder)
-        agent_configs: dict[Path, list[str]] = {}
-        for path in filter(None, config.agent_config_paths):
-            if not self._engine.sees(path):
-                agent_configs.setdefault(path.parent.absolute(), []).append(path.name)
-        files |= {folder: self._packed(folder, tuple(names)) for folder, names in agent_configs.items()}
-        if config.setting not in self._configs:
-            # Agents do not work again on what they have finished when a job is started once more.
-            force, logs_dir = config.force and config.evaluate_only, config.logs_dir.absolute()
-            there = replace(config, force=force, concurrency=1, eval_concurrency=1, logs_dir=logs_dir)
-            self._configs[config.setting] = there
-        return JobOrder(job, self._configs[config.setting], pairs, files, carries_logs)
+        """With the files that nodes do not see."""
+        work = tuple(self._work[key] for key in keys)
+        carries_logs = not self._engine.sees(self._config.logs_dir)
+        files: dict[tuple[Path, bytes], None] = {}
+        for config, pair in work:
+            paths = config.paths.pair(pair, config.setting)
+            if carries_logs and paths.result.exists():
+                files[_pack(paths.folder)] = None
+            for path in (pair.task.path, *config.own_files):
+                if not self._engine.sees(path):
+                    files[self._packed(path)] = None
+        return JobOrder(job, work, tuple(files), carries_logs)
 
     def _handle(self, job: str, event: Event) -> None:
         match event["kind"]:
@@ -297,24 +276,35 @@ class Driver:
             if key not in self._work:
                 continue
             config, pair = self._work[key]
-            left = Arm(replace(config, force=False), [pair]).planned()
+            left = Arm(config, [pair]).planned()
+            self._attempts[key] += not self._held
             if not left.to_run and not left.to_evaluate:
                 # It was killed after it had written the outcome, and before it could tell.
                 self._settle(key)
-                continue
-            self._attempts[key] += not self._held
-            if self._attempts[key] < ATTEMPTS:
+            elif self._attempts[key] < ATTEMPTS:
                 if not self._held:
                     self._display.note(f"{pair.label}: job {job} ended: {reason}; it goes to another job")
                 self._to_submit.append(key)
             else:
-                self._fail(config, pair, f"{ATTEMPTS} jobs ended without an outcome: {reason}")
+                self._fail(config, pair, InfraError(f"{ATTEMPTS} jobs ended without an outcome: {reason}"))
                 self._settle(key)
 
-    def _fail(self, config: RunConfig, pair: Pair, reason: str) -> None:
+    def _fail(self, config: RunConfig, pair: Pair, error: InfraError) -> None:
         self._any_failed = True
         if config.evaluate_only or is_finished(config.paths.pair(pair, config.setting)):
-            record = write_failure(config.paths, pair, config.setting, InfraError(reason))
-            self._display.evaluated(pair, record)
+            self._display.evaluated(pair, write_failure(config.paths, pair, config.setting, error))
         else:
-            self._display.pair_ended(pair, write_error(config, pair, InfraError(reason)))
+            self._display.pair_ended(pair, write_error(config, pair, error))
+
+
+def _for_jobs(config: RunConfig) -> RunConfig:
+    """One pair at a time. A job that is started again must not run again what it has finished."""
+    force, logs_dir = config.force and config.evaluate_only, config.logs_dir.absolute()
+    return replace(config, force=force, concurrency=1, eval_concurrency=1, logs_dir=logs_dir)
+
+
+def _pack(path: Path) -> tuple[Path, bytes]:
+    """A folder, or one file of it, and where it belongs."""
+    if path.is_dir():
+        return path.absolute(), pack_folder(path.resolve())
+    return path.parent.absolute(), pack_folder(path.parent, (path.name,))

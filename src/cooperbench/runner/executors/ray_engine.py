@@ -1,7 +1,6 @@
-"""Jobs as tasks of Ray, each in a process of its own. Events, and files where no disk is shared, come through an actor.
+"""Jobs as tasks of Ray, each in a process of its own; what they tell comes through an actor.
 
-Tasks end with their driver, so there are none to be found again: the same command gives out what they left. An address
-`local` starts a cluster on this machine for the length of the run.
+Tasks end with their driver: there are none to be found again, the same command gives out what they left.
 """
 
 from __future__ import annotations

@@ -19,13 +19,7 @@ from cooperbench.eval.batch.entry import pack_folder, unpack_folder
 from cooperbench.models import Message, Pair, Seat, Usage
 from cooperbench.runner.config import RunConfig
 from cooperbench.runner.display import Display
-from cooperbench.runner.experiment import (
-    Arm,
-    Budget,
-    Experiment,
-    open_backend,
-    prepare_for_agents,
-)
+from cooperbench.runner.experiment import Arm, Budget, Experiment, open_backend, prepare_for_agents
 from cooperbench.sandbox.ownership import lock_path, locked
 from cooperbench.sandbox.session import SandboxSession
 from cooperbench.secrets import redact
@@ -40,10 +34,9 @@ class JobOrder:
 
     job: str
     """Its name, unique within the experiment."""
-    config: RunConfig
-    pairs: tuple[Pair, ...]
-    files: Mapping[Path, bytes] = field(default_factory=dict)
-    """Folders that nodes cannot see, packed, by path here. Others they read, and write, where the driver does."""
+    work: tuple[tuple[RunConfig, Pair], ...]
+    files: tuple[tuple[Path, bytes], ...] = ()
+    """What nodes cannot see: folders here, and what is in them. Others they read, and write, where the driver does."""
     carries_logs: bool = False
     """Results have to be carried back."""
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -91,16 +84,17 @@ def work_on(order: JobOrder, link: Link) -> None:
 
 
 def _work(order: JobOrder, link: Link) -> None:
-    config, paths = order.config, order.config.paths
+    configs = dict.fromkeys(config for config, _ in order.work)
+    paths = next(iter(configs)).paths
     if not order.carries_logs:
         llm.share_pauses(paths.logs_dir / ".rate-limits")
     with ExitStack() as stack:
-        for pair in order.pairs:
+        for config, pair in order.work:
             # A job that Slurm thinks dead may still be at work on it: then this one waits.
             stack.enter_context(locked(lock_path(paths.jobs / "claims", key_of(config, pair))))
-        backend = open_backend(config)
         # From disk again: a job that is started once more goes on where it was.
-        arms = [Arm(config, order.pairs).planned()]
+        arms = [Arm(one, [pair for config, pair in order.work if config == one]).planned() for one in configs]
+        backend = open_backend(arms[0].config)
         mailboxes = prepare_for_agents(arms, stack)
         session = stack.enter_context(SandboxSession(backend))
         reporter, budget = _Reporter(order, link), _DriversBudget(link)
@@ -152,13 +146,16 @@ class _Reporter(Display):
         self._report("evaluated", pair, record=evaluation, files=files)
 
     def _report(self, kind: str, pair: Pair, **content: Any) -> None:
-        self._link.tell({"kind": kind, "pair": key_of(self._order.config, pair), **content})
+        self._link.tell({"kind": kind, "pair": key_of(self._config_of(pair), pair), **content})
+
+    def _config_of(self, pair: Pair) -> RunConfig:
+        return next(config for config, other in self._order.work if other == pair)
 
     def _packed(self, pair: Pair, *names: str) -> str | None:
         """None where the driver sees the files anyway."""
         if not self._order.carries_logs:
             return None
-        config = self._order.config
+        config = self._config_of(pair)
         folder = config.paths.pair(pair, config.setting).folder
         return base64.b64encode(pack_folder(folder, names)).decode()
 
@@ -167,21 +164,27 @@ class _Reporter(Display):
 def _on_this_node(order: JobOrder) -> Iterator[JobOrder]:
     """The order with paths of this node: what came with it is unpacked for as long as the block lasts."""
     root = Path(tempfile.mkdtemp(prefix=owned_prefix("job")))
-    config = order.config
 
     def here(path: Path) -> Path:
         moved = root / path.absolute().relative_to("/")
         return moved if moved.exists() else path
 
+    def config_here(config: RunConfig) -> RunConfig:
+        paths = [str(here(path)) if path else "" for path in config.agent_config_paths]
+        return replace(
+            config,
+            agent_config=config.agent_config and ",".join(paths),
+            prompts_dir=config.prompts_dir and here(config.prompts_dir),
+            logs_dir=root / config.logs_dir.relative_to("/") if order.carries_logs else config.logs_dir,
+        )
+
     try:
-        for folder, packed in order.files.items():
+        for folder, packed in order.files:
             unpack_folder(packed, root / folder.relative_to("/"))
-        if config.agent_config is not None:
-            paths = [str(here(path)) if path else "" for path in config.agent_config_paths]
-            config = replace(config, agent_config=",".join(paths))
-        if order.carries_logs:
-            config = replace(config, logs_dir=root / config.logs_dir.relative_to("/"))
-        pairs = [replace(pair, task=replace(pair.task, path=here(pair.task.path))) for pair in order.pairs]
-        yield replace(order, config=config, pairs=tuple(pairs))
+        work = [
+            (config_here(config), replace(pair, task=replace(pair.task, path=here(pair.task.path))))
+            for config, pair in order.work
+        ]
+        yield replace(order, work=tuple(work))
     finally:
         remove_tree(root)
