@@ -53,7 +53,6 @@ PUBLISHED_CALL_SECONDS = 3.4
 CHECKS = (
     (evaluator, "judged_patch"),
     (evaluator, "suspicious_lines"),
-    (TestExecutor, "canary"),
     (TestRun, "held_against"),
 )
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from cooperbench.backends.registry import get_backend
 from cooperbench.dataset.discovery import load_tasks
-from cooperbench.eval.evaluator import confirm
 from cooperbench.eval.executor import TestExecutor
 from cooperbench.eval.reference import References
 from cooperbench.eval.test_side import judged_patch
@@ -103,7 +102,7 @@ class Judge:
         """Of a patch that gives some files other content: `failed`, `suspicious` or `confirmed`."""
         task, feature = self.task, self.task.features[0]
         reference = self.references.get(feature)
-        assert reference.success, reference.error
+        assert reference.success, reference.golden.error
         with TreeStore(self.executor.base(task)) as store:
             tree = store.edited(store.base.tree, {path: text.encode() for path, text in files.items()})
             side = self.executor.test_side((feature,), store)
@@ -112,7 +111,7 @@ class Judge:
                 return "failed"
             if not self.references.test(feature, work.patch, work.tree).success:
                 return "failed"
-            return confirm(feature, work.patch, store, self.references)
+            return self.references.confirm(feature, work.patch)
 
 
 @contextmanager

@@ -35,7 +35,7 @@ def test_the_demo_shows_what_talking_saves_and_what_it_does_not(
     }
     assert summary["messages"] > 20
     broken = json.loads((tmp_path / "demo-coop/coop/stencil_task/0/f3_f4/eval.json").read_text())["merged"]
-    assert broken["error"] == "IndentationError in stencil/nodes.py line 72 (union merge)"
+    assert broken["error"] == "union merge of stencil/nodes.py: ImportError in test_filters"
 
 
 def test_without_node_the_javascript_pairs_are_left_out_with_a_word(

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cooperbench.eval.counts import LONGEST_ERROR, Counts, first_error, read_counts, read_outcomes
+from cooperbench.eval.counts import LONGEST_ERROR, first_error, read_counts, read_outcomes
+from cooperbench.eval.frameworks import Counts
 from tests.eval.outputs import (
     CARGO,
     CARGO_BROKEN,

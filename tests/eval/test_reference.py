@@ -248,6 +248,15 @@ def test_flaky_tests_are_named_by_validate_and_not_required(
     assert wrong["success"] is False, "another test fails, too"
 
 
+def test_what_is_found_of_a_reference_one_after_the_other_is_all_kept(tmp_path: Path) -> None:
+    names_differ = PYTEST_RUNNER.replace('echo "$test::it PASSED"', 'echo "$test::it_$RANDOM$RANDOM PASSED"')
+    lab = Lab(tmp_path, names_differ)
+    assert lab.run()["rates"]["overall_success"]["passed"] == 1
+    for reference in ReferenceStore().known([lab.task]):
+        assert (reference.runs, reference.flaky_tests) == (2, reference.passed_tests)
+        assert reference.canary is not None, "it was tried after that"
+
+
 def test_references_travel_to_another_machine(
     tmp_path: Path, index: Index, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cooperbench.eval.canary import Canary, agrees, make_canary, with_canary
+from cooperbench.eval.canary import Canary, new_canaries
 from cooperbench.eval.evaluator import suspicious_lines
 from cooperbench.eval.executor import TestRun, judge
 from cooperbench.eval.reference import Reference
@@ -20,17 +20,18 @@ from tests.eval.realgit import RealRepo, base_with, text
 if TYPE_CHECKING:
     from pathlib import Path
 
-REFERENCE = Reference(
-    "q", "x/task1", 1, "sha256:0", "none", False, True, 0, 2, 0, 0, "pytest", False, 1.0, None,
-    ("t.py::a", "t.py::b"),
-)  # fmt: skip
-
 
 def ran(*lines: str, summary: str) -> TestRun:
     return judge(CommandResult(0, "\n".join([*lines, summary, ""]).encode()), 1.0, 60)
 
 
 GREEN = ran("PASSED t.py::a", "PASSED t.py::b", summary="2 passed in 0.01s")
+REFERENCE = Reference("q", "x/task1", 1, "sha256:0", "none", False, GREEN, ("t.py::a", "t.py::b"))
+
+
+def expecting(*tests: str, passed: int, skipped: int = 0) -> Reference:
+    golden = replace(GREEN, tests_passed=passed, tests_skipped=skipped)
+    return replace(REFERENCE, passed_tests=tests, golden=golden)
 
 
 def test_a_run_like_the_golden_one_is_a_success() -> None:
@@ -54,7 +55,7 @@ def test_flaky_tests_are_not_required() -> None:
 
 
 def test_without_names_the_numbers_decide() -> None:
-    nameless = replace(REFERENCE, passed_tests=(), tests_passed=3, tests_skipped=1)
+    nameless = expecting(passed=3, skipped=1)
     fewer = ran(summary="2 passed in 0.01s").held_against(nameless)
     assert fewer.error == "only 2 tests passed, 3 do with the golden patch"
     more_skipped = ran(summary="3 passed, 2 skipped in 0.01s").held_against(nameless)
@@ -62,18 +63,14 @@ def test_without_names_the_numbers_decide() -> None:
     assert ran(summary="4 passed, 1 skipped in 0.01s").held_against(nameless).success
 
 
-ADDED = "added 1"
-"""A secret of a canary that is added, others change tests."""
-
-
-def canary_in(folder: Path, path: str, content: str, secret: str = "1") -> Canary | None:
+def canaries_in(folder: Path, path: str, content: str) -> list[Canary]:
     """In hidden tests of one new file."""
     feature = Task("r", 1, folder, (1,)).feature(1)
     feature.tests.parent.mkdir(exist_ok=True)
     feature.tests.write_bytes(new_file(path, content))
     feature.patch.write_bytes(b"")
     with TreeStore(base_with(folder, {"README": text("x\n")})) as store:
-        return make_canary(feature, store, secret)
+        return list(new_canaries(feature, store))
 
 
 def new_file(path: str, content: str) -> bytes:
@@ -82,13 +79,17 @@ def new_file(path: str, content: str) -> bytes:
     return f"{head}@@ -0,0 +1,{content.count(chr(10))} @@\n{lines}".encode()
 
 
-def changed_lines(folder: Path, path: str, content: str, secret: str = "1") -> list[tuple[str, str]]:
-    """What a canary changes, line by line."""
-    canary = canary_in(folder, path, content, secret)
-    assert canary is not None
-    before, after = (one.decode().splitlines() for one in (new_file(path, content), canary.tests))
-    assert len(before) == len(after), "the form of the patch stays"
-    return [(old[1:].strip(), new[1:].strip()) for old, new in zip(before, after, strict=True) if old != new]
+def changed_lines(folder: Path, path: str, content: str) -> list[list[tuple[str, str]]]:
+    """What each canary changes, line by line."""
+    before = new_file(path, content).decode().splitlines()
+    found = []
+    for canary in canaries_in(folder, path, content):
+        if canary.changed:
+            after = canary.tests.splitlines()
+            assert len(before) == len(after), "the form of the patch stays"
+            both = zip(before, after, strict=True)
+            found.append([(old[1:].strip(), new[1:].strip()) for old, new in both if old != new])
+    return found
 
 
 CHANGED = {
@@ -137,17 +138,17 @@ CHANGED = {
     ("path", "content", "pattern"), [(path, *case) for path, cases in CHANGED.items() for case in cases]
 )
 def test_a_canary_expects_something_else(tmp_path: Path, path: str, content: str, pattern: str) -> None:
-    for secret in "123":
-        ((old, new),) = changed_lines(tmp_path, path, f"{content}\n", secret)
+    found = changed_lines(tmp_path, path, f"{content}\n")
+    assert len(found) == 2
+    for ((old, new),) in found:
         assert re.fullmatch(pattern, new), new
         assert not re.fullmatch(pattern, old)
 
 
 def test_one_test_stays_as_it_is_and_which_one_nobody_can_guess(tmp_path: Path) -> None:
     many = "".join(f"def test_{number}():\n    assert f({number}) == {number}\n" for number in range(8))
-    changed = [changed_lines(tmp_path, "test_a.py", many, secret) for secret in "1123"]
+    changed = [lines for _ in range(8) for lines in changed_lines(tmp_path, "test_a.py", many)]
     assert {len(lines) for lines in changed} == {7}
-    assert changed[0] == changed[1]
     assert len({tuple(old for old, _ in lines) for lines in changed}) > 1
 
 
@@ -162,20 +163,17 @@ def test_only_tests_that_the_patch_adds_are_changed(tmp_path: Path) -> None:
     second = real.commit({"test_a.py": text(f"{base}def test_b():\n    assert f(2) == 2\n")}, first)
     feature.tests.write_bytes(real.diff(first, second))
     with TreeStore(base_with(tmp_path, {"test_a.py": text(base)})) as store:
-        canary = make_canary(feature, store, "1")
-        assert canary is not None
-        tree = store.apply(canary.tests).tree
+        canary = next(new_canaries(feature, store))
+        tree = store.apply(canary.tests.encode()).tree
         assert tree
         (change,) = store.changes(tree).values()
         content = store.content(change.after) or b""
     assert content.startswith(base.encode())
     assert b"assert f(2) == 2" not in content
     assert change.after
-    index = re.search(rb"^index \w+\.\.(\w+)", canary.tests, re.MULTILINE)
+    index = re.search(r"^index \w+\.\.(\w+)", canary.tests, re.MULTILINE)
     assert index
-    assert change.after.object_id.startswith(index[1].decode()), (
-        "a stale id would tell that something was changed"
-    )
+    assert change.after.object_id.startswith(index[1]), "a stale id would tell that something was changed"
 
 
 @pytest.mark.parametrize(
@@ -188,24 +186,21 @@ def test_only_tests_that_the_patch_adds_are_changed(tmp_path: Path) -> None:
     ],
 )
 def test_where_nothing_can_be_changed_a_test_is_added(tmp_path: Path, path: str, content: str) -> None:
-    assert canary_in(tmp_path, path, content) is None
-    added = canary_in(tmp_path, path, content, ADDED)
-    assert added is not None
-    assert all(b"+" + line.encode() in added.tests for line in content.splitlines())
-    assert added.tests.count(b"\n+") > content.count("\n") + 1
+    (added,) = canaries_in(tmp_path, path, content)
+    assert not added.changed
+    assert all(f"+{line}" in added.tests for line in content.splitlines())
+    assert added.tests.count("\n+") > content.count("\n") + 1
 
 
 def test_the_canary_of_a_python_program_comes_before_its_end(tmp_path: Path) -> None:
     main = "import unittest\nclass A(unittest.TestCase):\n    pass\nif __name__ == '__main__':\n    unittest.main()\n"
-    canary = canary_in(tmp_path, "test_a.py", main, ADDED)
-    assert canary is not None
-    assert canary.tests.index(b"TestCase):\n+    def") < canary.tests.index(b"__main__")
+    (canary,) = canaries_in(tmp_path, "test_a.py", main)
+    assert canary.tests.index("TestCase):\n+    def") < canary.tests.index("__main__")
 
 
 @pytest.mark.parametrize("path", ["tests/data.json", "tests/helper.py", "tests/a.rb"])
 def test_nothing_is_added_to_what_holds_no_tests(tmp_path: Path, path: str) -> None:
-    assert canary_in(tmp_path, path, "x = 1\n") is None
-    assert canary_in(tmp_path, path, "x = 1\n", ADDED) is None
+    assert canaries_in(tmp_path, path, "x = 1\n") == []
 
 
 def failing(*lines: str, summary: str) -> TestRun:
@@ -213,44 +208,43 @@ def failing(*lines: str, summary: str) -> TestRun:
 
 
 def test_a_canary_is_kept_only_if_it_fails_with_the_golden_patch() -> None:
-    canary = Canary(b"", frozenset({"b"}))
-    assert with_canary(REFERENCE, "1", canary, GREEN) is None
+    canary = Canary("x", ("b",))
+    assert canary.tried(GREEN, REFERENCE) is None
     broken = failing("ERROR t.py", summary="1 error in 0.01s")
-    assert with_canary(REFERENCE, "1", canary, broken) is None, "the file does not even load"
+    assert canary.tried(broken, REFERENCE) is None, "the file does not even load"
     one = failing("FAILED t.py::b - x", "PASSED t.py::a", summary="1 failed, 1 passed in 0.01s")
-    kept = with_canary(REFERENCE, "1", canary, one)
+    kept = canary.tried(one, REFERENCE)
     assert kept is not None
-    assert (kept.canary, kept.canary_failed, kept.canary_passed) == ("1", ("t.py::b",), ("t.py::a",))
+    assert (kept.failed, kept.passed) == (("t.py::b",), ("t.py::a",))
 
 
 def test_with_a_canary_the_same_tests_have_to_fail_and_to_pass() -> None:
-    canary = Canary(b"", frozenset({"b"}))
+    canary = Canary("x", ("b",))
     one = failing("FAILED t.py::b - x", "PASSED t.py::a", summary="1 failed, 1 passed in 0.01s")
-    kept = with_canary(REFERENCE, "1", canary, one)
+    kept = canary.tried(one, REFERENCE)
     assert kept is not None
-    assert agrees(one, kept)
+    assert kept.agrees(one, ())
     both = failing("FAILED t.py::b - x", "FAILED t.py::a - x", summary="2 failed in 0.01s")
-    assert not agrees(both, kept), "whoever suspects a canary and lets all fail is found"
-    assert not agrees(
-        failing("FAILED t.py::a", "PASSED t.py::b", summary="1 failed, 1 passed in 0.01s"), kept
-    )
-    assert not agrees(GREEN, kept)
-    assert not agrees(replace(one, success=True), kept)
-    assert not agrees(replace(one, timed_out=True), kept)
-    assert agrees(both, replace(kept, flaky_tests=("t.py::a",)))
+    assert not kept.agrees(both, ()), "whoever suspects a canary and lets all fail is found"
+    swapped = failing("FAILED t.py::a", "PASSED t.py::b", summary="1 failed, 1 passed in 0.01s")
+    assert not kept.agrees(swapped, ())
+    assert not kept.agrees(GREEN, ())
+    assert not kept.agrees(replace(one, success=True), ())
+    assert not kept.agrees(replace(one, timed_out=True), ())
+    assert kept.agrees(both, ("t.py::a",))
 
 
 def test_of_a_changed_test_that_passes_all_the_same_nothing_is_required() -> None:
-    three = replace(REFERENCE, passed_tests=("t.py::a", "t.py::b", "t.py::c"), tests_passed=3)
+    three = expecting("t.py::a", "t.py::b", "t.py::c", passed=3)
     golden = failing(
         "FAILED t.py::b", "PASSED t.py::a", "PASSED t.py::c", summary="1 failed, 2 passed in 0.01s"
     )
-    kept = with_canary(three, "1", Canary(b"", frozenset({"b", "c"})), golden)
+    kept = Canary("x", ("b", "c")).tried(golden, three)
     assert kept is not None
     other = failing(
         "FAILED t.py::b", "PASSED t.py::a", "FAILED t.py::c", summary="2 failed, 1 passed in 0.01s"
     )
-    assert agrees(other, kept)
+    assert kept.agrees(other, ())
 
 
 def test_lines_that_reach_for_the_test_process_are_named() -> None:

@@ -141,9 +141,9 @@ def _tests(features: dict[Task, tuple[int, ...]], _: Groups) -> tuple[dict[str, 
                 content.append({**about, "expected": None, "flaky": None, "tests_passed": None})
                 continue
             expected = sorted({*newest.passed_tests} - {*newest.flaky_tests})
-            said = plural(len(expected) or newest.tests_passed, "test")
-            unnamed = "" if expected else f", not named by {newest.framework or 'the runner'}"
+            said = plural(len(expected) or newest.golden.tests_passed, "test")
+            unnamed = "" if expected else f", not named by {newest.golden.framework or 'the runner'}"
             tables.append(Table(f"{title}: {said}{unnamed}", notes=expected))
-            counted = {"flaky": newest.flaky_tests, "tests_passed": newest.tests_passed}
+            counted = {"flaky": newest.flaky_tests, "tests_passed": newest.golden.tests_passed}
             content.append({**about, "expected": expected, **counted})
     return {"features": content}, tables

@@ -1,44 +1,33 @@
 """Do the tests decide? Canaries: hidden tests of which some must fail, just as they do with the golden patch.
 
-Nearly all of the tests that a feature adds expect something else: code that is right fails them, and passes the rest.
-Code that makes every test pass, by whatever means, is found, and so is code that reads the expected values from the
-tests, values that are equal to everything, and tests that end early. The tests cannot be told from the real ones, and
-code that suspects them and lets all fail is found by what must still pass. Where nothing can be changed, a test that
-fails is added instead.
-
-Tests are changed in the text of the patch that adds them, in any language whose assertions look like those of the
-common frameworks. Of a test the last assertion is changed: by one letter, digit or truth value of what it compares
-with, else into its opposite; where there is none, what is given to a function that may hold one. The form of the patch
-stays, so that nobody can tell it from the real one who does not know the right values.
+Tests are changed in the text of the patch that adds them, which keeps its form: who does not know the right values
+cannot tell it from the real one. What this finds, and what it cannot see, is in docs/evaluation.md.
 """
 
 from __future__ import annotations
 
 import re
-import secrets
 from bisect import bisect_right
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import attrgetter
-from random import Random
+from random import Random, SystemRandom
 from string import ascii_lowercase, digits
 from typing import TYPE_CHECKING, NamedTuple
 
-from cooperbench.eval.counts import read_outcomes
 from cooperbench.eval.test_side import applied_tests
 from cooperbench.git import encode_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from cooperbench.eval.executor import TestRun
     from cooperbench.eval.reference import Reference
-    from cooperbench.eval.trees import TreeStore
+    from cooperbench.eval.trees import Change, TreeStore
     from cooperbench.models import Feature
 
-_ADDED = "added "
 _INDEX = re.compile(
-    rb"^(index [0-9a-f]+\.\.)([0-9a-f]+)(?=(?: [0-7]+)?\r?\n--- [^\n]*\n\+\+\+ b/([^\n\t]+))", re.MULTILINE
+    r"^(index [0-9a-f]+\.\.)([0-9a-f]+)(?=(?: [0-7]+)?\r?\n--- [^\n]*\n\+\+\+ b/([^\n\t]+))", re.MULTILINE
 )
 _NEW_TESTS = {
     # A class that both unittest and pytest find.
@@ -113,46 +102,90 @@ _FIXED = re.compile(r"\\(?:x..|u\{\w+\}|u....|.)|%[\w.]+|\$?\{[^}\n]*\}", re.DOT
 _WORD = re.compile("[A-Za-z]{2,}")
 
 
-def new_canaries() -> Iterator[str]:
-    """Secrets to try with the golden patch, in this order."""
-    yield secrets.token_hex(16)
-    yield secrets.token_hex(16)
-    yield _ADDED + secrets.token_hex(16)
+@dataclass(frozen=True)
+class Canary:
+    """Hidden tests of which some must fail, and what they do with the golden patch.
 
+    Some runners stop at the first failure, and some tests pass when changed: these are in neither list.
+    """
 
-class Canary(NamedTuple):
-    tests: bytes
-    """The feature's tests patch with canaries in it."""
-    changed: frozenset[str] = frozenset()
-    """Names of tests that were changed."""
+    tests: str = ""
+    """Their patch as Latin-1; empty where none can be made."""
+    changed: tuple[str, ...] = ()
+    """Names of tests that were changed; empty where a test was added."""
+    failed: tuple[str, ...] = ()
+    passed: tuple[str, ...] = ()
+    passed_count: int = 0
 
+    def tried(self, run: TestRun, reference: Reference) -> Canary | None:
+        """With what they did with the golden patch.
 
-def make_canary(feature: Feature, store: TreeStore, secret: str) -> Canary | None:
-    """The canaries that this secret stands for; None where there are none."""
-    random = Random(secret)  # noqa: S311  # the seed is a secret
-    canary = Canary(feature.tests.read_bytes())
-    if not secret.startswith(_ADDED):
-        changed = mutated(canary.tests, random)
-        if changed is None:
+        None where they are of no use: no test failed that passes otherwise, and none that was added.
+        """
+        failed = {test for test, outcome in run.outcomes.items() if outcome == "failed"}
+        passed = {test for test, outcome in run.outcomes.items() if outcome == "passed"}
+        unclear = {test for test in passed if any(name in test for name in self.changed)}
+        if self.changed and reference.passed_tests:
+            is_fit = not failed.isdisjoint(reference.passed_tests)
+        else:
+            number = run.tests_passed + run.tests_failed
+            is_fit = bool(run.tests_failed) and number >= reference.golden.tests_passed
+        if run.success or run.timed_out or not is_fit:
             return None
-        canary = Canary(*changed)
-    tree, below = applied_tests(canary.tests, feature, store)
-    if not tree:
-        return None
-    changes = store.changes(tree, below)
-    if canary.changed:
-        # Code under test could look whether the ids of the changed files are right.
-        ids = {encode_path(path): one.after.object_id.encode() for path, one in changes.items() if one.after}
-        tests = _INDEX.sub(lambda line: line[1] + ids.get(line[3], line[2])[: len(line[2])], canary.tests)
-        return canary._replace(tests=tests)
+        return replace(
+            self,
+            failed=tuple(sorted(failed)),
+            passed=tuple(sorted(passed.intersection(reference.passed_tests) - unclear)),
+            passed_count=run.tests_passed - len(unclear),
+        )
+
+    def common_with(self, other: Canary) -> Canary:
+        """What ended alike in two runs with the golden patch."""
+        return replace(
+            self,
+            failed=tuple({*self.failed} & {*other.failed}),
+            passed=tuple({*self.passed} & {*other.passed}),
+            passed_count=min(self.passed_count, other.passed_count),
+        )
+
+    def agrees(self, run: TestRun, flaky_tests: Collection[str]) -> bool:
+        """Do those tests fail that fail with the golden patch, and those pass that pass there?"""
+        return (
+            not run.success
+            and not run.timed_out
+            and all(run.outcomes.get(test) == "failed" for test in {*self.failed} - {*flaky_tests})
+            and all(run.outcomes.get(test) == "passed" for test in {*self.passed} - {*flaky_tests})
+            and run.tests_passed + len(flaky_tests) >= self.passed_count
+        )
+
+
+def new_canaries(feature: Feature, store: TreeStore) -> Iterator[Canary]:
+    """To be tried with the golden patch in this order: changed tests, twice; else an added one that fails."""
+    random = SystemRandom()
+    tests = feature.tests.read_bytes().decode("latin-1")  # so that a character is a byte
+    for _ in range(2):
+        canary = mutated(tests, random)
+        tree, below = applied_tests(canary.tests.encode("latin-1"), feature, store)
+        if canary.changed and tree:
+            yield replace(canary, tests=_with_new_ids(canary.tests, store.changes(tree, below)))
+    tree, below = applied_tests(tests.encode("latin-1"), feature, store)
     files = {}
-    for path, change in changes.items():
+    for path, change in store.changes(tree, below).items() if tree else ():
         if form := next((form for ending, form in _NEW_TESTS.items() if re.search(ending, path)), None):
             content = (store.content(change.after) or b"").decode("utf-8", "surrogateescape")
             if found := re.search(form[0], content, re.MULTILINE):
                 added = _with_test(content, form[1], found[1], random)
                 files[path] = added.encode("utf-8", "surrogateescape")
-    return Canary(store.patch_of(store.edited(tree, files), below)) if files else None
+    if files:
+        yield Canary(store.patch_of(store.edited(tree, files), below).decode("latin-1"))
+
+
+def _with_new_ids(tests: str, changes: Mapping[str, Change]) -> str:
+    """Code under test could look whether the ids of the changed files are right."""
+    ids = {
+        encode_path(path).decode("latin-1"): one.after.object_id for path, one in changes.items() if one.after
+    }
+    return _INDEX.sub(lambda line: line[1] + ids.get(line[3], line[2])[: len(line[2])], tests)
 
 
 def _with_test(content: str, form: str, found: str, random: Random) -> str:
@@ -163,43 +196,6 @@ def _with_test(content: str, form: str, found: str, random: Random) -> str:
     main = re.search(r"^if __name__ ", content, re.MULTILINE)
     place = main.start() if main else len(content)
     return content[:place] + added + content[place:]
-
-
-def with_canary(reference: Reference, secret: str, canary: Canary, run: TestRun) -> Reference | None:
-    """What the golden patch did with these canaries.
-
-    None where they are of no use: no test failed that passes otherwise, and none that was added. Of tests that were
-    changed and pass all the same nothing can be said.
-    """
-    outcomes = read_outcomes(run.output)
-    failed = {test for test, outcome in outcomes.items() if outcome == "failed"}
-    passed = {test for test, outcome in outcomes.items() if outcome == "passed"}
-    unclear = {test for test in passed if any(name in test for name in canary.changed)}
-    if secret.startswith(_ADDED) or not reference.passed_tests:
-        is_fit = run.tests_failed and run.tests_passed + run.tests_failed >= reference.tests_passed
-    else:
-        is_fit = not failed.isdisjoint(reference.passed_tests)
-    if run.success or run.timed_out or not is_fit:
-        return None
-    return replace(
-        reference,
-        canary=secret,
-        canary_failed=tuple(sorted(failed)),
-        canary_passed=tuple(sorted(passed.intersection(reference.passed_tests) - unclear)),
-        canary_passed_count=run.tests_passed - len(unclear),
-    )
-
-
-def agrees(run: TestRun, reference: Reference) -> bool:
-    """Do those tests fail that fail with the golden patch, and those pass that pass there?"""
-    outcomes, flaky = read_outcomes(run.output), set(reference.flaky_tests)
-    return (
-        not run.success
-        and not run.timed_out
-        and all(outcomes.get(test) == "failed" for test in set(reference.canary_failed) - flaky)
-        and all(outcomes.get(test) == "passed" for test in set(reference.canary_passed) - flaky)
-        and run.tests_passed + len(flaky) >= reference.canary_passed_count
-    )
 
 
 class Edit(NamedTuple):
@@ -216,18 +212,14 @@ class _Token(NamedTuple):
     start: int
 
 
-def mutated(patch: bytes, random: Random) -> tuple[bytes, frozenset[str]] | None:
-    """With other expected values in all tests but one, or in the only one, and the names of these.
-
-    None where nothing is found. The same each time and on every machine, if `random` is new and of the same seed.
-    """
-    text = patch.decode("latin-1")  # so that a character is a byte
-    tests = [test for lines in _hunks(patch) for test in _Hunk(lines, random).tests()]
+def mutated(patch: str, random: Random) -> Canary:
+    """With other expected values in all tests but one, or in the only one, as far as something can be changed."""
+    tests = [test for lines in _hunks(patch.encode("latin-1")) for test in _Hunk(lines, random).tests()]
     if len(tests) > 1:
         tests.remove(random.choice(tests))
     for edit, _ in sorted(tests, reverse=True):
-        text = text[: edit.start] + edit.text + text[edit.end :]
-    return (text.encode("latin-1"), frozenset(name for _, name in tests)) if tests else None
+        patch = patch[: edit.start] + edit.text + patch[edit.end :]
+    return Canary(patch, tuple(name for _, name in tests))
 
 
 class NewLine(NamedTuple):

@@ -1,20 +1,15 @@
 """What the test runner printed: how many tests passed, which ones, and what went wrong first.
 
-A summary counts only as a whole line, as its framework prints it. Code under test can print such a line as well:
-where a framework prints one summary a run, the last one decides, since it comes after what tests print. Failures count
-wherever they are named. Whether the tests passed is first of all the exit code's to say.
-
-Not for deciding success: that is the verdict's work.
+Code under test can print such lines too. So where a framework prints one summary a run, the last one decides, and
+failures count wherever they are named. Success is not decided here.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from itertools import islice
-from typing import NamedTuple
 
-from cooperbench.eval.frameworks import FRAMEWORKS, Outcome, Tally, readable, whole_line
+from cooperbench.eval.frameworks import FRAMEWORKS, Counts, Outcome, readable, whole_line
 from cooperbench.models import REPO_DIR
 
 LONGEST_ERROR = 300
@@ -62,18 +57,10 @@ _EXCEPTION = re.compile(
     r"|\npanic: |\nthread [^\n]* panicked "
 )
 _FAR = 5000
-"""Characters, at most, between a test or a place and the error that goes with it."""
+"""Characters, at most, between a test and the error that goes with it."""
+_NEAR = 300
+"""Characters, at most, between two lines of one trace."""
 _RAISED = re.compile(r"(?:\n(?:[ \t][^\n]*)?)*\n[^\n]+")
-
-
-class Counts(NamedTuple):
-    """What a test runner said of itself."""
-
-    passed: int = 0
-    failed: int = 0
-    skipped: int = 0
-    framework: str | None = None
-    """Whose summary was read; None where none was recognised."""
 
 
 def read_counts(output: str) -> Counts:
@@ -82,11 +69,11 @@ def read_counts(output: str) -> Counts:
     every = {framework.name: list(framework.tallies(text)) for framework in FRAMEWORKS}
     found = {name: tallies for name, tallies in every.items() if tallies}
     # A package without tests may come last.
-    last = [next((one for one in reversed(tallies) if any(one)), Tally()) for tallies in found.values()]
+    last = [next((one for one in reversed(tallies) if any(one)), Counts()) for tallies in found.values()]
     return Counts(
-        passed=sum(tally.passed for tally in last),
+        passed=sum(one.passed for one in last),
         failed=sum(tally.failed for tallies in found.values() for tally in tallies),
-        skipped=sum(tally.skipped for tally in last),
+        skipped=sum(one.skipped for one in last),
         framework="+".join(found) or None,
     )
 
@@ -144,40 +131,12 @@ def _one_line(text: str) -> str:
     return shown if len(shown) <= LONGEST_ERROR else shown[: LONGEST_ERROR - 1] + "…"
 
 
-_KIND = r"((?:\w+\.)*\w*(?:Error|Exception|Warning)|(?:syntax )?error(?:\[E\d+\])?|warning)(?!\w)"
-_SAME_LINE = re.compile(rf"\)?: (?:{_KIND}|(?=\S))", re.IGNORECASE)
-_OTHER_LINE = re.compile(
-    rf"\n(?:E )?[# \t]*(?:(?:name: ')?{_KIND}(?=[:'\n])|panic: |thread [^\n]* panicked at )"
-)
-_MOST_PLACES = 500
-"""Looked at: output can be megabytes of them."""
-
-
-def broken_place(output: str, paths: Sequence[str]) -> str | None:
-    """`SyntaxError in stencil/filters.py line 42`: the first error in one of the files, else None."""
-    text = readable(output)
-    pattern = (
-        rf"(?:(?<=[\s\"'(])|(?<=[\s(]\./)|(?<={REPO_DIR}/))({'|'.join(map(re.escape, paths))})"
-        r"(?:\", line |:|\(|: [^\n(]{1,200}\()(\d+)([:,]\d+)?"
-    )
-    places = list(islice(re.finditer(pattern, text), _MOST_PLACES)) if paths else []
-    for place, following in zip(places, [*places[1:], None], strict=False):
-        kind = _kind(text, place, following)
-        if kind and not kind.lower().endswith("warning"):
-            return f"{kind.rpartition('.')[2]} in {place[1]} line {place[2]}"
-    return None
-
-
-def _kind(text: str, place: re.Match[str], following: re.Match[str] | None) -> str | None:
-    """What was raised or reported there."""
-    same = _SAME_LINE.match(text, place.end())
-    if same and (same[1] or place[3]):
-        return same[1] or "error"
-    if place[3] or text.startswith(" +0x", place.end()):
-        # JavaScript, Rust and Go name the error first, then the places.
-        before = [*_OTHER_LINE.finditer(text, max(0, place.start() - _FAR), place.start())]
-        return before[-1][1] or "panic" if before else None
-    after = _OTHER_LINE.search(text, place.end(), place.end() + _FAR)
-    if after is None or (following and following.start() < after.start()):
-        return None  # nothing was raised, or further down in the same traceback
-    return after[1] or "panic"
+def named_file(output: str, paths: Sequence[str]) -> str | None:
+    """The last of these files in the first trace that names one of them."""
+    pattern = rf"(?<![\w./-])(?:(?:{REPO_DIR}|\.)/)?({'|'.join(map(re.escape, paths))})(?=[\":(])"
+    found = None
+    for place in re.finditer(pattern, readable(output)) if paths else ():
+        if found and place.start() > found.end() + _NEAR:
+            break
+        found = place
+    return found[1] if found else None

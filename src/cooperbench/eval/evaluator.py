@@ -22,13 +22,13 @@ from typing import Any, NamedTuple, TypeAlias
 
 from cooperbench._version import __version__
 from cooperbench.errors import Interrupted
-from cooperbench.eval.canary import agrees, new_lines
-from cooperbench.eval.counts import broken_place
+from cooperbench.eval.canary import new_lines
+from cooperbench.eval.counts import named_file
 from cooperbench.eval.executor import TestRun, not_run
 from cooperbench.eval.reference import References, ReferenceStore
 from cooperbench.eval.test_side import judged_patch
 from cooperbench.eval.trees import Applied, TreeStore
-from cooperbench.models import EvalNetwork, Feature, MergeResult, Pair, Setting, seats_of
+from cooperbench.models import EvalNetwork, MergeResult, Pair, Setting, seats_of
 from cooperbench.storage import (
     ExperimentPaths,
     PairPaths,
@@ -63,7 +63,6 @@ _SUSPICIOUS = {
     r"\.rs$": r"\bprocess::(?:exit|abort)\b|\bpanic::(?:set_hook|catch_unwind)\b|\blibc::_?exit\b|/proc/",
 }
 """Lines that reach for the test process: evidence for people, which decides nothing by itself."""
-_OF_REFERENCE = ("success", "network", "installed", "tests_passed", "flaky_tests", "error")
 _Runs: TypeAlias = Mapping[int, TestRun]
 
 
@@ -137,7 +136,7 @@ def evaluate_pair(
     executor, asked = references.executor, references.asked
     found = {feature.feature_id: references.get(feature) for feature in pair.features}
     evaluation = Evaluation({})
-    failed = {str(number): one.error or "unknown" for number, one in found.items() if not one.success}
+    failed = {str(number): one.golden.error or "unknown" for number, one in found.items() if not one.success}
     if failed:
         # The dataset's or the machine's fault: nothing can be said about the agents.
         number, reason = next(iter(failed.items()))
@@ -161,7 +160,15 @@ def evaluate_pair(
         "eval_network": asked,
         "network": "public" if "public" in networks else next(iter(networks)),
         "references": {
-            str(number): {name: getattr(one, name) for name in _OF_REFERENCE} for number, one in found.items()
+            str(number): {
+                "success": one.success,
+                "network": one.network,
+                "installed": one.installed,
+                "tests_passed": one.golden.tests_passed,
+                "flaky_tests": one.flaky_tests,
+                "error": one.golden.error,
+            }
+            for number, one in found.items()
         },
         "unsound": references.store.unsound_of(pair),
         "key": evaluation_key(pair, patches, image.digest, seconds, asked, canary),
@@ -239,9 +246,7 @@ def _judge(
     ]
     confirmation: dict[str, str] = {}
     if overall and canary:
-        confirmation = {
-            str(one.feature_id): confirm(one, merge.patch, store, references) for one in pair.features
-        }
+        confirmation = {str(one.feature_id): references.confirm(one, merge.patch) for one in pair.features}
     for number, answer in confirmation.items():
         if answer == "suspicious":
             overall = False
@@ -286,20 +291,6 @@ def clean_order(store: TreeStore, trees: Sequence[str]) -> tuple[tuple[int, ...]
     return None, True
 
 
-def confirm(feature: Feature, patch: bytes, store: TreeStore, references: References) -> str:
-    """The tests once more with some that must fail: `confirmed`, `suspicious`, or why it cannot be told."""
-    executor, reference = references.executor, references.with_canary(feature)
-    canary = executor.canary(feature, store, reference.canary) if reference.canary else None
-    if canary is None:
-        return "none that can be put into these tests fails with the golden patch"
-    for again in (False, True):
-        reference = references.with_canary(feature, again=again)
-        run = executor.run(feature, patch, reference.conditions, canary.tests)
-        if agrees(run, reference):
-            return "confirmed"
-    return "suspicious"
-
-
 class SuspiciousLine(NamedTuple):
     path: str
     line: int
@@ -338,8 +329,9 @@ def _merged_record(merge: MergeResult, runs: _Runs) -> dict[str, Any]:
         totals["error"] = f"Merge conflict in {', '.join(merge.conflicting_files) or merge.detail}"
     if merge.strategy == "union":
         failed = (run for run in runs.values() if not run.success and not run.timed_out)
-        places = (broken_place(run.output, merge.conflicting_files) for run in failed)
-        totals["error"] = next((f"{place} (union merge)" for place in places if place), totals["error"])
+        files = (named_file(run.output, merge.conflicting_files) for run in failed)
+        if file := next(filter(None, files), None):
+            totals["error"] = f"union merge of {file}: {totals['error']}"
     return {
         **totals,
         "merge_conflict": conflict,

@@ -1,12 +1,7 @@
 """Test runs: one patch against one feature's tests, in a fresh sandbox, and the same question only once.
 
 The runner's exit code decides first, then what its test framework printed: no success without every test that passes
-with the golden patch, none with one that failed.
-
-Runners resolve, fetch and build on every call. So a runner is run once on the base commit with a network (tests, but no
-feature: nothing of a golden patch may stay behind), and what it changed outside the repository becomes a layer on top
-of the task's image: packages, and the caches of pip, uv, npm, pnpm, go and cargo. Each test run has a sandbox of its
-own on top of that, so code under test can never write to what others will use. The runner still does its installs.
+with the golden patch, none with one that failed. Also the image that keeps what a runner installs.
 """
 
 from __future__ import annotations
@@ -15,14 +10,13 @@ import hashlib
 import tempfile
 import time
 import weakref
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass, fields, replace
+from functools import cached_property, partial
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from cooperbench.errors import SandboxDestroyed, SandboxError, UserError
-from cooperbench.eval.canary import make_canary
 from cooperbench.eval.counts import first_error, read_counts, read_outcomes
 from cooperbench.eval.test_side import TestSide, feature_paths
 from cooperbench.eval.trees import base_folder, load_base, read_base
@@ -34,8 +28,7 @@ from cooperbench.temporary import owned_prefix, remove_tree
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from cooperbench.eval.canary import Canary
-    from cooperbench.eval.counts import Counts
+    from cooperbench.eval.frameworks import Counts, Outcome
     from cooperbench.eval.reference import Reference
     from cooperbench.eval.trees import Base, TreeStore
     from cooperbench.models import EvalNetwork, Feature, Image, Task
@@ -147,9 +140,14 @@ class TestRun:
     skipped_tests: tuple[str, ...] = ()
     """Tests that pass with the golden patch and were skipped here."""
 
+    @cached_property
+    def outcomes(self) -> Mapping[str, Outcome]:
+        """Of each test that the output names."""
+        return read_outcomes(self.output)
+
     def to_json(self) -> dict[str, Any]:
         """Without its output."""
-        return {name: value for name, value in vars(self).items() if name != "output"}
+        return {one.name: getattr(self, one.name) for one in fields(self) if one.name != "output"}
 
     def held_against(self, reference: Reference) -> TestRun:
         """A success needs every test that passes with the golden patch to have passed here, but for flaky ones.
@@ -158,17 +156,18 @@ class TestRun:
         """
         if self.exit_code is None or self.timed_out:
             return self
-        outcomes = read_outcomes(self.output)
-        flaky = set(reference.flaky_tests)
+        outcomes, flaky, golden = self.outcomes, set(reference.flaky_tests), reference.golden
         absent = {test for test in reference.passed_tests if outcomes.get(test) != "passed"} - flaky
         if not self.success:
             failures = {test for test, outcome in outcomes.items() if outcome == "failed"}
             if absent or not failures or not failures <= flaky or not self.tests_passed:
                 return self
             return replace(self, success=True, error=None, flaky_failures=tuple(sorted(failures)))
-        passed, skipped, golden = self.tests_passed, self.tests_skipped, reference
+        passed, skipped = self.tests_passed, self.tests_skipped
         if absent:
-            error = f"{len(absent)} of {len(golden.passed_tests)} expected tests did not run: {min(absent)}"
+            error = (
+                f"{len(absent)} of {len(reference.passed_tests)} expected tests did not run: {min(absent)}"
+            )
         elif passed + len(flaky) < golden.tests_passed:
             error = f"only {passed} tests passed, {golden.tests_passed} do with the golden patch"
         elif skipped > golden.tests_skipped + len(flaky):
@@ -243,7 +242,6 @@ class TestExecutor:
         self._labels = {"run": run_name} if run_name else {}
         self._bases: Once[Task, Base] = Once()
         self._paths: Once[Feature, tuple[frozenset[str], frozenset[str]]] = Once()
-        self._canaries: Once[tuple[Feature, str], Canary | None] = Once()
         self._installed: Once[Task, str] = Once()
         self._answers: Once[tuple[object, ...], TestRun] = Once()
         # A removal takes a while in some backends, and no test has to wait for it. What is left ends with the session.
@@ -265,10 +263,6 @@ class TestExecutor:
         found = [self._paths.get(one, partial(feature_paths, one, store)) for one in features]
         hidden, golden = (frozenset[str]().union(*paths) for paths in zip(*found, strict=True))
         return TestSide(hidden, golden, store.base.paths, store.base.installed_modules)
-
-    def canary(self, feature: Feature, store: TreeStore, secret: str) -> Canary | None:
-        """Those in the feature's tests that a secret stands for; None where there are none."""
-        return self._canaries.get((feature, secret), lambda: make_canary(feature, store, secret))
 
     def ask(self, feature: Feature, patch: bytes, tree: str, conditions: Conditions) -> TestRun:
         """Run the feature's tests with a patch, unless that was done already. `tree` identifies what it makes."""

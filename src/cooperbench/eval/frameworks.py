@@ -1,8 +1,7 @@
 """How each test framework prints its results. Used through `cooperbench.eval.counts`.
 
-A reader gets text that `readable` has prepared and finds whole lines in it with patterns made by `whole_line`. Test
-output can hold anything, so the patterns take time linear in it: of two neighbouring repetitions, what one
-can match ends the other.
+Test output can hold anything, so patterns are for whole lines and take time linear in them: of two neighbouring
+repetitions, what one can match ends the other.
 """
 
 from __future__ import annotations
@@ -16,19 +15,21 @@ from typing import Literal, NamedTuple
 Outcome = Literal["passed", "failed", "skipped"]
 
 
-class Tally(NamedTuple):
-    """What one summary says; all zero where no test was run."""
+class Counts(NamedTuple):
+    """What a summary says; all zero where no test was run."""
 
     passed: int = 0
     failed: int = 0
     skipped: int = 0
+    framework: str | None = None
+    """Whose summary was read; None where none was recognised."""
 
 
 class Framework(NamedTuple):
     """How what one framework prints is read."""
 
     name: str
-    tallies: Callable[[str], Iterator[Tally]]
+    tallies: Callable[[str], Iterator[Counts]]
     """One for each time that it was called, as far as that can be told."""
     outcomes: Callable[[str], Iterator[tuple[str, Outcome]]]
     """Ids of tests as far as they are printed; an id may come several times.
@@ -72,16 +73,16 @@ _OUTCOMES: dict[str, Outcome] = {
 _COUNT = re.compile(f"{_NUMBER} ([a-z ]+)|([a-z][a-z ]*)[= ]{_NUMBER}")
 
 
-def _tally(counts: str) -> Tally:
+def _tally(counts: str) -> Counts:
     """`3 passed, 1 failed`, `failures=1` and the like."""
     sums = dict.fromkeys(("passed", "failed", "skipped"), 0)
     for before, word, other_word, after in _COUNT.findall(counts):
         if kind := _KINDS.get((word or other_word).strip()):
             sums[kind] += int(before or after)
-    return Tally(**sums)
+    return Counts(sums["passed"], sums["failed"], sums["skipped"])
 
 
-def _tallies(text: str, *, pattern: re.Pattern[str]) -> Iterator[Tally]:
+def _tallies(text: str, *, pattern: re.Pattern[str]) -> Iterator[Counts]:
     """Of lines with `tests`. Where none of them failed, one of the `suites` did that could not be loaded."""
     suites_failed = 0
     for match in pattern.finditer(text):
@@ -93,10 +94,10 @@ def _tallies(text: str, *, pattern: re.Pattern[str]) -> Iterator[Tally]:
         suites_failed = 0
 
 
-def _summed(tallies: Iterable[Tally]) -> Iterator[Tally]:
+def _summed(tallies: Iterable[Counts]) -> Iterator[Counts]:
     """The summaries of packages and binaries belong together."""
     if every := list(tallies):
-        yield Tally(*(sum(column) for column in zip(*every, strict=True)))
+        yield Counts(*(sum(column) for column in list(zip(*every, strict=True))[:3]))
 
 
 _PYTEST_ITEM = r"[0-9]{1,9} [a-z]+(?: [a-z]+)?"
@@ -134,7 +135,7 @@ _UNITTEST_SUMMARY = whole_line(
 )
 
 
-def unittest_tallies(text: str) -> Iterator[Tally]:
+def unittest_tallies(text: str) -> Iterator[Counts]:
     """`Ran N tests` and the verdict below it. A test with subtests can fail several times."""
     for summary in _UNITTEST_SUMMARY.finditer(text):
         found = _tally(summary[2] or "")
@@ -282,14 +283,14 @@ _GO_LINE = whole_line(
 )
 
 
-def go_tallies(text: str) -> Iterator[Tally]:
+def go_tallies(text: str) -> Iterator[Counts]:
     """Each package by itself, up to the line that closes it.
 
     With -v its tests are counted, and of a test with subtests only these. Without it only failed tests are
     printed: a package that is `ok` counts as one that passed, if it had tests to run. A failed package has at
     least one failure, also where none was printed (it did not build, or panicked).
     """
-    tallies: list[Tally] = []
+    tallies: list[Counts] = []
     tests: dict[str, Outcome] = {}
     verbose = False
     for match in _GO_LINE.finditer(text):
@@ -299,12 +300,12 @@ def go_tallies(text: str) -> Iterator[Tally]:
             tests[match["test"]] = _OUTCOMES.get(match["outcome"], "failed")
             verbose = verbose or match["outcome"] != "FAIL"
         else:
-            passed, failed, skipped = _leaves(tests)
+            found = _leaves(tests)
             if match["failed"]:
-                failed = max(failed, 1)
+                found = found._replace(failed=max(found.failed, 1))
             elif match["ok"] and not verbose and "[no tests to run]" not in match[0]:
-                passed += 1
-            tallies.append(Tally(passed, failed, skipped))
+                found = found._replace(passed=found.passed + 1)
+            tallies.append(found)
             tests = {}
             verbose = False
     if tests:  # a run that was killed leaves its last package open
@@ -312,12 +313,12 @@ def go_tallies(text: str) -> Iterator[Tally]:
     yield from _summed(tallies)
 
 
-def _leaves(tests: dict[str, Outcome]) -> Tally:
+def _leaves(tests: dict[str, Outcome]) -> Counts:
     # In this order the first subtest follows the test that it is part of.
     names = sorted(tests, key=lambda name: name.split("/"))
     following = pairwise([*names, ""])
     leaves = [tests[name] for name, follower in following if not follower.startswith(name + "/")]
-    return Tally(leaves.count("passed"), leaves.count("failed"), leaves.count("skipped"))
+    return Counts(leaves.count("passed"), leaves.count("failed"), leaves.count("skipped"))
 
 
 def go_outcomes(text: str) -> Iterator[tuple[str, Outcome]]:

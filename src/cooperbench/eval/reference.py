@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import suppress
@@ -18,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from cooperbench.errors import CooperBenchError, UserError
-from cooperbench.eval.canary import new_canaries, with_canary
-from cooperbench.eval.counts import read_outcomes
+from cooperbench.eval.canary import Canary, new_canaries
 from cooperbench.eval.executor import Conditions, TestExecutor, TestRun, conditions_to_try, not_run
 from cooperbench.eval.test_side import judged_patch
 from cooperbench.eval.trees import TreeStore
@@ -29,8 +29,8 @@ from cooperbench.sandbox.contract import NetworkPolicy
 from cooperbench.settings import default_cache_dir
 from cooperbench.storage import read_json, utc_now, write_json
 
-SCHEMA = "cooperbench.reference/3"
-EXPORT_SCHEMA = "cooperbench.references/3"
+SCHEMA = "cooperbench.reference/4"
+EXPORT_SCHEMA = "cooperbench.references/4"
 
 
 @dataclass(frozen=True)
@@ -44,15 +44,8 @@ class Reference:
     image_digest: str
     network: NetworkPolicy | None
     installed: bool
-    success: bool
-    exit_code: int | None
-    tests_passed: int
-    tests_failed: int
-    tests_skipped: int
-    framework: str | None
-    timed_out: bool
-    duration_seconds: float
-    error: str | None
+    golden: TestRun
+    """The first run, or the one that passed."""
     passed_tests: tuple[str, ...]
     """Their ids, where the framework gives them."""
     flaky_tests: tuple[str, ...] = ()
@@ -61,32 +54,36 @@ class Reference:
     """The tests pass without the feature: it is unsound. None where that was not tried."""
     runs: int = 1
     failed_runs: int = 0
-    canary: str | None = None
-    """The secret of its canaries; empty where there can be none, None where that was not tried."""
-    canary_failed: tuple[str, ...] = ()
-    """What fails with them."""
-    canary_passed: tuple[str, ...] = ()
-    """What passes. Some runners stop at the first failure, and some tests pass when changed: these are in neither."""
-    canary_passed_count: int = 0
+    canary: Canary | None = None
+    """None where that was not tried."""
     time: str = ""
+
+    @property
+    def success(self) -> bool:
+        return self.golden.success
 
     @property
     def conditions(self) -> Conditions:
         return Conditions(self.network, self.installed)
 
     def to_json(self) -> dict[str, Any]:
-        return {"schema": SCHEMA, **asdict(self)}
+        return {"schema": SCHEMA, **asdict(self), "golden": self.golden.to_json()}
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Reference | None:
         """None for what is no reference of this version of ours."""
         if content.get("schema") != SCHEMA:
             return None
-        values: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in content.items()
-        }
+        values = _with_tuples(content)
         del values["schema"]
+        values["golden"] = TestRun(**_with_tuples(values["golden"]))
+        if values["canary"]:
+            values["canary"] = Canary(**_with_tuples(values["canary"]))
         return cls(**values)
+
+
+def _with_tuples(content: dict[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in content.items()}
 
 
 def question_of(feature: Feature) -> str:
@@ -180,7 +177,9 @@ class References:
         self.store = store or ReferenceStore()
         self._note = note
         self._steps = conditions_to_try(executor.backend_can, asked)
-        self._found: Once[tuple[Feature, str], Reference] = Once()
+        self._done: Once[tuple[Feature, str], None] = Once()
+        self._known: dict[Feature, Reference] = {}
+        self._steady: Once[Feature, Canary] = Once()
         self._lock = threading.Lock()
         self._needs_more: set[Task] = set()
         """Tasks of which a golden patch does not pass under the strictest conditions."""
@@ -188,7 +187,14 @@ class References:
 
     def get(self, feature: Feature) -> Reference:
         """The reference under the strictest conditions that the golden patch passes under; else one that failed."""
-        return self._found.get((feature, "golden"), lambda: self._find(feature))
+        self._done.get((feature, "golden"), lambda: self._known.update({feature: self._find(feature)}))
+        return self._known[feature]
+
+    def _amend(self, feature: Feature, **changes: Any) -> None:
+        """What was found since, in the cache too."""
+        with self._lock:
+            self._known[feature] = replace(self._known[feature], **changes)
+            self._save(self._known[feature])
 
     def begin(
         self, pairs: Iterable[Pair], pool: Executor, progress: Callable[[str, int, int], None]
@@ -227,80 +233,61 @@ class References:
     def _confirmed(self, feature: Feature) -> Reference:
         """The reference after a second run of the golden patch: ids that differ from run to run are not required."""
 
-        def run_again() -> Reference:
+        def run_again() -> None:
             reference = self.get(feature)
-            if reference.runs > 1:
-                return reference
-            return self._repeated(reference, [self._run(feature, reference.conditions)])
+            if reference.runs == 1:
+                run = self._run(feature, reference.conditions)
+                self._amend(feature, **_repeated(reference, [run]))
 
-        return self._found.get((feature, "confirmed"), run_again)
+        self._done.get((feature, "again"), run_again)
+        return self._known[feature]
+
+    def confirm(self, feature: Feature, patch: bytes) -> str:
+        """The tests once more with some that must fail: `confirmed`, `suspicious`, or why it cannot be told."""
+        self._done.get((feature, "canary"), lambda: self._find_canary(feature))
+        reference = self._known[feature]
+        canary = reference.canary
+        if canary is None or not canary.tests:
+            return "none that can be put into these tests fails with the golden patch"
+        for again in (False, True):
+            if again:
+                canary = self._steady.get(feature, lambda: self._steady_canary(feature))
+            run = self.executor.run(feature, patch, reference.conditions, canary.tests.encode("latin-1"))
+            if canary.agrees(run, reference.flaky_tests):
+                return "confirmed"
+        return "suspicious"
+
+    def _find_canary(self, feature: Feature) -> None:
+        """One that was tried with the golden patch."""
+        if self.get(feature).canary is None:
+            with TreeStore(self.executor.base(feature.task)) as store:
+                tried = (self._try_canary(feature, one) for one in new_canaries(feature, store))
+                self._amend(feature, canary=next(filter(None, tried), Canary()))
+
+    def _steady_canary(self, feature: Feature) -> Canary:
+        """Tried once more: what does not end alike each time is not required."""
+        canary = self._known[feature].canary or Canary()
+        return canary.common_with(self._try_canary(feature, canary) or canary)
+
+    def _try_canary(self, feature: Feature, canary: Canary) -> Canary | None:
+        reference = self._known[feature]
+        return canary.tried(
+            self._run(feature, reference.conditions, canary.tests.encode("latin-1")), reference
+        )
 
     def measure(self, feature: Feature, repeat: int = 1) -> Reference:
         """Run golden patch and base now, each `repeat` times, and keep what came of it. For `validate`."""
-        return self._found.get((feature, "golden"), lambda: self._measured(feature, repeat))
+        self._done.get((feature, "golden"), lambda: self._measure(feature, repeat))
+        return self._known[feature]
 
-    def _measured(self, feature: Feature, repeat: int) -> Reference:
-        golden = self._find(feature, fresh=True)
-        if not golden.success:
-            return golden
-        runs = [self._run(feature, golden.conditions) for _ in range(repeat - 1)]
-        base = [self._run(feature, golden.conditions, golden=False) for _ in range(repeat)]
-        golden = replace(
-            golden,
-            flaky_tests=(*golden.flaky_tests, *_differing(base)),
-            base_passes=any(run.success for run in base),
-        )
-        return self._repeated(golden, runs)
-
-    def _repeated(self, reference: Reference, runs: Sequence[TestRun]) -> Reference:
-        """The reference after more runs of the golden patch, kept."""
-        flaky = set(reference.flaky_tests)
-        for run in runs:
-            outcomes = read_outcomes(run.output)
-            unwanted = ("failed", "skipped", None) if run.success else ("failed",)
-            flaky |= {test for test in reference.passed_tests if outcomes.get(test) in unwanted}
-        failed = reference.failed_runs + sum(not run.success for run in runs)
-        number = reference.runs + len(runs)
-        repeated = replace(reference, flaky_tests=tuple(sorted(flaky)), runs=number, failed_runs=failed)
-        self._save(repeated)
-        return repeated
-
-    def with_canary(self, feature: Feature, *, again: bool = False) -> Reference:
-        """The reference with canaries that were tried with the golden patch.
-
-        `again` tries them once more: what does not end alike each time is not required.
-        """
-
-        def run() -> Reference:
-            reference = self.get(feature)
-            if reference.canary is not None:
-                return reference
-            tried = (self._try_canary(feature, reference, secret) for secret in new_canaries())
-            found = next((one for one in tried if one), replace(reference, canary=""))
-            self._save(found)
-            return found
-
-        def run_again() -> Reference:
-            first = self.with_canary(feature)
-            second = self._try_canary(feature, first, first.canary or "") or first
-            return replace(
-                first,
-                canary_failed=tuple({*first.canary_failed} & {*second.canary_failed}),
-                canary_passed=tuple({*first.canary_passed} & {*second.canary_passed}),
-                canary_passed_count=min(first.canary_passed_count, second.canary_passed_count),
-            )
-
-        if again:
-            return self._found.get((feature, "canary again"), run_again)
-        return self._found.get((feature, "canary"), run)
-
-    def _try_canary(self, feature: Feature, reference: Reference, secret: str) -> Reference | None:
-        with TreeStore(self.executor.base(feature.task)) as store:
-            canary = self.executor.canary(feature, store, secret)
-        if canary is None:
-            return None
-        run = self._run(feature, reference.conditions, canary.tests)
-        return with_canary(reference, secret, canary, run)
+    def _measure(self, feature: Feature, repeat: int) -> None:
+        reference = self._known[feature] = self._find(feature, fresh=True)
+        if reference.success:
+            runs = [self._run(feature, reference.conditions) for _ in range(repeat - 1)]
+            base = [self._run(feature, reference.conditions, golden=False) for _ in range(repeat)]
+            repeated = _repeated(reference, runs)
+            repeated["flaky_tests"] = tuple(sorted({*repeated["flaky_tests"], *_differing(base)}))
+            self._amend(feature, **repeated, base_passes=any(run.success for run in base))
 
     def _find(self, feature: Feature, *, fresh: bool = False) -> Reference:
         # What one feature of a task needs, the others will need, too.
@@ -324,7 +311,7 @@ class References:
             runs.append(self._run(feature, conditions))
         reference = self._reference(feature, conditions, runs[-1])
         if reference.success and len(runs) > 1:
-            return self._repeated(reference, runs[:1])
+            reference = replace(reference, **_repeated(reference, runs[:1]))
         # What failed with all that was asked for may pass tomorrow: an index was away, a machine was slow.
         if reference.success or not last:
             self._save(reference)
@@ -354,18 +341,14 @@ class References:
         return self.executor.run(feature, patch, conditions, tests)
 
     def _reference(self, feature: Feature, conditions: Conditions, run: TestRun) -> Reference:
-        facts = run.to_json()
-        for of_an_agent in ("flaky_failures", "missing_tests", "skipped_tests"):
-            del facts[of_an_agent]
-        outcomes = read_outcomes(run.output)
         return Reference(
             question_of(feature),
             feature.task.label,
             feature.feature_id,
             self.executor.image(feature.task).digest,
             *conditions,
-            **facts,
-            passed_tests=tuple(sorted(test for test, outcome in outcomes.items() if outcome == "passed")),
+            golden=replace(run, output=""),
+            passed_tests=tuple(sorted(test for test, outcome in run.outcomes.items() if outcome == "passed")),
             time=utc_now(),
         )
 
@@ -373,14 +356,15 @@ class References:
         """Only what tells how the golden patch would do with our time limit."""
         digest = self.executor.image(feature.task).digest
         found = self.store.load(file_name(question_of(feature), digest, conditions)) if digest else None
-        if found is None or found.timed_out or found.duration_seconds > self.executor.timeout_seconds:
+        limit = self.executor.timeout_seconds
+        if found is None or found.golden.timed_out or found.golden.duration_seconds > limit:
             return None
         # With a network it may come from a backend that keeps what runners install, or from one that cannot.
         return replace(found, installed=conditions.installed)
 
     def _save(self, reference: Reference) -> None:
         """Without a digest nobody could say what it is a reference of."""
-        if reference.image_digest and reference.exit_code is not None:
+        if reference.image_digest and reference.golden.exit_code is not None:
             self.store.save(reference)
 
     def tell(self, task: Task, about: str, text: str) -> None:
@@ -407,9 +391,20 @@ class References:
             self.tell(task, "names", "its runner does not name the tests that pass; their number decides")
 
 
-def _differing(runs: Sequence[TestRun]) -> tuple[str, ...]:
+def _repeated(reference: Reference, runs: Sequence[TestRun]) -> dict[str, Any]:
+    """What more runs of the golden patch change."""
+    flaky = set(reference.flaky_tests)
+    for run in runs:
+        unwanted = ("failed", "skipped", None) if run.success else ("failed",)
+        flaky |= {test for test in reference.passed_tests if run.outcomes.get(test) in unwanted}
+    return {
+        "flaky_tests": tuple(sorted(flaky)),
+        "runs": reference.runs + len(runs),
+        "failed_runs": reference.failed_runs + sum(not run.success for run in runs),
+    }
+
+
+def _differing(runs: Sequence[TestRun]) -> set[str]:
     """Tests that failed in some runs and not in others."""
-    outcomes = [read_outcomes(run.output) for run in runs]
-    every = {test for run in outcomes for test in run}
-    failures = {test: sum(run.get(test) == "failed" for run in outcomes) for test in every}
-    return tuple(sorted(test for test, number in failures.items() if 0 < number < len(runs)))
+    failures = Counter(test for run in runs for test, outcome in run.outcomes.items() if outcome == "failed")
+    return {test for test, number in failures.items() if number < len(runs)}

@@ -17,7 +17,6 @@ from importlib import resources
 from typing import Any
 
 from cooperbench.errors import CooperBenchError, Interrupted
-from cooperbench.eval.evaluator import confirm
 from cooperbench.eval.reference import References
 from cooperbench.eval.test_side import judged_patch
 from cooperbench.eval.trees import Applied, TreeStore
@@ -103,7 +102,7 @@ def _check(report: TaskReport, feature: Feature, references: References, repeat:
     reference = references.measure(feature, repeat)
     report.checks += 2 * reference.runs if reference.base_passes is not None else 1
     if not reference.success:
-        report.problems.append(f"{where}: the golden patch fails: {reference.error or work.error}")
+        report.problems.append(f"{where}: the golden patch fails: {reference.golden.error or work.error}")
     if reference.failed_runs:
         report.problems.append(
             f"{where}: the golden patch fails in {reference.failed_runs} of {reference.runs} runs"
@@ -152,7 +151,7 @@ def _attack(report: TaskReport, feature: Feature, references: References) -> Non
             report.checks += 1
             if not references.test(feature, work.patch, work.tree).success:
                 continue
-            if confirm(feature, work.patch, store, references) != "suspicious":
+            if references.confirm(feature, work.patch) != "suspicious":
                 report.problems.append(f"feature {feature.feature_id}: scored: {name}")
 
 
