@@ -204,7 +204,7 @@ def test_what_the_user_must_mend_is_said_in_one_line(
 @pytest.mark.usefixtures("_fresh_client")
 def test_a_bad_token(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MODAL_TOKEN_ID", "ak-wrong")
-    with pytest.raises(UserError, match=r"refuses the token .*modal token new.*--backend local") as error:
+    with pytest.raises(UserError, match=r"knows no such token .*modal token new.*--backend local") as error:
         ModalBackend().check()
     assert "\n" not in str(error.value)
 
@@ -233,10 +233,11 @@ def test_the_doctor_asks_modal(plane: Plane, monkeypatch: pytest.MonkeyPatch) ->
     assert (found.status, "modal environment list" in found.fix) == (Status.MISSING, True)
 
 
+@pytest.mark.usefixtures("_fresh_client")
 def test_no_token(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MODAL_TOKEN_SECRET")
-    with pytest.raises(UserError, match=r"modal token new.*--backend local.*--backend docker"):
-        ModalBackend()
+    with pytest.raises(UserError, match=r"Token missing.*modal token new.*--backend local.*--backend docker"):
+        ModalBackend().check()
 
 
 def test_not_installed(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ import re
 import secrets
 import threading
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from cooperbench.backends.modal.connection import Connection, Gone, require_client
 from cooperbench.backends.modal.images import ImageStore, snapshot_file, snapshot_files
@@ -58,7 +58,7 @@ class ModalBackend:
     )
 
     def __init__(self, **settings: object) -> None:
-        """UserError where the client or a token is missing. Connects when it is first used."""
+        """UserError where the client is missing. Connects when it is first used."""
         self.settings: ModalSettings = read_settings(**settings)
         require_client()
         self._lock = threading.Lock()
@@ -91,6 +91,7 @@ class ModalBackend:
         check_network(self.capabilities, options)
         images, settings = self._connected(), self.settings
         connection, content = images.connection, images.get(image)
+        offline = options.network == "none"
         if options.programs is not None:
             # Uploaded once: Modal keeps files by their content.
             content = content.add_local_dir(options.programs, PROGRAMS_DIR)
@@ -110,9 +111,10 @@ class ModalBackend:
                     workdir="/",
                     gpu=settings.gpu or None,
                     region=list(settings.region) or None,
-                    cpu=(settings.cpu.reserved, settings.cpu.most),
+                    cpu=settings.cpu,
                     memory=(int(settings.memory.reserved), int(settings.memory.most)),
-                    **self._network_for(options),
+                    block_network=offline,
+                    outbound_domain_allowlist=None if offline else list(settings.allow_domains) or None,
                 )
             except modal.exception.AlreadyExistsError:
                 # An earlier attempt has made it, and only its answer was lost.
@@ -210,12 +212,6 @@ class ModalBackend:
         with self._lock:
             self._open.discard(sandbox)
             self._used += sandbox.resource_use
-
-    def _network_for(self, options: SandboxOptions) -> dict[str, Any]:
-        if options.network == "none":
-            return {"block_network": True}
-        allowed = self.settings.allow_domains
-        return {"outbound_domain_allowlist": list(allowed)} if allowed else {}
 
 
 def _sandbox_tags(session: str, options: SandboxOptions) -> dict[str, str]:

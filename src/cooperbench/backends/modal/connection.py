@@ -1,7 +1,6 @@
 """The connection to the user's account at Modal: calls with time limits and retries, and Modal's errors as ours.
 
-Modal's client is asynchronous, and its blocking calls have no time limit. Here every call has one: it runs on an event
-loop in a thread of its own. The client's exceptions are told apart by class, by words only where that is the same.
+Blocking calls of Modal's client have no time limit: here its asynchronous ones run on an event loop of our own.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import secrets
 import threading
 import time
 from contextlib import contextmanager
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -61,23 +61,13 @@ _TEMPORARY = (RateLimited, Unavailable)
 
 
 def require_client() -> None:
-    """UserError where the client or a token is missing. Does not connect."""
     if find_spec("modal") is None:
         install = "pip install 'cooperbench[modal]' and modal token new"
         raise UserError(f"Modal's client is not installed: {install}; {_OTHERWISE}")
-    with faults("reading Modal's configuration"):
-        from modal.config import config
-
-        tokens = ("token_id", "token_secret"), ("oauth_refresh_token", "oauth_client_id")
-        if not any(all(config.get(name) for name in names) for names in tokens):
-            raise UserError(f"there is no token for Modal: modal token new; {_OTHERWISE}")
 
 
 class Connection:
-    """A connected client, and the app that our sandboxes belong to. Of one process, until its backend is closed.
-
-    One thread runs its event loop, however many calls are in progress.
-    """
+    """A connected client, and the app that our sandboxes belong to. Of one process, until its backend is closed."""
 
     def __init__(self, app_name: str) -> None:
         require_client()
@@ -116,16 +106,12 @@ class Connection:
         *,
         retry_on: tuple[type[InfraError], ...] = _TEMPORARY,
     ) -> T:
-        """`call_once` with retries.
+        """`call_once` with retries; without them for a while where they did not help.
 
-        Where retrying did not help, nothing is retried for a while: with Modal out of reach, ending a hundred
-        sandboxes must not take a hundred times as long.
+        With Modal out of reach, ending a hundred sandboxes must not take a hundred times as long.
         """
         seconds = 0.0 if time.monotonic() < self._no_retries_until else RETRY_SECONDS
-
-        def attempt() -> T:
-            return self.call_once(doing, make_work(), limit_seconds)
-
+        attempt = partial(self._attempt, doing, make_work, limit_seconds)
         try:
             return retry_for(seconds, attempt, retry_on, threading.Event())
         except retry_on:
@@ -135,12 +121,12 @@ class Connection:
 
     def create(self, doing: str, make_work: Work[T], limit_seconds: float) -> T:
         """`call` for images and sandboxes: so many at once, with more patience, until the run is stopped."""
-
-        def attempt() -> T:
-            return self.call_once(doing, make_work(), limit_seconds)
-
+        attempt = partial(self._attempt, doing, make_work, limit_seconds)
         with self._slots:
             return retry_for(CREATE_RETRY_SECONDS, attempt, _TEMPORARY, self.stopped)
+
+    def _attempt(self, doing: str, make_work: Work[T], limit_seconds: float) -> T:
+        return self.call_once(doing, make_work(), limit_seconds)
 
     async def _connect(self) -> tuple[modal.Client, modal.App]:
         import modal
@@ -171,7 +157,7 @@ def _translated(error: Exception, doing: str) -> CooperBenchError:
     match error:
         case modal.AuthError():
             remedy = "modal token new, or check MODAL_TOKEN_ID and MODAL_TOKEN_SECRET"
-            return UserError(f"Modal refuses the token ({message}): {remedy}; {_OTHERWISE}")
+            return UserError(f"Modal knows no such token ({message}): {remedy}; {_OTHERWISE}")
         case modal.ImageBuildError() if "due to external shut-down" in message:
             return Unavailable(f"{doing}: {message}")
         case modal.ImageBuildError():

@@ -8,7 +8,6 @@ layers below. Snapshots have no names at Modal: their ids are kept in the cache 
 from __future__ import annotations
 
 import base64
-import os
 import re
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from cooperbench.backends.image_digest import resolve_digest
 from cooperbench.backends.modal.connection import Gone
 from cooperbench.dataset.discovery import demo_dir
-from cooperbench.dataset.images import ENVIRONMENT_VARIABLE, PUBLISHED_TEMPLATE, image_name, image_template
+from cooperbench.dataset.images import image_name
 from cooperbench.errors import CooperBenchError, InfraError, UserError
 from cooperbench.models import REPO_DIR, Image
 from cooperbench.sandbox import sandbox_script
@@ -38,9 +37,9 @@ _HIDDEN = ["feature[0-9]*", "combined.patch", "__pycache__"]
 """Never part of a build: no image may hold what agents must not see."""
 _BUILD_SECONDS = 2 * 3600.0
 _NO_ENTRYPOINT = "ENTRYPOINT []"
-_RATE_LIMIT = r"toomanyrequests|too many requests|rate limit"
-_NO_ACCESS = r"unauthorized|authentication required|no basic auth|denied|forbidden"
-_NOT_THERE = r"does not exist|manifest unknown|name unknown|not found"
+_RATE_LIMIT = re.compile(r"toomanyrequests|too many requests|rate limit", re.IGNORECASE)
+_NO_ACCESS = re.compile(r"unauthorized|authentication required|no basic auth|denied|forbidden", re.IGNORECASE)
+_NOT_THERE = re.compile(r"does not exist|manifest unknown|name unknown|not found", re.IGNORECASE)
 """Docker Hub says "denied" also of what is not there."""
 
 
@@ -57,24 +56,19 @@ class ImageStore:
         import modal
 
         if reference not in self._known:
-            if re.fullmatch(r"im-\w+", reference):
-                image = modal.Image.from_id(reference, client=self.connection.client)
-            else:
-                image = self._pull(reference, pinned(reference)[0])
-            self._known[reference] = image
+            self._known[reference] = (
+                modal.Image.from_id(reference, client=self.connection.client)
+                if re.fullmatch(r"im-\w+", reference)
+                else self._pull(reference, _pinned(reference)[0])
+            )
         return self._known[reference]
 
     def provide(self, task: Task) -> Image:
-        """The task's image, and the one without history that is made from it.
-
-        Its digest is the registry's, else Modal's id of the image, which stands for its definition.
-        """
+        """The task's image and the one without history; the digest is the registry's, else Modal's id of the image."""
         source, digest, notes = self._source(task)
         script = base64.b64encode(sandbox_script("scrub.sh").encode()).decode("ascii")
         scrub = f'RUN bash -c "$(echo {script} | base64 -d)" scrub {REPO_DIR} {_BASE_GIT_DIR}'
         agents = self._built(source.dockerfile_commands(scrub), f"{task.label}: removing the history")
-        for image in (source, agents):
-            self._known[image.object_id] = image
         return Image(source.object_id, agents.object_id, digest or source.object_id, notes)
 
     def find_snapshot(self, path: Path) -> str | None:
@@ -88,13 +82,11 @@ class ImageStore:
 
     def _source(self, task: Task) -> tuple[modal.Image, str, tuple[str, ...]]:
         """The image as published or built, its digest if it has one, and notes for the user."""
-        # Without a template of the user's it is the published name, since that is the one that registries have.
-        template = self._settings.image_template or os.environ.get(ENVIRONMENT_VARIABLE)
-        name, reason = image_name(task, image_template(template or PUBLISHED_TEMPLATE)), ""
+        name, reason = image_name(task, self._settings.image_template), ""
         # The demo's tasks are in no registry, and an image with their name there is not ours.
         is_demo = task.path.resolve().is_relative_to(demo_dir().resolve())
         if self._settings.images != "build" and not is_demo:
-            reference, digest = pinned(name)
+            reference, digest = _pinned(name)
             try:
                 return self._pull(name, reference), digest, ()
             except _NotPulled as error:
@@ -110,8 +102,8 @@ class ImageStore:
     def _pull(self, name: str, reference: str) -> modal.Image:
         import modal
 
-        named = self._settings.registry_secret
-        secret = modal.Secret.from_name(named) if named else None
+        secret_name = self._settings.registry_secret
+        secret = modal.Secret.from_name(secret_name) if secret_name else None
         image = modal.Image.from_registry(reference, secret, setup_dockerfile_commands=[_NO_ENTRYPOINT])
         try:
             return self._built(image, f"pulling {name}")
@@ -123,9 +115,8 @@ class ImageStore:
     def _from_dockerfile(self, task: Task) -> modal.Image:
         import modal
 
-        arguments = dict(self._settings.build_args)
         image = modal.Image.from_dockerfile(
-            task.dockerfile, context_dir=task.path, ignore=_HIDDEN, build_args=arguments
+            task.dockerfile, context_dir=task.path, ignore=_HIDDEN, build_args=dict(self._settings.build_args)
         )
         return self._built(image.dockerfile_commands(_NO_ENTRYPOINT), f"building {task.label}")
 
@@ -139,28 +130,32 @@ class _NotPulled(UserError):
 
 def _not_pulled(problem: str) -> CooperBenchError:
     """Modal gives the registry's words alone. What a secret or patience would help is never replaced by a build."""
-    if re.search(_RATE_LIMIT, problem, re.IGNORECASE):
+    if _RATE_LIMIT.search(problem):
         remedy = "try later, or set COOPERBENCH_MODAL_REGISTRY_SECRET or COOPERBENCH_MODAL_IMAGES=build"
         return InfraError(f"the registry's rate limit is reached: {remedy}; {problem}")
-    if re.search(_NO_ACCESS, problem, re.IGNORECASE) and not re.search(_NOT_THERE, problem, re.IGNORECASE):
+    if _NO_ACCESS.search(problem) and not _NOT_THERE.search(problem):
         remedy = "set COOPERBENCH_MODAL_REGISTRY_SECRET, or COOPERBENCH_MODAL_IMAGES=build"
         return UserError(f"the registry wants other credentials: {remedy}; {problem}")
     return _NotPulled(problem)
 
 
 def snapshot_file(task: Task, key: str) -> Path:
-    return default_cache_dir() / "modal" / "snapshots" / f"{task.repo}.task{task.task_id}.{key}.json"
+    return _snapshots_dir() / f"{task.repo}.task{task.task_id}.{key}.json"
 
 
 def snapshot_files(tasks: set[str] | None) -> Iterator[tuple[Path, dict[str, Any]]]:
     """Of these tasks or of all: each file, and what is in it (`task`, `image`)."""
-    for path in sorted((default_cache_dir() / "modal" / "snapshots").glob("*.json")):
+    for path in sorted(_snapshots_dir().glob("*.json")):
         content = read_json(path) or {}
         if tasks is None or content.get("task") in tasks:
             yield path, content
 
 
-def pinned(name: str) -> tuple[str, str]:
+def _snapshots_dir() -> Path:
+    return default_cache_dir() / "modal" / "snapshots"
+
+
+def _pinned(name: str) -> tuple[str, str]:
     """A name of a registry with its digest, and the digest; without one where the registry does not tell it."""
     if "@" in name:
         return name, name.partition("@")[2]

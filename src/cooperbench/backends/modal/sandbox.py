@@ -1,8 +1,7 @@
-"""One sandbox at Modal, from its creation to its end.
+"""One sandbox at Modal, a container under gVisor, from its creation to its end.
 
-A container under gVisor on a machine of Modal's, with its own file system, processes, limits and network. Commands go
-through channels: a long-lived exec each, so that a command costs one round trip instead of the three of an exec. The
-last command, which is judged, is an exec of its own: Modal tells its output and its exit code.
+Commands go through channels, a long-lived exec each: a command costs one round trip instead of the three of an exec.
+The last command, which is judged, is an exec of its own: Modal tells its output and its exit code.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import asyncio
 import logging
 import math
 import queue
-import shlex
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +39,7 @@ _EXEC = """
 export PATH="/cooperbench/bin:$PATH"
 [ -z "$1" ] || export COOPERBENCH_COMMAND="$1"
 mkdir -p /cooperbench/bin /patches "$2" 2>/dev/null
-cd -- "$2"
+cd -- "$2" || exit 126
 shift 2
 exec "$@"
 """
@@ -81,8 +79,6 @@ _log = logging.getLogger("cooperbench")
 
 
 class ModalSandbox(RichSandbox):
-    """A sandbox of Modal's."""
-
     _losses = (Gone, Unavailable)
 
     def __init__(
@@ -145,8 +141,8 @@ class ModalSandbox(RichSandbox):
 
     def snapshot(self) -> str:
         """Keep its files as an image of Modal's; its id. Afterwards the sandbox can only be ended."""
-        words = ["sh", "-c", _PUT_BACK, "put-back", *self._left_out]
-        done = self.run_last(words, timeout_seconds=_COPY_SECONDS)
+        put_back = ["sh", "-c", _PUT_BACK, "put-back", *self._left_out]
+        done = self.run_last(put_back, timeout_seconds=_COPY_SECONDS)
         if done.returncode:
             raise SandboxError(f"the snapshot cannot be made: {done.stderr_read().strip()[-200:]}")
         image = self._connection.call(
@@ -192,11 +188,11 @@ class ModalSandbox(RichSandbox):
 
     async def _judge(self, command: Command) -> CommandResult:
         """Run a command as an exec of its own."""
-        script = ["exec </dev/null", f"cd -- {shlex.quote(command.cwd)} || exit 126"]
-        script += [f"export {name}={shlex.quote(value)}" for name, value in command.env.items()]
-        words = ["bash", "-c", "\n".join([*script, f"exec {shlex.join(command.argv)}"])]
+        variables = [f"{name}={value}" for name, value in command.env.items()]
+        argv = ["env", *variables, "sh", "-c", 'exec "$@" </dev/null', "sh", *command.argv]
+        words = self._exec_words("", argv, command.cwd)
         limit_seconds = max(1, math.ceil(command.timeout_seconds))
-        process = await self.remote.exec.aio(*self._exec_words("", words), timeout=limit_seconds, text=False)
+        process = await self.remote.exec.aio(*words, timeout=limit_seconds, text=False)
         started = time.monotonic()
         out, err = CappedOutput(command.output_limit), CappedOutput(command.output_limit)
 
@@ -204,9 +200,8 @@ class ModalSandbox(RichSandbox):
             async for piece in stream:
                 kept.add(piece)
 
-        readers = [
-            asyncio.ensure_future(read(*ends)) for ends in ((process.stdout, out), (process.stderr, err))
-        ]
+        streams = ((process.stdout, out), (process.stderr, err))
+        readers = [asyncio.ensure_future(read(*stream)) for stream in streams]
         try:
             # Modal ends it at its time limit. We do not wait for ever that it does.
             code = await asyncio.wait_for(process.wait.aio(), limit_seconds + BACKSTOP_SECONDS)
@@ -255,16 +250,15 @@ class ModalSandbox(RichSandbox):
             return ExecTransport(self._connection, process)
 
         # Only what was certainly not started may be started again.
-        transport = self._connection.call(
-            "starting a command", start, _START_SECONDS, retry_on=(RateLimited,)
-        )
+        certain = (RateLimited,)
+        transport = self._connection.call("starting a command", start, _START_SECONDS, retry_on=certain)
         self._transports.append(transport)
         if self._end_reason:
             transport.close()
         return transport
 
-    def _exec_words(self, mark: str, argv: list[str]) -> list[str]:
-        return ["sh", "-c", _EXEC, "sh", mark, self._workdir, *argv]
+    def _exec_words(self, mark: str, argv: list[str], cwd: str = "") -> list[str]:
+        return ["sh", "-c", _EXEC, "sh", mark, cwd or self._workdir, *argv]
 
     def _close_transports(self) -> list[ExecTransport]:
         """Those that were open."""
@@ -284,9 +278,9 @@ class ModalSandbox(RichSandbox):
         try:
             return self._connection.call("asking for a sandbox's state", self._wait, _DYING_SECONDS)
         except SandboxTimeout:
-            return self._end_reason
+            return ""
         except InfraError as error:
-            return self._end_reason or str(error)
+            return str(error)
 
     async def _wait(self) -> str:
         """Until it has ended; why it did, noting whether that came from inside."""
@@ -301,10 +295,9 @@ class ModalSandbox(RichSandbox):
             return "it was terminated at Modal, not by us"
         # The exit code alone does not tell an eviction of Modal's from a kill inside.
         metadata: Any = self.remote._get_metadata()
-        names = {
-            value: name.removeprefix("GENERIC_STATUS_") for name, value in GenericResult.GenericStatus.items()
-        }
-        status, code = names.get(metadata.result.status, "unknown"), self.remote.returncode
+        names = {value: name for name, value in GenericResult.GenericStatus.items()}
+        status = names.get(metadata.result.status, "unknown").removeprefix("GENERIC_STATUS_")
+        code = self.remote.returncode
         self._destroyed = status in (*_FIRST_PROCESS_ENDED, *_OUT_OF_MEMORY)
         if status not in _FIRST_PROCESS_ENDED:
             return f"Modal ended it: {status.lower().replace('_', ' ')}"
@@ -312,11 +305,7 @@ class ModalSandbox(RichSandbox):
 
 
 class ExecTransport:
-    """A `Transport` over one exec in a sandbox: bytes to and from a command, with deadlines.
-
-    When the command has ended, `receive` gives b"". Where Modal cannot be reached it raises SandboxError. When its
-    connection breaks, Modal's client by itself reads on from the right place.
-    """
+    """A `Transport` over one exec in a sandbox. When a connection breaks, Modal's client by itself reads on."""
 
     def __init__(self, connection: Connection, process: ContainerProcess[bytes]) -> None:
         self._connection = connection
