@@ -58,8 +58,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         ):
             # One process for all of them: the machines' image and the engine are started once.
             item.add_marker(pytest.mark.xdist_group("gcp-machines"))
-            # When a machine is lost: docker-py leaves the socket of a refused connection to the garbage collector.
-            item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(_FIRST_TIME_SECONDS))
 

@@ -120,10 +120,9 @@ class GCPBatchBackend:
 
 
 def require_clients() -> None:
-    for name in _CLIENTS:
-        try:
-            found = find_spec(name)
-        except ModuleNotFoundError:
-            found = None
-        if found is None:
-            raise UserError(NOT_INSTALLED)
+    try:
+        installed = all(map(find_spec, _CLIENTS))
+    except ModuleNotFoundError:
+        installed = False
+    if not installed:
+        raise UserError(NOT_INSTALLED)

@@ -24,7 +24,7 @@ from cooperbench.sandbox.ownership import is_leftover
 from cooperbench.temporary import remove_abandoned
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from google.cloud import compute_v1
 
@@ -82,9 +82,9 @@ class Compute:
                 first = operation.error.errors[0]
                 raise translated(RuntimeError(f"{first.code}: {first.message}"), doing)
 
-    def get(self, name: str) -> compute_v1.Instance | None:
-        """None for one that is gone."""
-        return ask(f"asking for the machine {name}", self._instances.get, instance=name, **self._zone)
+    def get(self, name: str) -> compute_v1.Instance:
+        with faults(f"asking for the machine {name}"):
+            return self._instances.get(instance=name, **self._zone, timeout=CALL_SECONDS, retry=patient())
 
     def attributes(self, name: str) -> dict[str, str]:
         """What our start-up script has told so far."""
@@ -96,42 +96,35 @@ class Compute:
         found = ask(f"asking whether {name} is ready", self._instances.get_guest_attributes, request)
         return {str(item.key): str(item.value) for item in found.query_value.items} if found else {}
 
-    def delete(self, name: str, zone: str = "") -> bool:
-        """Its disk goes with it. Not waited for; False for one that is gone already."""
+    def delete(self, names: Iterable[str], zone: str = "") -> None:
+        """Their disks go with them; not waited for. One that cannot be deleted does not keep the others from it."""
         place = self._zone | ({"zone": zone} if zone else {})
-        doing = f"deleting the machine {name}"
-        return ask(doing, self._instances.delete_unary, instance=name, **place) is not None
+        for name in names:
+            try:
+                ask(f"deleting the machine {name}", self._instances.delete_unary, instance=name, **place)
+            except CooperBenchError as error:
+                _log.warning("%s; cooperbench clean --backend gcp tries again", error)
 
     def remove_leftovers(self) -> list[str]:
-        """Delete the machines of processes of this user and machine that are gone; their disks go with them."""
+        """Delete the machines of processes of this user and machine that are gone; their names."""
         from google.cloud import compute_v1
 
         remove_abandoned()
         request = compute_v1.AggregatedListInstancesRequest(filter=host_filter(), **self._project)
         with faults("listing the machines"):
-            zones = {
-                machine.name: place.rpartition("/")[2]
-                for place, part in self._instances.aggregated_list(
-                    request, timeout=CALL_SECONDS, retry=patient()
-                )
+            zones = dict(self._instances.aggregated_list(request, timeout=CALL_SECONDS, retry=patient()))
+        removed = []
+        for zone, part in zones.items():
+            names = [
+                machine.name
                 for machine in part.instances
                 # One that is being deleted or shuts down is left to the next start.
                 if machine.status != "STOPPING"
                 and is_leftover(machine.labels, running=machine.status != "TERMINATED")
-            }
-        return delete_all(zones, lambda name: self.delete(name, zones[name]))
-
-
-def delete_all(names: Iterable[str], delete: Callable[[str], bool]) -> list[str]:
-    """The names of those that were there. One that cannot be deleted does not keep the others from it."""
-    removed = []
-    for name in names:
-        try:
-            if delete(name):
-                removed.append(name)
-        except CooperBenchError as error:
-            _log.warning("%s; cooperbench clean --backend gcp tries again", error)
-    return removed
+            ]
+            self.delete(names, zone.rpartition("/")[2])
+            removed += names
+        return removed
 
 
 def machine_of(

@@ -13,16 +13,17 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from cooperbench.backends.docker.engine import Engine, open_api, translated
+from cooperbench.backends.docker.engine import Engine, EngineGone, open_api, translated
 from cooperbench.backends.docker.sandbox import DockerSandbox
 from cooperbench.backends.gcp.api import faults
 from cooperbench.backends.gcp.compute import SSH_USER
-from cooperbench.errors import InfraError, SandboxDead, UserError
+from cooperbench.errors import CooperBenchError, InfraError, SandboxDead, UserError
 from cooperbench.temporary import owned_prefix
 from cooperbench.text import printable
 
@@ -50,16 +51,15 @@ class Keys:
         self.public = self.private.with_suffix(".pub").read_text("utf-8").strip()
 
 
-class Tunnel:
-    """An SSH connection to a machine; `socket` is where its engine answers."""
+class MachineEngine(Engine):
+    """The engine of a machine, through one SSH connection."""
 
-    def __init__(self, keys: Keys, name: str, address: str, host_key: str, stop: threading.Event) -> None:
-        """Until it is there: a machine that has just booted may refuse the first times."""
+    def __init__(self, keys: Keys, machine: str, address: str, host_key: str, stop: threading.Event) -> None:
         # Machines of one session have names of one length, which differ at the end.
-        self.socket = keys.folder / name[-8:]
-        self._errors = keys.folder / f"{name}.log"
-        known_hosts = keys.folder / f"{name}.hosts"
-        known_hosts.write_text(f"{name} {host_key}\n", "utf-8")
+        socket = keys.folder / machine[-8:]
+        self._errors = keys.folder / f"{machine}.log"
+        known_hosts = keys.folder / f"{machine}.hosts"
+        known_hosts.write_text(f"{machine} {host_key}\n", "utf-8")
         options = {
             "IdentityFile": keys.private,
             "IdentitiesOnly": "yes",
@@ -67,7 +67,7 @@ class Tunnel:
             # The host key is the one that the machine told Google: whoever has another is not talked to.
             "UserKnownHostsFile": known_hosts,
             "GlobalKnownHostsFile": "/dev/null",
-            "HostKeyAlias": name,
+            "HostKeyAlias": machine,
             "StrictHostKeyChecking": "yes",
             "HostKeyAlgorithms": "ssh-ed25519",
             "ExitOnForwardFailure": "yes",
@@ -78,37 +78,50 @@ class Tunnel:
             "LogLevel": "ERROR",
         }
         words = [word for option, value in options.items() for word in ("-o", f"{option}={value}")]
-        forward = ["-L", f"{self.socket}:{_ENGINE_SOCKET}", f"{SSH_USER}@{address}", "cat >/dev/null"]
+        forward = ["-L", f"{socket}:{_ENGINE_SOCKET}", f"{SSH_USER}@{address}", "cat >/dev/null"]
         self._command = ["ssh", "-F", "/dev/null", "-T", *words, *forward]
-        deadline = time.monotonic() + _CONNECT_SECONDS
-        self._start()
-        # Made by ssh once it is signed in.
-        while not self.socket.exists():
-            if stop.is_set() or time.monotonic() >= deadline or "host key" in self.last_words.lower():
-                self.close()
-                raise InfraError(f"no SSH connection to {name}: {self.last_words or 'no answer'}")
-            if not self.open:
-                self.close()
-                stop.wait(1.0)
-                self._start()
-            stop.wait(0.05)
+        self._start_ssh()
+        try:
+            self._wait_for(socket, machine, stop)
+            api, _ = open_api(import_module("docker"), f"unix://{socket}", {})
+        except BaseException as error:
+            self._end_ssh()
+            if isinstance(error, CooperBenchError) or not isinstance(error, Exception):
+                raise
+            raise translated(error, f"connecting to the engine of {machine}") from error
+        super().__init__(api, f"machine {machine}", podman=False)
 
     @property
-    def open(self) -> bool:
-        return self._process.poll() is None
+    def connected(self) -> bool:
+        return self._ssh.poll() is None
 
-    @property
-    def last_words(self) -> str:
-        lines = self._errors.read_text("utf-8", "replace").strip().splitlines()
-        return printable(lines[-1])[:300] if lines else ""
+    @contextmanager
+    def faults(self, doing: str) -> Iterator[None]:
+        # Nobody would answer, and docker-py leaves the socket of a refused connection open.
+        if not self.connected:
+            raise EngineGone(f"{doing}: the connection to the {self.where} was lost: {self._last_words()}")
+        with super().faults(doing):
+            yield
 
     def close(self) -> None:
-        self._process.kill()
-        self._process.communicate()
+        self._end_ssh()
+        super().close()
 
-    def _start(self) -> None:
+    def _wait_for(self, socket: Path, machine: str, stop: threading.Event) -> None:
+        """Made by ssh once it is signed in. A machine that has just booted may refuse the first times."""
+        deadline = time.monotonic() + _CONNECT_SECONDS
+        while not socket.exists():
+            if stop.is_set() or time.monotonic() >= deadline or "host key" in self._last_words().lower():
+                raise InfraError(f"no SSH connection to {machine}: {self._last_words() or 'no answer'}")
+            if not self.connected:
+                self._end_ssh()
+                stop.wait(1.0)
+                self._start_ssh()
+            stop.wait(0.05)
+
+    def _start_ssh(self) -> None:
         with self._errors.open("wb") as errors:
-            self._process = subprocess.Popen(
+            self._ssh = subprocess.Popen(
                 self._command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
@@ -117,13 +130,13 @@ class Tunnel:
                 start_new_session=True,
             )
 
+    def _end_ssh(self) -> None:
+        self._ssh.kill()
+        self._ssh.communicate()
 
-def connect(machine: str, tunnel: Tunnel) -> Engine:
-    try:
-        api, _ = open_api(import_module("docker"), f"unix://{tunnel.socket}", {})
-    except Exception as error:
-        raise translated(error, f"connecting to the engine of {machine}") from error
-    return Engine(api, f"machine {machine}", podman=False)
+    def _last_words(self) -> str:
+        lines = self._errors.read_text("utf-8", "replace").strip().splitlines()
+        return printable(lines[-1])[:300] if lines else ""
 
 
 class MachineSandbox(DockerSandbox):

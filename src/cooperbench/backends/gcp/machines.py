@@ -1,9 +1,7 @@
 """Machines of Compute Engine: each from its creation to its deletion, and which sandbox goes to which of them.
 
-A machine has room for as many sandboxes as its type has processors for. A sandbox goes to the fullest machine that has
-room, one that has the task's image already first; where none has room another machine is made. Where the project may
-have no more of them, sandboxes share what there is, more of them than there is room for. Nobody waits for a place: two
-agents of different pairs that hold one each and wait for another would wait for ever.
+Where the project may have no more machines, sandboxes share what there is, more of them than there is room for: two
+agents of different pairs that hold a place each and wait for another would wait for ever.
 """
 
 from __future__ import annotations
@@ -14,6 +12,7 @@ import os
 import secrets
 import threading
 import time
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -21,8 +20,8 @@ from typing import TYPE_CHECKING
 from cooperbench.backends.docker import DockerBackend
 from cooperbench.backends.docker.containers import EngineSession
 from cooperbench.backends.gcp.api import OutOfMachines, QuotaExceeded
-from cooperbench.backends.gcp.compute import Compute, delete_all, machine_of
-from cooperbench.backends.gcp.engine import Keys, MachineSandbox, Tunnel, connect, sign_in
+from cooperbench.backends.gcp.compute import Compute, machine_of
+from cooperbench.backends.gcp.engine import Keys, MachineEngine, MachineSandbox, sign_in
 from cooperbench.errors import (
     CooperBenchError,
     InfraError,
@@ -66,19 +65,19 @@ class Machine(DockerBackend):
         self._started_at = self.last_used_at = time.monotonic()
         self.ended_at: float | None = None
         self.ends_at = self._started_at + description.scheduling.max_run_duration.seconds
-        self._tunnel: Tunnel | None = None
         self._sandbox_type = partial(MachineSandbox, self._is_running)
         self._prepared: Once[Task, Image] = Once()
         self.tasks: set[Task] = set()
         """Those whose images it has."""
         self.promised = 0
         """Sandboxes that are being made on it."""
-        self._start_lock = threading.Lock()
-        self._failure: BaseException | None = None
+        self._to_be_started = threading.Lock()
+        self._engine: Future[MachineEngine] = Future()
 
     @property
     def alive(self) -> bool:
-        return self._tunnel is None or self._tunnel.open
+        started = self._engine
+        return not started.done() or (started.exception() is None and started.result().connected)
 
     @property
     def places_taken(self) -> int:
@@ -93,43 +92,32 @@ class Machine(DockerBackend):
 
     def start(self) -> None:
         """Called by all that need it: the first one makes it, the others wait."""
-        with self._start_lock:
-            if self._failure is not None:
-                raise self._failure
-            if self._session is None:
-                try:
-                    self._boot()
-                except BaseException as error:
-                    self._failure = error
-                    raise
+        if self._to_be_started.acquire(blocking=False):
+            try:
+                self._engine.set_result(self._boot())
+            except BaseException as error:
+                self._engine.set_exception(error)
+        self._engine.result()
 
-    def _boot(self) -> None:
+    def _boot(self) -> MachineEngine:
         fleet = self._fleet
         fleet.compute.create(self._description)
         host_key = self._wait_until_ready()
-        self._tunnel = Tunnel(fleet.keys, self.name, self._address(), host_key, fleet.stopped)
-        engine = connect(self.name, self._tunnel)
+        interface = fleet.compute.get(self.name).network_interfaces[0]
+        public = [one.nat_i_p for one in interface.access_configs if one.nat_i_p]
+        # Without a public address the harness runs inside the VPC.
+        address = public[0] if public else interface.network_i_p
+        engine = MachineEngine(fleet.keys, self.name, address, host_key, fleet.stopped)
         self._session = EngineSession(engine, self.settings, self.name.removeprefix("cooperbench-"))
         if fleet.stopped.is_set():
             raise SandboxError("the backend was closed")
-
-    def _address(self) -> str:
-        """The public one, or the one inside the VPC where it has no other."""
-        found = self._fleet.compute.get(self.name)
-        if found is None:
-            raise InfraError(f"the machine {self.name} is gone")
-        interface = found.network_interfaces[0]
-        public = [one.nat_i_p for one in interface.access_configs if one.nat_i_p]
-        return (public or [interface.network_i_p])[-1]
+        return engine
 
     def create_promised(
         self, image: str, task: Task | None, timeout: int, workdir: str, options: SandboxOptions
     ) -> DockerSandbox:
         """A sandbox at the place that was promised; a task's images are pulled or built when first asked for."""
         try:
-            if self._tunnel is None or not self._tunnel.open:
-                words = self._tunnel.last_words if self._tunnel else ""
-                raise SandboxError(f"the connection to {self.name} was lost: {words}")
             if task is not None:
                 made = self._prepared.get(task, lambda: self._prepare_here(task))
                 image = (image.endswith(AGENTS_SUFFIX) and made.agent_reference) or made.reference
@@ -141,12 +129,10 @@ class Machine(DockerBackend):
     def close(self) -> None:
         """Let go of it. Whoever calls this has it deleted: sandboxes only have to know."""
         self.ended_at = self.ended_at or time.monotonic()
-        if self._tunnel is not None:
-            self._tunnel.close()
-        for sandbox in list(self._open):
-            sandbox.end("its machine was deleted")
         if self._session is not None:
             self._session.engine.close()
+        for sandbox in list(self._open):
+            sandbox.end("its machine was deleted")
 
     def _prepare_here(self, task: Task) -> Image:
         sign_in(self.engine.api, self.images.names_of(task))
@@ -156,10 +142,9 @@ class Machine(DockerBackend):
 
     def _is_running(self) -> bool:
         try:
-            found = self._fleet.compute.get(self.name)
+            return self._fleet.compute.get(self.name).status in _RUNNING
         except CooperBenchError:
             return False
-        return found is not None and found.status in _RUNNING
 
     def _wait_until_ready(self) -> str:
         """The host key, told as everything else by guest attributes, which nobody on the way can change."""
@@ -274,7 +259,7 @@ class Fleet:
 
     def _delete(self, machines: list[Machine]) -> None:
         """The requests first: what costs ends, whatever happens to the rest."""
-        delete_all((machine.name for machine in machines), self.compute.delete)
+        self.compute.delete([machine.name for machine in machines])
         for machine in machines:
             with suppress(CooperBenchError):
                 machine.close()
