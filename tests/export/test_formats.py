@@ -82,9 +82,7 @@ def test_junit_has_a_test_for_each_pair_and_errors_apart(
         assert {name: int(suite.attrib[name]) for name in counted} == counted
         for tag, name in (("failure", "failures"), ("error", "errors"), ("skipped", "skipped")):
             assert len(suite.findall(f"testcase/{tag}")) == counted[name]
-    cases = {
-        (case.attrib["classname"], case.attrib["name"]): case for suite in root for case in suite[1:]
-    }  # the first is properties
+    cases = {(case.attrib["classname"], case.attrib["name"]): case for suite in root for case in suite}
     assert len(cases) == 60
     for pair in run.of("coop"):
         case = cases[f"r.coop.{pair.key.repo}.task{pair.key.task_id}", pair.paths.folder.name]
@@ -96,13 +94,6 @@ def test_junit_has_a_test_for_each_pair_and_errors_apart(
             assert "agent1's patch alone fails the tests of feature" in str(failure.text)
             assert "FAILED tests/test_f" in str(failure.text)
     assert "without a verdict (" in capsys.readouterr().err
-
-
-def test_junit_names_a_model_only_where_one_was_asked(tmp_path: Path) -> None:
-    for name, models, shown in (("a", ("gpt-4o", None), ["gpt-4o"]), ("b", (None, None), [])):
-        write_run(tmp_path, name, {"x_task": {1: [(1, 2)]}}, "passed", style=Style(models=models))
-        root = ET.parse(export(tmp_path, name, "junit")).getroot()
-        assert [found.attrib["value"] for found in root.iterfind(".//property[@name='model']")] == shown
 
 
 def test_junit_skips_a_pair_without_a_reference_and_marks_an_unsound_one(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from cooperbench.report.llm_judge import (
     CAUSES,
     SYMPTOMS,
     case_of,
-    check_answer,
     judge_run,
+    label_in,
     read_judgement,
 )
 from cooperbench.report.loading import Run, load_run
@@ -130,15 +130,12 @@ def test_an_answer_that_does_not_hold_is_asked_for_again_and_never_believed(
     judge_run(run, MODEL)
     record = judgement(pair)
     assert (record["answers"], record["problems"]) == (3, [])
-    told = [request.last for request in server.requests]
-    assert "no JSON object" in told[1]
-    assert "does not occur in message:1: 'they never said this'" in told[2]
+    assert all("quotes that occur" in request.last for request in server.requests[1:])
     server.script("", [say(verdict("they never said this"))] * 3)
     pair.paths.judgement.unlink()
     assert judge_run(run, MODEL).unusable == 1
     record = judgement(pair)
-    assert record["label"] is None
-    assert record["problems"]
+    assert (record["label"], record["answers"]) == (None, 3)
 
 
 def test_outages_leave_nothing_behind_and_others_go_on(
@@ -212,22 +209,31 @@ def test_many_long_messages_are_bounded_together(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "problem"),
+    "answer",
     [
-        ("", "no JSON object"),
-        ("{" * 50_000, "no JSON object"),
-        ('{"cause": "bad luck", "symptoms": []}', "cause is 'bad luck'"),
-        ('{"cause": ["none"], "symptoms": []}', "cause is ['none']"),
-        ('{"cause": "commitment", "symptoms": []}', "no symptom with a quote"),
-        (verdict("Me too.", "message:9"), "there is no part 'message:9'"),
-        (verdict("change", "message:1"), "no text of 8 to 1000 characters"),
-        ('{"cause": "commitment", "symptoms": [7, {"symptom": "laziness"}]}', "symptom 'laziness' is none of"),
+        "",
+        "{" * 50_000,
+        '{"cause": "bad luck", "symptoms": []}',
+        '{"cause": ["none"], "symptoms": []}',
+        '{"cause": "commitment", "symptoms": []}',
+        verdict("I will change", "message:9"),
+        verdict("change", "message:1"),
+        '{"cause": "commitment", "symptoms": [7, {"symptom": "laziness"}]}',
     ],
-)  # fmt: skip
-def test_what_is_wrong_with_an_answer_is_said(answer: str, problem: str) -> None:
-    label, problems = check_answer(answer, {"message:1": "I will change part_3 in src/app.py."})
-    assert label is None
-    assert any(problem in line for line in problems)
+)
+def test_what_does_not_hold_is_no_label(answer: str) -> None:
+    assert label_in(answer, {"message:1": "I will change part_3 in src/app.py."}) is None
+
+
+def test_of_an_answer_that_which_holds_is_kept() -> None:
+    quotes = [{"source": "message:1", "text": text} for text in ("I will change", "they never said this")]
+    symptoms = [{"symptom": name, "quotes": quotes} for name in ("work_overlap", "laziness")]
+    label = label_in(
+        json.dumps({"cause": "expectation", "symptoms": symptoms}), {"message:1": "I will change it."}
+    )
+    assert label is not None
+    (symptom,) = label["symptoms"]
+    assert [quote["text"] for quote in symptom["quotes"]] == ["I will change"]
 
 
 def test_labels_are_those_of_the_prompt() -> None:

@@ -47,7 +47,7 @@ def execute(args: argparse.Namespace) -> int:
         counts = ", ".join(f"{count} {state}" for state, count in states.items())
         print_note(f"{states.total()} of {plural(len(run.pairs), 'pair')} without a verdict ({counts})")
     pairs = plural(len(run.pairs) - len(done.left_out), "pair")
-    if FORMATS[args.format].file_name:
+    if FORMATS[args.format].content:
         print_line(f"wrote {pairs} to {done.files[0]}")
     else:
         print_line(f"wrote {plural(len(done.files), 'file')} of {pairs} to {target}")

@@ -1,41 +1,26 @@
 """A run's results in the formats of other tools: tables and JUnit here, others in `submission` and `atif`.
 
-They are read through `report.loading`, so that half-finished runs are exported as far as they go. In JUnit XML a suite
-is a setting and a test is a pair. What was not judged is no failure of the agents: our errors and files that cannot be
-read are errors; what was not run or judged yet, or cannot be judged, is skipped.
+Half-finished runs are exported as far as they go. In JUnit XML a suite is a setting and a test is a pair. What was not
+judged is no failure of the agents: it is an error or skipped.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree as ET
 
 from cooperbench.errors import UserError
+from cooperbench.export.atif import write_documents
+from cooperbench.export.submission import submission_bytes
 from cooperbench.models import Setting
-from cooperbench.report.fields import mapping, number, parse_time, text_or_none
+from cooperbench.report.fields import mapping, number, text_or_none
 from cooperbench.report.loading import Run, csv_bytes, pair_rows, parquet_bytes
 from cooperbench.report.pairs import LOSSES, STATES, PairData, suspicious_text
 from cooperbench.storage import write_bytes
 from cooperbench.text import names_for_error
-
-
-class Format(NamedTuple):
-    meaning: str
-    """For the help."""
-    file_name: str | None = None
-    """Of a format that is one file; None: it is a folder of files."""
-
-
-FORMATS = {
-    "csv": Format("a row for each pair", "pairs.csv"),
-    "parquet": Format("the same, with types", "pairs.parquet"),
-    "junit": Format("JUnit XML, pairs as tests, for CI", "junit.xml"),
-    "leaderboard": Format("verdicts with checksums of what they rest on, to hand in", "submission.json"),
-    "atif": Format("Agent Trajectory Interchange Format, a document for each agent"),
-}
 
 _OUTPUT_CHARACTERS = 4_000
 """Of what one failed test run printed: its end, where the failures are."""
@@ -48,52 +33,6 @@ class Exported(NamedTuple):
     files: list[Path]
     left_out: list[str]
     """A line for each pair that has nothing to export."""
-
-
-def default_target(run: Run, format_name: str) -> Path:
-    """In the run's own folder."""
-    return run.root / "export" / (FORMATS[format_name].file_name or format_name)
-
-
-def export_run(run: Run, format_name: str, target: Path) -> Exported:
-    """Write a run into a file, or into a folder (formats of one file go there under their usual name).
-
-    Nothing to write at all is the user's error.
-    """
-    if format_name not in FORMATS:
-        raise UserError(f"no format {format_name!r}; there are: {names_for_error(FORMATS, format_name)}")
-    file_name = FORMATS[format_name].file_name
-    if file_name is not None and target.is_dir():
-        target /= file_name
-    try:
-        if not run.pairs:
-            done = Exported([], ["there are no pairs in it"])
-        elif file_name is None:
-            from cooperbench.export.atif import write_documents
-
-            done = Exported(*write_documents(run, target))
-        else:
-            write_bytes(target, _content(run, format_name))
-            done = Exported([target], [])
-    except OSError as error:
-        raise UserError(f"{error.filename or target} cannot be written: {error.strerror}") from error
-    if not done.files:
-        raise UserError(f"nothing of run {run.name!r} can be exported: {done.left_out[0]}")
-    return done
-
-
-def _content(run: Run, format_name: str) -> bytes:
-    """Of a format that is one file. The rows are those of `cooperbench report --csv`."""
-    match format_name:
-        case "csv":
-            return csv_bytes(pair_rows([run]))
-        case "parquet":
-            return parquet_bytes(pair_rows([run]))
-        case "junit":
-            return junit_bytes(run)
-    from cooperbench.export.submission import submission_bytes
-
-    return submission_bytes(run)
 
 
 def junit_bytes(run: Run) -> bytes:
@@ -113,18 +52,8 @@ def _count(element: ET.Element, names: Sequence[str]) -> None:
 
 
 def _suite(run: Run, setting: Setting) -> ET.Element:
-    pairs = run.of(setting)
     suite = ET.Element("testsuite", name=xml_text(f"{run.name}.{setting}"))
-    times = (parse_time((pair.result or {}).get("started_at")) for pair in pairs)
-    if started := min(filter(None, times), default=None):
-        # In UTC and without a zone, as the format has it.
-        suite.set("timestamp", started.strftime("%Y-%m-%dT%H:%M:%S"))
-    properties = ET.SubElement(suite, "properties")
-    names = ("dataset", "dataset_revision", "agent", "model")
-    for name, value in zip(names, (*run.dataset, run.agent, run.model), strict=True):
-        if value:
-            ET.SubElement(properties, "property", name=name, value=xml_text(value))
-    suite.extend(_case(run, pair) for pair in pairs)
+    suite.extend(_case(run, pair) for pair in run.of(setting))
     _count(suite, ("tests", "failures", "errors", "skipped"))
     return suite
 
@@ -155,24 +84,69 @@ def _case(run: Run, pair: PairData) -> ET.Element:
 def _what_failed(pair: PairData) -> Iterator[str]:
     """Each patch alone, then the merge, with the ends of what failed test runs printed."""
     outputs = pair.test_outputs()
+    if pair.merge_status == "conflict":
+        yield f"plain git merge: conflict in {', '.join(pair.conflicting_files)}"
     for subject in pair.agent_ids if pair.setting == "solo" else (*pair.agent_ids, "merged"):
-        record = mapping(pair.evaluation, subject)
-        whose = f"{subject}'s patch alone"
-        if subject == "merged":
-            whose = f"the merge ({text_or_none(record, 'strategy')})"
-            if pair.merge_status == "conflict":
-                yield f"plain git merge: conflict in {', '.join(pair.conflicting_files)}"
-        runs = mapping(record, "features")
+        runs = mapping(mapping(pair.evaluation, subject), "features")
         for feature in (feature for feature in runs if not mapping(runs, feature).get("success")):
             run = mapping(runs, feature)
+            whose = "the merge" if subject == "merged" else f"{subject}'s patch alone"
             counts = f"{number(run, 'tests_passed'):g} passed, {number(run, 'tests_failed'):g} failed"
             error = text_or_none(run, "error")
             yield f"{whose} fails the tests of feature {feature}: {counts}" + (f" ({error})" if error else "")
-            text = outputs.get(f"{subject}-f{feature}", "").strip()
-            if text:
-                yield ("[…]" if len(text) > _OUTPUT_CHARACTERS else "") + text[-_OUTPUT_CHARACTERS:] + "\n"
+            yield outputs.get(f"{subject}-f{feature}", "").strip()[-_OUTPUT_CHARACTERS:] + "\n"
 
 
 def xml_text(text: str) -> str:
     """Without colours, and without characters that XML has no place for, even escaped."""
     return _NO_XML.sub("", _COLOURS.sub("", text))
+
+
+class Format(NamedTuple):
+    meaning: str
+    """For the help."""
+    target: str
+    """Its usual name."""
+    content: Callable[[Run], bytes] | None = None
+    """Of a format that is one file; None: it is a folder of files."""
+
+
+FORMATS = {
+    "csv": Format("a row for each pair", "pairs.csv", lambda run: csv_bytes(pair_rows([run]))),
+    "parquet": Format("the same, with types", "pairs.parquet", lambda run: parquet_bytes(pair_rows([run]))),
+    "junit": Format("JUnit XML, pairs as tests, for CI", "junit.xml", junit_bytes),
+    "leaderboard": Format(
+        "verdicts with checksums of what they rest on, to hand in", "submission.json", submission_bytes
+    ),
+    "atif": Format("Agent Trajectory Interchange Format, a document for each agent", "atif"),
+}
+
+
+def default_target(run: Run, format_name: str) -> Path:
+    """In the run's own folder."""
+    return run.root / "export" / FORMATS[format_name].target
+
+
+def export_run(run: Run, format_name: str, target: Path) -> Exported:
+    """Write a run into a file, or into a folder (formats of one file go there under their usual name).
+
+    Nothing to write at all is the user's error.
+    """
+    if format_name not in FORMATS:
+        raise UserError(f"no format {format_name!r}; there are: {names_for_error(FORMATS, format_name)}")
+    _, usual_name, content = FORMATS[format_name]
+    if content is not None and target.is_dir():
+        target /= usual_name
+    try:
+        if not run.pairs:
+            done = Exported([], ["there are no pairs in it"])
+        elif content is None:
+            done = Exported(*write_documents(run, target))
+        else:
+            write_bytes(target, content(run))
+            done = Exported([target], [])
+    except OSError as error:
+        raise UserError(f"{error.filename or target} cannot be written: {error.strerror}") from error
+    if not done.files:
+        raise UserError(f"nothing of run {run.name!r} can be exported: {done.left_out[0]}")
+    return done

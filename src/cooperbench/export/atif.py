@@ -1,11 +1,7 @@
 """The Agent Trajectory Interchange Format (Harbor's ATIF 1.7): `pair.json` of each pair, and a file for each agent.
 
-A pair's document has the harness as its agent, which starts the agents and waits for them; their trajectories are its
-`subagent_trajectories`. Each agent's file is the same trajectory by itself. Pairs that were killed are exported as far
-as their journals go.
-
-A model's reply and the actions that came of it are one step; what an agent did without asking a model is a step with
-`llm_call_count` 0. Prompts, format errors and colleagues' messages are steps of the system or the user.
+In a pair's document the harness is the agent that starts the others; their trajectories are `subagent_trajectories`. A
+model's reply and the actions that came of it are one step. docs/export.md says what is where.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """A model's opinion of a failed pair, in the words of a taxonomy, beside the computed numbers and never among them.
 
-Kinds of failed cooperation follow the CooperBench paper (arXiv 2601.13295) in our own words: judge_prompt.txt. What
-agents and tests wrote is put between lines that it cannot contain, and said to be material. Of an answer only known
-words are taken, and quotes that really occur where it says; one that does not hold is asked for again. Answers are kept
-as judge.json beside each pair: the same model is not asked twice about the same material.
+The kinds of failed cooperation are those of the CooperBench paper (arXiv 2601.13295) in our words (judge_prompt.txt).
+Of an answer only known words are taken, and quotes that really occur where it says.
 """
 
 from __future__ import annotations
@@ -40,6 +38,9 @@ CAUSES, SYMPTOMS = (
 )
 ANSWERS = 3
 """So often a judge is asked for an answer that holds."""
+_AGAIN = (
+    "That does not hold: name a known cause, and symptoms with quotes that occur. Answer again, in whole."
+)
 _ANSWER_TOKENS = 2_000
 _CONCURRENCY = 4
 _MESSAGE_CHARACTERS = 4_000
@@ -80,10 +81,8 @@ class JudgeReport:
 
 
 def judge_run(run: Run, model: str, tell: Callable[[str], object] = lambda _: None) -> JudgeReport:
-    """Have the failed coop pairs labelled; `tell` gets a line for each as it happens.
-
-    What is wrong with model or key is a UserError.
-    """
+    """Have the failed coop pairs labelled; `tell` gets a line for each. What is wrong with model or key is a
+    UserError."""
     from cooperbench.agents.llm import check_model, warm_up
 
     failed = [pair for pair in run.pairs if pair.setting != "solo" and pair.state == "failed"]
@@ -124,27 +123,22 @@ def _judge(model: str, pair: PairData) -> dict[str, Any] | InfraError:
     messages = [{"role": "system", "content": PROMPT}, {"role": "user", "content": case.text}]
     options = {"temperature": 0, "max_tokens": _ANSWER_TOKENS, "drop_params": True, **NO_OTHER_RETRIES}
     call = {"model": model, "messages": messages, "timeout": DEFAULT_CALL_SECONDS, **options}
-    usage, answers, label = Usage(), 0, None
-    problems: list[str] = []
-    while answers < ANSWERS:
+    usage, answers, label, problems = Usage(), 0, None, list[str]()
+    while label is None and answers < ANSWERS:
         started = time.monotonic()
         try:
             response = caller.ask(lambda: litellm.completion(**call))
         except AgentFailure as failure:
             # The material is too long or too foul for it: an outcome, not an outage.
-            problems = [f"{failure.status}: {failure}"]
+            problems = [redact(f"{failure.status}: {failure}")]
             break
         except InfraError as error:
             return error
         answers += 1
         usage += usage_of(response, model, time.monotonic() - started)
         answer = response.choices[0].message.content or ""
-        checked, problems = check_answer(answer, case.sources)
-        label = checked or label
-        if not problems:
-            break
-        again = "That does not hold:\n" + "\n".join(problems) + "\nAnswer again, in whole."
-        messages += [{"role": "assistant", "content": answer}, {"role": "user", "content": again}]
+        label = label_in(answer, case.sources)
+        messages += [{"role": "assistant", "content": answer}, {"role": "user", "content": _AGAIN}]
     record = {
         "schema": SCHEMA,
         "model": model,
@@ -153,7 +147,7 @@ def _judge(model: str, pair: PairData) -> dict[str, Any] | InfraError:
         **asdict(pair.key),
         "judged_at": utc_now(),
         "answers": answers,
-        "problems": [redact(line) for line in problems],
+        "problems": problems,
         **usage.accounts(),
         "version": __version__,
         "label": label,
@@ -195,45 +189,24 @@ def case_of(pair: PairData) -> Case:
     return Case(whole, sources, key)
 
 
-def check_answer(answer: str, sources: Mapping[str, str]) -> tuple[dict[str, Any] | None, list[str]]:
-    """What of an answer holds, None where nothing does; and what does not, in words that a judge can mend it by."""
+def label_in(answer: str, sources: Mapping[str, str]) -> dict[str, Any] | None:
+    """What of an answer holds; None where nothing does. A symptom without a quote that occurs is left out."""
     try:
         # Models like to put words around what they were asked for.
         content = json.loads(answer[answer.index("{") : answer.rindex("}") + 1])
-        cause = content["cause"]
-    except (ValueError, KeyError, RecursionError):
-        return None, ["the answer holds no JSON object with a cause"]
-    if str(cause) not in CAUSES:
-        return None, [f"cause is {_short(cause)}; it is one of {', '.join(CAUSES)}"]
-    problems: list[str] = []
+    except (ValueError, RecursionError):
+        return None
     symptoms = []
     for item in listed(content, "symptoms", dict)[: len(SYMPTOMS)]:
-        name = str(item.get("symptom"))
-        if name not in SYMPTOMS:
-            problems.append(f"symptom {_short(name)} is none of {', '.join(SYMPTOMS)}")
-            continue
         quotes = []
         for quote in listed(item, "quotes", dict)[:20]:
             source, text = str(quote.get("source")), str(quote.get("text"))
-            if source not in sources:
-                problems.append(f"there is no part {_short(source)} to quote from")
-            elif not _SHORTEST_QUOTE <= len(text) <= _LONGEST_TEXT:
-                lengths = f"{_SHORTEST_QUOTE} to {_LONGEST_TEXT}"
-                problems.append(f"a quote from {source} is no text of {lengths} characters")
-            elif (start := sources[source].find(text)) < 0:
-                problems.append(f"this does not occur in {source}: {_short(text)}")
-            else:
+            start = sources.get(source, "").find(text)
+            if start >= 0 and _SHORTEST_QUOTE <= len(text) <= _LONGEST_TEXT:
                 quotes.append({"source": source, "text": text, "start": start})
-        if quotes:
-            why = str(item.get("why", ""))[:_LONGEST_TEXT]
+        name, why = str(item.get("symptom")), str(item.get("why", ""))[:_LONGEST_TEXT]
+        if name in SYMPTOMS and quotes:
             symptoms.append({"symptom": name, "why": why, "quotes": quotes})
-        else:
-            problems.append(f"symptom {name} has no quote that occurs")
-    if cause != "none" and not symptoms:
-        return None, [*problems, f"the cause is {cause}, but no symptom with a quote that occurs supports it"]
-    summary = str(content.get("summary", ""))[:_LONGEST_TEXT]
-    return {"cause": cause, "summary": summary, "symptoms": symptoms}, problems
-
-
-def _short(value: object) -> str:
-    return repr(value)[:120]
+    cause, summary = str(content.get("cause")), str(content.get("summary", ""))[:_LONGEST_TEXT]
+    holds = cause == "none" or (cause in CAUSES and symptoms)
+    return {"cause": cause, "summary": summary, "symptoms": symptoms} if holds else None
