@@ -9,7 +9,7 @@ import pytest
 
 from cooperbench.cli import main
 from cooperbench.errors import UserError
-from cooperbench.report.compare import Ablation, analyse_study
+from cooperbench.report.compare import Ablation, analyse_studies
 from cooperbench.report.loading import arm_folders, load_folder, run_names
 from cooperbench.report.pairs import PairKey
 from cooperbench.report.statistics import Observation, holm, p_value
@@ -46,7 +46,8 @@ def write_study(logs: Path, arms: Mapping[str, tuple[tuple[str, ...], int]], **c
 
 
 def analysed(folder: Path) -> Ablation:
-    return analyse_study(folder, [load_folder(arm) for arm in arm_folders(folder)])
+    (found,) = analyse_studies([load_folder(arm) for arm in arm_folders(folder)])
+    return found
 
 
 ONE_OFF: dict[str, tuple[tuple[str, ...], int]] = {

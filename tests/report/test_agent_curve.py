@@ -17,6 +17,7 @@ from tests.report.factory import Kind, Style, keys_of, write_run
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from cooperbench.models import Setting
     from cooperbench.report.pairs import PairKey
 
 BARE = Style(("a",) * 4, ("m",) * 4, bare=True, talk=(), dataset="data")
@@ -36,10 +37,11 @@ def kind_of(key: PairKey) -> Kind:
     return "integration" if len(key.features) == 4 else "passed"
 
 
-def test_points_rest_on_the_same_features(tmp_path: Path) -> None:
-    write_run(tmp_path, "r", LAYOUT, kind_of, style=BARE)
+@pytest.mark.parametrize("setting", ["coop", "team"])
+def test_points_rest_on_the_same_features(tmp_path: Path, setting: Setting) -> None:
+    write_run(tmp_path, "r", LAYOUT, kind_of, setting=setting, style=BARE)
     (curve,) = analyse([load_run(tmp_path, "r")]).agent_curves
-    assert (curve.setting, [point.agents for point in curve.points]) == ("coop", [2, 3, 4])
+    assert (curve.setting, [point.agents for point in curve.points]) == (setting, [2, 3, 4])
     # The task with three features has no group of four: its groups are in no point.
     assert (curve.left_out, [point.groups for point in curve.points]) == (4, [18, 12, 3])
     # Of six pairs three have feature 4, of four groups of three, three.

@@ -107,12 +107,7 @@ def test_pairs_without_a_reference_are_no_errors_and_unsound_ones_are_marked(tmp
     ]
     text = summary_text(summary, "logs/r")
     assert "3 pairs, 2 evaluated (1 no reference: not part of the rates)" in text
-    assert (
-        "no reference: 1 pair (feature 2: the golden patch does not pass: ImportError in \\x1b[2Jtest_x; see"
-        in text
-    )
-    assert "without 1 unsound pair: individual 1/1 (100 %)" in text
-    assert "overall 0/1 (0 %)" in text
+    assert "no reference  feature 2: the golden patch does not pass: ImportError in \\x1b[2Jtest_x\n" in text
     assert "unsound (feature 3)" in text
     write_json(paths.pair(task.pairs[1], "coop").evaluation, evaluation(passed=True))
     summary = save_summary(paths, {"coop": task.pairs})

@@ -6,7 +6,7 @@ import argparse
 import json
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from cooperbench.dataset.discovery import Selection
@@ -58,10 +58,7 @@ def add_dataset_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def add_selection_arguments(parser: argparse.ArgumentParser, *, groups: bool = True) -> None:
-    """Which pairs: subset, repo, task_id, features and dataset_dir of the parsed arguments.
-
-    With `groups` also group_sizes, groups_per_task and seed: for commands that enumerate, not for what is on disk.
-    """
+    """Which pairs; with `groups` also how groups are made: for commands that enumerate, not for what is on disk."""
     add = parser.add_argument_group("which pairs").add_argument
     add("-s", "--subset", metavar="NAME", help="only a named subset, e.g. lite")
     add("-r", "--repo", metavar="REPO", help="only one repository, e.g. llama_index_task")
@@ -154,3 +151,12 @@ def print_note(line: str) -> None:
 
 def print_json(content: object) -> None:
     sys.stdout.write(json.dumps(content, indent=2) + "\n")
+
+
+def print_result(args: argparse.Namespace, content: object, lines: Iterable[str]) -> None:
+    """The content with `--json`, else the lines."""
+    if args.json:
+        print_json(content)
+        return
+    for line in lines:
+        print_line(line)

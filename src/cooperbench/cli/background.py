@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from cooperbench.cli.arguments import add_json_argument, add_logs_argument, print_json, print_line
+from cooperbench.cli.arguments import add_json_argument, add_logs_argument, print_line, print_result
 from cooperbench.errors import UserError
 from cooperbench.report.loading import read_pairs, run_names
 from cooperbench.report.summary import spent_on_disk
@@ -55,18 +55,15 @@ def status(args: argparse.Namespace) -> int:
         setting: dict(Counter(str(pair.state) for pair in read_pairs(paths, setting)))
         for setting in paths.settings_on_disk()
     }
-    jobs = _jobs_of(paths)
-    holder, spent = paths.holder(), spent_on_disk(paths)
-    if args.json:
-        print_json({"run_name": args.name, "driver": holder, "pairs": pairs, "jobs": jobs, "spent": spent})
-        return 0
-    print_line(
-        f"{args.name}: {holder or 'nobody'} is at work{'' if holder else '; the same command continues'}"
-    )
-    for title, counts in (*pairs.items(), ("jobs", jobs)):
-        if counts:
-            print_line(f"{title}: {', '.join(f'{number} {state}' for state, number in counts.items())}")
-    print_line(f"spent: ${spent:.2f}")
+    jobs, holder, spent = _jobs_of(paths), paths.holder(), spent_on_disk(paths)
+    content = {"run_name": args.name, "driver": holder, "pairs": pairs, "jobs": jobs, "spent": spent}
+    at_work = f"{holder} is at work" if holder else "nobody is at work; the same command continues"
+    counted = [
+        f"{title}: {', '.join(f'{number} {state}' for state, number in counts.items())}"
+        for title, counts in (*pairs.items(), ("jobs", jobs))
+        if counts
+    ]
+    print_result(args, content, [f"{args.name}: {at_work}", *counted, f"spent: ${spent:.2f}"])
     return 0
 
 

@@ -11,13 +11,12 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from cooperbench.backends.docker import DockerBackend
-from cooperbench.backends.docker.images import ImageStore, Say
+from cooperbench.backends.docker.images import INSTALLS, ImageStore, Say, prepared_name
 from cooperbench.cli.arguments import (
     add_json_argument,
     add_selection_arguments,
-    print_json,
-    print_line,
     print_note,
+    print_result,
     selected_pairs,
     whole_above_zero,
 )
@@ -66,11 +65,7 @@ def execute(args: argparse.Namespace) -> int:
     tasks = [] if every else select_tasks(args)
     labels = None if every else {task.label for task in tasks}
     done = _of_modal(args.action, labels) if args.backend == "modal" else _of_docker(args, tasks, labels)
-    if args.json:
-        print_json(done.content)
-    else:
-        for line in done.lines:
-            print_line(line)
+    print_result(args, done.content, done.lines)
     return done.exit_code
 
 
@@ -101,8 +96,6 @@ def _removed(names: list[str], what: str) -> Outcome:
 
 
 def _of_docker(args: argparse.Namespace, tasks: Sequence[Task], labels: set[str] | None) -> Outcome:
-    from cooperbench.backends.docker import DockerBackend
-
     with closing(DockerBackend(image_template=args.image_template)) as backend:
         match args.action:
             case "clean":
@@ -121,8 +114,6 @@ def _of_docker(args: argparse.Namespace, tasks: Sequence[Task], labels: set[str]
 
 
 def _list(images: ImageStore, tasks: Sequence[Task]) -> Outcome:
-    from cooperbench.backends.docker.images import INSTALLS, prepared_name
-
     rows: list[dict[str, Any]] = []
     lines = []
     for task in tasks:

@@ -19,6 +19,7 @@ from cooperbench.cli.arguments import (
     print_json,
     print_line,
     print_note,
+    print_result,
 )
 from cooperbench.dataset.discovery import DEFAULT_DATASET_DIR, ENVIRONMENT_VARIABLE
 from cooperbench.dataset.download import DEFAULT_DATASET_ID, prepare_dataset
@@ -59,12 +60,13 @@ def agents(args: argparse.Namespace) -> int:
             found = remove(get_framework(args.name))
             print_line(f"{args.name} is removed" if found else f"{args.name} was not installed")
         case _:
-            _list_agents(as_json=args.json)
+            _list_agents(args)
     return 0
 
 
-def _list_agents(*, as_json: bool) -> None:
+def _list_agents(args: argparse.Namespace) -> None:
     rows: list[dict[str, Any]] = []
+    lines = []
     for name in sorted({*agent_names(), *FRAMEWORKS}):
         framework = FRAMEWORKS.get(name)
         environment = find_environment(framework) if framework else None
@@ -79,15 +81,12 @@ def _list_agents(*, as_json: bool) -> None:
             "install": framework.install_command if framework else None,
         }
         rows.append(row)
-        if as_json:
-            continue
         state = f"not installed: {row['install']}" if framework else "part of cooperbench"
         if environment:
             python = f", Python of {row['python']}" if row["python"] else ""
             state = f"{environment.version}{python}, {(row['size_bytes'] or 0) // 1_000_000} MB"
-        print_line(f"{name:<18} {state}")
-    if as_json:
-        print_json(rows)
+        lines.append(f"{name:<18} {state}")
+    print_result(args, rows, lines)
 
 
 def add_clean_arguments(parser: argparse.ArgumentParser) -> None:
@@ -199,15 +198,12 @@ def prepare(args: argparse.Namespace) -> int:
         force=args.force,
         progress=print_note,
     )
-    if args.json:
-        kept = None if prepared.kept is None else str(prepared.kept)
-        print_json({**asdict(prepared), "path": str(prepared.path), "kept": kept})
-        return 0
+    kept = None if prepared.kept is None else str(prepared.kept)
     counts = f"{plural(prepared.tasks, 'task')}, {plural(prepared.pairs, 'pair')}"
     state = "downloaded" if prepared.downloaded else "already there (--force downloads it again)"
-    print_line(f"{prepared.path}: {counts}, revision {prepared.revision}, {state}")
-    if prepared.kept is not None:
-        print_line(f"the earlier folder is kept as {prepared.kept}")
+    lines = [f"{prepared.path}: {counts}, revision {prepared.revision}, {state}"]
+    lines += [f"the earlier folder is kept as {kept}"] if kept else []
+    print_result(args, {**asdict(prepared), "path": str(prepared.path), "kept": kept}, lines)
     return 0
 
 

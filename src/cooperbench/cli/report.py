@@ -43,8 +43,7 @@ def execute(args: argparse.Namespace) -> int:
     runs = [loading.load_folder(folder) for folder in loading.run_folders(args.runs, logs_dir)]
     runs = loading.sound_only(runs) if args.sound_only else runs
     loading.check_same_dataset(runs, anyway=args.anyway)
-    named = dict.fromkeys(loading.run_folder(name, logs_dir).resolve() for name in args.runs)
-    ablations = [compare.analyse_study(folder, runs) for folder in named if loading.arm_folders(folder)]
+    ablations = compare.analyse_studies(runs)
     opinions = [llm_judge.judge_run(run, args.judge, print_note) for run in runs] if args.judge else []
     _write_files(runs, args)
     found = analysis.analyse(runs, args.by, args.interval)

@@ -16,6 +16,7 @@ from cooperbench.cli.arguments import (
     add_selection_arguments,
     print_json,
     print_line,
+    print_result,
     whole_above_zero,
 )
 from cooperbench.cli.background import detach
@@ -62,12 +63,12 @@ def add_output_arguments(parser: argparse.ArgumentParser, group: argparse._Actio
 def run(args: argparse.Namespace) -> int:
     config = config_of(args)
     if args.dry_run:
-        return _dry_run(config, as_json=args.json)
+        return _dry_run(config, args)
     if args.detach:
         check(select(config)[0])
         return detach(config.paths, args.words)
     summary = run_experiment(config, display_for(args))
-    print_summary(summary, config, as_json=args.json)
+    print_result(args, summary, ["", *summary_text(summary, str(config.paths.root)).split("\n")])
     return exit_code([summary["settings"][config.setting] | {"budget": summary["budget"]}])
 
 
@@ -80,13 +81,6 @@ def exit_code(summaries: Collection[dict[str, Any]]) -> int:
         return EXIT_ERRORS
     over = any((summary["budget"] or {}).get("pairs_not_started") for summary in summaries)
     return EXIT_OVER_BUDGET if over else 0
-
-
-def print_summary(summary: dict[str, Any], config: RunConfig, *, as_json: bool) -> None:
-    if as_json:
-        print_json(summary)
-    else:
-        sys.stdout.write(f"\n{summary_text(summary, str(config.paths.root))}\n")
 
 
 def given_options(args: argparse.Namespace) -> dict[str, Any]:
@@ -103,10 +97,7 @@ def config_of(args: argparse.Namespace) -> RunConfig:
 
 
 def automatic_name(args: argparse.Namespace) -> str:
-    """`solo-msa-gpt-4o-lite`: setting, agent, model (if it has one), and what was chosen of the dataset.
-
-    Of several agents or models, all: `coop-msa-gpt-4o+claude-sonnet-4-5-lite`.
-    """
+    """`solo-msa-gpt-4o-lite`, or `coop-msa-gpt-4o+claude-sonnet-4-5-lite`: what was chosen."""
     if args.agent == REPLAY_MODEL:
         return f"replay-{args.replay_from}"
     agents = split_values(args.agent, "agents")
@@ -131,29 +122,25 @@ def automatic_name(args: argparse.Namespace) -> str:
     return "".join(letter if letter.isalnum() or letter in "._+@=-" else "_" for letter in name)[:120]
 
 
-def _dry_run(config: RunConfig, *, as_json: bool) -> int:
+def _dry_run(config: RunConfig, args: argparse.Namespace) -> int:
     arm, notes = select(config)
     arm = check(arm)
     references = ReferenceStore().unknown((*arm.to_run, *arm.to_evaluate) if config.auto_eval else ())
-    if as_json:
-        content = {
-            "run_name": config.run_name,
-            "pairs": len(arm.pairs),
-            "to_run": [pair.label for pair in arm.to_run],
-            "to_evaluate": [pair.label for pair in arm.to_evaluate],
-            "reference_runs": references,
-            "notes": list(notes),
-        }
-        print_json(content)
-        return 0
+    content = {
+        "run_name": config.run_name,
+        "pairs": len(arm.pairs),
+        "to_run": [pair.label for pair in arm.to_run],
+        "to_evaluate": [pair.label for pair in arm.to_evaluate],
+        "reference_runs": references,
+        "notes": list(notes),
+    }
     lines = [f"would run {pair.label}" for pair in arm.to_run]
     lines += [f"would evaluate {pair.label}" for pair in arm.to_evaluate]
     lines += [f"note: {note}" for note in notes]
     if references:
         lines.append(f"reference runs of golden patches, once on this machine: about {references}")
     counts = f"{len(arm.pairs)} pairs, {len(arm.to_run)} to run, {len(arm.to_evaluate)} to evaluate"
-    for line in (*lines, f"{config.run_name}: {counts}"):
-        print_line(line)
+    print_result(args, content, [*lines, f"{config.run_name}: {counts}"])
     return 0
 
 
@@ -178,7 +165,7 @@ def ablate(args: argparse.Namespace) -> int:
         raise UserError("--off names no part")
     study = make_study(config_of(args), off, full_factorial=args.full_factorial, repeat=args.repeat)
     if args.dry_run:
-        return _dry_ablate(study, as_json=args.json)
+        return _dry_ablate(study, args)
     summaries = study.run(display_for(args))
     if args.json:
         print_json({"study": args.name, "arms": summaries})
@@ -188,19 +175,17 @@ def ablate(args: argparse.Namespace) -> int:
     return exit_code(summaries.values())
 
 
-def _dry_ablate(study: Study, *, as_json: bool) -> int:
+def _dry_ablate(study: Study, args: argparse.Namespace) -> int:
     arms = {
         name: {"pairs": len(arm.pairs), "to_run": len(arm.to_run), "to_evaluate": len(arm.to_evaluate)}
         for name, arm in study.checked().items()
     }
-    if as_json:
-        print_json({"study": study.paths.run_name, "arms": arms, "notes": list(study.notes)})
-        return 0
-    for name, left in arms.items():
-        counts = f"{left['pairs']} pairs, {left['to_run']} to run, {left['to_evaluate']} to evaluate"
-        print_line(f"{study.paths.run_name}/{name}: {counts}")
-    for note in study.notes:
-        print_line(f"note: {note}")
+    lines = [
+        f"{args.name}/{name}: {left['pairs']} pairs, {left['to_run']} to run, {left['to_evaluate']} to evaluate"
+        for name, left in arms.items()
+    ]
+    content = {"study": args.name, "arms": arms, "notes": list(study.notes)}
+    print_result(args, content, [*lines, *(f"note: {note}" for note in study.notes)])
     return 0
 
 
@@ -220,7 +205,7 @@ def evaluate(args: argparse.Namespace) -> int:
     if args.detach:
         return detach(config.paths, args.words)
     summary = carry_out(arms, display_for(args))[args.name]
-    print_summary(summary, config, as_json=args.json)
+    print_result(args, summary, ["", *summary_text(summary, str(config.paths.root)).split("\n")])
     return EXIT_ERRORS if summary["errors"] else 0
 
 

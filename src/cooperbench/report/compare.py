@@ -1,7 +1,5 @@
 """The same pairs under two conditions: in two runs, in two settings, or in the arms of an ablation.
 
-Only pairs with a verdict on both sides are compared; the others are named with their state on each side.
-
 In an ablation the arms with a part are compared, for each pair, with those that lack only this part; where an arm was
 repeated its mean counts. There is a test for each part and measure, corrected by Holm over the parts.
 """
@@ -149,10 +147,8 @@ def sides_to_compare(chosen: Sequence[tuple[Run, Setting | None]]) -> list[tuple
 
 
 def match_solo_and_coop(runs: Sequence[Run]) -> tuple[list[tuple[Side, Side]], list[Side]]:
-    """Each side of several agents with the solo side of its own run, or else of every run of the same agent and model.
-
-    Only on the same dataset. What another agent or model does alone says nothing about cooperation: such sides
-    are the second part of the answer.
+    """Each side of several agents with the solo side of its own run, or else of every run of the same agent, model and
+    dataset; then the sides that have none.
     """
     matched: list[tuple[Side, Side]] = []
     alone: list[Side] = []
@@ -174,7 +170,6 @@ class Effect:
     measure: str
     unit: str
     with_part: float | None
-    """Mean over the pairs that are compared; so is the next."""
     without: float | None
     difference: Estimate
     p: float | None
@@ -192,25 +187,28 @@ class Ablation:
     effects: tuple[Effect, ...]
 
 
-def analyse_study(folder: Path, runs: Sequence[Run]) -> Ablation:
-    """`runs`: those of its arms are among them. UserError where arms differ in more than their parts."""
+def analyse_studies(runs: Sequence[Run]) -> list[Ablation]:
+    """The ablations whose arm with all parts on is among the runs. UserError where arms differ in more than parts."""
+    folders = dict.fromkeys(run.root.resolve().parent for run in runs)
+    return [found for folder in folders if (found := _analyse_study(folder, runs))]
+
+
+def _analyse_study(folder: Path, runs: Sequence[Run]) -> Ablation | None:
     record, _ = read_object(folder / "study.json")
     fields = {part: str(field) for part, field in mapping(record, "parts").items()}
     by_folder = {run.root.resolve(): run for run in runs}
     arms: dict[Off, list[Run]] = {}
     for arm in listed(record, "arms", dict):
-        run = by_folder.get(folder.resolve() / (text_or_none(arm, "name") or "."))
+        run = by_folder.get(folder / (text_or_none(arm, "name") or "."))
         if run is not None:
             arms.setdefault(frozenset(listed(arm, "off", str)), []).append(run)
     if frozenset[str]() not in arms:
-        raise UserError(f"{folder} has no arm with all parts on")
+        return None
     _check_arms(arms, fields)
     effects = [effect for measure in MEASURES for effect in _effects(arms, tuple(fields), measure)]
-    # By part, then by measure.
     effects.sort(key=lambda effect: [*fields].index(effect.part))
-    return Ablation(
-        folder.name, tuple(run.name for repeated in arms.values() for run in repeated), tuple(effects)
-    )
+    names = [run.name for repeated in arms.values() for run in repeated]
+    return Ablation(folder.name, tuple(names), tuple(effects))
 
 
 def _check_arms(arms: Mapping[Off, Sequence[Run]], fields: Mapping[str, str]) -> None:
@@ -271,10 +269,7 @@ def _with_and_without(
     twins = [
         (values[off], values[off | {part}]) for off in values if part not in off and off | {part} in values
     ]
-    both: tuple[list[Observation], list[Observation]] = ([], [])
-    for twin in twins:
-        for key in twin[0].keys() & twin[1].keys():
-            for side, known in zip(both, twin, strict=True):
-                side.append(Observation(key, known[key]))
-    with_part, without = (list(starmap(Observation, means_by_pair(side).items())) for side in both)
+    shared = [(key, twin) for twin in twins for key in twin[0].keys() & twin[1].keys()]
+    sides = (means_by_pair(Observation(key, twin[side][key]) for key, twin in shared) for side in (0, 1))
+    with_part, without = (list(starmap(Observation, means.items())) for means in sides)
     return with_part, without

@@ -1,8 +1,4 @@
-"""summary.json and its text: how an experiment stands, with every denominator said.
-
-Rates are over the pairs that have a verdict. Pairs in any other state (see `pairs`) are counted beside them and never
-dropped silently.
-"""
+"""summary.json and its text: rates over the pairs that have a verdict, all others counted beside them by state."""
 
 from __future__ import annotations
 
@@ -51,10 +47,7 @@ def save_summary(
     budget: Mapping[str, float | int] | None = None,
     used: ResourceUse | None = None,
 ) -> dict[str, Any]:
-    """The summary of all that is on disk and of what was asked for.
-
-    It also says how a budget stands, if there was one, and what sandboxes have used, in this call and earlier ones.
-    """
+    """Of all that is on disk and of what was asked for; `used`: by the sandboxes of this call."""
     settings = [setting for setting in SETTINGS if setting in expected or setting in paths.settings_on_disk()]
     by_setting = {
         setting: _summarize(read_pairs(paths, setting, expected.get(setting, ()))) for setting in settings
@@ -164,10 +157,8 @@ def summary_text(summary: dict[str, Any], logs: str) -> str:
     others = number(summary, "spent") - number(summary, "cost")
     if others > 1e-9:
         parts.append(f"Besides {dollars_text(others)} for attempts that were broken off or replaced")
-    if summary.get("budget"):
-        parts.append(budget_text(summary["budget"]))
-    if summary.get("sandboxes"):
-        parts.append(sandboxes_text(summary["sandboxes"]))
+    texts = {"budget": budget_text, "sandboxes": sandboxes_text}
+    parts += [text(summary[name]) for name, text in texts.items() if summary.get(name)]
     return "\n\n".join([*parts, f"Logs: {logs}"])
 
 
@@ -177,10 +168,6 @@ def _setting_lines(setting: Setting, part: dict[str, Any]) -> Iterator[str]:
     others = ", ".join(f"{count} {STATES[state].short}" for state, count in counts.items() if count)
     left_out = f" ({others}: not part of the rates)" if others else ""
     yield f"{setting}: {plural(part['pairs'], 'pair')}, {part['evaluated']} evaluated{suspicious}{left_out}"
-    if part["no_reference"]:
-        reason = next(one["error"] for one in part["results"] if one["state"] == "no_reference")
-        count = plural(part["no_reference"], "pair")
-        yield f"  no reference: {count} ({printable(reason)}; see eval.json)"
     yield ""
     yield from _pair_lines(part["results"], with_merge=setting != "solo")
     yield ""
@@ -188,10 +175,6 @@ def _setting_lines(setting: Setting, part: dict[str, Any]) -> Iterator[str]:
     yield from aligned(
         [(one, *rate_cells(part["rates"][name]), VERDICTS[one]) for name, one in names.items()]
     )
-    if part["unsound"]:
-        rates = part["unsound"]["rates"]
-        shown = ", ".join("{} {} ({})".format(one, *rate_cells(rates[name])) for name, one in names.items())
-        yield f"  without {plural(part['unsound']['pairs'], 'unsound pair')}: {shown}"
     yield ""
     tokens = part["prompt_tokens"] + part["completion_tokens"]
     cached = f" ({part['cached_tokens']} cached)" if part["cached_tokens"] else ""
@@ -247,16 +230,16 @@ def _pair_lines(results: Sequence[dict[str, Any]], *, with_merge: bool) -> list[
 
 def _pair_row(one: dict[str, Any]) -> tuple[str, ...]:
     place = (one["repo"], str(one["task_id"]), ",".join(map(str, one["features"])))
-    error = printable(one["error"] or "")[:44]
+    error = printable(one["error"] or "")
     if one["state"] not in JUDGED:
-        return (*place, "", "", "", STATES[one["state"]].short, error)
+        return (*place, "", "", "", STATES[one["state"]].short, error[:100])
     merge = (one["merge_status"] or NOTHING) + (" (union)" if one["strategy"] == "union" else "")
     alone, together, overall = (
         {None: NOTHING, True: "✓", False: "✗"}[one[f"{name}_success"]]
         for name in ("individual", "merged", "overall")
     )
     remarks = [
-        "" if one["overall_success"] else error,
+        "" if one["overall_success"] else error[:44],
         f"unsound (feature {', '.join(map(str, one['unsound']))})" if one["unsound"] else "",
         "suspicious" if one["suspicious"] else "",
     ]
@@ -264,7 +247,6 @@ def _pair_row(one: dict[str, Any]) -> tuple[str, ...]:
 
 
 def deficit_text(solo: dict[str, Any], coop: dict[str, Any]) -> str:
-    """The number that the benchmark exists for, from two summaries of the same pairs."""
     alone, together = (part["rates"]["overall_success"] for part in (solo, coop))
     if alone["rate"] is None or together["rate"] is None:
         return "Coordination deficit: nothing to compare yet"

@@ -11,12 +11,13 @@ from selenium.webdriver.common.keys import Keys
 
 from cooperbench.models import SETTINGS
 from cooperbench.report.compare import compare_sides
-from cooperbench.report.loading import Side, load_run, run_names, sound_only
+from cooperbench.report.loading import Side, arm_folders, load_folder, load_run, run_names, sound_only
 from cooperbench.report.page.build import build_page
 from cooperbench.report.pairs import STATES
 from cooperbench.storage import write_json
 from tests.report.factory import TALK, Style, Talk, keys_of, layout, write_run
 from tests.report.page.conftest import COOP, PAIRS, coop_kind, judgement
+from tests.report.test_ablation import ONE_OFF, write_study
 from tests.runner.helpers import run_tiny
 from tests.tiny import REPO, TASK_ID, golden, write_script
 
@@ -443,4 +444,15 @@ def test_many_agents_have_a_lane_each_and_a_curve(browser: Browser, tmp_path: Pa
     assert "agents; below it the number of groups" in browser.text("#number-of-agents svg")
     assert browser.texts("#number-of-agents .legend li") == ["overall", "merge"]
     assert "2 largest groups of 2 tasks" in browser.text("#number-of-agents figcaption")
+    browser.assert_silent()
+
+
+def test_the_effects_of_an_ablation_are_on_the_page(browser: Browser, tmp_path: Path) -> None:
+    folder = write_study(tmp_path, ONE_OFF)
+    build_page([load_folder(arm) for arm in arm_folders(folder)], tmp_path / "study.html")
+    browser.open(tmp_path / "study.html")
+    assert browser.text("#ablation h3") == "What each part is worth: study"
+    assert browser.count("#ablation tbody tr") == 16
+    assert "+50.0 points [+25.3, +74.7]" in browser.text("#ablation").replace("\u00a0", " ")
+    assert "Holm: p corrected over the parts" in browser.text("#ablation")
     browser.assert_silent()

@@ -12,7 +12,9 @@ from typing import Any
 
 from cooperbench._version import __version__
 from cooperbench.diff import ChangedFile
+from cooperbench.errors import UserError
 from cooperbench.report.analysis import TEAM_SUMS, analyse
+from cooperbench.report.compare import analyse_studies
 from cooperbench.report.coordination import Coordination, PairFiles, coordination
 from cooperbench.report.fields import listed, mapping, read_bytes, read_object, seconds_between, text_or_none
 from cooperbench.report.llm_judge import CAUSES, SYMPTOMS
@@ -28,6 +30,7 @@ from cooperbench.report.pairs import (
     suspicious_text,
 )
 from cooperbench.report.patches import Work, meetings
+from cooperbench.report.tables import ablation_table
 from cooperbench.storage import utc_now
 from cooperbench.text import head_and_tail
 
@@ -88,6 +91,7 @@ def make_overview(runs: Sequence[Run]) -> dict[str, Any]:
         "left_out": left_out_lines(runs),
         "difficulty": asdict(difficulty) | {"scores": len(difficulty.scores)} if has_curve else None,
         "agent_curves": [asdict(curve) for curve in analysis.agent_curves],
+        "ablations": _ablations(runs),
         "team": {"columns": TEAM_SUMS, "rows": [asdict(row) for row in analysis.team]},
         "coordination": [],
         "repos": sorted({pair["repo"] for pair in pairs}),
@@ -95,6 +99,15 @@ def make_overview(runs: Sequence[Run]) -> dict[str, Any]:
         "problems": analysis.problems[:_MOST_PROBLEMS],
         "finished": not {"running", "missing", "unevaluated"}.intersection(outcomes),
     }
+
+
+def _ablations(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """The tables of the terminal, headings first; none where arms cannot be compared."""
+    try:
+        tables = [ablation_table(study) for study in analyse_studies(runs)]
+    except UserError:
+        return []
+    return [{"title": table.title, "rows": table.texts, "notes": table.notes} for table in tables]
 
 
 def _pairs(series: Sequence[Side]) -> list[dict[str, Any]]:

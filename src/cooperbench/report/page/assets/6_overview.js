@@ -24,6 +24,7 @@ function renderOverview() {
     section("Success rates", null, rates()),
     overview.agent_curves.length > 0 && section("Number of agents", null, overview.agent_curves.map(agentCurve)),
     overview.difficulty && section("Difficulty", null, difficulty()),
+    overview.ablations.length > 0 && section("Ablation", null, overview.ablations.map(ablation)),
     section("Cost and time", null, costs()),
     overview.team.rows.length > 0 && section("Teams", "By lead: the lead's patch alone passes the tests of all features. It is part of no verdict.", teamTable(overview.team)),
     overview.coordination.length > 0 && section("Coordination", "Computed from messages, steps and patches on disk; the definitions are in docs/coordination.md.", coordinationTable()),
@@ -142,6 +143,14 @@ function difficulty() {
       h("thead", null, h("tr", null, h("th", null, "configuration"), h("th", null, "setting"), ["area solo", "area together", "difference", "retention"].map((text) => h("th", { class: "number" }, text)))),
       h("tbody", null, areas.map((one) => h("tr", null, h("td", null, one.configuration), h("td", null, one.setting), [one.solo_area, one.together_area, one.delta_area].map((value) => h("td", { class: "number" }, area(value))),
         h("td", { class: "number" }, percent(one.retention))))))));
+}
+
+function ablation({ title, rows: [headings, ...rows], notes }) {
+  return [h("h3", null, title),
+    h("div", { class: "scroller" }, h("table", { class: "small" },
+      h("thead", null, h("tr", null, headings.map((text) => h("th", null, text)))),
+      h("tbody", null, rows.map((row) => h("tr", null, row.map((text) => h("td", null, text))))))),
+    notes.map((line) => h("p", { class: "quiet small" }, line))];
 }
 
 function costs() {
