@@ -192,9 +192,7 @@ def _google_services() -> str:
 
     settings = read_settings()
     try:
-        answers = [
-            f"{service}: {probe()}" for service, probe in probes(settings, make_bucket=False).items()
-        ]
+        answers = [f"{service}: {probe()}" for service, probe in probes(settings, make_bucket=False).items()]
     except CooperBenchError as error:
         raise _Problem.of(Status.BROKEN, error) from error
     return f"project {settings.project}; {'; '.join(answers)}"

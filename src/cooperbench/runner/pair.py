@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from hashlib import sha256
 from importlib.resources import files
 from typing import Any, NamedTuple, TypeVar
 
 from cooperbench._version import __version__
-from cooperbench.agents.base import REPO_DIR, Agent, patience_seconds
+from cooperbench.agents.base import REPO_DIR, patience_seconds
 from cooperbench.agents.recorder import Recorder
 from cooperbench.agents.registry import get_agent, programs_of, version_of
 from cooperbench.agents.session import Session
@@ -256,19 +256,24 @@ class PairRun:
             team_features=self._config.team_features,
             prompts_dir=self._config.prompts_dir,
         )
+        status, error, patch = "submitted", None, b""
         try:
-            status, error = self._run_agent(make_agent, session)
+            try:
+                with self._faults_of_the_agent():
+                    make_agent().run(session)
+            except AgentFailure as failure:
+                status, error = failure.status, str(failure)
+            except UserError as problem:
+                raise RunStopped(redact(str(problem))) from problem
             self._team.leave(seat.agent_id)
             try:
-                patch = self._take_patch(sandbox)
-            except (SandboxDead, SandboxTimeout, AgentFailure) as problem:
-                patch = b""
+                with self._faults_of_the_agent():
+                    patch = self._take_patch(sandbox)
+            except (AgentFailure, SandboxDead) as problem:
                 if status != DESTROYED:
-                    if isinstance(problem, SandboxDead) and not isinstance(problem, SandboxDestroyed):
+                    if not isinstance(problem, AgentFailure):
                         raise
-                    self._check_health(problem)
-                    status = problem.status if isinstance(problem, AgentFailure) else DESTROYED
-                    error = str(problem)
+                    status, error = problem.status, str(problem)
         except BaseException as problem:
             recorder.note(f"broken off: {type(problem).__name__}: {problem}")
             recorder.abandon()
@@ -297,18 +302,16 @@ class PairRun:
             "duration_seconds": round(time.monotonic() - started, 3),
         }
 
-    def _run_agent(self, make_agent: Callable[[], Agent], session: Session) -> tuple[str, str | None]:
-        """How it ended: a status, and where it was not by submitting, why."""
+    @contextmanager
+    def _faults_of_the_agent(self) -> Iterator[None]:
+        """What it has done to its sandbox is its outcome; where this does not answer, only if another one does."""
         try:
-            make_agent().run(session)
-        except AgentFailure as failure:
-            return failure.status, str(failure)
+            yield
         except (SandboxDestroyed, SandboxRefused, SandboxTimeout) as error:
-            self._check_health(error)
-            return DESTROYED, str(error)
-        except UserError as error:
-            raise RunStopped(redact(str(error))) from error
-        return "submitted", None
+            if isinstance(error, SandboxTimeout):
+                with self._spare_sandbox(60) as other:
+                    other.run(["true"], timeout_seconds=30)
+            raise AgentFailure(DESTROYED, str(error)) from error
 
     def _take_patch(self, sandbox: RichSandbox) -> bytes:
         """By the tools in the agent's sandbox, or where it has broken these, by those of another one."""
@@ -341,13 +344,6 @@ class PairRun:
         image = self._image.agent_reference or self._image.reference
         options = SandboxOptions("agent", self._config.network, {"run": self._config.run_name})
         return self._session.sandbox(image, timeout_seconds=lifetime_seconds, options=options)
-
-    def _check_health(self, problem: Exception) -> None:
-        """A sandbox that does not answer is the agent's doing only where another one does."""
-        if not isinstance(problem, SandboxTimeout):
-            return
-        with self._spare_sandbox(60) as other:
-            other.run(["true"], timeout_seconds=30)
 
     def _end(self, sandboxes: list[RichSandbox]) -> None:
         for sandbox in list(sandboxes):
