@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
@@ -167,10 +167,6 @@ class PairRun:
             self._end(sandboxes)
             if self._team.remote is not None:
                 self._team.remote.close()
-        mailbox = self._team.mailbox
-        if mailbox is not None:
-            features = {seat.agent_id: seat.feature_ids[0] for seat in self._seats}
-            write_json(self._paths.conversation, self._team.conversation(features))
         record = {
             "schema": RESULT_SCHEMA,
             "status": "completed",
@@ -180,9 +176,8 @@ class PairRun:
             "features": list(self._pair.feature_ids),
             "setting": self._config.setting,
             "agents": {agent["agent_id"]: agent for agent in agents},
-            "messages": len(mailbox.messages()) if mailbox else 0,
+            **self._team.write_records(self._paths, agents),
             **shared,
-            **self._coordination(agents),
             **summed_accounts(agents),
             "base_commit": places[0].commit,
             "backend": self._config.backend,
@@ -349,17 +344,6 @@ class PairRun:
         for sandbox in list(sandboxes):
             self._session.end(sandbox)
         self._team.close()
-
-    def _coordination(self, agents: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """In setting team: what was on, and what came of it."""
-        features = self._config.team_features
-        if not features:
-            return {}
-        tasks, log = self._team.records()
-        write_json(self._paths.tasks, tasks)
-        write_json(self._paths.task_log, log)
-        changed = {agent["agent_id"]: agent["files_changed"] for agent in agents}
-        return {"team_features": features, "metrics": self._team.metrics(changed)}
 
     def _shared_work(self) -> dict[str, Any]:
         """What was shared over git."""
