@@ -39,6 +39,27 @@ def test_results_are_those_of_a_run_here(harness: Harness) -> None:
     assert harness.results() == expected
 
 
+def test_an_ablation_is_worked_on_by_jobs_with_pairs_of_several_arms(harness: Harness) -> None:
+    words = (
+        "ablate",
+        "--off",
+        "messages",
+        "-a",
+        "oracle",
+        "-f",
+        "1,2",
+        "--workers",
+        "1",
+        "--pairs-per-job",
+        "2",
+    )
+    code, output = harness.call(*words)
+    assert code == 0, output
+    for arm in ("r/all", "r/no-messages"):
+        assert harness.results(arm)["f1_f2"]["eval.json"]["overall_success"], arm
+    assert not list(harness.logs.rglob("jobs.json"))
+
+
 def test_a_job_that_is_killed_is_given_out_again(harness: Harness) -> None:
     process = harness.start("run", "-a", GATED, "--workers", "1", "-f", "1,2")
     harness.wait(harness.begun, process)

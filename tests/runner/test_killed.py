@@ -254,7 +254,7 @@ run("r", agent="half_imported:Agent", backend="local", dataset_dir="data", logs_
 """
 
 
-@pytest.mark.parametrize(("program", "import_seconds"), [(None, 60), (PROGRAM, 3)], ids=["command", "call"])
+@pytest.mark.parametrize(("program", "import_seconds"), [(None, 3), (PROGRAM, 3)], ids=["command", "call"])
 def test_an_interrupted_run_ends_in_the_middle_of_an_import(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str | None, import_seconds: int
 ) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
-import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import fields
@@ -23,7 +21,7 @@ from cooperbench.models import Setting, seats_of
 from cooperbench.report.summary import summary_text
 from cooperbench.runner.config import RunConfig, make_config
 from cooperbench.runner.display import Display, make_display
-from cooperbench.runner.experiment import WARM_UP, Arm, carry_out
+from cooperbench.runner.experiment import Arm, carry_out
 from cooperbench.runner.options import RunOptions
 from cooperbench.secrets import load_env_file
 from cooperbench.settings import DOCUMENTED_BACKEND
@@ -90,8 +88,6 @@ def config_of_call(values: dict[str, Any]) -> RunConfig:
         if name in values:
             values[field] = values.pop(name)
     load_env_file()
-    # Here only: the command line does not take the interpreter apart at its end.
-    atexit.register(_let_warm_up_end)
     return make_config(values)
 
 
@@ -161,13 +157,6 @@ def price_notes(config: RunConfig) -> Iterator[str]:
         for model in config.models:
             if model and not has_price(model):
                 yield f"the price of {printable(model)} is not known: --max-cost does not count its calls"
-
-
-def _let_warm_up_end() -> None:
-    """Stopped in the middle of an import it would keep the import's lock, and finalizers would wait for that."""
-    for thread in threading.enumerate():
-        if thread.name.startswith(WARM_UP):
-            thread.join()
 
 
 def run_experiment(config: RunConfig, display: Display) -> dict[str, Any]:

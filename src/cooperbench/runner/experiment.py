@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -42,8 +42,6 @@ from cooperbench.storage import (
 )
 from cooperbench.team.mailbox import MailboxFactory, open_mailboxes
 
-WARM_UP = "warm-up "
-"""How the names of threads begin in which agents are imported."""
 JOBS_SCHEMA = "cooperbench.jobs/1"
 
 
@@ -167,7 +165,7 @@ def carry_out(
             arm.config.check_against_disk()
         arms = [arm.planned() for arm in arms]
         if backend:
-            mailboxes = prepare_for_agents(arms, stack)
+            mailboxes = place_for_messages(arms, stack)
         on_start()
         _write_down(arms)
         to_run = sum(len(arm.to_run) for arm in arms)
@@ -191,23 +189,13 @@ def carry_out(
         return summaries
 
 
-def prepare_for_agents(arms: Sequence[Arm], stack: ExitStack) -> MailboxFactory | None:
-    """Where agents will be at work: their slow imports begin, and there is a place for their messages."""
+def place_for_messages(arms: Sequence[Arm], stack: ExitStack) -> MailboxFactory | None:
+    """None where no agents will be at work that write to each other."""
     working = [arm.config for arm in arms if arm.to_run]
-    for name in dict.fromkeys(working[0].agents if working else ()):
-        warm_up = getattr(get_agent(name), "warm_up", None)
-        if callable(warm_up):
-            threading.Thread(target=_quietly, args=(warm_up,), name=WARM_UP + name, daemon=True).start()
     if not any(config.messaging_enabled and config.setting != "solo" for config in working):
         return None
     name = working[0].run_name.partition("/")[0]
     return stack.enter_context(open_mailboxes(working[0].redis_url, name))
-
-
-def _quietly(warm_up: Callable[[], object]) -> None:
-    # Whatever is wrong is said by the agent itself, with a better word, when it works.
-    with suppress(Exception):
-        warm_up()
 
 
 def _write_down(arms: Iterable[Arm]) -> None:
@@ -262,6 +250,9 @@ class Experiment:
         to_run = [pair for arm in self._arms for pair in arm.to_run]
         to_judge = [(arm.config, pair) for arm in self._arms for pair in arm.to_evaluate]
         judged_here = () if self._remote else [pair for _, pair in to_judge]
+        for name in dict.fromkeys(config.agents) if to_run else ():
+            # Slow imports. What is wrong is said by the agent itself, with a better word, when it works.
+            self._session.pool(1, "warm-up").submit(getattr(get_agent(name), "warm_up", bool))
         self._session.prepare(
             [pair.task for pair in (*to_run, *judged_here)],
             lambda task, done, total: self._display.progress("Prepared", task.label, done, total),

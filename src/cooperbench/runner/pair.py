@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from hashlib import sha256
 from importlib.resources import files
 from typing import Any, NamedTuple, TypeVar
 
 from cooperbench._version import __version__
-from cooperbench.agents.base import REPO_DIR, Agent, patience_seconds
+from cooperbench.agents.base import REPO_DIR, patience_seconds
 from cooperbench.agents.recorder import Recorder
 from cooperbench.agents.registry import get_agent, programs_of, version_of
 from cooperbench.agents.session import Session
@@ -167,10 +167,6 @@ class PairRun:
             self._end(sandboxes)
             if self._team.remote is not None:
                 self._team.remote.close()
-        mailbox = self._team.mailbox
-        if mailbox is not None:
-            features = {seat.agent_id: seat.feature_ids[0] for seat in self._seats}
-            write_json(self._paths.conversation, self._team.conversation(features))
         record = {
             "schema": RESULT_SCHEMA,
             "status": "completed",
@@ -180,9 +176,8 @@ class PairRun:
             "features": list(self._pair.feature_ids),
             "setting": self._config.setting,
             "agents": {agent["agent_id"]: agent for agent in agents},
-            "messages": len(mailbox.messages()) if mailbox else 0,
+            **self._team.write_records(self._paths, agents),
             **shared,
-            **self._coordination(agents),
             **summed_accounts(agents),
             "base_commit": places[0].commit,
             "backend": self._config.backend,
@@ -254,19 +249,24 @@ class PairRun:
             team_features=self._config.team_features,
             prompts_dir=self._config.prompts_dir,
         )
+        status, error, patch = "submitted", None, b""
         try:
-            status, error = self._run_agent(make_agent, session)
+            try:
+                with self._faults_of_the_agent():
+                    make_agent().run(session)
+            except AgentFailure as failure:
+                status, error = failure.status, str(failure)
+            except UserError as problem:
+                raise RunStopped(redact(str(problem))) from problem
             self._team.leave(seat.agent_id)
             try:
-                patch = self._take_patch(sandbox)
-            except (SandboxDead, SandboxTimeout, AgentFailure) as problem:
-                patch = b""
+                with self._faults_of_the_agent():
+                    patch = self._take_patch(sandbox)
+            except (AgentFailure, SandboxDead) as problem:
                 if status != DESTROYED:
-                    if isinstance(problem, SandboxDead) and not isinstance(problem, SandboxDestroyed):
+                    if not isinstance(problem, AgentFailure):
                         raise
-                    self._check_health(problem)
-                    status = problem.status if isinstance(problem, AgentFailure) else DESTROYED
-                    error = str(problem)
+                    status, error = problem.status, str(problem)
         except BaseException as problem:
             recorder.note(f"broken off: {type(problem).__name__}: {problem}")
             recorder.abandon()
@@ -295,18 +295,16 @@ class PairRun:
             "duration_seconds": round(time.monotonic() - started, 3),
         }
 
-    def _run_agent(self, make_agent: Callable[[], Agent], session: Session) -> tuple[str, str | None]:
-        """How it ended: a status, and where it was not by submitting, why."""
+    @contextmanager
+    def _faults_of_the_agent(self) -> Iterator[None]:
+        """What it has done to its sandbox is its outcome; where this does not answer, only if another one does."""
         try:
-            make_agent().run(session)
-        except AgentFailure as failure:
-            return failure.status, str(failure)
+            yield
         except (SandboxDestroyed, SandboxRefused, SandboxTimeout) as error:
-            self._check_health(error)
-            return DESTROYED, str(error)
-        except UserError as error:
-            raise RunStopped(redact(str(error))) from error
-        return "submitted", None
+            if isinstance(error, SandboxTimeout):
+                with self._spare_sandbox(60) as other:
+                    other.run(["true"], timeout_seconds=30)
+            raise AgentFailure(DESTROYED, str(error)) from error
 
     def _take_patch(self, sandbox: RichSandbox) -> bytes:
         """By the tools in the agent's sandbox, or where it has broken these, by those of another one."""
@@ -340,28 +338,10 @@ class PairRun:
         options = SandboxOptions("agent", self._config.network, {"run": self._config.run_name})
         return self._session.sandbox(image, timeout_seconds=lifetime_seconds, options=options)
 
-    def _check_health(self, problem: Exception) -> None:
-        """A sandbox that does not answer is the agent's doing only where another one does."""
-        if not isinstance(problem, SandboxTimeout):
-            return
-        with self._spare_sandbox(60) as other:
-            other.run(["true"], timeout_seconds=30)
-
     def _end(self, sandboxes: list[RichSandbox]) -> None:
         for sandbox in list(sandboxes):
             self._session.end(sandbox)
         self._team.close()
-
-    def _coordination(self, agents: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """In setting team: what was on, and what came of it."""
-        features = self._config.team_features
-        if not features:
-            return {}
-        tasks, log = self._team.records()
-        write_json(self._paths.tasks, tasks)
-        write_json(self._paths.task_log, log)
-        changed = {agent["agent_id"]: agent["files_changed"] for agent in agents}
-        return {"team_features": features, "metrics": self._team.metrics(changed)}
 
     def _shared_work(self) -> dict[str, Any]:
         """What was shared over git."""

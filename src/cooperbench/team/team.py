@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from cooperbench.errors import UserError
 from cooperbench.models import REPO_DIR, seats_of
+from cooperbench.storage import write_json
 from cooperbench.team.inbox import Inbox
 from cooperbench.team.sandbox_rpc import Response, SandboxRpc
 from cooperbench.team.shared_folder import SHARED_DIR, SharedFolder
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from cooperbench.agents.base import Limits
     from cooperbench.models import Message, Pair, Seat, Setting
     from cooperbench.sandbox.contract import RichSandbox
+    from cooperbench.storage import PairPaths
     from cooperbench.team.git_remote import GitRemote
     from cooperbench.team.mailbox import Mailbox
     from cooperbench.team.tools import Tools
@@ -44,8 +46,9 @@ class Team:
         on_message: Callable[[Message], None],
         features: Mapping[str, bool] | None = None,
     ) -> None:
-        """`features`: the parts of setting team that are on."""
-        self._on = {part for part, on in (features or {}).items() if on}
+        """`features`: the parts of setting team, and which are on."""
+        self._features = dict(features or {})
+        self._on = {part for part, on in self._features.items() if on}
         self.mailbox = mailbox
         """None: they cannot write to each other."""
         self.remote = remote
@@ -136,39 +139,37 @@ class Team:
         if self.mailbox is not None:
             self.mailbox.close()
 
-    def conversation(self, feature_ids: Mapping[str, int]) -> dict[str, Any]:
-        """conversation.json: every message, and when and how it was delivered."""
+    def write_records(self, paths: PairPaths, agents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """conversation.json, tasks.json and task_log.json, and what result.json says beside its `agents`."""
         messages = self.mailbox.messages() if self.mailbox else []
-        return {
-            "schema": CONVERSATION_SCHEMA,
-            "messages": [
+        if self.mailbox is not None:
+            features = {agent["agent_id"]: agent["feature_ids"][0] for agent in agents}
+            said = [
                 {
                     "sequence": message.sequence,
                     "from": message.sender,
                     "to": message.recipient,
                     "message": message.text,
                     "timestamp": message.timestamp,
-                    "feature_id": feature_ids[message.sender],
+                    "feature_id": features[message.sender],
                     "sender_step": message.sender_step,
                     **self.inboxes[message.recipient].delivery(message.sequence)._asdict(),
                 }
                 for message in messages
-            ],
-        }
-
-    def records(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """tasks.json and task_log.json."""
-        parts = {"changes": self.tasks, "requests": self.requests}
-        logs = {name: part.log() for name, part in parts.items() if part is not None}
-        tasks = self.tasks.tasks() if self.tasks is not None else []
-        return {"schema": TASKS_SCHEMA, "tasks": tasks}, {"schema": TASK_LOG_SCHEMA, **logs}
-
-    def metrics(self, files_changed: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-        """For result.json; `files_changed` by agent."""
-        return {
-            **(self.tasks.metrics(files_changed) if self.tasks is not None else {}),
-            **(self.requests.metrics() if self.requests is not None else {}),
-        }
+            ]
+            write_json(paths.conversation, {"schema": CONVERSATION_SCHEMA, "messages": said})
+        if not self._features:
+            return {"messages": len(messages)}
+        tasks, log, metrics = list[dict[str, Any]](), dict[str, Any](), dict[str, Any]()
+        if self.tasks is not None:
+            tasks, log["changes"] = self.tasks.tasks(), self.tasks.log()
+            metrics |= self.tasks.metrics({agent["agent_id"]: agent["files_changed"] for agent in agents})
+        if self.requests is not None:
+            log["requests"] = self.requests.log()
+            metrics |= self.requests.metrics()
+        write_json(paths.tasks, {"schema": TASKS_SCHEMA, "tasks": tasks})
+        write_json(paths.task_log, {"schema": TASK_LOG_SCHEMA, **log})
+        return {"messages": len(messages), "team_features": self._features, "metrics": metrics}
 
 
 def _use_tool(rpc: SandboxRpc, tools: Tools, name: str, content: bytes) -> Response | None:

@@ -19,7 +19,7 @@ from cooperbench.eval.batch.entry import pack_folder, unpack_folder
 from cooperbench.models import Message, Pair, Seat, Usage
 from cooperbench.runner.config import RunConfig
 from cooperbench.runner.display import Display
-from cooperbench.runner.experiment import Arm, Budget, Experiment, open_backend, prepare_for_agents
+from cooperbench.runner.experiment import Arm, Budget, Experiment, open_backend, place_for_messages
 from cooperbench.sandbox.ownership import lock_path, locked
 from cooperbench.sandbox.session import SandboxSession
 from cooperbench.secrets import redact
@@ -95,7 +95,7 @@ def _work(order: JobOrder, link: Link) -> None:
         # From disk again: a job that is started once more goes on where it was.
         arms = [Arm(one, [pair for config, pair in order.work if config == one]).planned() for one in configs]
         backend = open_backend(arms[0].config)
-        mailboxes = prepare_for_agents(arms, stack)
+        mailboxes = place_for_messages(arms, stack)
         session = stack.enter_context(SandboxSession(backend))
         reporter, budget = _Reporter(order, link), _DriversBudget(link)
         Experiment(arms, session, reporter, mailboxes, budget).work_through()
