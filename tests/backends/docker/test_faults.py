@@ -98,7 +98,7 @@ def test_podman_is_not_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
 
 def test_no_permission() -> None:
-    error = cannot_connect(PermissionError(13, "Permission denied"), "unix:///run/docker.sock", podman=False)
+    error = cannot_connect(PermissionError(13, "Permission denied"), "unix:///run/docker.sock", "Docker")
     assert "usermod -aG docker" in str(error)
 
 

@@ -1,7 +1,4 @@
-"""The `docker` backend: makes tasks' images ready and starts their sandboxes in an engine, Docker's or Podman's.
-
-It speaks to the engine over its HTTP API.
-"""
+"""The `docker` backend: makes tasks' images ready and starts their sandboxes in an engine, Docker's or Podman's."""
 
 from __future__ import annotations
 
@@ -30,8 +27,6 @@ __all__ = ["DockerBackend"]
 
 
 class DockerBackend:
-    """Sandboxes in containers. What isolates them is said in `sandbox.py`, what can be set in `settings.py`."""
-
     options: ClassVar = ("image_template", "mounts", "pull")
     capabilities = Capabilities(
         streams=True, networks=frozenset({"none", "public"}), snapshots=True, programs=True

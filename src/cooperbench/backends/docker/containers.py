@@ -67,17 +67,14 @@ class EngineSession:
         lifetime_seconds: float,
         options: SandboxOptions,
     ) -> None:
-        """Made, not started. Its entrypoint is cleared, its stdin open.
-
-        What its options leave out lies on volumes, which begin with what the image has there, are part of no image that
-        is made of the container, and go with it.
-        """
+        """Made, not started. Its entrypoint is cleared, its stdin open."""
         self.check_mounts()
         network = self.network(options)
         mounts = [
             {"Type": "bind", "Source": mount.source, "Target": mount.target, "ReadOnly": not mount.writable}
             for mount in self._settings.mounts
         ]
+        # Volumes begin with what the image has there, and are part of no image that is made of the container.
         mounts += [{"Type": "volume", "Target": path} for path in options.left_out]
         if options.programs is not None:
             mounts.append(self._mount_programs(image, options.programs))

@@ -1,9 +1,5 @@
 """The engine: found, connected to, and asked over its HTTP API with docker-py, which is imported only here.
 
-Docker's is where DOCKER_HOST or the docker context in use says. Podman's is where CONTAINER_HOST or DOCKER_HOST says,
-else at a socket of its own in the usual places, else a private service that lives as long as this process: Podman
-itself needs no daemon, its HTTP API does.
-
 What goes wrong with an engine leaves `faults` as one line: `UserError` for what the user must fix, `InfraError` (and
 its children) for what may be gone when tried again.
 """
@@ -90,13 +86,13 @@ def translated(error: Exception, doing: str, client: str = "docker") -> CooperBe
     return NotThere(line) if gone else SandboxError(line)
 
 
-def cannot_connect(error: Exception, where: str, *, podman: bool) -> UserError:
-    """The line for an engine that never answered."""
+def cannot_connect(error: Exception, where: str, wanted: str) -> UserError:
+    """The line for an engine, the `wanted` one, that never answered."""
     # The operating system's words, where there are any: what libraries wrap around them tells nothing more.
     words = words_of(error)
     found = re.search(r"\[Errno \d+\] [^'\"()]+", words)
     words = found[0] if found else words[:_LONGEST_WORDS]
-    what = f"cannot connect to {'Podman' if podman else 'the Docker daemon'} at {where}"
+    what, podman = f"cannot connect to {wanted} at {where}", wanted == "Podman"
     if isinstance(error, ImportError) or "paramiko" in words:
         advice = "pip install 'docker[ssh]'"
     elif "Permission denied" in words and not podman:
@@ -112,14 +108,14 @@ def cannot_connect(error: Exception, where: str, *, podman: bool) -> UserError:
 class Engine:
     """A connection to one engine, safe to share between threads. `api` is docker-py's low-level client."""
 
-    def __init__(self, api: Any, where: str, *, podman: bool) -> None:
+    def __init__(self, api: Any, where: str, *, podman: bool, service: PodmanService | None = None) -> None:
+        """`service` ends with it."""
         self.api = api
         self.where = where
         self.podman = podman
         self.client = "podman" if podman else "docker"
         """What users call on the command line."""
-        self.service: PodmanService | None = None
-        """Ends with it."""
+        self._service = service
 
     @cached_property
     def info(self) -> dict[str, Any]:
@@ -163,12 +159,12 @@ class Engine:
 
     def close(self) -> None:
         self.api.close()
-        if self.service is not None:
-            self.service.close()
+        if self._service is not None:
+            self._service.close()
 
 
 class PodmanService:
-    """Starts in the constructor, ends with `close` or with this process."""
+    """Podman itself needs no daemon, its HTTP API does. Ends with `close` or with this process."""
 
     def __init__(self, executable: str) -> None:
         found = shutil.which(executable)
@@ -217,7 +213,10 @@ class PodmanService:
 
 
 def connect(executable: str = "docker") -> Engine:
-    """UserError, in one line, where no engine answers. What answers may be Podman although Docker was asked for."""
+    """UserError, in one line, where no engine answers. What answers may be Podman although Docker was asked for.
+
+    Podman's is where CONTAINER_HOST says, else at a socket in the usual places, else a private service.
+    """
     try:
         docker: Any = import_module("docker")
     except ModuleNotFoundError as error:
@@ -225,24 +224,21 @@ def connect(executable: str = "docker") -> Engine:
         raise UserError(f"the docker backend needs the Python package docker: {hint}") from error
     if not Path(executable).name.endswith("podman"):
         where, options = _docker_address(docker)
-        return _connect_to(docker, where, options, podman=False)
+        return _connect_to(docker, where, options)
     if named := os.environ.get("CONTAINER_HOST"):
-        return _connect_to(docker, named, {}, podman=True)
-    for where in _podman_addresses():
+        return _connect_to(docker, named, wanted="Podman")
+    # Root's is for root: containers are each user's own.
+    places = [os.environ.get("XDG_RUNTIME_DIR"), "/run" if os.getuid() == 0 else None]
+    for place in filter(None, places):
         # Nobody may serve a socket any more.
         with suppress(UserError):
-            engine = _connect_to(docker, where, {}, podman=True)
-            if engine.podman:
-                return engine
-            engine.close()
+            return _connect_to(docker, f"unix://{place}/podman/podman.sock", wanted="Podman")
     service = PodmanService(executable)
     try:
-        engine = _connect_to(docker, service.url, {}, podman=True)
+        return _connect_to(docker, service.url, wanted="Podman", service=service)
     except BaseException:
         service.close()
         raise
-    engine.service = service
-    return engine
 
 
 def _docker_address(docker: Any) -> tuple[str, dict[str, Any]]:
@@ -263,16 +259,22 @@ def _docker_address(docker: Any) -> tuple[str, dict[str, Any]]:
     return context.Host, {"tls": context.TLSConfig} if context.TLSConfig else {}
 
 
-def _connect_to(docker: Any, where: str, options: dict[str, Any], *, podman: bool) -> Engine:
+def _connect_to(
+    docker: Any,
+    where: str,
+    options: dict[str, Any] | None = None,
+    wanted: str = "the Docker daemon",
+    service: PodmanService | None = None,
+) -> Engine:
     try:
         if where.startswith("unix://"):
             # docker-py would say so too that nobody is there, but leave its own end open.
             _knock(where)
-        api, about = open_api(docker, where, options)
+        api, about = open_api(docker, where, options or {})
     except Exception as error:
-        raise cannot_connect(error, where, podman=podman) from error
+        raise cannot_connect(error, where, wanted) from error
     parts = {str(part.get("Name")) for part in about.get("Components") or []}
-    return Engine(api, where, podman="Podman Engine" in parts)
+    return Engine(api, where, podman="Podman Engine" in parts, service=service)
 
 
 def _knock(where: str) -> None:
@@ -296,12 +298,3 @@ def open_api(docker: Any, where: str, options: dict[str, Any]) -> tuple[Any, dic
         api.close()
         raise
     return api, about
-
-
-def _podman_addresses() -> list[str]:
-    """DOCKER_HOST may be meant for Podman too; its own sockets; root's is for root: containers are each user's own."""
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    sockets = [Path(runtime) / "podman" / "podman.sock"] if runtime else []
-    sockets += [Path("/run/podman/podman.sock")] if os.getuid() == 0 else []
-    named = os.environ.get("DOCKER_HOST")
-    return [*([named] if named else []), *(f"unix://{path}" for path in sockets if path.is_socket())]

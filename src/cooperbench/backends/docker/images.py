@@ -1,8 +1,7 @@
 """A task's images: found, pulled or built, and the ones made from it, each once, whoever asks for it.
 
 The image that agents get is the task's with the repository's history replaced by one commit, in a layer on top: what
-lies below cannot be seen from inside a container. It is made once for each content of the task's image, kept in the
-engine, and removed by `cooperbench images clean`, as are those with what a task's runner installs.
+lies below cannot be seen from inside a container.
 """
 
 from __future__ import annotations
@@ -142,26 +141,21 @@ class ImageStore:
 
     def present(self, task: Task) -> EngineImage | None:
         """The task's image if the engine has it and it is not one that we built from other files."""
-        for name in self.names_of(task):
-            found = self.find(name)
-            if found is not None:
-                made_of = (found.config.get("Labels") or {}).get(CONTEXT, "")
-                if made_of in ("", _context_key(task)):
-                    return found
+        for found in filter(None, map(self.find, self.names_of(task))):
+            made_of = (found.config.get("Labels") or {}).get(CONTEXT, "")
+            if made_of in ("", _context_key(task)):
+                return found
         return None
 
     def provide(self, task: Task, say: Say = say_nothing) -> EngineImage:
         """The task's image: present, else pulled, else built. `pull="always"` asks the registry first."""
-        found, reason = None, "pulling is switched off"
-        if self._settings.pull != "always":
-            found = self.present(task)
+        present, reason = self.present(task), "pulling is switched off"
+        found = present if self._settings.pull != "always" else None
         if found is None and self._settings.pull != "never":
             try:
                 found = self.pull_task(task, say)
             except CooperBenchError as error:
-                reason = str(error)
-        if found is None and self._settings.pull == "always":
-            found = self.present(task)
+                found, reason = present, str(error)
         if found is None and not task.dockerfile.is_file():
             names = " nor ".join(self.names_of(task))
             raise UserError(f"{task.label}: there is no image {names} ({reason}), and {_NO_DOCKERFILE}")
@@ -268,12 +262,9 @@ class ImageStore:
     def commit(
         self, sandbox: DockerSandbox, name: str, task: Task, source: EngineImage, kind: str
     ) -> EngineImage:
-        """A sandbox's files as an image of a `kind` (a label), otherwise configured like its `source`.
-
-        The sandbox's own configuration must not come with the files. Above all not its owner, or the containers that
-        users make of the image would pass for leftovers.
-        """
+        """A sandbox's files as an image of a `kind` (a label), otherwise configured like its `source`."""
         repository, _, tag = name.partition(":")
+        # Without its owner: containers that users make of the image would pass for leftovers.
         labels = dict.fromkeys((OWNER, SESSION, PURPOSE, EXPIRES, CONTEXT), "")
         labels |= {TASK: task.label, kind: source.image_id}
         changes = [

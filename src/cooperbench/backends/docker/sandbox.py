@@ -1,9 +1,5 @@
 """One container, from its creation to its removal, and the connections into it.
 
-It has a kernel in common with the host and its own file system, processes, limits and network. No new privileges can
-be gained in it, and of the capabilities of root it has those that package managers and test suites need. Root inside
-is root of the engine's machine if it ever got out, unless the engine is rootless or remaps users.
-
 Its first process is the supervisor, which no process inside can kill. So whose doing its end is can be told: if it was
 killed, then from outside, which the engine knows of, or by the kernel for the sandbox's memory.
 """

@@ -1,8 +1,4 @@
-"""What can be set about containers: by keyword, by environment variable, or in the user's config file.
-
-A keyword comes first, then the variable (COOPERBENCH_DOCKER_ and the name), then the key of the same name in the object
-`docker` of config.json.
-"""
+"""What can be set about containers: by keyword, else by variable, else in the object `docker` of config.json."""
 
 from __future__ import annotations
 
