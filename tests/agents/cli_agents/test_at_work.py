@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cooperbench import run
 from cooperbench.agents.cli_agents import ClaudeCodeAgent, CodexAgent
 from cooperbench.agents.environments import find_environment, get_framework
 from cooperbench.errors import UserError
@@ -25,6 +27,7 @@ from tests.agents.frameworks import (
 )
 from tests.modelserver import Answer, ModelServer, error
 from tests.runner.helpers import run_tiny
+from tests.tiny import write_tiny
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -189,3 +192,27 @@ def test_all_are_known(capsys: pytest.CaptureFixture[str]) -> None:
     for name in CLIS:
         found = find_environment(get_framework(name))
         assert rows[name]["version"] == (found.version if found else None)
+
+
+def test_twenty_at_once(tmp_path: Path, server: ModelServer) -> None:
+    """None is answered before all have asked: they do work at the same time."""
+    provide("codex")
+    tongue, all_here = TONGUES["codex"], threading.Barrier(20)
+
+    def reply(request: Request) -> Reply:
+        if "havebuilt" in json.dumps(request.messages):
+            return tongue.last_words[0]
+        all_here.wait(120)
+        return tongue.run("echo work >>app.txt; echo have''built")
+
+    server.script("", reply)
+    config = write_config(tmp_path / "agent.yaml", settings("codex", server.openai_url))
+    data = write_tiny(tmp_path / "data", range(1, 6))
+    run(
+        "r", agent="codex", model_name=MODEL, agent_config=str(config), backend="local", dataset_dir=data,
+        logs_dir=tmp_path / "logs", concurrency=10, auto_eval=False,
+    )  # fmt: skip
+    for path in (tmp_path / "logs").rglob("result.json"):
+        assert [one["status"] for one in json.loads(path.read_text())["agents"].values()] == ["submitted"] * 2
+    patches = [path.read_text() for path in (tmp_path / "logs").rglob("agent?.patch")]
+    assert ["+work" in patch for patch in patches] == [True] * 20
