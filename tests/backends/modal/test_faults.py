@@ -101,23 +101,6 @@ def test_what_modal_does_not_want_just_now_is_asked_for_again(
     assert plane.running() == []
 
 
-def test_modal_out_of_reach_is_waited_for_once_and_not_for_each_sandbox(
-    plane: Plane, modal: ModalBackend, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sandboxes = [modal.create_sandbox(HOST_IMAGE) for _ in range(3)]
-    monkeypatch.setattr(connection, "RETRY_SECONDS", 2.0)
-    plane.faults.add("SandboxTerminateV2", Reply.RESOURCE_EXHAUSTED, times=10**6)
-    asked: list[int] = []
-    for sandbox in sandboxes:
-        sandbox.terminate()
-        asked.append(plane.faults.requests["SandboxTerminateV2"] - sum(asked))
-    assert asked[0] > 1
-    assert asked[1:] == [1, 1]
-    plane.faults.clear()
-    modal.close()
-    assert plane.running() == []
-
-
 def test_leftovers_that_cannot_be_looked_for_do_not_keep_a_run_from_beginning(
     plane: Plane, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

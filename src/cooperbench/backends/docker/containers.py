@@ -28,7 +28,7 @@ _FILE_CAPABILITIES = ["CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID"]
 changing the root, and writing to the audit log, which engines grant by default."""
 _PROCESS_CAPABILITIES = ["KILL", "NET_BIND_SERVICE", "SETGID", "SETUID"]
 _BIN_DIR = "/cooperbench/bin"
-NO_TALK = {"com.docker.network.bridge.enable_icc": "false"}
+_NO_TALK = {"com.docker.network.bridge.enable_icc": "false"}
 """Containers on a bridge of Docker's cannot reach each other."""
 
 
@@ -43,7 +43,8 @@ class EngineSession:
         self._settings = settings
         self._labels = {OWNER: str(this_owner()), SESSION: self.name}
         self._lock = threading.Lock()
-        self._bridges: dict[str, str] = {}
+        self._bridge = ""
+        """The network that all containers of the session share, made when first asked for."""
         self._volumes: dict[Path, str] = {}
 
     def new_name(self) -> str:
@@ -127,14 +128,9 @@ class EngineSession:
         if self.engine.podman:
             # Podman cannot forbid neighbours to talk, so nobody has neighbours.
             return {"NetworkMode": self._create_bridge({"isolate": "true"})}
-        return {"NetworkMode": self.bridge("public", NO_TALK)}
-
-    def bridge(self, key: str, driver_options: dict[str, str]) -> str:
-        """A network that all containers of the session share, made when first asked for; its name."""
         with self._lock:
-            if key not in self._bridges:
-                self._bridges[key] = self._create_bridge(driver_options)
-            return self._bridges[key]
+            self._bridge = self._bridge or self._create_bridge(_NO_TALK)
+            return {"NetworkMode": self._bridge}
 
     def _create_bridge(self, driver_options: dict[str, str]) -> str:
         name = self.new_name()

@@ -10,7 +10,6 @@ import os
 import re
 import secrets
 import threading
-import time
 from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
@@ -37,7 +36,6 @@ RETRY_SECONDS = 20.0
 CREATE_RETRY_SECONDS = 60.0
 """The same for making an image or a sandbox. The layers above retry too."""
 _MOST_CREATING = 50
-_NO_RETRIES_SECONDS = 60.0
 _LONGEST_MESSAGE = 300
 _OTHERWISE = "or use --backend local or --backend docker"
 _QUOTA = r"\b(billing|budget|spend|spending|payment|credits?|plan limit|usage limit|suspended)\b"
@@ -80,7 +78,6 @@ class Connection:
         self.stopped = threading.Event()
         """Once set, nothing more is created: the run is being stopped."""
         self._slots = threading.BoundedSemaphore(_MOST_CREATING)
-        self._no_retries_until = 0.0
         try:
             self.client, self.app = self.call("connecting to Modal", self._connect)
         except Gone as error:
@@ -106,18 +103,9 @@ class Connection:
         *,
         retry_on: tuple[type[InfraError], ...] = _TEMPORARY,
     ) -> T:
-        """`call_once` with retries; without them for a while where they did not help.
-
-        With Modal out of reach, ending a hundred sandboxes must not take a hundred times as long.
-        """
-        seconds = 0.0 if time.monotonic() < self._no_retries_until else RETRY_SECONDS
+        """`call_once` with retries."""
         attempt = partial(self._attempt, doing, make_work, limit_seconds)
-        try:
-            return retry_for(seconds, attempt, retry_on, threading.Event())
-        except retry_on:
-            if seconds:
-                self._no_retries_until = time.monotonic() + _NO_RETRIES_SECONDS
-            raise
+        return retry_for(RETRY_SECONDS, attempt, retry_on, threading.Event())
 
     def create(self, doing: str, make_work: Work[T], limit_seconds: float) -> T:
         """`call` for images and sandboxes: so many at once, with more patience, until the run is stopped."""

@@ -47,12 +47,8 @@ _CHANNEL = """
 if command -v bash >/dev/null 2>&1; then exec bash -c "$1" channel "$2" "$3"; fi
 echo "cooperbench-channel unavailable bash is missing"
 """
-_COPY = 'for folder; do [ ! -d "$folder" ] || cp -a -- "$folder" "$folder.before" || exit; done'
-_PUT_BACK = """
-for folder; do
-  [ ! -d "$folder.before" ] || { rm -rf -- "$folder" && mv -- "$folder.before" "$folder"; } || exit
-done
-"""
+_COPY = 'for folder; do cp -a -- "$folder" "$folder.before" || exit; done'
+_PUT_BACK = 'for folder; do rm -rf -- "$folder" && mv -- "$folder.before" "$folder" || exit; done'
 _VCPUS_PER_CORE = 2
 """Modal counts physical cores."""
 _SCRATCH_DIR = "/cooperbench/channels"
@@ -182,9 +178,7 @@ class ModalSandbox(RichSandbox):
             for transport in self._close_transports():
                 transport.wait_until_ended(_TERMINATE_SECONDS)
             limit_seconds = command.timeout_seconds + _START_SECONDS + 2 * BACKSTOP_SECONDS
-            return self._connection.call(
-                "running a command", lambda: self._judge(command), limit_seconds, retry_on=()
-            )
+            return self._connection.call_once("running a command", self._judge(command), limit_seconds)
 
     async def _judge(self, command: Command) -> CommandResult:
         """Run a command as an exec of its own."""
