@@ -87,11 +87,20 @@ def read_regular_file(path: Path) -> bytes:
 
 def read_json(path: Path) -> dict[str, Any] | None:
     """The object in a file; None where there is no file or no whole JSON object in it."""
+    return read_json_or_problem(path)[0]
+
+
+def read_json_or_problem(path: Path) -> tuple[dict[str, Any] | None, str | None]:
+    """The JSON object in a file, or why there is none; two times None where there is no file."""
     try:
         content = json.loads(read_regular_file(path))
-    except (OSError, ValueError, RecursionError):
-        return None
-    return content if isinstance(content, dict) else None
+    except FileNotFoundError:
+        return None, None
+    except OSError as error:
+        return None, f"{path.name} cannot be read: {error.strerror}"
+    except (ValueError, RecursionError):
+        return None, f"{path.name} is not whole JSON"
+    return (content, None) if isinstance(content, dict) else (None, f"{path.name} holds no JSON object")
 
 
 def checked_run_name(name: str) -> str:

@@ -62,7 +62,7 @@ def _entries(pair: Any, action: str) -> list[Any]:
     return [
         entry
         for agent_id in pair.agent_ids
-        for entry in pair.trajectory(agent_id).entries
+        for entry in pair.trajectory(agent_id)
         if entry["action"] == action
     ]
 

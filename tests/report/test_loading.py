@@ -6,9 +6,8 @@ import json
 import os
 import time
 from collections import Counter
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
-from xml.etree import ElementTree as ET
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -16,9 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cooperbench.errors import UserError
-from cooperbench.export import junit_bytes
 from cooperbench.report.analysis import rate_rows
-from cooperbench.report.fields import parse_time
+from cooperbench.report.fields import seconds_between
 from cooperbench.report.loading import load_run, resolve_run, run_names
 from cooperbench.report.page.content import pair_detail
 from cooperbench.report.pairs import JUDGED
@@ -82,7 +80,7 @@ def test_large_files_are_read_when_asked_for(tmp_path: Path) -> None:
     pairs = by_kind(tmp_path)
     passed = pairs["passed"]
     trajectory = passed.trajectory("agent1")
-    assert [entry["action"] for entry in trajectory.entries][:3] == ["tell", "reply", "run"]
+    assert [entry["action"] for entry in trajectory][:3] == ["tell", "reply", "run"]
     conversation = passed.conversation()
     assert [(one.sender, one.recipient, one.sender_step) for one in conversation.messages] == [
         ("agent1", "agent2", 1), ("agent2", "agent1", 1), ("agent2", "agent1", 2), ("agent1", "agent2", 3),
@@ -96,8 +94,7 @@ def test_large_files_are_read_when_asked_for(tmp_path: Path) -> None:
 def test_a_killed_run_is_read_from_its_journals(tmp_path: Path) -> None:
     killed = by_kind(tmp_path)["killed"]
     trajectory = killed.trajectory("agent1")
-    assert len(trajectory.entries) > 8
-    assert trajectory.problems == ()
+    assert len(trajectory) > 8
     conversation = killed.conversation()
     assert not conversation.complete
     assert [(one.sequence, one.sender) for one in conversation.messages] == [
@@ -238,11 +235,10 @@ def test_a_pipe_in_place_of_a_file_is_a_problem_and_does_not_hang(tmp_path: Path
     path.unlink()
     os.mkfifo(path)
     (pair,) = load_run(tmp_path, "r").pairs
-    problems = pair.conversation().problems
     problem = f"{name} cannot be read: it is not a regular file"
     if name in ("result.json", "eval.json"):
         assert pair.error == problem
-    assert problems == ((problem,) if name == "conversation.json" else ())
+    assert pair.conversation().complete == (name != "conversation.json")
 
 
 @pytest.fixture
@@ -263,9 +259,7 @@ def test_a_time_without_a_zone_is_utc_for_every_reader(tmp_path: Path) -> None:
     def shown() -> tuple[object, ...]:
         run = load_run(tmp_path, "r")
         detail, _ = pair_detail(run.pairs[0])
-        suite = ET.fromstring(junit_bytes(run)).find("testsuite")
-        assert suite is not None
-        return detail["entries"], detail["messages"], suite.get("timestamp")
+        return detail["entries"], detail["messages"]
 
     with_zone = shown()
     started_at = json.loads(result.read_text())["started_at"]
@@ -275,5 +269,6 @@ def test_a_time_without_a_zone_is_utc_for_every_reader(tmp_path: Path) -> None:
     here = datetime.fromisoformat(started_at).astimezone(ZoneInfo("America/New_York"))
     edit(result, started_at=here.isoformat())
     assert shown() == with_zone
-    assert parse_time("2026-03-04T10:30:00") == datetime(2026, 3, 4, 10, 30, tzinfo=UTC)
-    assert [parse_time(one) for one in (None, 7, "", "soon", "0001-01-01T00:00:00+14:00")] == [None] * 5
+    assert seconds_between("2026-03-04T10:30:00", "2026-03-04T10:30:07+00:00") == 7.0
+    assert [seconds_between(started_at, one) for one in (None, 7, "", "soon")] == [None] * 4
+    assert seconds_between(started_at, "0001-01-01T00:00:00+14:00") == 0.0

@@ -15,7 +15,7 @@ from statistics import fmean
 from cooperbench.errors import UserError
 from cooperbench.models import Setting
 from cooperbench.report import Method
-from cooperbench.report.fields import listed, mapping, read_object, text_or_none
+from cooperbench.report.fields import listed, mapping, text_or_none
 from cooperbench.report.loading import Run, Side, sides_of
 from cooperbench.report.pairs import ENDED, VERDICTS, PairData, PairKey
 from cooperbench.report.statistics import (
@@ -33,6 +33,7 @@ from cooperbench.report.statistics import (
     rate,
     ratio,
 )
+from cooperbench.storage import read_json
 from cooperbench.text import names_for_error
 
 FOUND = 0.05
@@ -194,7 +195,7 @@ def analyse_studies(runs: Sequence[Run]) -> list[Ablation]:
 
 
 def _analyse_study(folder: Path, runs: Sequence[Run]) -> Ablation | None:
-    record, _ = read_object(folder / "study.json")
+    record = read_json(folder / "study.json")
     fields = {part: str(field) for part, field in mapping(record, "parts").items()}
     by_folder = {run.root.resolve(): run for run in runs}
     arms: dict[Off, list[Run]] = {}

@@ -37,9 +37,6 @@ class PairFiles:
         self.conversation = pair.conversation()
         self.trajectories = {agent_id: pair.trajectory(agent_id) for agent_id in pair.agent_ids}
         self.works = [read_work(agent_id, pair.patch(agent_id)) for agent_id in pair.agent_ids]
-        self.problems = [*self.conversation.problems]
-        for agent_id, one in self.trajectories.items():
-            self.problems += [f"{agent_id}: {line}" for line in one.problems]
 
 
 @dataclass(frozen=True)
@@ -69,16 +66,15 @@ def coordination(pair: PairData, files: PairFiles | None = None) -> Coordination
     files = files or PairFiles(pair)
     conversation = files.conversation
     records = mapping(pair.result, "agents")
-    problems = [*files.problems]
-    problems += [f"{work.agent_id}: no readable patch" for work in files.works if not work.usable]
-    problems += [f"{one.agent_id}: no trajectory" for one in files.trajectories.values() if not one.entries]
+    problems = [f"{work.agent_id}: no readable patch" for work in files.works if not work.usable]
+    problems += [f"{one}: no trajectory" for one, entries in files.trajectories.items() if not entries]
     if not conversation.complete:
         problems.append("there is no usable conversation.json: only messages that were received are known")
     readable = [work for work in files.works if work.usable]
     return Coordination(
         tuple(
-            activity_of(mapping(records, one.agent_id), one, conversation.messages)
-            for one in files.trajectories.values()
+            activity_of(agent_id, mapping(records, agent_id), entries, conversation.messages)
+            for agent_id, entries in files.trajectories.items()
         ),
         tuple(questions_in(conversation.messages)),
         tuple(repetitions_in(conversation.messages)),

@@ -17,9 +17,15 @@ from typing import Any
 
 from cooperbench.errors import UserError
 from cooperbench.models import MOST_AGENTS, SETTINGS, Pair, Setting
-from cooperbench.report.fields import flag, listed, mapping, read_object, text_or_none
+from cooperbench.report.fields import flag, listed, mapping, text_or_none
 from cooperbench.report.pairs import VERDICTS, PairData, PairKey, is_completed
-from cooperbench.storage import DEFAULT_LOGS_DIR, ExperimentPaths, PairPaths
+from cooperbench.storage import (
+    DEFAULT_LOGS_DIR,
+    ExperimentPaths,
+    PairPaths,
+    read_json,
+    read_json_or_problem,
+)
 from cooperbench.text import names_for_error, plural
 
 _FOLDER = re.compile(r"f[0-9]{1,18}(?:_f[0-9]{1,18})*")
@@ -101,10 +107,10 @@ def load_run(logs_dir: Path, name: str) -> Run:
     if not paths.root.is_dir():
         there = names_for_error(run_names(logs_dir), name)
         raise UserError(f"no run {name!r} in {logs_dir}; there are: {there}")
-    config, problem = read_object(paths.config)
+    config, problem = read_json_or_problem(paths.config)
     problems = [] if config is not None else [problem or "config.json is missing"]
     problems += _schema_problems(config, "config")
-    summary = mapping(read_object(paths.summary)[0], "settings")
+    summary = mapping(read_json(paths.summary), "settings")
     pairs = [
         pair
         for setting in SETTINGS
@@ -132,7 +138,7 @@ def run_names(logs_dir: Path) -> list[str]:
 
 def arm_folders(study: Path) -> list[Path]:
     """Of the arms of an ablation; empty where the folder is none."""
-    arms = listed(read_object(study / "study.json")[0], "arms", dict)
+    arms = listed(read_json(study / "study.json"), "arms", dict)
     names = [name for name in (text_or_none(arm, "name") for arm in arms) if name]
     return [folder for name in names if Path(name).name == name and (folder := study / name).is_dir()]
 
@@ -227,8 +233,8 @@ def _announced(summary: Mapping[str, Any]) -> set[PairKey]:
 
 def _read_pair(paths: PairPaths, setting: Setting, key: PairKey) -> PairData:
     """The two small files of a pair, and a line for everything in them that cannot be used."""
-    result, no_result = read_object(paths.result)
-    evaluation, no_evaluation = read_object(paths.evaluation)
+    result, no_result = read_json_or_problem(paths.result)
+    evaluation, no_evaluation = read_json_or_problem(paths.evaluation)
     unread = [problem for problem in (no_result, no_evaluation) if problem]
     problems = [*unread, *_schema_problems(result, "result"), *_schema_problems(evaluation, "eval")]
     if is_completed(result) and not mapping(result, "agents"):

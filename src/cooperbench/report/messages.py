@@ -12,7 +12,7 @@ from typing import Any
 
 from cooperbench.report.fields import mapping, number
 from cooperbench.report.mentions import MOST_CHARACTERS, prose_lines
-from cooperbench.report.pairs import Conversation, SentMessage, Trajectory
+from cooperbench.report.pairs import Conversation, SentMessage
 
 SIMILAR = 0.7
 """Jaccard similarity of three-word sequences from which on a message repeats an earlier one."""
@@ -51,19 +51,22 @@ class Remark:
 
 
 def activity_of(
-    record: Mapping[str, Any], trajectory: Trajectory, messages: Sequence[SentMessage]
+    agent_id: str,
+    record: Mapping[str, Any],
+    trajectory: Sequence[Mapping[str, Any]],
+    messages: Sequence[SentMessage],
 ) -> Activity:
     """`record`: the agent's part of result.json."""
-    numbers = (entry.get("step") for entry in trajectory.entries)
-    steps_of = [number if isinstance(number, int) else None for number in numbers]
-    entries = list(zip(steps_of, trajectory.entries, strict=True))
-    mine = [message for message in messages if message.sender == trajectory.agent_id]
+    numbers = (entry.get("step") for entry in trajectory)
+    places = [number if isinstance(number, int) else None for number in numbers]
+    entries = list(zip(places, trajectory, strict=True))
+    mine = [message for message in messages if message.sender == agent_id]
     steps = max(len({step for step, _ in entries if step is not None}), int(number(record, "steps")))
     messaging = {message.sender_step for message in mine if message.sender_step}
     messaging |= {step for step, entry in entries if step is not None and _is_messaging(entry)}
     first = mine[0] if mine else None
     return Activity(
-        trajectory.agent_id,
+        agent_id,
         steps,
         tuple(sorted(messaging)),
         min(1.0, len(messaging) / steps) if steps and entries else None,

@@ -13,8 +13,8 @@ from typing import Any, Literal, NamedTuple, TypeGuard
 
 from cooperbench.agents.recorder import read_journal
 from cooperbench.models import Setting
-from cooperbench.report.fields import flag, listed, mapping, number, read_bytes, read_object, text_or_none
-from cooperbench.storage import PairPaths
+from cooperbench.report.fields import flag, listed, mapping, number, read_bytes, text_or_none
+from cooperbench.storage import PairPaths, read_json
 
 State = Literal["passed", "failed", "error", "no_reference", "unevaluated", "missing", "broken"]
 Loss = Literal["passed", "capability", "conflict", "integration"]
@@ -133,16 +133,8 @@ class Conversation(NamedTuple):
 
     messages: tuple[SentMessage, ...] = ()
     complete: bool = True
-    """False: there is no usable conversation.json, these are the messages that the agents' records mention."""
-    problems: tuple[str, ...] = ()
-
-
-class Trajectory(NamedTuple):
-    """What one agent did, entry by entry, in the form that the recorder writes."""
-
-    agent_id: str
-    entries: tuple[Mapping[str, Any], ...] = ()
-    problems: tuple[str, ...] = ()
+    """False: there is no usable conversation.json, or it has messages that cannot be read. These are then those that
+    the agents' records mention, or those that can be read."""
 
 
 @dataclass(frozen=True)
@@ -289,34 +281,25 @@ class PairData:
     def duration_seconds(self) -> float:
         return number(self.result, "duration_seconds")
 
-    def trajectory(self, agent_id: str) -> Trajectory:
-        """From trajectory.json, or from the journal of a run that has not come to its end."""
+    def trajectory(self, agent_id: str) -> list[dict[str, Any]]:
+        """Its entries in trajectory.json, or in the journal of a run that has not come to its end."""
         files = self.paths.agent(agent_id)
-        content, problem = read_object(files.trajectory)
-        entries = listed(content, "steps", dict) if content is not None else read_journal(files)
-        if content is not None and content.get("steps") != entries:
-            problem = "trajectory.json has steps that cannot be read"
-        return Trajectory(agent_id, tuple(entries), (problem,) if problem else ())
+        content = read_json(files.trajectory)
+        return listed(content, "steps", dict) if content is not None else read_journal(files)
 
     def conversation(self) -> Conversation:
-        """From conversation.json, or from what the journals say was received."""
-        content, problem = read_object(self.paths.conversation)
-        if content is not None:
-            lines = listed(content, "messages", dict)
-            complete = isinstance(content.get("messages"), list)
-            if content.get("messages") != lines:
-                problem = "conversation.json has messages that cannot be read"
-        else:
-            nothing_sent = self.setting == "solo" or (self.result or {}).get("messages") == 0
-            complete = problem is None and self.result is not None and nothing_sent
-            lines = [] if complete else list(self._received())
+        content = read_json(self.paths.conversation)
+        lines = listed(content, "messages", dict)
+        nothing_sent = self.setting == "solo" or (self.result or {}).get("messages") == 0
+        complete = nothing_sent if content is None else content.get("messages") == lines
+        if content is None and not complete:
+            lines = list(self._received())
         messages = [_message(place, line) for place, line in enumerate(lines, 1)]
-        ordered = tuple(sorted(messages, key=lambda message: message.sequence))
-        return Conversation(ordered, complete, (problem,) if problem else ())
+        return Conversation(tuple(sorted(messages, key=lambda message: message.sequence)), complete)
 
     def _received(self) -> Iterator[dict[str, Any]]:
         for agent_id in self.agent_ids:
-            for entry in self.trajectory(agent_id).entries:
+            for entry in self.trajectory(agent_id):
                 if entry.get("action") == "receive_message":
                     args = mapping(entry, "args")
                     line = {"to": agent_id, "message": args.get("content", "")}

@@ -11,7 +11,7 @@ from typing import Any
 from cooperbench._version import __version__
 from cooperbench.agents.recorder import read_trajectory
 from cooperbench.models import SETTINGS, Pair, Setting, summed_accounts
-from cooperbench.report.fields import flag, mapping, number, read_object
+from cooperbench.report.fields import flag, mapping, number
 from cooperbench.report.formatting import NOTHING, aligned, hundredths_text
 from cooperbench.report.loading import read_pairs
 from cooperbench.report.pairs import (
@@ -24,7 +24,7 @@ from cooperbench.report.pairs import (
     is_completed,
 )
 from cooperbench.sandbox.contract import ResourceUse
-from cooperbench.storage import AgentPaths, ExperimentPaths, utc_now, write_json
+from cooperbench.storage import AgentPaths, ExperimentPaths, read_json, utc_now, write_json
 from cooperbench.text import dollars_text, duration_text, plural, printable
 
 SCHEMA = "cooperbench.summary/1"
@@ -70,7 +70,7 @@ def save_summary(
 
 def _sandboxes(paths: ExperimentPaths, used: ResourceUse | None) -> dict[str, Any] | None:
     """Nothing else on disk tells what sandboxes used, so each call adds to what the last summary said."""
-    before: dict[str, Any] | None = (read_object(paths.summary)[0] or {}).get("sandboxes")
+    before: dict[str, Any] | None = (read_json(paths.summary) or {}).get("sandboxes")
     if used is None or not used.count:
         return before
     now = asdict(used)
@@ -86,7 +86,7 @@ def spent_on_disk(paths: ExperimentPaths) -> float:
 
 
 def _cost_of(folder: Path) -> float:
-    result = read_object(folder / "result.json")[0]
+    result = read_json(folder / "result.json")
     if result and is_completed(result):
         return number(result, "cost")
     return sum(number(read_trajectory(AgentPaths(folder, log.stem)), "cost") for log in folder.glob("*.log"))

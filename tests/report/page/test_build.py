@@ -109,7 +109,7 @@ def test_bytes_that_are_no_text_do_not_stop_a_report(tmp_path: Path) -> None:
     page = tmp_path / "odd.html"
     build_page([load_run(tmp_path, "odd")], page)
     (detail,) = details_of(page)
-    assert detail["unreadable"] == ["agent2"]
+    assert "agent2: no readable patch" in detail["problems"]
     assert len(detail["diffs"]) == 1
     assert any("conversation.json" in line for line in detail["problems"])
 

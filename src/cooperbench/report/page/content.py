@@ -16,7 +16,7 @@ from cooperbench.errors import UserError
 from cooperbench.report.analysis import TEAM_SUMS, analyse
 from cooperbench.report.compare import analyse_studies
 from cooperbench.report.coordination import Coordination, PairFiles, coordination
-from cooperbench.report.fields import listed, mapping, read_bytes, read_object, seconds_between, text_or_none
+from cooperbench.report.fields import listed, mapping, read_bytes, seconds_between, text_or_none
 from cooperbench.report.llm_judge import CAUSES, SYMPTOMS
 from cooperbench.report.loading import Run, Side, left_out_lines, sides_of
 from cooperbench.report.pairs import (
@@ -31,7 +31,7 @@ from cooperbench.report.pairs import (
 )
 from cooperbench.report.patches import Work, meetings
 from cooperbench.report.tables import ablation_table
-from cooperbench.storage import utc_now
+from cooperbench.storage import read_json, utc_now
 from cooperbench.text import head_and_tail
 
 MOST_CHARACTERS = 12_000
@@ -151,7 +151,7 @@ def pair_detail(pair: PairData) -> tuple[dict[str, Any], Coordination | None]:
     files = PairFiles(pair)
     found = coordination(pair, files) if pair.state in ENDED else None
     # Times on the page are seconds since the first agent of the pair began.
-    first = [entry for one in files.trajectories.values() for entry in one.entries[:1]]
+    first = [entry for entries in files.trajectories.values() for entry in entries[:1]]
     stamps = filter(None, (text_or_none(entry, "timestamp") for entry in first))
     start = text_or_none(pair.result, "started_at") or min(stamps, default="")
     detail = {
@@ -159,7 +159,7 @@ def pair_detail(pair: PairData) -> tuple[dict[str, Any], Coordination | None]:
         "error": pair.error,
         "unsound": pair.unsound_text,
         "suspicious": [cut(suspicious_text(one), 500) for one in pair.suspicious],
-        "problems": [*pair.problems, *files.problems],
+        "problems": [*pair.problems, *(found.problems if found else ())],
         "agents": [_agent(pair, agent_id) for agent_id in pair.agent_ids],
         "entries": _entries(pair, files, start),
         "messages": [
@@ -174,11 +174,10 @@ def pair_detail(pair: PairData) -> tuple[dict[str, Any], Coordination | None]:
             for message in files.conversation.messages
         ],
         "diffs": side_by_side(files.works, pair.conflicting_files),
-        "unreadable": [work.agent_id for work in files.works if not work.usable and pair.result is not None],
         "merged": {name: value for name, value in pair.merged.items() if name != "features"} or None,
         "tests": list(_tests(pair)),
         "team": _team(pair),
-        "opinion": read_object(pair.paths.judgement)[0],
+        "opinion": read_json(pair.paths.judgement),
         "files": list(_files(pair)),
         "coordination": asdict(found) if found else None,
     }
@@ -196,7 +195,7 @@ def _entries(pair: PairData, files: PairFiles, start: str) -> list[dict[str, Any
     found = []
     for lane, agent_id in enumerate(pair.agent_ids):
         last = 0.0
-        for entry in files.trajectories[agent_id].entries:
+        for entry in files.trajectories[agent_id]:
             # An entry without a time of its own stands after the one before it.
             seconds = seconds_between(start, entry.get("timestamp"))
             last = last if seconds is None else seconds
@@ -234,7 +233,7 @@ def _team(pair: PairData) -> dict[str, Any] | None:
     """What became of the tools of setting team; None in other settings."""
     if not mapping(pair.result, "team_features"):
         return None
-    tasks = listed(read_object(pair.paths.tasks)[0], "tasks", dict)[:_MOST_TASKS]
+    tasks = listed(read_json(pair.paths.tasks), "tasks", dict)[:_MOST_TASKS]
     keys = ("id", "title", "owner", "state", "note")
     return {
         "features": mapping(pair.result, "team_features"),

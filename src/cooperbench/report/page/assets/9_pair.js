@@ -60,7 +60,7 @@ function attempt(detail, pair, series) {
 }
 
 function notes(detail) {
-  const lines = [detail.error, detail.unsound && `unsound: ${detail.unsound}`, ...detail.suspicious.map((one) => `suspicious: ${one}`), ...detail.problems, ...detail.unreadable.map((agent) => `${agent} handed in no usable patch`)].filter(Boolean);
+  const lines = [detail.error, detail.unsound && `unsound: ${detail.unsound}`, ...detail.suspicious.map((one) => `suspicious: ${one}`), ...detail.problems].filter(Boolean);
   return lines.length > 0 && h("div", { class: "notes small" }, h("ul", null, [...new Set(lines)].map((line) => h("li", null, line))));
 }
 
