@@ -202,7 +202,7 @@ class _PairWriter:
         self, run_name: str, key: PairKey, setting: Setting, files: PairPaths, kind: Kind, style: Style
     ) -> None:
         self.run_name, self.key, self.setting, self.files, self.kind = run_name, key, setting, files, kind
-        self.style = style if setting == "coop" else replace(style, talk=())
+        self.style = style if setting != "solo" else replace(style, talk=())
         self.agent_ids = (
             ["solo"] if setting == "solo" else [f"agent{n}" for n, _ in enumerate(key.features, 1)]
         )
@@ -400,7 +400,7 @@ class _PairWriter:
             for place, agent_id in enumerate(self.agent_ids)
         }  # fmt: skip
         alone = all(agent["success"] for agent in agents.values())
-        together = self.kind in _PASSING if self.setting == "coop" else alone
+        together = self.kind in _PASSING if self.setting != "solo" else alone
         overall = alone and together and self.kind != "suspicious"
         merged = {
             **_totals(self.key.features, success=together),

@@ -45,6 +45,7 @@ _MODULES = {
 }
 """Of commands that share one; the others are modules by themselves."""
 EXIT_ERRORS = 1
+"""Some pairs ended in infrastructure errors."""
 EXIT_USAGE = 2
 EXIT_OVER_BUDGET = 3
 EXIT_INTERRUPTED = 130
@@ -85,11 +86,7 @@ def _functions(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The exit code.
-
-    0 all ran, 1 some pairs ended in infrastructure errors, 2 usage, 3 the budget (`--max-cost`) ended it before all
-    pairs were run, 130 interrupted. Without `argv` this is the whole of a process, which then ends at once.
-    """
+    """The exit code. Without `argv` this is the whole of a process, which then ends at once."""
     if argv is not None:
         return _execute(list(argv))
     codes: list[int] = []

@@ -79,16 +79,8 @@ def selected_pairs(args: argparse.Namespace) -> Selection:
     """What `add_selection_arguments` asked for."""
     from cooperbench.dataset.discovery import discover, resolve_dataset_dir
 
-    return discover(
-        resolve_dataset_dir(args.dataset_dir),
-        subset=args.subset,
-        repo=args.repo,
-        task_id=args.task_id,
-        features=args.features,
-        group_sizes=args.group_sizes,
-        groups_per_task=args.groups_per_task,
-        seed=args.seed,
-    )
+    names = ("subset", "repo", "task_id", "features", "group_sizes", "groups_per_task", "seed")
+    return discover(resolve_dataset_dir(args.dataset_dir), **{name: getattr(args, name) for name in names})
 
 
 def add_logs_argument(parser: argparse.ArgumentParser) -> None:

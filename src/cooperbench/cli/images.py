@@ -54,7 +54,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 class Outcome(NamedTuple):
     content: dict[str, Any]
-    """For --json."""
     lines: list[str]
     exit_code: int = 0
 
@@ -200,18 +199,18 @@ def _push(backend: DockerBackend, template: str, task: Task, say: Say) -> tuple[
     name = image_name(task, template)
     repository, _, tag = name.rpartition(":")
     say(f"pushing {name}")
-    problem, digest, api = "", "", backend.engine.api
+    api = backend.engine.api
     with backend.engine.faults(f"pushing {name}"):
         api.tag(found.image_id, repository, tag)
         sign_in(api, [name])
-        for event in api.push(repository, tag=tag, stream=True, decode=True):
-            problem = problem or str(event.get("error") or "")
-            digest = str((event.get("aux") or {}).get("Digest") or digest)
-    if problem:
+        events = list(api.push(repository, tag=tag, stream=True, decode=True))
+    for problem in (str(event["error"]) for event in events if event.get("error")):
         host = name.partition("/")[0]
         login = "gcloud auth configure-docker" if host.endswith("pkg.dev") else "docker login"
         said = printable(re.sub(r"\s+", " ", problem))[:300]
         raise InfraError(
             f"pushing {name}: {said}; is the repository there, and are you signed in ({login} {host})?"
         )
-    return name, digest
+    return name, next(
+        (str(event["aux"]["Digest"]) for event in events if "Digest" in event.get("aux", {})), ""
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,6 @@ from cooperbench.dataset.stats import Chosen, Stats
 from cooperbench.models import Task
 from cooperbench.report.formatting import NOTHING, Table, print_tables
 from cooperbench.text import plural
-
-Groups = dict[Task, Sequence[tuple[int, ...]]]
-"""The pairs, or groups, of features that were asked for."""
-
 
 _STATS_HEADINGS = (
     *("repository", "language", "tests", "tasks", "features", "pairs"),
@@ -48,23 +45,21 @@ def execute(args: argparse.Namespace) -> int:
     dataset_dir = resolve_dataset_dir(args.dataset_dir)
     if (args.subset, args.features, args.group_sizes, args.groups_per_task) == (None,) * 4:
         # A task with a single feature has no pairs, and is listed all the same.
-        scan = scan_tasks(dataset_dir, args.repo, args.task_id)
-        groups: Groups = {task: [pair.feature_ids for pair in task.pairs] for task in scan.tasks}
-        features = {task: task.feature_ids for task in groups}
-        notes: Sequence[str] = scan.notes
+        tasks, passed_over = scan_tasks(dataset_dir, args.repo, args.task_id)
+        rows: list[Chosen] = [
+            (task, task.feature_ids, [pair.feature_ids for pair in task.pairs]) for task in tasks
+        ]
     else:
-        found = selected_pairs(args)
-        tasks = dict.fromkeys(pair.task for pair in found.pairs)
-        groups = {task: [pair.feature_ids for pair in found.pairs if pair.task == task] for task in tasks}
-        features = {task: tuple(sorted({one for group in groups[task] for one in group})) for task in tasks}
-        notes = found.notes
-    notes = list(notes)
+        pairs, passed_over = selected_pairs(args)
+        groups: dict[Task, list[tuple[int, ...]]] = {}
+        for pair in pairs:
+            groups.setdefault(pair.task, []).append(pair.feature_ids)
+        rows = [(task, tuple(sorted({*chain(*chosen)})), chosen) for task, chosen in groups.items()]
+    notes = list(passed_over)
     if args.stats:
-        content, tables = _stats(
-            dataset_dir, [(task, features[task], groups[task]) for task in groups], notes
-        )
+        content, tables = _stats(dataset_dir, rows, notes)
     else:
-        content, tables = (_tests if args.tests else _list)(features, groups)
+        content, tables = (_tests if args.tests else _list)(rows)
     if args.json:
         print_json({"dataset_dir": str(dataset_dir), **content, "notes": notes})
         return 0
@@ -74,25 +69,26 @@ def execute(args: argparse.Namespace) -> int:
     return 0
 
 
-def _list(features: dict[Task, tuple[int, ...]], groups: Groups) -> tuple[dict[str, Any], list[Table]]:
+def _list(rows: Sequence[Chosen]) -> tuple[dict[str, Any], list[Table]]:
     totals = {
-        "repositories": len({task.repo for task in groups}),
-        "tasks": len(groups),
-        "features": sum(map(len, features.values())),
-        "pairs": sum(map(len, groups.values())),
+        "repositories": len({task.repo for task, _, _ in rows}),
+        "tasks": len(rows),
+        "features": sum(len(features) for _, features, _ in rows),
+        "pairs": sum(len(groups) for _, _, groups in rows),
     }
     tasks = [
-        {"repo": task.repo, "task_id": task.task_id, "features": features[task], "pairs": groups[task]}
-        for task in groups
+        {"repo": task.repo, "task_id": task.task_id, "features": features, "pairs": groups}
+        for task, features, groups in rows
     ]
-    rows = [
-        (task.repo, f"task{task.task_id}", ", ".join(map(str, features[task])), str(len(groups[task])))
-        for task in groups
+    cells = [
+        (task.repo, f"task{task.task_id}", ", ".join(map(str, features)), len(groups))
+        for task, features, groups in rows
     ]
     counts = [plural(totals[noun + "s"], noun) for noun in ("task", "feature", "pair")]
     title = ", ".join((plural(totals["repositories"], "repository", "repositories"), *counts))
-    table = Table(title, ("repository", "task", "features", "pairs"), rows)
-    return {"totals": totals, "tasks": tasks}, [table]
+    return {"totals": totals, "tasks": tasks}, [
+        Table(title, ("repository", "task", "features", "pairs"), cells)
+    ]
 
 
 def _stats(dataset_dir: Path, rows: Sequence[Chosen], notes: list[str]) -> tuple[dict[str, Any], list[Table]]:
@@ -123,14 +119,14 @@ def _stats_cells(name: str, stats: Stats) -> tuple[str, ...]:
     return (name, *(NOTHING if cell is None else cell for cell in (*shown, conflicts)))
 
 
-def _tests(features: dict[Task, tuple[int, ...]], _: Groups) -> tuple[dict[str, Any], list[Table]]:
+def _tests(rows: Sequence[Chosen]) -> tuple[dict[str, Any], list[Table]]:
     """From the runs with golden patches that this machine knows of: those of `run`, `eval`, `validate` or imported."""
     from cooperbench.eval.reference import ReferenceStore
 
     store = ReferenceStore()
     content: list[dict[str, Any]] = []
     tables = []
-    for task, feature_ids in features.items():
+    for task, feature_ids, _ in rows:
         for feature in map(task.feature, feature_ids):
             known = [one for one in store.about(feature) if one.success]
             newest = max(known, key=lambda one: one.time, default=None)

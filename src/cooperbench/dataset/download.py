@@ -1,7 +1,6 @@
 """The public dataset, from the Hugging Face Hub to a folder, by huggingface_hub (an extra).
 
-Files are downloaded to a folder beside the destination, which a second call continues, and moved into place at the
-end. A folder that is replaced is kept under another name.
+Files come to a folder beside the destination, which a second call continues; a folder that is replaced is kept.
 """
 
 from __future__ import annotations
@@ -27,8 +26,6 @@ MARKER = ".cooperbench.json"
 
 @dataclass(frozen=True)
 class PreparedDataset:
-    """A dataset in its place."""
-
     path: Path
     dataset_id: str
     revision: str
@@ -50,10 +47,7 @@ def prepare_dataset(
     progress: Callable[[str], None] = lambda _: None,
     endpoint: str | None = None,
 ) -> PreparedDataset:
-    """Download a dataset unless it is there.
-
-    `revision` is a branch, tag or commit; `endpoint` the Hub's address, $HF_ENDPOINT unless given.
-    """
+    """Unless it is there. `revision`: a branch, tag or commit; `endpoint`: of the Hub, else $HF_ENDPOINT."""
     if str(dest) == DEMO:
         raise UserError("`demo` is the dataset in the package and needs no download")
     dest = dest.expanduser().resolve()  # a link stays a link: what it points to is replaced
@@ -121,9 +115,9 @@ def _prepared(folder: Path, dataset_id: str, revision: str) -> PreparedDataset:
 
 @contextmanager
 def _staging(dest: Path, commit: str) -> Iterator[Path]:
-    """The folder for downloads, used by one process at a time; it stays for the next call if this one fails.
+    """The folder for downloads of one commit, used by one process at a time; it stays for the next call if this fails.
 
-    Each commit has its own: the library takes a file of another commit for the wanted one if the Hub is away.
+    The library would take a file of another commit for the wanted one if the Hub is away.
     """
     partial = dest.with_name(f".{dest.name}.partial")
     staging = partial / commit

@@ -1,7 +1,4 @@
-"""How large a dataset is and what it is made of: tasks, languages, test frameworks, sizes of patches, golden conflicts.
-
-Read from the files of the tasks. Nothing is run or merged here: conflicts are those that a report knows.
-"""
+"""How large a dataset is and what it is made of, read from the files of its tasks and its report of conflicts."""
 
 from __future__ import annotations
 

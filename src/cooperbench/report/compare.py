@@ -14,25 +14,11 @@ from statistics import fmean
 
 from cooperbench.errors import UserError
 from cooperbench.models import Setting
-from cooperbench.report import Method
+from cooperbench.report import Method, statistics
 from cooperbench.report.fields import listed, mapping, text_or_none
 from cooperbench.report.loading import Run, Side, sides_of
 from cooperbench.report.pairs import ENDED, VERDICTS, PairData, PairKey
-from cooperbench.report.statistics import (
-    CHANGE_OF_SHARE,
-    Estimate,
-    Observation,
-    differences,
-    holm,
-    mcnemar_exact,
-    mean,
-    means_by_pair,
-    observe,
-    p_value,
-    power,
-    rate,
-    ratio,
-)
+from cooperbench.report.statistics import Estimate, Observation
 from cooperbench.storage import read_json
 from cooperbench.text import names_for_error
 
@@ -100,25 +86,25 @@ def compare_sides(
         else:
             before.append(Observation(key, float(old)))
             after.append(Observation(key, float(new)))
-    changes = differences(after, before)
+    changes = statistics.differences(after, before)
     gained = tuple(key for key, change in changes if change > 0)
     lost = tuple(key for key, change in changes if change < 0)
     deficit = retention = None
     if (first.setting == "solo") != (second.setting == "solo"):
         solo, coop = (before, after) if first.setting == "solo" else (after, before)
-        deficit = mean(differences(solo, coop), CHANGE_OF_SHARE, method)
-        retention = ratio(coop, solo)
+        deficit = statistics.mean(statistics.differences(solo, coop), statistics.CHANGE_OF_SHARE, method)
+        retention = statistics.ratio(coop, solo)
     return Comparison(
         first=first.label,
         second=second.label,
         verdict=verdict,
         n=len(changes),
-        first_rate=rate(before, method),
-        second_rate=rate(after, method),
-        difference=mean(changes, CHANGE_OF_SHARE, method),
+        first_rate=statistics.rate(before, method),
+        second_rate=statistics.rate(after, method),
+        difference=statistics.mean(changes, statistics.CHANGE_OF_SHARE, method),
         gained=gained,
         lost=lost,
-        mcnemar_p=mcnemar_exact(len(gained), len(lost)),
+        mcnemar_p=statistics.mcnemar_exact(len(gained), len(lost)),
         unpaired=tuple(unpaired),
         unsound=tuple(key for key, _ in changes if ours[key].unsound or theirs[key].unsound),
         coordination_deficit=deficit,
@@ -226,21 +212,23 @@ def _check_arms(arms: Mapping[Off, Sequence[Run]], fields: Mapping[str, str]) ->
 def _effects(arms: Mapping[Off, Sequence[Run]], parts: Sequence[str], measure: str) -> Iterator[Effect]:
     values = {off: _values(runs, measure) for off, runs in arms.items()}
     sides = {part: _with_and_without(part, values) for part in parts}
-    changes = {part: differences(*both) for part, both in sides.items()}
-    tested = {part: p for part, change in changes.items() if (p := p_value(change)) is not None}
-    corrected = dict(zip(tested, holm(list(tested.values())), strict=True))
+    changes = {part: statistics.differences(*both) for part, both in sides.items()}
+    tested = {part: p for part, change in changes.items() if (p := statistics.p_value(change)) is not None}
+    corrected = dict(zip(tested, statistics.holm(list(tested.values())), strict=True))
     unit = MEASURES[measure]
     for part, both in sides.items():
         with_part, without = (fmean(one.value for one in side) if side else None for side in both)
         p_holm = corrected.get(part)
-        smallest, needed = power(changes[part], len(parts))
+        smallest, needed = statistics.power(changes[part], len(parts))
         yield Effect(
             part=part,
             measure=measure,
             unit=unit,
             with_part=with_part,
             without=without,
-            difference=mean(changes[part], CHANGE_OF_SHARE if unit == "share" else None),
+            difference=statistics.mean(
+                changes[part], statistics.CHANGE_OF_SHARE if unit == "share" else None
+            ),
             p=tested.get(part),
             p_holm=p_holm,
             smallest_effect=smallest,
@@ -260,7 +248,7 @@ def _values(runs: Sequence[Run], measure: str) -> dict[PairKey, float]:
             return None
         return pair.cost if measure == "cost" else pair.duration_seconds
 
-    return means_by_pair(observe((pair for run in runs for pair in run.pairs), value))
+    return statistics.means_by_pair(statistics.observe((pair for run in runs for pair in run.pairs), value))
 
 
 def _with_and_without(
@@ -271,6 +259,8 @@ def _with_and_without(
         (values[off], values[off | {part}]) for off in values if part not in off and off | {part} in values
     ]
     shared = [(key, twin) for twin in twins for key in twin[0].keys() & twin[1].keys()]
-    sides = (means_by_pair(Observation(key, twin[side][key]) for key, twin in shared) for side in (0, 1))
+    sides = (
+        statistics.means_by_pair(Observation(key, twin[side][key]) for key, twin in shared) for side in (0, 1)
+    )
     with_part, without = (list(starmap(Observation, means.items())) for means in sides)
     return with_part, without

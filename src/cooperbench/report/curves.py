@@ -15,20 +15,10 @@ from cooperbench.dataset.discovery import DEMO, resolve_dataset_dir
 from cooperbench.errors import UserError
 from cooperbench.eval.conflicts import known_conflicts
 from cooperbench.models import SETTINGS, Setting
-from cooperbench.report import Method
+from cooperbench.report import Method, statistics
 from cooperbench.report.loading import Run
 from cooperbench.report.pairs import PairKey, applicable_verdicts
-from cooperbench.report.statistics import (
-    CHANGE_OF_SHARE,
-    Estimate,
-    Observation,
-    cluster_of,
-    differences,
-    mean,
-    means_by_pair,
-    observe_verdict,
-    rate,
-)
+from cooperbench.report.statistics import Estimate, Observation
 
 BUCKETS = 10
 _FEWEST_BUCKETS = 3
@@ -91,8 +81,8 @@ def analyse_difficulty(runs: Sequence[Run]) -> Difficulty:
     """Without curves where there is nothing to compare, or all pairs are equally difficult."""
     solo = _outcomes(runs, "solo")
     together = {setting: _outcomes(runs, setting) for setting in SETTINGS if setting != "solo"}
-    solved = [Observation(*one) for known in solo.values() for one in means_by_pair(known).items()]
-    raw = {key: 1.0 - share for key, share in means_by_pair(solved).items()}
+    solved = [Observation(*one) for known in solo.values() for one in statistics.means_by_pair(known).items()]
+    raw = {key: 1.0 - share for key, share in statistics.means_by_pair(solved).items()}
     judged = {one.key for known in together.values() for group in known.values() for one in group}
     names, unscored = tuple(sorted(solo)), len(judged - raw.keys())
     easiest, hardest = min(raw.values(), default=0.0), max(raw.values(), default=0.0)
@@ -116,7 +106,7 @@ def _outcomes(runs: Sequence[Run], setting: Setting) -> dict[str, list[Observati
     """By configuration; a pair several times where it was run several times."""
     found: dict[str, list[Observation]] = {}
     for run in runs:
-        found.setdefault(run.configuration, []).extend(observe_verdict(run.of(setting)))
+        found.setdefault(run.configuration, []).extend(statistics.observe_verdict(run.of(setting)))
     return {name: known for name, known in found.items() if known}
 
 
@@ -132,7 +122,7 @@ def _curve(
     buckets = []
     for place in range(BUCKETS):
         sides = [[one for one in side if places.get(one.key) == place] for side in (solo, together)]
-        rates = (rate(side, "wilson") for side in sides)
+        rates = (statistics.rate(side, "wilson") for side in sides)
         buckets.append(Bucket(place / BUCKETS, (place + 1) / BUCKETS, counts.count(place), *rates))
     filled = [one for one in buckets if one.solo.n and one.together.n]
     solo_area = area([(one.centre, one.solo.value or 0.0) for one in filled])
@@ -181,7 +171,7 @@ def agent_curve(runs: Sequence[Run], setting: Setting, method: Method) -> AgentC
     """
     names = [name for name in ("overall", "merge") if name in applicable_verdicts(setting)]
     judged = [pair for run in runs for pair in run.of(setting)]
-    verdicts = {name: means_by_pair(observe_verdict(judged, name)) for name in names}
+    verdicts = {name: statistics.means_by_pair(statistics.observe_verdict(judged, name)) for name in names}
     overall = verdicts["overall"]
     sizes = sorted({len(key.features) for key in overall})
     nested = _nested(list(overall), sizes)
@@ -197,14 +187,14 @@ def agent_curve(runs: Sequence[Run], setting: Setting, method: Method) -> AgentC
     for size in sizes:
         groups = {key for inner in nested.values() for key in inner[size]}
         used |= groups
-        changes = differences(at(size, overall), at(sizes[0], overall))
+        changes = statistics.differences(at(size, overall), at(sizes[0], overall))
         points.append(
             CurvePoint(
                 size,
                 len(groups),
-                {name: rate(at(size, values), method) for name, values in verdicts.items()},
-                mean(changes, CHANGE_OF_SHARE, method),
-                rate(at(size, golden), method) if groups <= golden.keys() else None,
+                {name: statistics.rate(at(size, values), method) for name, values in verdicts.items()},
+                statistics.mean(changes, statistics.CHANGE_OF_SHARE, method),
+                statistics.rate(at(size, golden), method) if groups <= golden.keys() else None,
             )
         )
     return AgentCurve(tuple(run.name for run in runs), setting, tuple(points), len(overall) - len(used))
@@ -214,10 +204,10 @@ def _nested(keys: Sequence[PairKey], sizes: Sequence[int]) -> dict[PairKey, dict
     """The largest groups that hold groups of every size, and these by their size."""
     by_task: dict[tuple[str, int], list[PairKey]] = {}
     for key in keys:
-        by_task.setdefault(cluster_of(key), []).append(key)
+        by_task.setdefault(statistics.cluster_of(key), []).append(key)
     nested = {}
     for key in (key for key in keys if len(key.features) == sizes[-1]):
-        inside = [one for one in by_task[cluster_of(key)] if {*one.features} <= {*key.features}]
+        inside = [one for one in by_task[statistics.cluster_of(key)] if {*one.features} <= {*key.features}]
         by_size = {size: [one for one in inside if len(one.features) == size] for size in sizes}
         if all(by_size.values()):
             nested[key] = by_size

@@ -1,7 +1,4 @@
-"""Numbers and tables as people read them: rates with intervals, differences in points; drawn by rich or plain.
-
-On a terminal tables are as wide as it is, in a pipe they are plain columns. Hostile text is made visible.
-"""
+"""Numbers and tables as people read them: on a terminal as wide as it is, in a pipe as plain columns."""
 
 from __future__ import annotations
 
@@ -21,10 +18,9 @@ _FIXED_SPACE = "\u00a0"
 
 
 def hundredths_text(share: float, digits: int = 0) -> str:
-    """`63` for 0.625: halves go away from zero. `hundredths` in the page's 2_format.js says the same of every share.
+    """`63` for 0.625: halves go away from zero, as in `hundredths` of the page's 2_format.js.
 
-    29/200 is 14.5 %, though 100 times its nearest floating-point number is a little less: so what differs in the tenth
-    decimal only does not count.
+    29/200 is 14.5 %, though 100 times its nearest floating-point number is a little less: hence the first rounding.
     """
     exact = Decimal(100 * share).quantize(Decimal("1e-9"), ROUND_HALF_UP)
     shown = exact.quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP)
@@ -138,7 +134,6 @@ def _print_rich(tables: Iterable[Table]) -> None:
 
 
 def aligned(rows: Sequence[Sequence[str]], indent: str = "  ") -> list[str]:
-    """Columns side by side, each as wide as it must be."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))] if rows else []
     return [
         (indent + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))).rstrip()

@@ -69,7 +69,7 @@ class LiveServer(ThreadingHTTPServer):
             return self._shown
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that goes away in the middle of an answer is nothing to report."""
+        """Silent for a browser that goes away in the middle of an answer."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 

@@ -146,11 +146,11 @@ function difficulty() {
 }
 
 function ablation({ title, rows: [headings, ...rows], notes }) {
-  return [h("h3", null, title),
+  return h("div", null, h("h3", null, title),
     h("div", { class: "scroller" }, h("table", { class: "small" },
       h("thead", null, h("tr", null, headings.map((text) => h("th", null, text)))),
       h("tbody", null, rows.map((row) => h("tr", null, row.map((text) => h("td", null, text))))))),
-    notes.map((line) => h("p", { class: "quiet small" }, line))];
+    notes.map((line) => h("p", { class: "quiet small" }, line)));
 }
 
 function costs() {
