@@ -140,6 +140,11 @@ class Message:
     sender_step: int = 0
     """How many steps the sender had taken."""
 
+    @property
+    def shown(self) -> str:
+        """As the recipient's model sees it."""
+        return f"Message from {self.sender}:\n\n{self.text}"
+
 
 @dataclass(frozen=True)
 class Usage:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from cooperbench.agents.llm import Caller, load_litellm
-from cooperbench.agents.worker import client
+from cooperbench.agents.llm import Attempts, load_litellm
 from cooperbench.errors import AgentFailure, InfraError, UserError
 
 if TYPE_CHECKING:
@@ -15,8 +14,13 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.xdist_group("litellm")
 MODEL = "openai/m"
-OVERFLOW, REJECTED = ("done", "context_overflow"), ("done", "request_rejected")
-USER, INFRA = ("failed", "user"), ("failed", "infra")
+OVERFLOW, REJECTED, FILTERED, USER, INFRA = (
+    "context_overflow",
+    "request_rejected",
+    "content_policy",
+    "user",
+    "infra",
+)
 
 
 def named(kind: str, text: str) -> Callable[[], Exception]:
@@ -50,7 +54,7 @@ def status(code: int, text: str) -> Callable[[], Exception]:
     return make
 
 
-CASES: dict[str, tuple[Callable[[], Exception], tuple[str, str], tuple[str, str]]] = {
+CASES: dict[str, tuple[Callable[[], Exception], str, str]] = {
     # What came, what it is for the first call, and later.
     "402": (status(402, "no money"), USER, USER),
     "403 by status": (status(403, "not for you"), USER, USER),
@@ -66,9 +70,7 @@ CASES: dict[str, tuple[Callable[[], Exception], tuple[str, str], tuple[str, str]
     "package": (named("APIConnectionError", "No module named 'boto3'"), USER, USER),
     "bad request": (named("BadRequestError", "odd"), USER, REJECTED),
     "context": (named("ContextWindowExceededError", "full"), OVERFLOW, OVERFLOW),
-    "filter": (
-        named("ContentPolicyViolationError", "no"), ("done", "content_policy"), ("done", "content_policy")
-    ),
+    "filter": (named("ContentPolicyViolationError", "no"), FILTERED, FILTERED),
     "key": (named("AuthenticationError", "who?"), USER, USER),
     "model": (named("NotFoundError", "which?"), USER, USER),
     "rate": (named("RateLimitError", "slow down: too many tokens per minute"), INFRA, INFRA),
@@ -83,17 +85,12 @@ def test_every_agent_judges_alike(case: str, first_call: bool, monkeypatch: pyte
     monkeypatch.setenv("COOPERBENCH_MODEL_PATIENCE", "0")
     make, first, later = CASES[case]
     expected = first if first_call else later
-    assert client.judge_model_error(make(), MODEL, first_call=first_call)[:2] == expected
-    assert in_the_harness(make(), first_call=first_call) == expected
+    assert ended(make(), first_call=first_call) == expected
 
 
-def in_the_harness(error: Exception, *, first_call: bool) -> tuple[str, str]:
-    def call() -> Any:
-        raise error
-
-    caller = Caller(MODEL, lambda: None, lambda _: None, answered=int(not first_call))
+def ended(error: Exception, *, first_call: bool) -> str:
     with pytest.raises((AgentFailure, UserError, InfraError)) as caught:
-        caller.ask(call)
+        Attempts(MODEL, first_call).failed(error, lambda _: None)
     if isinstance(caught.value, AgentFailure):
-        return "done", caught.value.status
+        return caught.value.status
     return USER if isinstance(caught.value, UserError) else INFRA

@@ -84,7 +84,7 @@ class Agents:
         gateway = Gateway.shared()
         given = {"api_base": self._base(model), "api_key": KEY, **(settings or {})}
         try:
-            with gateway.open(session, model, given) as access:
+            with gateway.open(session, given) as access:
                 yield At(access, session, gateway.port)
         finally:
             session.recorder.abandon()

@@ -171,7 +171,11 @@ def test_an_agent_of_a_team_has_its_tools_and_others_do_not(server: Server, at_w
     assert made == "#1 [open] agent2: it's mine\n"
     assert "belongs to agent2" in server.call("token-1", "coop-task-claim", task_id=1)
     assert "validation error" in server.call("token-1", "coop-task-update", task_id=1, state="finished")
-    timer = threading.Timer(0.3, lambda: requests.respond("agent2", 1, "fine"))
-    timer.start()
+
+    def respond() -> None:
+        while requests.respond("agent2", 1, "fine").code:
+            time.sleep(0.05)  # it has not come yet
+
+    threading.Thread(target=respond).start()
     asked = server.call("token-1", "coop-request", agent="agent2", kind="review", body="all right?", wait=30)
     assert asked == "agent2 answered your request 1 (review):\nfine\n"

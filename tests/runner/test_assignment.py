@@ -32,6 +32,9 @@ def test_seats_are_filled_in_order_and_agents_that_ask_nobody_have_no_model(tmp_
     assert config.assigned(pair_of(1, 2)) == (Assigned("nop", None, first), Assigned(THINKER, "y", None))
     for_all = replace(config, agent=THINKER, model="x", agent_config=str(second))
     assert for_all.assigned(pair_of(1, 2, 3)) == (Assigned(THINKER, "x", second),) * 3
+    url = "http://localhost:8000/v1"
+    one_server = replace(for_all, base_url=f"{url},")
+    assert [one.base_url for one in one_server.assigned(pair_of(1, 2))] == [url, None]
 
 
 @pytest.mark.parametrize(

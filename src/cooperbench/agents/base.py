@@ -1,13 +1,10 @@
 """What an agent is, to CooperBench, and the two simplest ones.
 
-An adapter is a class with one method, `run(session)`. The loop is the adapter's; the session gives it everything
-else: the sandbox, the colleagues, the limits, the record. Returning means that the agent submits; every other end is
-an `AgentFailure`. Whatever happens, the harness takes the work from the sandbox itself. A `UserError` from `run` is
-for what no pair would do better with (a key that is refused, a model that is not there): it stops the whole run.
-
-Besides `run` an adapter's class may have:
+An adapter is a class with one method, `run(session)`. Returning means that the agent submits; every other end is an
+`AgentFailure`. Whatever happens, the harness takes the work from the sandbox itself. A `UserError` is for what no pair
+would do better with: it stops the whole run. Besides `run` the class may have:
 - `check(config_path, pairs, setting)`: raises UserError for a configuration that cannot work, before anything starts;
-- `check_model(model, config_path)`: raises UserError for a model that is unknown or that there is no key for;
+- `check_model(model, config_path)`: the same for a model; it takes `base_url` too, if `--base-url` is to work;
 - `uses_model = False`: it asks none; `version`: a text, for the record;
 - `warm_up()`: a class method for slow imports, called once a run in a thread of its own; what it raises is ignored.
 """
@@ -80,11 +77,11 @@ def patience_seconds() -> float:
         raise UserError(f"{PATIENCE_VARIABLE} is {value!r}; it is a number of seconds") from None
 
 
-def read_yaml(path: Path) -> Any:
-    """An agent config, parsed."""
+def read_yaml(path: Path | None) -> Any:
+    """An agent config, parsed; None where there is none."""
     import yaml
 
     try:
-        return yaml.safe_load(path.read_text("utf-8"))
+        return path and yaml.safe_load(path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise UserError(f"{path} is no readable YAML: {' '.join(str(error).split())}") from error

@@ -5,9 +5,7 @@
         def agent(self) -> AgentUnderTest:
             return AgentUnderTest("./my_agent", model="openai/my-model")
 
-It runs the agent on a pair of the demo dataset in local sandboxes, as `cooperbench run` does. Whether the agent solves
-anything is not asked: it has to hand in, keep to its limits, be on record, keep secrets, and leave nothing running.
-An agent that asks a model needs one that answers; a scripted server on loopback is enough.
+It runs on a pair of the demo dataset in local sandboxes. Whether the agent solves anything is not asked.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""The frameworks that have an environment of their own: which ones, and how an environment is made and found.
+"""The environments of frameworks and command-line agents: which ones there are, how one is made and found.
 
-Their dependencies conflict with each other and with ours. `<data>/agents/NAME/` has a virtual environment (`venv`) or,
-for a command-line agent, packages of npm (`programs`); for a framework without releases its source (`source`); and
-`environment.json`, which says what is in it. A new one is made beside its place and moved there once it is complete.
-How a framework is run is told in `worker`, how a command-line agent is in `cli_agents`.
+`<data>/agents/NAME/` has a virtual environment (`venv`) or packages of npm (`programs`), for a framework without
+releases its source, and `environment.json`. A new one is made beside its place and moved there once it is complete.
 """
 
 from __future__ import annotations

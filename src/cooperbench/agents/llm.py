@@ -1,27 +1,21 @@
-"""How language models are asked, through LiteLLM, by whatever runs inside the harness. Nothing here knows a framework.
-
-The import of LiteLLM takes seconds, so nothing of it is imported before `load_litellm()`, which may be called early in
-a thread (`warm_up`). `check_model` says beforehand what cannot work, `Caller` asks and tries again (`Attempts`),
-`usage_of` counts tokens and money; what a failure means is said in `worker/client`.
+"""LiteLLM, as the harness uses it: what cannot work, what a failed call means and when to try again, what one used.
 
 A provider that refuses one agent for a while (429) refuses all that use the same key: they all wait. The time until
-which nobody asks is a small file's modification time, so that agents in other processes and, in a folder that they
-share, on other nodes see it too. One file for each provider and key; the key is in no name.
+which nobody asks is a file's modification time, so that agents in other processes and on other nodes see it too.
 """
 
 from __future__ import annotations
 
-import atexit
 import hashlib
 import logging
 import os
 import random
+import re
 import socket
 import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -31,7 +25,6 @@ from typing import Any
 
 from cooperbench import secrets
 from cooperbench.agents.base import patience_seconds
-from cooperbench.agents.worker import client
 from cooperbench.errors import AgentFailure, InfraError, UserError
 from cooperbench.models import Usage
 from cooperbench.retry import backoff_seconds
@@ -45,8 +38,24 @@ LONGEST_SHARED_PAUSE_SECONDS = 120.0
 """A clock of another node that is wrong must not keep agents from their work."""
 NO_OTHER_RETRIES = {"num_retries": 0, "max_retries": 0}
 _TOO_MANY_REQUESTS = 429
-_WAKE_SECONDS = 0.2
-"""How often a waiting agent checks whether it has to end."""
+CONTEXT_OVERFLOW, CONTENT_POLICY, REQUEST_REJECTED = "context_overflow", "content_policy", "request_rejected"
+_CONTEXT_WORDS = re.compile(
+    r"context[ _](?:length|window|size)|maximum context|(?:prompt|input) is too long|too many (?:input )?tokens",
+    re.IGNORECASE,
+)
+_EMPTY_ACCOUNT_WORDS = re.compile(
+    r"insufficient[_ ](?:quota|credits|balance|funds)|exceeded your current quota|credit balance is too low"
+    r"|payment required|billing",
+    re.IGNORECASE,
+)
+_FOR_THE_USER = {
+    401: "the provider does not accept the key",
+    403: "the provider does not allow it",
+    404: "the provider does not have it",
+}
+_PREFIXES = re.compile(r"^(?:(?:litellm\.)?\w+(?:Error|Exception|Timeout)(?::| -) )+")
+"""LiteLLM puts the names of its classes and the provider's before what the provider said."""
+_LONGEST_DETAIL = 300
 _IMPORT_SETTINGS = {
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # prices from the package, not from the network
     "LITELLM_MODE": "PRODUCTION",  # else it loads the .env of whatever folder is above the package
@@ -82,11 +91,6 @@ def load_litellm() -> Any:
     for message in ("Pydantic serializer warnings", "Items? .* on TypedDict class"):
         # About its own declarations, when it imports the rest of itself and when it copies answers.
         warnings.filterwarnings("ignore", message, UserWarning)
-    # One pool for all agents of a process: LiteLLM's own would let a hundred wait for each other.
-    httpx: Any = import_module("httpx")
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=100)
-    litellm.client_session = httpx.Client(limits=limits, timeout=DEFAULT_CALL_SECONDS, follow_redirects=True)
-    atexit.register(litellm.client_session.close)
     litellm.suppress_debug_info = True
     litellm.telemetry = False
     for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy"):
@@ -96,10 +100,7 @@ def load_litellm() -> Any:
 
 
 def import_extra(module: str, purpose: str, settings: Mapping[str, str]) -> Any:
-    """A module of the extra `agents`, imported with these environment variables where the user has not set them.
-
-    UserError where it is not installed.
-    """
+    """A module of the extra `agents`, with these environment variables where the user has not set them."""
     for name, value in settings.items():
         os.environ.setdefault(name, value)
     try:
@@ -129,12 +130,20 @@ def warm_up() -> None:
         )
 
 
-def check_model(model: str, kwargs: Mapping[str, Any]) -> None:
+def warm_up_gateway() -> None:
+    """The same for agents that ask through the gateway."""
+    from cooperbench.gateway.server import Gateway
+
+    warm_up()
+    Gateway.shared()
+
+
+def check_model(model: str, kwargs: Mapping[str, Any], base_url: str | None = None) -> None:
     """Raise UserError for a model of no known provider, or one that there is no key for.
 
-    `kwargs` is what the agent config adds to every call: an `api_key` or `api_base` there is the user's own
-    responsibility. Whether the provider has the model is known with the first answer only.
+    `kwargs`, from the agent config, is in every call: an `api_key` or `api_base` there is the user's responsibility.
     """
+    kwargs = {**kwargs, **({"api_base": base_url} if base_url else {})}
     litellm = load_litellm()
     remember_secrets(kwargs)
     shown = printable(model)
@@ -185,12 +194,9 @@ class Attempts:
     def failed(self, error: Exception, note: Callable[[str], None]) -> float:
         """Seconds to wait before the next attempt; what makes no sense to try again is raised as an error of ours."""
         self.count += 1
-        text = client.detail(error, _cleaned)
-        verdict = client.judge_model_error(error, self.model, first_call=self.first_call, text=text)
-        if verdict.type == "done":
-            raise AgentFailure(verdict.kind, verdict.message) from error
-        if verdict.kind == "user":
-            raise UserError(verdict.message) from error
+        text = _detail(error)
+        if final := judge_model_error(error, text, self.model, first_call=self.first_call):
+            raise final from error
         now = time.monotonic()
         self._first_failure = self._first_failure or now
         pause = _pause_seconds(error, self.count)
@@ -203,66 +209,50 @@ class Attempts:
         return pause
 
 
-@dataclass
-class Caller:
-    """Asks one model on behalf of one agent: tries again while that makes sense, stops when the agent has to end.
+def judge_model_error(
+    error: Exception, text: str, model: str, *, first_call: bool
+) -> AgentFailure | UserError | None:
+    """What a failed call means, by its HTTP status; None where it may go away when the model is asked again.
 
-    LiteLLM and the frameworks above it retry too, each in its own way, deaf to Ctrl-C and to time limits; they are
-    told not to. A call that is in flight when the agent has to end is left behind in its daemon thread.
+    A refused request (400, 422) is the user's fault when it is the first one (a parameter that the provider does not
+    take), and an outcome of the agent later, when only the conversation has changed.
     """
-
-    model: str
-    check: Callable[[], None]
-    """Raises when the agent has to end; called often."""
-    note: Callable[[str], None]
-    """Takes what people should find in the log."""
-    answered: int = 0
-    again: Callable[[], None] = lambda: None
-    """Called before another attempt at the same call."""
-
-    def ask(self, call: Callable[[], Any]) -> Any:
-        """`call()`, until it answers. What it raises in the end is an error of ours."""
-        attempts = Attempts(self.model, first_call=self.answered == 0)
-        while True:
-            if shared := shared_pause(self.model):
-                self._pause(shared)
-            self.check()
-            try:
-                answer = self._call_in_thread(call)
-            except Exception as error:
-                # What ends the agent may look like a failure of the call.
-                self.check()
-                self._pause(attempts.failed(error, self.note))
-            else:
-                self.answered += 1
-                return answer
-
-    def _call_in_thread(self, call: Callable[[], Any]) -> Any:
-        answer: Future[Any] = Future()
-
-        def work() -> None:
-            try:
-                answer.set_result(call())
-            except Exception as error:
-                answer.set_exception(error)
-
-        threading.Thread(target=work, name="model-call", daemon=True).start()
-        while wait([answer], _WAKE_SECONDS).not_done:
-            self.check()
-        return answer.result()
-
-    def _pause(self, seconds: float) -> None:
-        end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0:
-            self.check()
-            time.sleep(min(_WAKE_SECONDS, left))
-        self.again()
+    status, kinds = getattr(error, "status_code", None), load_litellm().exceptions
+    refused = status in (400, 422)
+    if isinstance(error, kinds.ContextWindowExceededError):
+        return AgentFailure(CONTEXT_OVERFLOW, text)
+    if isinstance(error, kinds.ContentPolicyViolationError):
+        return AgentFailure(CONTENT_POLICY, text)
+    problem = _FOR_THE_USER.get(status or 0, "")
+    if "No module named" in text:
+        problem = "needs a package that is not installed"
+    elif status == 402 or (status in (400, 403, 429) and _EMPTY_ACCOUNT_WORDS.search(text)):
+        problem = "the account is used up"
+    elif status == 413 or (refused and _CONTEXT_WORDS.search(text)):
+        return AgentFailure(CONTEXT_OVERFLOW, text)
+    elif refused and not first_call:
+        return AgentFailure(REQUEST_REJECTED, text)
+    elif refused:
+        problem = "the provider refuses the request"
+    return UserError(f"model {model!r}: {problem}: {text}") if problem else None
 
 
-def _cleaned(text: str) -> str:
-    # mini-swe-agent adds advice about a command of its own.
-    advice = " You can permanently set your API key with `mini-extra config set KEY VALUE`."
-    return printable(secrets.redact(text.replace(advice, "")))
+def _detail(error: Exception) -> str:
+    """What the provider said, as one line. It is cut last, since half a secret is not recognised."""
+    text = _PREFIXES.sub("", " ".join(str(error).split()))
+    text = printable(secrets.redact(text)) or type(error).__name__
+    return text if len(text) <= _LONGEST_DETAIL else text[:_LONGEST_DETAIL] + "…"
+
+
+def ask(model: str, call: Callable[[], Any], *, first_call: bool) -> Any:
+    """`call()`, until it answers, for callers that are no agent. What it raises in the end is an error of ours."""
+    attempts = Attempts(model, first_call)
+    while True:
+        time.sleep(shared_pause(model))
+        try:
+            return call()
+        except Exception as error:
+            time.sleep(attempts.failed(error, lambda _: None))
 
 
 def _pause_seconds(error: BaseException, attempt: int) -> float:
@@ -315,6 +305,27 @@ def _jittered(seconds: float) -> float:
 
 
 def usage_of(response: Any, model: str, seconds: float) -> Usage:
-    """What one call used. `seconds` is how long the agent waited for this answer."""
-    used = client.litellm_usage(response, model)
-    return Usage(calls=1, model_seconds=seconds, unpriced_calls=int(used.pop("unpriced")), **used)
+    """What one call used; `seconds` is how long it took. A model without a known price is unpriced, never free."""
+    tokens, unpriced = getattr(response, "usage", None), not has_price(model)
+    try:
+        cost = float(load_litellm().completion_cost(response, model=model))
+    except Exception:
+        # Whatever it stumbles over, it is the price that is not known; the answer itself is good.
+        cost, unpriced = 0.0, True
+    details = getattr(tokens, "prompt_tokens_details", None)
+    cached = getattr(details, "cached_tokens", None) or getattr(tokens, "cache_read_input_tokens", None)
+    return Usage(
+        calls=1,
+        model_seconds=seconds,
+        cost=cost,
+        unpriced_calls=int(unpriced and cost <= 0),
+        prompt_tokens=getattr(tokens, "prompt_tokens", None) or 0,
+        completion_tokens=getattr(tokens, "completion_tokens", None) or 0,
+        cached_tokens=cached or 0,
+    )
+
+
+def has_price(model: str) -> bool:
+    """Is the model in LiteLLM's price list? One at zero is free."""
+    prices = [load_litellm().model_cost.get(name, {}) for name in (model, model.partition("/")[2])]
+    return any("input_cost_per_token" in price for price in prices)

@@ -1,8 +1,7 @@
 """What one agent did, kept as it happens: a line in the journal (machines), a paragraph in the log (people).
 
-At the end the journal becomes trajectory.json, whole. A run that is killed leaves the journal, and `read_trajectory`
-reads either. Secrets of the harness are replaced before anything is written. One observation keeps
-`KEPT_OBSERVATION_CHARACTERS`; what an agent did itself (commands, files, messages) is never cut: it can be replayed.
+At the end the journal becomes trajectory.json; a killed run leaves it, and `read_trajectory` reads either. Observations
+may be cut; what an agent did itself (commands, files, messages) never is: it can be replayed.
 """
 
 from __future__ import annotations

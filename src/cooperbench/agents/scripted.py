@@ -1,8 +1,4 @@
-"""Agents that play steps from disk. No model, no judgement, but real commands and messages.
-
-`scripted` follows a YAML of steps per feature, described in docs/scripted.md: it shows and tests what cooperation does
-to outcomes without an API key. `replay` plays an earlier run again.
-"""
+"""Agents that play steps from disk: `scripted`, a YAML of steps (docs/scripted.md), and `replay`, an earlier run."""
 
 from __future__ import annotations
 
@@ -130,8 +126,7 @@ def _wait(parts: Step, session: Session, heard: list[str]) -> None:
 class ReplayAgent:
     """Each agent's commands, files and messages of the run in the folder `--agent-config`, in their order.
 
-    Where a message came in, the replay waits for it, so that what depended on what still does. What a model said or
-    was told is left out. A run that was killed is played as far as it came.
+    Where a message came in, the replay waits for it. A run that was killed is played as far as it came.
     """
 
     uses_model = False

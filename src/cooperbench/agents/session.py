@@ -31,11 +31,7 @@ REPLAYED_MESSAGE_SECONDS = 60.0
 
 @dataclass(kw_only=True, eq=False)
 class Session:
-    """One agent at work on its part of a pair.
-
-    Agents use the methods and the fields down to `limits`. What they do to their sandbox is their doing: one that
-    they have destroyed ends them as `sandbox_destroyed`.
-    """
+    """One agent at work on its part of a pair. Agents use the methods and the fields down to `limits`."""
 
     pair: Pair
     seat: Seat
@@ -47,6 +43,8 @@ class Session:
     recorder: Recorder
     inbox: Inbox | None
     stop: threading.Event
+    base_url: str | None = None
+    """Where the model is, if not where LiteLLM knows it to be."""
     git_shared: bool = False
     tools: Tools = field(default_factory=dict)
     """The team's tools, for agents that want them as MCP tools; in the sandbox they are commands."""
@@ -109,8 +107,8 @@ class Session:
     ) -> CommandResult:
         """One step: a bash command in the repository. The time limit of the agent ends it too.
 
-        `shown` is the command as the agent gave it, where its framework wraps it into another: that one is on record
-        as `executed`. With `step=False` it is the framework's own doing: no step of the agent, not on record.
+        `shown`: the command as the agent gave it, where its framework wraps it into another. `step=False`: the
+        framework's own doing, not on record.
         """
         argv = ["bash", "-c", command]
         if not step:
@@ -235,9 +233,8 @@ class Session:
     def check_limits(self, *, concurrent: bool = False) -> None:
         """Before each attempt to ask a model: AgentFailure at a limit, Interrupted when the run is being stopped.
 
-        The model has answered when a reply or a step comes. If this is called again before that, the attempt has
-        failed: its time, and the pause after it, are not the agent's. With `concurrent` it has not: the agent asks
-        several things at once.
+        If this is called again before a reply or a step, the attempt has failed: its time, and the pause after it, are
+        not the agent's. Not so with `concurrent`: the agent asks several things at once.
         """
         now = time.monotonic()
         if self._asked_at is not None and not concurrent:

@@ -1,7 +1,6 @@
 """What one agent has of the gateway, and what a request means for it: limits, attempts, accounts, the record.
 
-The session is used from threads, one at a time (`lock`). A request that its program no longer waits for is carried to
-its end all the same, since it is paid.
+A request that its program no longer waits for is carried to its end all the same, since it is paid.
 """
 
 from __future__ import annotations
@@ -14,16 +13,18 @@ from typing import Any, NamedTuple
 
 from cooperbench.agents import llm
 from cooperbench.agents.session import Session
-from cooperbench.agents.worker.client import CONTEXT_OVERFLOW
 from cooperbench.errors import AgentFailure, CooperBenchError, InfraError, Interrupted
 from cooperbench.gateway import dialects
-from cooperbench.gateway.conversations import Conversations, Exchange
-from cooperbench.gateway.dialects import Body, Refused
+from cooperbench.gateway.conversations import Calls, Exchange
+from cooperbench.gateway.dialects import CHAT, Body, Refused
 from cooperbench.gateway.upstream import Upstream
 
 Send = Callable[[Body], None]
 
 _PING_SECONDS = 15.0
+_WAKE_SECONDS = 0.2
+_MOST_REFUSALS = 3
+"""In a row, for what a program cannot mend. It may go on asking until its own limit."""
 _LAST_EVENTS = ("message_stop", "response.completed", "response.incomplete")
 
 
@@ -37,15 +38,11 @@ class Request(NamedTuple):
 
 
 class Access:
-    """Valid while the agent works; afterwards its token gets 401.
+    """Valid while the agent works; afterwards its token gets 401. When `ended` is set, its program has to be ended."""
 
-    with Gateway.shared().open(session, model) as access:
-        start the program with access.token
-        wait for the program and for access.ended, then end the program
-        if error := access.outcome(): raise error
-    """
-
-    def __init__(self, token: str, session: Session, upstream: Upstream) -> None:
+    def __init__(
+        self, token: str, session: Session, upstream: Upstream, calls: Calls, loop: asyncio.AbstractEventLoop
+    ) -> None:
         self.token = token
         self.ended = threading.Event()
         """Set when the agent has to end: a limit (the time limit too), a stopped run, a fault that stays."""
@@ -54,19 +51,18 @@ class Access:
         """Held around everything that changes the session."""
         self.closed = False
         self.upstream = upstream
-        self.conversations = Conversations(session)
+        self.calls = calls
+        self._loop = loop
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._waiting = 0
+        self.waiting = 0
         """Requests that the provider has not answered yet."""
         self._answered = 0
         self._end: CooperBenchError | None = None
         self._fault: AgentFailure | None = None
+        self._refusals = 0
 
     def outcome(self) -> CooperBenchError | None:
-        """Why `ended` is set; else the refusal that the agent's last request met, which it could not cope with.
-
-        AgentFailure, UserError, InfraError or Interrupted, to be raised by the adapter.
-        """
+        """To be raised: why `ended` is set; else the refusal that the agent's last request met."""
         return self._end or self._fault
 
     def end(self, error: CooperBenchError) -> None:
@@ -80,6 +76,22 @@ class Access:
             self.session.check_running()
         except (AgentFailure, InfraError, Interrupted) as error:
             self.end(error)
+
+    def ask(self, body: Body) -> Body:
+        """A chat completion, for a framework in this process. What it raises is an error of ours."""
+
+        async def answer() -> Body:
+            return await anext(self.serve(Request(CHAT, body, {}, stream=False))) or {}
+
+        asked = asyncio.run_coroutine_threadsafe(answer(), self._loop)
+        while not self.ended.is_set():
+            try:
+                return asked.result(_WAKE_SECONDS)
+            except TimeoutError:
+                continue
+            except Refused as refusal:
+                raise self.outcome() or InfraError(str(refusal)) from refusal
+        raise self.outcome() or Interrupted("stopped")
 
     async def cancel(self) -> None:
         """What the agent still waits for."""
@@ -95,8 +107,7 @@ class Access:
             raise Refused(400, f"the tokens cannot be counted: {error}") from error
 
     async def serve(self, request: Request) -> AsyncIterator[Body | None]:
-        """The events of a stream, or the whole answer as the only one. In the time before the first event of a stream
-        there is a None now and then, so that nobody takes the connection for a dead one."""
+        """The events of a stream, or the whole answer as the only one. None, before the first event, is a ping."""
         events: asyncio.Queue[Body | None] = asyncio.Queue()
 
         def finish(done: asyncio.Task[list[Body]]) -> None:
@@ -131,19 +142,19 @@ class Access:
                 raise Refused(400, f"the agent has ended: {self._end}")
             try:
                 body = dialects.without_provider_tools(request.dialect, request.body)
-                exchange = await self._in_thread(self.conversations.request, request.dialect, body)
+                exchange = await self._in_thread(self.calls.request, request.dialect, body)
             except (AttributeError, KeyError, TypeError, ValueError) as error:
                 raise Refused(400, f"the request cannot be read: {type(error).__name__}: {error}") from error
-            self._waiting += 1
+            self.waiting += 1
             try:
                 reply, last, seconds = await self._asked(request, exchange, send)
             finally:
-                self._waiting -= 1
+                self.waiting -= 1
             usage = self.upstream.usage(request.dialect, reply, seconds)
-            await self._in_thread(self.conversations.answered, exchange, reply, usage)
+            await self._in_thread(self.calls.answered, exchange, reply, usage)
             self._answered += 1
             if not exchange.conversation.label:
-                self._fault = None
+                self._fault, self._refusals = None, 0
             return last
         except CooperBenchError as error:
             self.end(error)
@@ -161,7 +172,7 @@ class Access:
         """The answer, events of it that are still to be sent, and how long the last attempt took."""
         is_main = not exchange.conversation.label
         attempts = llm.Attempts(self.upstream.model, self._answered == 0 and is_main)
-        concurrent = self._waiting > 1
+        concurrent = self.waiting > 1
         while True:
             await self._in_thread(self.session.check_limits, concurrent=concurrent)
             if pause := llm.shared_pause(self.upstream.model):
@@ -181,7 +192,10 @@ class Access:
                     self.session.model_answered()
                     if is_main:
                         self._fault = fault
-                    raise Refused(400, str(fault), overflow=fault.status == CONTEXT_OVERFLOW) from error
+                        self._refusals += fault.status != llm.CONTEXT_OVERFLOW
+                        if self._refusals >= _MOST_REFUSALS:
+                            self.end(fault)
+                    raise Refused(400, str(fault), fault.status) from error
                 await asyncio.sleep(pause)
             else:
                 return reply, last, time.monotonic() - started

@@ -1,13 +1,7 @@
-"""The conversations of one agent, told from what its program sends; colleagues' messages in them; the record of steps.
+"""What of an agent's requests and answers goes on record, and what colleagues send, in the requests of its program.
 
-A program sends its whole history with each request. The first one that has tools begins its main conversation; one
-that repeats a known call or a known beginning goes on with that conversation. A new history with the instructions and
-the tools of the main conversation is the main one after a compaction; with others it is a sub-agent's; without tools
-it is a side request (a title, a summary).
-
-What colleagues send is added to the main conversation only: after the last item of the request before which it came,
-and at that place in every later request. When a compaction has removed the place, the message is given once more, at
-the end of the new history. An instruction of the program itself (to summarise) gets no new messages.
+A program sends its whole history with each request: that tells its conversations apart (docs/gateway.md). A message
+stays at its place in all later requests; when a compaction has removed the place, it is given once more, at the end.
 """
 
 from __future__ import annotations
@@ -16,12 +10,11 @@ import json
 import re
 import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from cooperbench.agents.session import DEFAULT_COMMAND_SECONDS, Session
-from cooperbench.agents.worker.client import message_text
 from cooperbench.gateway.dialects import SUBAGENT, Body, Call, History, Result, read_reply
 from cooperbench.models import Usage
 
@@ -75,18 +68,53 @@ class Exchange(NamedTuple):
     """What the provider is asked."""
 
 
-class Conversations:
-    """Calls are one at a time: the gateway holds the lock of the agent's access."""
+class Calls:
+    """Of a framework outside of the sandbox: its steps and messages are on record already, replies are not."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
+
+    def request(self, dialect: str, body: Body) -> Exchange:
+        """ValueError for a body that is none of its dialect."""
+        return Exchange(_Conversation("", ""), dialect, body, body)
+
+    def answered(self, exchange: Exchange, answer: Mapping[str, Any], usage: Usage) -> None:
+        """Put on record what the program got: the whole answer in its dialect, also where it was streamed."""
+        content, finish_reason = read_reply(exchange.dialect, answer)
+        ids = self._begin_steps(exchange.conversation, content.calls)
+        calls = [
+            {"id": call_id, "name": call.name, "arguments": json.dumps(call.args)}
+            for call_id, call in zip(ids, content.calls, strict=False)
+        ]
+        more = {"finish_reason": finish_reason, "tool_calls": calls, "reasoning": "".join(content.reasoning)}
+        about = {name: value for name, value in more.items() if value}
+        self._session.reply("".join(content.texts), usage, **about, **_label(exchange.conversation))
+
+    def finish(self) -> None:
+        """The agent is over."""
+
+    def _begin_steps(self, conversation: _Conversation, calls: Sequence[Call]) -> list[str]:  # noqa: ARG002
+        """The ids under which the calls are on record."""
+        return [call.id for call in calls]
+
+
+class Conversations(Calls):
+    """Of a program in the sandbox: calls of tools are its steps, and messages are added to what it asks.
+
+    The first request with tools begins the main conversation; one that repeats a known call or a known beginning goes
+    on with its conversation. A new history with the instructions and tools of the main one is that after a compaction;
+    with others it is a sub-agent's; without tools it is a side request (a title, a summary).
+    """
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session)
         self._main: _Conversation | None = None
         self._all: list[_Conversation] = []
         self._by_call: dict[tuple[str, str], _Conversation] = {}
         """By thread, and the id of a call."""
 
-    def request(self, dialect: str, body: Mapping[str, Any]) -> Exchange:
-        """What came of earlier calls goes on record. ValueError for a body that is none of its dialect."""
+    def request(self, dialect: str, body: Body) -> Exchange:
+        """What came of earlier calls goes on record."""
         history = History(dialect, body)
         conversation = self._conversation(history)
         for result in history.results:
@@ -100,32 +128,25 @@ class Conversations:
             texts.setdefault(one.after, []).append(one.text)
         return Exchange(conversation, dialect, body, history.with_texts(texts))
 
-    def answered(self, exchange: Exchange, answer: Mapping[str, Any], usage: Usage) -> None:
-        """Put on record what the program got: the whole answer in its dialect, also where it was streamed."""
-        conversation = exchange.conversation
-        content, finish_reason = read_reply(exchange.dialect, answer)
-        steps: list[_Step] = []
-        # A side request has no tools: what looks like a call is carried out by nobody.
-        for call in content.calls if conversation.label != _SIDE else ():
-            number = self._session.begin_own_step()
-            steps.append(_Step(number, call, call.id or f"call_{number}", time.monotonic()))
-            if call.id:
-                self._by_call[conversation.thread, call.id] = conversation
-        conversation.steps += steps
-        calls = [
-            {"id": step.call_id, "name": step.call.name, "arguments": json.dumps(step.call.args)}
-            for step in steps
-        ]
-        more = {"finish_reason": finish_reason, "tool_calls": calls, "reasoning": "".join(content.reasoning)}
-        about = {name: value for name, value in more.items() if value}
-        self._session.reply("".join(content.texts), usage, **about, **_label(conversation))
-
     def finish(self) -> None:
-        """The agent is over: calls whose results were never seen go on record too."""
+        """Calls whose results were never seen go on record too."""
         for conversation in self._all:
             for step in conversation.steps:
                 self._record(conversation, step, None)
             conversation.steps = []
+
+    def _begin_steps(self, conversation: _Conversation, calls: Sequence[Call]) -> list[str]:
+        # A side request has no tools: what looks like a call is carried out by nobody.
+        if conversation.label == _SIDE:
+            return []
+        ids = []
+        for call in calls:
+            number = self._session.begin_own_step()
+            ids.append(call.id or f"call_{number}")
+            conversation.steps.append(_Step(number, call, ids[-1], time.monotonic()))
+            if call.id:
+                self._by_call[conversation.thread, call.id] = conversation
+        return ids
 
     def _conversation(self, history: History) -> _Conversation:
         thread, keys, main = history.thread, history.keys, self._main
@@ -159,7 +180,7 @@ class Conversations:
             if not one.again:
                 main.added.append(_Added(one.text + AGAIN, last, again=True))
         for message in self._session.incoming():
-            main.added.append(_Added(message_text(message.sender, message.text), last))
+            main.added.append(_Added(message.shown, last))
 
     def _record_results(self, conversation: _Conversation, history: History) -> None:
         by_id = {result.call_id: result for result in history.results if result.call_id}

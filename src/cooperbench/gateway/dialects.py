@@ -1,9 +1,7 @@
 """The four dialects: what is in a request and in an answer, how a text is added; events, errors and tools on the wire.
 
-Which provider answers is not known here. An answer is made of the same items as a history: both are read by one
-function. An item has a key that stays the same when a program sends its history again: what programs change from
-request to request (`_VOLATILE`) is left out of it, and tools' results are known by the ids of their calls, since old
-results may be shortened. A streamed answer is a sequence of events, each the JSON object of one server-sent event.
+An answer is made of the same items as a history. An item's key stays the same when a program sends its history again:
+what programs change (`_VOLATILE`) is not in it, and results are known by their calls, since old ones may be shortened.
 """
 
 from __future__ import annotations
@@ -15,6 +13,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+from cooperbench.agents.llm import CONTENT_POLICY, CONTEXT_OVERFLOW
 
 Body = dict[str, Any]
 CHAT, RESPONSES, ANTHROPIC, GEMINI = "chat", "responses", "anthropic", "gemini"
@@ -29,6 +29,7 @@ _ERROR_KINDS = {
 _CLIENT_TOOLS = ("function", "custom", "namespace", "local_shell", "apply_patch")
 _ANTHROPIC_CLIENT_TOOLS = ("custom", "bash_", "text_editor_", "memory_", "computer_")
 _OVERFLOW_CODE = "context_length_exceeded"
+_FAULT_CODES = {CONTEXT_OVERFLOW: _OVERFLOW_CODE, CONTENT_POLICY: "content_policy_violation"}
 _HISTORY = {CHAT: "messages", RESPONSES: "input", ANTHROPIC: "messages", GEMINI: "contents"}
 _SYSTEM = ("system", "instructions", "systemInstruction", "system_instruction")
 _VOLATILE = {"cache_control", "thoughtSignature", "thought_signature", "id", "status"}
@@ -48,12 +49,12 @@ class BrokenStream(Exception):
 
 
 class Refused(Exception):
-    """What a program is told instead of an answer; `overflow`: the context is full, which programs can react to."""
+    """What a program is told instead of an answer; `fault`: the agent's, which programs may know how to react to."""
 
-    def __init__(self, status: int, message: str, *, overflow: bool = False) -> None:
+    def __init__(self, status: int, message: str, fault: str = "") -> None:
         super().__init__(message)
         self.status = status
-        self.overflow = overflow
+        self.code = _FAULT_CODES.get(fault)
 
 
 def encode(dialect: str, event: Mapping[str, Any]) -> bytes:
@@ -66,13 +67,19 @@ def error_body(dialect: str, refusal: Refused) -> Body:
     """As the dialect's providers word it."""
     kind, gemini_kind = _ERROR_KINDS[refusal.status]
     message = str(refusal)
+    if refusal.code == _OVERFLOW_CODE:
+        # Clients look for these words.
+        words = (
+            "prompt is too long"
+            if dialect == ANTHROPIC
+            else "this model's maximum context length is exceeded"
+        )
+        message = f"{words}: {message}"
     if dialect == ANTHROPIC:
-        message = f"prompt is too long: {message}" if refusal.overflow else message
         return {"type": "error", "error": {"type": kind, "message": message}}
     if dialect == GEMINI:
         return {"error": {"code": refusal.status, "message": message, "status": gemini_kind}}
-    code = _OVERFLOW_CODE if refusal.overflow else None
-    return {"error": {"message": message, "type": kind, "param": None, "code": code}}
+    return {"error": {"message": message, "type": kind, "param": None, "code": refusal.code}}
 
 
 def error_event(dialect: str, refusal: Refused) -> bytes:
@@ -81,7 +88,7 @@ def error_event(dialect: str, refusal: Refused) -> bytes:
         return encode(dialect, error_body(dialect, refusal))
     # Its clients read failures from the response, and try again unless the code is one that they know.
     code = "invalid_prompt" if refusal.status == 400 else "server_error"
-    error = {"code": _OVERFLOW_CODE if refusal.overflow else code, "message": str(refusal)}
+    error = {"code": _OVERFLOW_CODE if refusal.code == _OVERFLOW_CODE else code, "message": str(refusal)}
     response = {"id": "", "object": "response", "status": "failed", "output": [], "error": error}
     return encode(dialect, {"type": "response.failed", "response": response})
 
@@ -104,10 +111,7 @@ def without_provider_tools(dialect: str, body: Body) -> Body:
 
 
 def whole(dialect: str, events: Sequence[Body]) -> Body:
-    """The streamed answer as the same request would have got it otherwise; BrokenStream where its end is missing.
-
-    Chat is put together by LiteLLM.
-    """
+    """The streamed answer as one; BrokenStream where its end is missing. (Chat is put together by LiteLLM.)"""
     if dialect == ANTHROPIC:
         return _anthropic_whole(events)
     if dialect == GEMINI:

@@ -1,10 +1,7 @@
-"""Messages as tools of the Model Context Protocol: `send_message` and `wait_for_message`, at the gateway's address.
+"""Messages and the team's tools as tools of the Model Context Protocol, at the gateway's address.
 
-An agent of setting team has the team's tools (team/tools) besides, unless they are switched off.
-
-Streamable HTTP without sessions: each request stands for itself, and its bearer token says whose it is. A message goes
-to the same mailbox as one of the command `send_message`; the call is on record as a step of the conversation in which
-it was made. What `wait_for_message` returns counts as shown: it is not added to the conversation again.
+Streamable HTTP without sessions: the bearer token of a request says whose it is. What `wait_for_message` returns counts
+as shown: it is not added to the conversation again.
 """
 
 from __future__ import annotations
@@ -19,7 +16,6 @@ from mcp.server.mcpserver.tools import Tool
 from mcp_types import CallToolResult, ListToolsResult, TextContent
 from mcp_types import Tool as MCPTool
 
-from cooperbench.agents.worker.client import message_text
 from cooperbench.team.inbox import EVERYBODY
 from cooperbench.team.sandbox_rpc import Response
 
@@ -102,7 +98,7 @@ def _message_tools(access: Access) -> dict[str, Callable[..., Response]]:
                 break
         with access.lock:
             messages = access.session.incoming()
-        texts = [message_text(one.sender, one.text) for one in messages]
+        texts = [one.shown for one in messages]
         return Response(0, "\n\n".join(texts) or "No message came.")
 
     return {"send_message": send_message, "wait_for_message": wait_for_message}

@@ -1,9 +1,7 @@
 """What models were asked and what they answered: kept with `--record`, given again by the agent `replay_model`.
 
-The file has one JSON line for each exchange, without secrets, compressed and flushed line by line: what a killed run
-has written can be read. A replayed request takes the recorded answer to the same request, in whatever order
-conversations ask. `comparable` says what may differ between two runs of the same agent; whatever else differs ends the
-agent, since the answers that were recorded no longer fit.
+The file has one JSON line for each exchange, flushed one by one. A replayed request takes the recorded answer to the
+same request (`comparable`), in whatever order; another one ends the agent.
 """
 
 from __future__ import annotations

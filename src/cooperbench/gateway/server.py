@@ -1,8 +1,4 @@
-"""The server: one per process, on loopback. Who asks, in which dialect, and how an answer goes back.
-
-It reaches no further than to the accesses that are open: any other token gets 401. What a request means for its agent
-is said in `access`.
-"""
+"""The server: one per process, on loopback. Who asks, in which dialect, and how an answer goes back."""
 
 from __future__ import annotations
 
@@ -24,9 +20,11 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from cooperbench.agents import llm
+from cooperbench.errors import UserError
 from cooperbench.gateway import dialects
 from cooperbench.gateway.access import Access
 from cooperbench.gateway.access import Request as ModelRequest
+from cooperbench.gateway.conversations import Calls, Conversations
 from cooperbench.gateway.dialects import ANTHROPIC, CHAT, GEMINI, RESPONSES, Refused
 from cooperbench.gateway.mcp_server import mcp_endpoint
 from cooperbench.gateway.upstream import Upstream
@@ -55,11 +53,7 @@ _IDLE_CONNECTION_SECONDS = 600
 
 
 class Gateway:
-    """Listens from the first use until the process ends.
-
-    Base URLs for clients: chat and responses `http://HOST:PORT/v1`, Anthropic and Gemini `http://HOST:PORT`, MCP
-    `http://HOST:PORT/mcp`. The model's name in requests does not matter: it is the one that the access was opened for.
-    """
+    """Listens from the first use until the process ends. The model's name in requests does not matter."""
 
     _shared: Gateway | None = None
     _shared_lock = threading.Lock()
@@ -86,12 +80,17 @@ class Gateway:
 
     @contextmanager
     def open(
-        self, session: Session, model: str, model_kwargs: Mapping[str, Any] | None = None
+        self, session: Session, model_kwargs: Mapping[str, Any], calls: Calls | None = None
     ) -> Iterator[Access]:
-        """A token for one agent. `model_kwargs`: what the agent config adds to every call (api_base, api_key …)."""
-        llm.remember_secrets(model_kwargs or {})
-        upstream = Upstream(model, model_kwargs or {}, self._http)
-        access = Access(f"cb-{secrets.token_urlsafe(32)}", session, upstream)
+        """A token for one agent. `model_kwargs` is in every call; `calls` is given for one outside of its sandbox."""
+        if session.model is None:
+            raise UserError("this agent needs a model: -m MODEL")
+        llm.remember_secrets(model_kwargs)
+        if session.base_url:
+            model_kwargs = {**model_kwargs, "api_base": session.base_url}
+        upstream = Upstream(session.model, model_kwargs, self._http)
+        token = f"cb-{secrets.token_urlsafe(32)}"
+        access = Access(token, session, upstream, calls or Conversations(session), self._loop)
         self._accesses[access.token] = access
         try:
             yield access
@@ -101,7 +100,7 @@ class Gateway:
                 access.closed = True
             with suppress(RuntimeError):  # the process ends
                 asyncio.run_coroutine_threadsafe(access.cancel(), self._loop).result(30)
-            access.conversations.finish()
+            access.calls.finish()
 
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()

@@ -1,12 +1,8 @@
 """The way from a request in a dialect to the model's provider.
 
-Where the provider itself speaks the dialect, the request goes there as it is: LiteLLM only tells address and headers.
-(Its own functions for that need packages of its proxy.) Everywhere else LiteLLM translates to the chat completions that
-it has for every provider, and back. Servers with an address of their own behind `openai/` are asked for chat
-completions too, since few of them have more; `use_chat_completions_api: false` in the model's settings says otherwise.
-
-Requests come from sandboxes: of what LiteLLM takes as arguments, only what is listed here gets through, since others
-are addresses, keys and hooks.
+A provider that speaks the dialect itself gets the request as it is; else LiteLLM translates it to chat completions.
+(LiteLLM's own functions for the former need packages of its proxy.) Requests come from sandboxes: only the arguments
+that are listed here get through to LiteLLM, since others are addresses, keys and hooks.
 """
 
 from __future__ import annotations
@@ -25,7 +21,7 @@ from cooperbench.models import Usage
 _COMMON = "tools tool_choice temperature top_p parallel_tool_calls"
 _ARGUMENTS = {
     CHAT: f"{_COMMON} messages max_tokens max_completion_tokens stop seed response_format frequency_penalty "
-    "presence_penalty reasoning_effort verbosity prompt_cache_key",
+    "presence_penalty reasoning_effort verbosity prompt_cache_key thinking n",
     RESPONSES: f"{_COMMON} input instructions reasoning text max_output_tokens prompt_cache_key truncation",
     ANTHROPIC: f"{_COMMON} messages system max_tokens top_k stop_sequences thinking output_config",
     GEMINI: "contents generationConfig systemInstruction system_instruction tools toolConfig tool_config",
@@ -146,6 +142,8 @@ class Upstream:
         if dialect in (CHAT, GEMINI):
             options = {"stream_options": {"include_usage": True}} if stream else {}
             answer = await litellm.acompletion(**given | more | options)
+            if not stream and not answer.choices:
+                raise ValueError("the answer has no choices in it")
         elif dialect == RESPONSES:
             answer = await litellm.aresponses(**given | more, use_chat_completions_api=use_chat)
         else:

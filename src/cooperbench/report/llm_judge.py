@@ -115,10 +115,9 @@ def read_judgement(pair: PairData, model: str) -> dict[str, Any] | None:
 
 def _judge(model: str, pair: PairData) -> dict[str, Any] | InfraError:
     """The record that now is judge.json, or the outage that left none."""
-    from cooperbench.agents.llm import DEFAULT_CALL_SECONDS, NO_OTHER_RETRIES, Caller, load_litellm, usage_of
+    from cooperbench.agents.llm import DEFAULT_CALL_SECONDS, NO_OTHER_RETRIES, ask, load_litellm, usage_of
 
     litellm = load_litellm()
-    caller = Caller(model, lambda: None, lambda _: None)
     case = case_of(pair)
     messages = [{"role": "system", "content": PROMPT}, {"role": "user", "content": case.text}]
     options = {"temperature": 0, "max_tokens": _ANSWER_TOKENS, "drop_params": True, **NO_OTHER_RETRIES}
@@ -127,7 +126,7 @@ def _judge(model: str, pair: PairData) -> dict[str, Any] | InfraError:
     while label is None and answers < ANSWERS:
         started = time.monotonic()
         try:
-            response = caller.ask(lambda: litellm.completion(**call))
+            response = ask(model, lambda: litellm.completion(**call), first_call=answers == 0)
         except AgentFailure as failure:
             # The material is too long or too foul for it: an outcome, not an outage.
             problems = [redact(f"{failure.status}: {failure}")]

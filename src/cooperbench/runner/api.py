@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from cooperbench.agents.base import patience_seconds
-from cooperbench.agents.llm import load_litellm
+from cooperbench.agents.llm import has_price
 from cooperbench.agents.registry import get_agent, uses_model
-from cooperbench.agents.worker.client import has_price
 from cooperbench.backends.registry import check_options, find_factory, get_backend
 from cooperbench.dataset.discovery import Selection, discover
 from cooperbench.errors import UserError
@@ -144,7 +143,8 @@ def check(arm: Arm) -> Arm:
             agent.check(one.config_path, pairs, config.setting)
         asks = one.model and arm.to_run and not config.replay_from
         if one.model and asks and hasattr(agent, "check_model"):
-            agent.check_model(one.model, one.config_path)
+            given = {"base_url": one.base_url} if one.base_url else {}
+            agent.check_model(one.model, one.config_path, **given)
     return arm
 
 
@@ -153,7 +153,6 @@ def price_notes(config: RunConfig) -> Iterator[str]:
     if config.max_cost is None or not any(map(uses_model, config.agents)):
         return
     with suppress(UserError):  # an agent of its own environment needs no LiteLLM here
-        load_litellm()
         for model in config.models:
             if model and not has_price(model):
                 yield f"the price of {printable(model)} is not known: --max-cost does not count its calls"

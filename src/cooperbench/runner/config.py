@@ -34,6 +34,7 @@ class Assigned(NamedTuple):
     model: str | None
     """None where the agent asks no model."""
     config_path: Path | None
+    base_url: str | None = None
 
 
 @dataclass(frozen=True)
@@ -101,12 +102,16 @@ class RunConfig(RunOptions):
 
     @property
     def agents(self) -> tuple[str, ...]:
-        """One for all seats, or one for each, the first agent1's; so are the next two."""
+        """One for all seats, or one for each, the first agent1's; so are the next three."""
         return split_values(self.agent, "agents")
 
     @property
     def models(self) -> tuple[str | None, ...]:
         return (None,) if self.model is None else split_values(self.model, "models")
+
+    @property
+    def base_urls(self) -> tuple[str | None, ...]:
+        return tuple(part.strip() or None for part in (self.base_url or "").split(","))
 
     @property
     def agent_config_paths(self) -> tuple[Path | None, ...]:
@@ -140,9 +145,10 @@ class RunConfig(RunOptions):
         agents = _for_seats(self.agents, seats, "agent", whose)
         models = _for_seats(self.models, seats, "model", whose)
         configs = _for_seats(self.agent_config_paths, seats, "agent config", whose)
+        urls = _for_seats(self.base_urls, seats, "base URL", whose)
         return tuple(
-            Assigned(agent, model if uses_model(agent) else None, config)
-            for agent, model, config in zip(agents, models, configs, strict=True)
+            Assigned(agent, model if uses_model(agent) else None, config, url)
+            for agent, model, config, url in zip(agents, models, configs, urls, strict=True)
         )
 
     @property

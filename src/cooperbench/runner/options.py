@@ -96,6 +96,9 @@ class RunOptions:
         default="vertex_ai/gemini-3-flash-preview",
         recorded=None,
     )
+    base_url: str | None = option(
+        "--base-url URL", "the server that has the model, or one for each agent (URL, for the first only)"
+    )
     agent_config: str | Path | None = option(
         "--agent-config PATH",
         "handed to the agent: its own configuration; a.yaml,b.yaml for one each (a.yaml, for the first only)",

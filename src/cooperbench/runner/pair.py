@@ -235,6 +235,7 @@ class PairRun:
             seat=seat,
             setting=self._config.setting,
             model=assigned.model,
+            base_url=assigned.base_url,
             config_path=assigned.config_path,
             sandbox=sandbox,
             recorder=recorder,

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from cooperbench import run
 from cooperbench.dataset.discovery import DEMO, demo_dir
-from tests.agents.mini_swe.helpers import KEY, SUBMIT, TEXT, TOOLS, act, patching, run_solo, write_config
+from cooperbench.errors import UserError
+from tests.agents.mini_swe.helpers import (
+    KEY,
+    MODEL,
+    SUBMIT,
+    TEXT,
+    TOOLS,
+    act,
+    patching,
+    run_solo,
+    write_config,
+)
 from tests.modelserver import Request, Tokens, ToolCall, say
 from tests.runner.helpers import Left, run_tiny
 from tests.tiny import golden
@@ -137,6 +148,24 @@ def test_several_tool_calls_in_one_reply_are_several_steps(tmp_path: Path, serve
     left = run_solo(tmp_path, server, [say("Three at once.", calls=calls)])
     assert left.result["agents"]["solo"]["status"] == "submitted"
     assert left.observations("solo")[:2] == ["one\n", "two\n"]
+
+
+def test_a_server_of_the_users_own(
+    tmp_path: Path, server: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    server.script("", [act(TOOLS, SUBMIT)])
+    options: dict[str, Any] = {
+        "model_name": MODEL,
+        "base_url": server.openai_url,
+        "setting": "solo",
+        "auto_eval": False,
+    }
+    left = run_tiny(tmp_path, TOOLS, **options)
+    assert left.result["agents"]["solo"]["status"] == "submitted"
+    assert [request.api_key for request in server.requests] == [KEY]
+    with pytest.raises(UserError, match="LiteLLM knows no provider of it"):
+        run_tiny(tmp_path, TOOLS, run_name="other", **options | {"model_name": "scripted"})
 
 
 def test_anthropic_models_cache_their_prompts_and_have_a_price(tmp_path: Path, server: ModelServer) -> None:

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import cooperbench.retry
-from cooperbench.agents.llm import Caller
+from cooperbench.agents.llm import ask
 from cooperbench.cli import main
 from cooperbench.errors import InfraError, Interrupted, UserError
+from cooperbench.gateway.conversations import Calls
+from cooperbench.gateway.server import Gateway
 from tests.agents.mini_swe.helpers import (
     KEY,
     MODEL,
@@ -25,6 +27,7 @@ from tests.agents.mini_swe.helpers import (
     solved,
     write_config,
 )
+from tests.gateway.sessions import agent_at_work
 from tests.modelserver import Answer, Broken, Tokens, ToolCall, error, say
 from tests.modelserver.replies import CONTEXT_OVERFLOW, Failure, Reply
 from tests.tiny import golden, write_tiny
@@ -212,28 +215,21 @@ def test_the_frameworks_limit_does_not_undercut_the_one_asked_for(
     assert left.result["agents"]["solo"]["status"] == expected
 
 
-def test_a_call_in_flight_does_not_hold_up_the_end() -> None:
+def test_a_call_in_flight_does_not_hold_up_the_end(tmp_path: Path, server: ModelServer) -> None:
     """Ctrl-C: the agent's thread is free while the provider has not answered yet."""
-    in_flight, stopped, answer = threading.Event(), threading.Event(), threading.Event()
+    stop = threading.Event()
 
-    def check() -> None:
-        if stopped.is_set():
-            raise Interrupted("stopped")
+    def script(_: Any) -> Reply:
+        stop.set()
+        return HANGS
 
-    def call() -> None:
-        in_flight.set()
-        answer.wait(60)
-
-    def stop() -> None:
-        in_flight.wait(60)
-        stopped.set()
-
-    threading.Thread(target=stop).start()
-    caller = Caller("m", check, lambda _: None)
-    with pytest.raises(Interrupted):
-        caller.ask(call)
-    assert not answer.is_set()
-    answer.set()
+    with agent_at_work(tmp_path) as at_work:
+        at_work.session.stop, at_work.session.model = stop, MODEL
+        settings = {"api_base": server.openai_url, "api_key": KEY}
+        with Gateway.shared().open(at_work.session, settings, Calls(at_work.session)) as access:
+            server.script("", script)
+            with pytest.raises(Interrupted):
+                access.ask({"messages": [{"role": "user", "content": "Hello."}]})
 
 
 @pytest.mark.parametrize(
@@ -246,4 +242,4 @@ def test_an_error_of_no_known_kind_is_an_outage(seen: Exception, monkeypatch: py
         raise seen
 
     with pytest.raises(InfraError, match="did not answer in 1 attempts"):
-        Caller("m", lambda: None, lambda _: None).ask(call)
+        ask("m", call, first_call=True)

@@ -107,7 +107,8 @@ def solo(tmp_path: Path, server: ModelServer, script: Any, **options: Any) -> di
 
 def test_models_of_the_responses_api_are_accounted_for_too(tmp_path: Path, server: ModelServer) -> None:
     script = [call("ls", tool="terminal"), *TONGUES["openhands"].last_words]
-    agent = solo(tmp_path, server, script, model_name="openai/gpt-5-codex")
+    llm = settings("openhands", server.openai_url)["llm"] | {"use_chat_completions_api": False}
+    agent = solo(tmp_path, server, script, config={"llm": llm}, model_name="openai/gpt-5-codex")
     assert {request.path for request in server.requests} == {"/v1/responses"}
     assert (agent["status"], agent["model_calls"], agent["prompt_tokens"]) == ("submitted", 2, 200)
     assert agent["cost"] > 0
@@ -178,6 +179,21 @@ def test_a_provider_may_fail_for_as_long_as_the_harness_is_patient(
     llm = settings("openhands", server.openai_url)["llm"] | {"num_retries": 9, "retry_min_wait": 0}
     left = play(tmp_path, server, {"llm": llm}, setting="solo", auto_eval=False)
     assert (left.result["agents"]["solo"]["status"], left.result["attempt"]) == ("submitted", 2)
+
+
+def test_agents_work_again_on_recorded_answers(tmp_path: Path, server: ModelServer) -> None:
+    """The same agents without a provider: every request is the same, messages included."""
+    server.script("You are agent1", builder(1))
+    server.script("You are agent2", builder(2))
+    then = play(tmp_path, server, {"terminal": {"timeout_seconds": 3}}, record=True, auto_eval=False)
+    server.close()
+    again = run_tiny(tmp_path, "replay_model", run_name="again", replay_from="r")
+    assert again.evaluation["overall_success"]
+    for agent_id, agent in then.result["agents"].items():
+        now = again.result["agents"][agent_id]
+        for name in ("agent", "model", "status", "steps", "model_calls", "prompt_tokens"):
+            assert now[name] == agent[name], (agent_id, name)
+        assert again.patch(agent_id) == then.patch(agent_id)
 
 
 def test_words_without_an_action_end_the_conversation(tmp_path: Path, server: ModelServer) -> None:

@@ -73,6 +73,18 @@ def test_two_agents_build_and_talk(tmp_path: Path, server: ModelServer) -> None:
     assert list((left.folder / "agent1" / "swe_agent").rglob("*.traj")), "SWE-agent's own record"
 
 
+def test_agents_work_again_on_recorded_answers(tmp_path: Path, server: ModelServer) -> None:
+    server.script("You are agent1", builder(1))
+    server.script("You are agent2", builder(2))
+    then = play(tmp_path, server, record=True, auto_eval=False)
+    server.close()
+    again = run_tiny(tmp_path, "replay_model", run_name="again", replay_from="r")
+    assert again.evaluation["overall_success"]
+    for agent_id, agent in then.result["agents"].items():
+        assert again.result["agents"][agent_id]["model_calls"] == agent["model_calls"]
+        assert again.patch(agent_id) == then.patch(agent_id)
+
+
 def solo(tmp_path: Path, server: ModelServer, script: Any, **options: Any) -> dict[str, Any]:
     server.script("", script)
     left = play(tmp_path, server, setting="solo", auto_eval=False, **options)

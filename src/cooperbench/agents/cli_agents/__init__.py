@@ -1,9 +1,7 @@
 """Command-line agents: Claude Code, Codex, Gemini CLI, OpenCode, as people use them, without a network or a key.
 
-Each runs in the agent's sandbox, from programs that are seen there read-only (`environments`). Its model client talks
-to the gateway, through a port on the sandbox's loopback (`forward`) and with a token of its own: limits, accounts,
-messages and the record are the gateway's. What they keep lies in `AGENT_DIR`, not in the repository. Their tools for
-the web are switched off: some are the provider's, and would work without a network.
+Each runs in the agent's sandbox and asks the gateway, through a port on the sandbox's loopback (`forward`). What it
+keeps lies in `AGENT_DIR`. Its tools for the web are switched off: some are the provider's, and need no network here.
 """
 
 from __future__ import annotations
@@ -15,6 +13,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
+from cooperbench.agents import llm
 from cooperbench.agents.base import REPO_DIR, read_yaml
 from cooperbench.agents.cli_agents.forward import Forward
 from cooperbench.agents.environments import get_environment, get_framework
@@ -80,6 +79,7 @@ class CliAgent:
     """Its name in the table of frameworks."""
     executable: ClassVar[str]
     """Its place among the programs."""
+    warm_up = staticmethod(llm.warm_up_gateway)
 
     def launch(self, place: Place) -> Launch:
         raise NotImplementedError
@@ -92,23 +92,13 @@ class CliAgent:
     def programs(cls) -> Path:
         return get_environment(get_framework(cls.framework)).programs
 
-    @classmethod
-    def warm_up(cls) -> None:
-        from cooperbench.agents import llm
-        from cooperbench.gateway.server import Gateway
-
-        llm.warm_up()
-        Gateway.shared()
-
     def check(self, config_path: Path | None, pairs: Sequence[Pair], setting: Setting) -> None:  # noqa: ARG002
         for pattern in (self.executable, _NODE):
             self._inside(pattern)
         _model_kwargs(config_path)
 
-    def check_model(self, model: str, config_path: Path | None) -> None:
-        from cooperbench.agents import llm
-
-        llm.check_model(model, _model_kwargs(config_path))
+    def check_model(self, model: str, config_path: Path | None, base_url: str | None = None) -> None:
+        llm.check_model(model, _model_kwargs(config_path), base_url)
         known: dict[str, Any] = {}
         with suppress(Exception):  # one that is in no list, at a server of the user's
             known = dict(llm.load_litellm().get_model_info(model))
@@ -121,13 +111,11 @@ class CliAgent:
     def run(self, session: Session) -> None:
         from cooperbench.gateway.server import Gateway
 
-        if session.model is None:
-            raise UserError(f"{self.framework} needs a model: -m MODEL")
         node = self._inside(_NODE)
         _check_node(session.sandbox, node)
         gateway = Gateway.shared()
         with (
-            gateway.open(session, session.model, _model_kwargs(session.config_path)) as access,
+            gateway.open(session, _model_kwargs(session.config_path)) as access,
             Forward(session.sandbox, node, gateway.port) as forward,
         ):
             place = Place(
@@ -135,7 +123,7 @@ class CliAgent:
                 node=node,
                 url=f"http://127.0.0.1:{forward.port}",
                 token=access.token,
-                model=session.model.rpartition("/")[2],
+                model=access.upstream.model.rpartition("/")[2],
                 messaging=session.inbox is not None,
             )
             exit_code = _run(self.launch(place), session, access)
@@ -317,7 +305,7 @@ def _bearer(place: Place) -> dict[str, str]:
 
 def _model_kwargs(config_path: Path | None) -> dict[str, Any]:
     """What an agent config may have: `model.model_kwargs`, for every call, as LiteLLM knows it."""
-    match config_path and read_yaml(config_path):
+    match read_yaml(config_path):
         case None:
             return {}
         case {"model": {"model_kwargs": dict(kwargs), **more}, **others} if not more and not others:

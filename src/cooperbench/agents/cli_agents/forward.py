@@ -1,8 +1,7 @@
 """A port on loopback inside a sandbox that leads to one port of the harness, and to nothing else.
 
-`forward.js` listens in the sandbox, run by the Node among the agent's programs; its connections come here over one
-stream, as frames. So a sandbox needs no network. Data towards the sandbox is never held back there: a program that
-does not read fills its own sandbox's memory, not ours.
+`forward.js` listens in the sandbox; its connections come here over one stream, as frames. Data towards the sandbox is
+never held back there: a program that does not read fills its own sandbox's memory, not ours.
 """
 
 from __future__ import annotations

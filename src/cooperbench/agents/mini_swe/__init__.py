@@ -1,7 +1,6 @@
 """The agents `mini_swe_agent` (commands as text) and `mini_swe_agent_v2` (commands as tool calls).
 
-They are the PyPI package mini-swe-agent in our sandboxes: its own loop, models, prompts and config files. `framework`
-imports the package, so it is imported after `load_package()`.
+They are the PyPI package mini-swe-agent; `framework` imports it, and is imported after `load_package()`.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 class MiniSweAgent:
     tool_calls: ClassVar[bool] = False
-    warm_up = staticmethod(llm.warm_up)
+    warm_up = staticmethod(llm.warm_up_gateway)
 
     @staticmethod
     def version() -> str | None:
@@ -37,15 +36,18 @@ class MiniSweAgent:
     def check(self, config_path: Path | None, pairs: Sequence[Pair], setting: Setting) -> None:  # noqa: ARG002
         self._config(config_path)
 
-    def check_model(self, model: str, config_path: Path | None) -> None:
-        llm.check_model(model, self._config(config_path).model.model_kwargs)
+    def check_model(self, model: str, config_path: Path | None, base_url: str | None = None) -> None:
+        llm.check_model(model, self._config(config_path).model.model_kwargs, base_url)
 
     def run(self, session: Session) -> None:
         config = self._config(session.config_path)
         from cooperbench.agents.mini_swe.framework import Loop
+        from cooperbench.gateway.conversations import Calls
+        from cooperbench.gateway.server import Gateway
 
-        agent = Loop(session, config, tool_calls=self.tool_calls)
-        agent.end(agent.run(session.prompt))
+        with Gateway.shared().open(session, config.model.model_kwargs, Calls(session)) as access:
+            agent = Loop(access, config, tool_calls=self.tool_calls)
+            agent.end(agent.run(session.prompt))
 
     def _config(self, path: Path | None) -> Config[Any]:
         load_package()

@@ -1,19 +1,14 @@
-"""The framework's configs and classes with our sandbox, colleagues, limits and accounts under them.
+"""The framework's configs and classes with our sandbox, colleagues and gateway under them.
 
-The user's file has the framework's format (`agent`, `environment`, `model`) and is merged over the framework's own, key
-by key. What it must not set and what it misspells is refused before anything starts. The framework's loop decides what
-happens when; overridden is where the world comes in: before a model is asked (messages, limits), how it is asked
-(retries, accounts), where a command runs, and what is put on record.
+The user's file is merged over the framework's own, key by key; what cannot work is refused before anything starts.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
 import yaml
 from jinja2 import StrictUndefined, Template, TemplateError
@@ -22,14 +17,15 @@ from minisweagent.config import builtin_config_dir
 from minisweagent.environments.local import LocalEnvironment
 from minisweagent.models.litellm_model import LitellmModel, LitellmModelConfig
 from minisweagent.models.litellm_textbased_model import LitellmTextbasedModel, LitellmTextbasedModelConfig
+from minisweagent.models.utils.actions_toolcall import BASH_TOOL
 from minisweagent.utils.serialize import recursive_merge
 from pydantic import BaseModel, StringConstraints, ValidationError
 
 from cooperbench.agents.base import REPO_DIR, read_yaml
-from cooperbench.agents.llm import DEFAULT_CALL_SECONDS, NO_OTHER_RETRIES, Caller, load_litellm, usage_of
+from cooperbench.agents.llm import load_litellm
 from cooperbench.agents.session import Session
-from cooperbench.agents.worker.client import litellm_reply, message_text
 from cooperbench.errors import AgentFailure, UserError
+from cooperbench.gateway.access import Access
 from cooperbench.text import plural, printable
 
 Message = dict[str, Any]
@@ -79,7 +75,7 @@ class Config(BaseModel, Generic[M], extra="forbid"):
 
 def load_config(path: Path | None, *, tool_calls: bool) -> Config[Any]:
     """UserError, in one line, for a file that cannot be read, unknown keys and values that cannot work."""
-    user = {} if path is None else read_yaml(path) or {}
+    user = read_yaml(path) or {}
     try:
         if not isinstance(user, dict):
             raise ValueError("it is no mapping of agent, environment and model")
@@ -181,45 +177,23 @@ class SandboxEnvironment(LocalEnvironment):
 
 
 class ToolCallModel(LitellmModel):
-    """The framework's model with actions as calls of the tool `bash`; each call is accounted for and on record."""
+    """The framework's model with actions as calls of the tool `bash`, asked through the gateway."""
 
-    def __init__(self, session: Session, config: LitellmModelConfig) -> None:
-        assert session.model is not None
-        settings = config.model_dump(exclude_unset=True) | {"model_name": session.model}
-        settings["model_kwargs"] = {
-            "timeout": DEFAULT_CALL_SECONDS,
-            **config.model_kwargs,
-            **NO_OTHER_RETRIES,
-        }
-        if any(part in session.model.lower() for part in ("anthropic", "claude")):
+    tools: ClassVar[list[Any]] = [BASH_TOOL]
+
+    def __init__(self, access: Access, config: LitellmModelConfig) -> None:
+        settings = config.model_dump(exclude_unset=True) | {"model_name": access.session.model}
+        if any(part in settings["model_name"].lower() for part in ("anthropic", "claude")):
             # Anthropic's models cache what is marked; the framework's own programs mark it, too.
             settings.setdefault("set_cache_control", "default_end")
         super().__init__(**settings)
-        # The framework tries nothing again: neither Ctrl-C nor a time limit would end that.
+        # The framework tries nothing again: that is the gateway's work.
         self.abort_exceptions = [Exception]
-        self._session = session
-        self._caller = Caller(session.model, session.check_running, session.note, again=session.check_limits)
+        self._access = access
 
     def _query(self, messages: list[dict[str, str]], **kwargs: Any) -> Any:
-        ask: Callable[..., Any] = super()._query
-
-        def attempt() -> Any:
-            response = ask(messages, **kwargs)
-            litellm_reply(response)  # an answer without any words is asked for again
-            return response
-
-        started, exchanges = time.monotonic(), self._session.exchanges
-        request = {"messages": messages, **kwargs}
-        recorded = exchanges.find("mini_swe_agent", request)
-        if recorded is None:
-            response = self._caller.ask(attempt)
-            exchanges.keep("mini_swe_agent", request, [response.model_dump()], self._session.received)
-        else:
-            response = load_litellm().ModelResponse(**recorded[0])
-        usage = usage_of(response, self.config.model_name, time.monotonic() - started)
-        text, more = litellm_reply(response)
-        self._session.reply(text, usage, **more)
-        return response
+        body = {"messages": messages, **({"tools": self.tools} if self.tools else {}), **kwargs}
+        return load_litellm().ModelResponse(**self._access.ask(body))
 
     def get_template_vars(self, **kwargs: Any) -> Message:
         """Without the settings of the model: a key may be among them."""
@@ -229,28 +203,29 @@ class ToolCallModel(LitellmModel):
 class TextModel(ToolCallModel, LitellmTextbasedModel):
     """Actions as blocks of text: the framework's other model, asked in the same way."""
 
+    tools: ClassVar[list[Any]] = []
+
 
 class Loop(DefaultAgent):
     """The framework's loop; what colleagues write comes in between two steps."""
 
-    def __init__(self, session: Session, config: Config[Any], *, tool_calls: bool) -> None:
+    def __init__(self, access: Access, config: Config[Any], *, tool_calls: bool) -> None:
+        session = access.session
         settings = config.agent.model_dump()
         # The session's clock counts: an outage of the provider is not the agent's time.
         seconds = settings.pop("wall_time_limit_seconds")
         if session.limits.cost is not None and "cost_limit" not in config.agent.model_fields_set:
             # The framework's default must not undercut what was asked for.
             settings["cost_limit"] = 0.0
-        model = (ToolCallModel if tool_calls else TextModel)(session, config.model)
+        model = (ToolCallModel if tool_calls else TextModel)(access, config.model)
         super().__init__(model, SandboxEnvironment(session, config.environment), **settings)
         self._session = session
         if seconds > 0:
             session.limit_time(seconds, "agent config")
 
     def query(self) -> Message:
-        self._session.check_limits()
         for message in self._session.incoming():
-            text = message_text(message.sender, message.text)
-            super().add_messages(self.model.format_message(role="user", content=text))
+            super().add_messages(self.model.format_message(role="user", content=message.shown))
         return super().query()
 
     def add_messages(self, *messages: Message) -> list[Message]:

@@ -1,29 +1,36 @@
 """Agents that are programs: anybody's (`-a ./my_agent`), in any language, and the frameworks `openhands`, `swe_agent`.
 
 The program (the worker) runs on the harness's machine and talks to us in JSON lines over its stdin and stdout
-(docs/workers.md). Here are the adapters: what is started, and with which settings. `server` is our side of the
-protocol, `supervisor` the worker's parent process, which ends it with everything it started. `client`, the other side,
-imports nothing of ours: `openhands_worker` and `swe_worker` run with it in the environments of their frameworks.
+(docs/workers.md). `server` is our side, `client` the worker's, `supervisor` its parent process.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from cooperbench.agents import llm
 from cooperbench.agents.base import read_yaml
 from cooperbench.agents.environments import Environment, get_environment, get_framework
 from cooperbench.agents.session import Session
 from cooperbench.agents.worker.server import Worker, start_message
-from cooperbench.errors import UserError
+from cooperbench.errors import AgentFailure, CooperBenchError, InfraError, UserError
+from cooperbench.gateway.conversations import Calls
 from cooperbench.models import Pair, Setting
+
+if TYPE_CHECKING:
+    from cooperbench.gateway.access import Access
 
 _MODEL_SUFFIXES = ("_API_KEY", "_API_BASE", "_BASE_URL", "_API_VERSION", "_ORGANIZATION", "_PROJECT")
 _MODEL_PREFIXES = (
     "AWS_", "AZURE_", "GOOGLE_", "VERTEX", "GEMINI_", "LITELLM_", "OPENAI_", "ANTHROPIC_", "HF_",
 )  # fmt: skip
+_GATEWAY_SETTING = re.compile(
+    r"(api|aws|vertex)_\w+|base_url|timeout|(in|out)put_cost_per_token|use_chat_completions_api"
+)
 
 
 class WorkerAgent:
@@ -42,13 +49,17 @@ class WorkerAgent:
 
     def check(self, config_path: Path | None, pairs: Sequence[Pair], setting: Setting) -> None:  # noqa: ARG002
         self.command()
-        if config_path is not None:
-            read_yaml(config_path)
+        read_yaml(config_path)
 
     def run(self, session: Session) -> None:
-        config = None if session.config_path is None else read_yaml(session.config_path)
-        with Worker(session, self.command(), self.environment(), self.silence_seconds) as worker:
-            worker.run(start_message(session, config, _model_variables()))
+        self._work(session, read_yaml(session.config_path), _model_variables())
+
+    def _work(
+        self, session: Session, config: Any, model_variables: Mapping[str, str], access: Access | None = None
+    ) -> None:
+        argv, environment = self.command(), self.environment()
+        with Worker(session, argv, environment, self.silence_seconds, access) as worker:
+            worker.run(start_message(session, config, model_variables))
 
 
 def program_agent(path: Path) -> type[WorkerAgent]:
@@ -76,11 +87,46 @@ def _model_variables() -> dict[str, str]:
 
 
 class FrameworkAgent(WorkerAgent):
-    """A worker of ours in the environment of a framework."""
+    """A worker of ours in the environment of a framework. It asks its model through the gateway, and has no key."""
 
     framework: ClassVar[str]
     """Its name in the table of frameworks."""
     script: ClassVar[Path]
+    model_section: ClassVar[tuple[str, ...]]
+    """Where the agent config has the framework's settings of the model."""
+    warm_up = staticmethod(llm.warm_up_gateway)
+
+    def check_model(self, model: str, config_path: Path | None, base_url: str | None = None) -> None:
+        llm.check_model(model, self._read_config(config_path)[1], base_url)
+
+    def run(self, session: Session) -> None:
+        config, model_kwargs = self._read_config(session.config_path)
+        from cooperbench.gateway.server import Gateway
+
+        gateway = Gateway.shared()
+        with gateway.open(session, model_kwargs, Calls(session)) as access:
+            # Frameworks ask by LiteLLM. So it sends whatever model it is asked for to the gateway.
+            proxy = {
+                "USE_LITELLM_PROXY": "True",
+                "LITELLM_PROXY_API_BASE": f"http://127.0.0.1:{gateway.port}/v1",
+                "LITELLM_PROXY_API_KEY": access.token,
+            }
+            ending: CooperBenchError | None = None
+            try:
+                self._work(session, config, proxy, access)
+            except (AgentFailure, InfraError, UserError) as error:
+                ending = error
+            # What the gateway knows says more than the worker does.
+            if outcome := access.outcome() or ending:
+                raise outcome
+
+    def _read_config(self, path: Path | None) -> tuple[Any, dict[str, Any]]:
+        """The framework's config, and what of it is for the gateway."""
+        config = section = read_yaml(path)
+        for name in self.model_section:
+            section = section.get(name) if isinstance(section, dict) else None
+        names = list(section) if isinstance(section, dict) else []
+        return config, {name: section.pop(name) for name in names if _GATEWAY_SETTING.fullmatch(str(name))}
 
     @classmethod
     def version(cls) -> str:
@@ -98,6 +144,9 @@ class FrameworkAgent(WorkerAgent):
         source = self.installed().source
         return {
             "PYTHONDONTWRITEBYTECODE": "1",
+            # The gateway is all that it talks to.
+            "NO_PROXY": "*",
+            "no_proxy": "*",
             # Its price list from the network would cost seconds at every start.
             "LITELLM_LOCAL_MODEL_COST_MAP": "True",
             "OPENHANDS_SUPPRESS_BANNER": "1",
@@ -114,8 +163,10 @@ class FrameworkAgent(WorkerAgent):
 class OpenHandsAgent(FrameworkAgent):
     framework = "openhands"
     script = Path(__file__).with_name("openhands_worker.py")
+    model_section = ("llm",)
 
 
 class SweAgent(FrameworkAgent):
     framework = "swe_agent"
     script = Path(__file__).with_name("swe_worker.py")
+    model_section = ("agent", "model")

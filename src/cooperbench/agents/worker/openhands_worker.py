@@ -1,8 +1,6 @@
-"""The worker of the agent `openhands`: the SDK's Agent, LLM and Conversation with our sandbox, messages and limits.
+"""The worker of the agent `openhands`, run in its environment: the SDK's Agent, LLM and Conversation on our sandbox.
 
-Runs in OpenHands' environment, not in ours: besides the SDK it imports `worker/client`. The agent config has the SDK's
-own settings, by section. The SDK's file editor, with all its rules, works on a copy of the one file (or folder) in
-question, which is taken from the sandbox before and put back after.
+The SDK's file editor works on a copy of the one file (or folder) in question, which is put back after.
 """
 
 from __future__ import annotations
@@ -13,11 +11,10 @@ import posixpath
 import shlex
 import shutil
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from client import BadConfig, Harness, ModelCalls, Shell, Verdict, detail, for_user, message_text, run_worker
+from client import MODEL_CALL_SECONDS, BadConfig, Harness, Shell, Verdict, run_worker
 from openhands.sdk import LLM, Agent, Conversation, Event, TextContent
 from openhands.sdk.conversation.exceptions import ConversationRunError
 from openhands.sdk.conversation.state import ConversationExecutionStatus
@@ -69,8 +66,7 @@ class ColleagueAgent(Agent):
 
     def step(self, conversation: Any, *args: Any, **kwargs: Any) -> None:
         for message in self._harness.incoming():
-            text = message_text(message["from"], message["text"])
-            conversation.send_message(text, sender=message["from"])
+            conversation.send_message(message["shown"], sender=message["from"])
         super().step(conversation, *args, **kwargs)
 
 
@@ -180,34 +176,26 @@ def work(harness: Harness) -> Verdict:
     config = harness.start["config"] or {}
     if not isinstance(config, dict) or not set(config) <= _SECTIONS:
         raise BadConfig(f"it is a mapping with {', '.join(sorted(_SECTIONS))}, and nothing else")
-    calls, sdk = ModelCalls(harness), import_module("openhands.sdk.llm.llm")
-    for name in ("litellm_completion", "litellm_responses"):
-        calls.watch(sdk, name)
-    model = {"model": harness.start["model"], "usage_id": "agent"}
+    model = {"model": harness.start["model"], "usage_id": "agent", "timeout": MODEL_CALL_SECONDS}
     llm = LLM(**(model | section(config, "llm", set(LLM.model_fields))))
-    if llm.input_cost_per_token is not None:
-        prices = {
-            name: getattr(llm, name) or 0.0 for name in ("input_cost_per_token", "output_cost_per_token")
-        }
-        import_module("litellm").register_model({llm.model: prices})
     conversation = converse(harness, config, llm)
     try:
         conversation.send_message(harness.start["prompt"])
         conversation.run()
     except ConversationRunError as error:
-        return calls.fault or broken_off(error.__cause__ or error, llm.model)
+        return broken_off(error.__cause__ or error, llm.model)
     finally:
         conversation.close()
-    return outcome(conversation, calls.fault)
+    return outcome(conversation)
 
 
 def broken_off(error: BaseException, model: str) -> Verdict:
-    """By the SDK itself: its last model call was answered."""
+    """By the SDK itself: what a model call meant is known to the harness."""
     if isinstance(error, faults.LLMContextWindowTooSmallError):
-        return for_user(model, detail(error))
+        return Verdict("failed", "user", f"model {model!r}: {error}")
     if isinstance(error, faults.LLMError):
-        return Verdict("done", "format_error", detail(error))
-    return Verdict("failed", "infra", f"{type(error).__name__}: {detail(error)}")
+        return Verdict("done", "format_error", str(error))
+    return Verdict("failed", "infra", f"{type(error).__name__}: {error}")
 
 
 def section(config: dict[str, Any], name: str, known: set[str]) -> dict[str, Any]:
@@ -258,14 +246,13 @@ def converse(harness: Harness, config: dict[str, Any], llm: LLM) -> Any:
     )
 
 
-def outcome(conversation: Any, fault: Verdict | None) -> Verdict:
+def outcome(conversation: Any) -> Verdict:
     """How a conversation ended that ended by itself."""
     status = conversation.state.execution_status
     if status == ConversationExecutionStatus.FINISHED:
         return Verdict("done", "submitted", "")
     if status == ConversationExecutionStatus.STUCK:
-        # Going in circles, but it may not be the agent: e.g. a context that stays full however much is left out of it.
-        return fault or Verdict("done", "stuck", "the framework found the agent going in circles")
+        return Verdict("done", "stuck", "the framework found the agent going in circles")
     errors = [event for event in conversation.state.events if isinstance(event, ConversationErrorEvent)]
     code, text = (errors[-1].code, errors[-1].detail) if errors else ("", f"it ended as {status.value}")
     limit = {"MaxIterationsReached": "step_limit", "MaxBudgetReached": "cost_limit"}.get(code)

@@ -1,7 +1,6 @@
 """Our side of the worker protocol (docs/workers.md): a running worker, and what it gets for what it asks.
 
-Requests are carried out one after the other, in the order in which they came. What cannot be done is an answer with an
-`error`; what ends the agent (a limit, a stop, a dead sandbox) is told to the worker too, and then raised here.
+What cannot be done is an answer with an `error`; what ends the agent is told to the worker too, and then raised here.
 """
 
 from __future__ import annotations
@@ -24,7 +23,8 @@ from typing import IO, Any, Self
 
 from cooperbench.agents.base import REPO_DIR
 from cooperbench.agents.session import DEFAULT_COMMAND_SECONDS, Session
-from cooperbench.errors import AgentFailure, InfraError, UserError
+from cooperbench.errors import AgentFailure, InfraError, Interrupted, UserError
+from cooperbench.gateway.access import Access
 from cooperbench.models import Usage
 from cooperbench.sandbox.contract import CommandResult
 from cooperbench.secrets import redact
@@ -62,6 +62,7 @@ def start_message(session: Session, config: Any, environment: Mapping[str, str])
         "prompt": session.prompt,
         "repo_dir": REPO_DIR,
         "model": session.model,
+        "base_url": session.base_url,
         "config": config,
         "limits": asdict(session.limits),
         "colleagues": list(session.colleagues),
@@ -74,9 +75,16 @@ class Worker:
     """Runs from the beginning; leaving the `with` block ends it and everything that it started."""
 
     def __init__(
-        self, session: Session, argv: Sequence[str], environment: Mapping[str, str], silence_seconds: float
+        self,
+        session: Session,
+        argv: Sequence[str],
+        environment: Mapping[str, str],
+        silence_seconds: float,
+        access: Access | None = None,
     ) -> None:
         self._session = session
+        self._access = access
+        """Of a worker whose model is asked through the gateway."""
         self._silence_seconds = silence_seconds
         self._name = Path(argv[-1]).name
         self._home = tempfile.TemporaryDirectory(prefix=owned_prefix("worker"), ignore_cleanup_errors=True)
@@ -145,7 +153,8 @@ class Worker:
         answer: dict[str, Any] = {"id": request.get("id")}
         try:
             params = _object(request, "params")
-            answer["result"] = _carry_out(self._session, str(request.get("method")), params)
+            with self._access.lock if self._access else contextlib.nullcontext():
+                answer["result"] = _carry_out(self._session, str(request.get("method")), params)
         except BadRequest as error:
             answer["error"] = {"kind": "bad_request", "message": str(error)}
         except FileNotFoundError:
@@ -165,7 +174,7 @@ class Worker:
         os.set_blocking(pipe, False)
         while data:
             if not last:
-                self._session.check_running()
+                self._check_running()
             if not select.select([], [pipe], [], _WAKE_SECONDS)[1]:
                 continue
             try:
@@ -180,12 +189,14 @@ class Worker:
             searched = len(self._unread)
             if searched > LINE_BYTES:
                 raise InfraError(f"{self._name} sent a line of more than {LINE_BYTES >> 20} MB")
-            self._session.check_running()
+            self._check_running()
             if select.select([pipe], [], [], _WAKE_SECONDS)[0]:
                 piece = os.read(pipe, _READ_BYTES)
                 if not piece:
                     raise self._ended()
                 self._unread += piece
+                heard_at = time.monotonic()
+            elif self._access and self._access.waiting:
                 heard_at = time.monotonic()
             elif time.monotonic() - heard_at > self._silence_seconds:
                 silence = f"{self._name} has not been heard of for {self._silence_seconds:g} s"
@@ -199,6 +210,11 @@ class Worker:
             raise InfraError(
                 f"{self._name} printed what is no message (its stdout is for the protocol): {shown}"
             ) from None
+
+    def _check_running(self) -> None:
+        if self._access and self._access.ended.is_set():
+            raise self._access.outcome() or Interrupted("stopped")
+        self._session.check_running()
 
     def _wait(self, seconds: float) -> None:
         """Give it time to end by itself."""
@@ -250,11 +266,13 @@ def _carry_out(session: Session, method: str, params: Mapping[str, Any]) -> dict
             to = str(params.get("to") or "all")
             return _result(session.send(_text(params, "text"), None if to == "all" else to))
         case "incoming":
-            messages = [
-                {"from": one.sender, "text": one.text, "sequence": one.sequence, "timestamp": one.timestamp}
-                for one in session.incoming()
-            ]
-            return {"messages": messages}
+            names = ("text", "sequence", "timestamp", "shown")
+            return {
+                "messages": [
+                    {"from": one.sender} | {name: getattr(one, name) for name in names}
+                    for one in session.incoming()
+                ]
+            }
         case "wait_for_message":
             return {"arrived": session.wait_for_message(_number(params, "timeout_seconds", 60.0))}
         case "reply":

@@ -1,10 +1,7 @@
-"""Runs a worker and sees to it that nothing of it stays: a script of its own, run by path, without our package.
+"""Runs a worker so that nothing of it stays: supervisor.py CONTROL_FD PROGRAM [ARGUMENT …], without our package.
 
-    supervisor.py CONTROL_FD PROGRAM [ARGUMENT …]
-
-The control descriptor is a pipe that the harness holds open. When it closes, because the harness closed it or is gone,
-the worker and all its descendants are killed, those included that moved into sessions of their own: as a "subreaper"
-this process inherits every orphan among them. The same happens when the worker ends by itself.
+When the pipe CONTROL_FD closes, the harness is gone or done with it: the worker and all its descendants are killed, as
+they are when the worker ends by itself. As a "subreaper" this process inherits every orphan among them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""The worker of the agent `swe_agent`: SWE-agent's SWEEnv, agent and configs with our sandbox, messages and limits.
+"""The worker of the agent `swe_agent`, run in its environment: SWE-agent's SWEEnv, agent and configs on our sandbox.
 
-Runs in SWE-agent's environment, not in ours: besides SWE-agent it imports `client`, which is beside it. SWE-agent runs
-every call of the runtime in an event loop of its own, so nothing here may be bound to one; the calls block, which is
-fine with one agent a process.
+SWE-agent runs every call of the runtime in an event loop of its own, so nothing here may be bound to one.
 """
 
 from __future__ import annotations
@@ -10,12 +8,11 @@ from __future__ import annotations
 import base64
 import os
 import shlex
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import yaml
-from client import BadConfig, Harness, ModelCalls, Result, Shell, Verdict, message_text, run_worker
+from client import MODEL_CALL_SECONDS, BadConfig, Harness, Result, Shell, Verdict, run_worker
 from pydantic import ValidationError
 from swerex.deployment.dummy import DummyDeployment
 from swerex.exceptions import CommandTimeoutError, NonZeroExitCodeError, SessionDoesNotExistError
@@ -143,9 +140,8 @@ class ColleagueHook:
     def on_step_start(self) -> None:
         """Before the model is asked: what colleagues wrote."""
         for message in self._harness.incoming():
-            text = message_text(message["from"], message["text"])
-            entry = {"role": "user", "content": text, "agent": self._agent.name, "message_type": "user"}
-            self._agent._append_history(entry)
+            entry = {"role": "user", "content": message["shown"], "message_type": "user"}
+            self._agent._append_history(entry | {"agent": self._agent.name})
 
     def on_action_started(self, *, step: Any) -> None:
         self._runtime.thought = step.thought or ""
@@ -161,8 +157,7 @@ def work(harness: Harness) -> Verdict:
     from sweagent.environment.swe_env import SWEEnv
     from sweagent.exceptions import TotalCostLimitExceededError
 
-    calls, start = ModelCalls(harness), harness.start
-    calls.watch(import_module("litellm"), "completion")
+    start = harness.start
     settings = agent_settings(start)
     try:
         config = DefaultAgentConfig(**settings)
@@ -188,20 +183,19 @@ def work(harness: Harness) -> Verdict:
     except TotalCostLimitExceededError as error:
         return Verdict("done", "cost_limit", f"SWE-agent: {error}")
     exit_status, most_calls = str(result.info.get("exit_status")), config.model.per_instance_call_limit
-    if "exit_cost" in exit_status and 0 < most_calls < calls.count:
+    if "exit_cost" in exit_status and 0 < most_calls < agent.model.stats.api_calls:
         return Verdict("done", "step_limit", f"limit of {most_calls} model calls reached (agent config)")
-    return outcome(exit_status, calls.fault)
+    return outcome(exit_status)
 
 
-def outcome(exit_status: str, fault: Verdict | None) -> Verdict:
+def outcome(exit_status: str) -> Verdict:
     """How it ended; `submitted (exit_cost)` is SWE-agent's way of saying that it handed in for the agent."""
     reason = exit_status.removeprefix("submitted").strip(" ()")
     if reason in ("", "exit_command"):
         return Verdict("done", "submitted", "")
-    # SWE-agent has asked again after a refusal, and counts refusals among the replies that it cannot read.
-    if reason in _STATUSES and not (fault and fault.kind == "content_policy"):
+    if reason in _STATUSES:
         return Verdict("done", _STATUSES[reason], f"SWE-agent: {exit_status}")
-    return fault or Verdict("failed", "infra", f"SWE-agent ended with {exit_status}")
+    return Verdict("failed", "infra", f"SWE-agent ended with {exit_status}")
 
 
 def agent_settings(start: dict[str, Any]) -> dict[str, Any]:
@@ -219,6 +213,7 @@ def agent_settings(start: dict[str, Any]) -> dict[str, Any]:
     settings: dict[str, Any] = merge_nested_dicts(yaml.safe_load(extended.read_text())["agent"], own)
     model = settings.setdefault("model", {})
     model["name"] = start["model"]
+    model.setdefault("completion_kwargs", {}).setdefault("timeout", MODEL_CALL_SECONDS)
     for name in ("per_instance_cost_limit", "total_cost_limit"):
         # The harness counts the cost; SWE-agent's defaults would refuse models without a known price.
         model[name] = (own.get("model") or {}).get(name, 0)
