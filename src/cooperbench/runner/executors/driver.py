@@ -114,6 +114,7 @@ class Driver:
         self._engine = engine
         self._config = arms[0].config
         self._paths = self._config.paths
+        self._folders = {arm.config.paths.jobs for arm in arms}
         self._work: dict[str, tuple[RunConfig, Pair]] = {}
         """What has no outcome yet, by key, with the configuration of its job."""
         to_judge = [(arm.config, pair) for arm in arms for pair in arm.to_evaluate]
@@ -163,8 +164,8 @@ class Driver:
     def _forget_jobs(self) -> None:
         self._paths.jobs_record.unlink(missing_ok=True)
         self._engine.close(keep_files=self._any_failed)
-        if not self._any_failed:
-            remove_tree(self._paths.jobs)
+        for folder in self._folders if not self._any_failed else ():
+            remove_tree(folder)
 
     def _find_jobs(self) -> None:
         """Those of a driver that was killed: they count as ours until the engine says that they have ended."""

@@ -85,13 +85,12 @@ def work_on(order: JobOrder, link: Link) -> None:
 
 def _work(order: JobOrder, link: Link) -> None:
     configs = dict.fromkeys(config for config, _ in order.work)
-    paths = next(iter(configs)).paths
     if not order.carries_logs:
-        llm.share_pauses(paths.logs_dir / ".rate-limits")
+        llm.share_pauses(next(iter(configs)).logs_dir / ".rate-limits")
     with ExitStack() as stack:
         for config, pair in order.work:
             # A job that Slurm thinks dead may still be at work on it: then this one waits.
-            stack.enter_context(locked(lock_path(paths.jobs / "claims", key_of(config, pair))))
+            stack.enter_context(locked(lock_path(config.paths.jobs / "claims", key_of(config, pair))))
         # From disk again: a job that is started once more goes on where it was.
         arms = [Arm(one, [pair for config, pair in order.work if config == one]).planned() for one in configs]
         backend = open_backend(arms[0].config)
