@@ -1,8 +1,6 @@
 """Which golden patches of a dataset conflict with each other in a plain git merge: gold_conflict_report.json.
 
-It takes a clone of each repository (`repos_dir`) or anything else that can show a task's base commit, and no
-sandbox. A clone is only read. What cannot be judged is named with the reason; the rest goes on. Whether the
-golden patches pass their tests is not asked here.
+Without a sandbox where there are clones, which are only read. What cannot be judged is named with the reason.
 """
 
 from __future__ import annotations
@@ -33,10 +31,9 @@ def golden_conflicts(
     base_of: Callable[[Task], Base] | None = None,
     workers: int | None = None,
 ) -> dict[str, Any]:
-    """The report of how the golden patches of every pair of the tasks merge, or of those of them given.
+    """How the golden patches of the tasks' pairs merge; base commits from `base_of`, else the clones in `repos_dir`.
 
-    The base commits come from `base_of`, else from the clones in `repos_dir`. The report has the `pairs` that could be
-    judged, and in `broken` what was in the way of the others; both sorted.
+    `pairs` are those that could be judged, `broken` is what was in the way of the others; both sorted.
     """
     if base_of is None and (repos_dir is None or not repos_dir.is_dir()):
         raise UserError("golden merges need a folder with a clone of each repository: --repos DIR")

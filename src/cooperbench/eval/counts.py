@@ -81,8 +81,7 @@ def read_counts(output: str) -> Counts:
 def read_outcomes(output: str) -> dict[str, Outcome]:
     """What became of each test that the output names, by an id that is the same in every run.
 
-    Many runners name all tests only if they are told to be verbose. A test that is made of others is named
-    like them. Of a test that is named several times the worst counts: code under test may print that it passed.
+    Of a test that is named several times the worst counts: code under test may print that it passed.
     """
     text = readable(output)
     outcomes: dict[str, Outcome] = {}
@@ -93,10 +92,7 @@ def read_outcomes(output: str) -> dict[str, Outcome]:
 
 
 def first_error(output: str) -> str | None:
-    """One line: `AssertionError in test_edge_case`, else the first error of a tool, else the last line.
-
-    Lines that are empty do not count; None where there is no other.
-    """
+    """One line: `AssertionError in test_edge_case`, else the first error of a tool, else the last line."""
     text = readable(output)
     for framework in FRAMEWORKS:
         failed = [test for test, outcome in framework.outcomes(text) if outcome == "failed"]

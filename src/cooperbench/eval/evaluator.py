@@ -1,12 +1,7 @@
-"""The verdict on a pair: each patch alone, all of them merged, everything tested in fresh sandboxes.
+"""The verdict on a pair, computed on the host: each patch alone, all of them merged, each test run in a fresh sandbox.
 
-Computed on the host from exit codes and test output. Every test run has a sandbox of its own, so that code of one patch
-cannot prepare the ground for another. The test side is taken out of the patches first and comes from the dataset. Where
-a golden patch does not pass there is no verdict.
-
-eval.json is keyed by what went into it: patches, tests, golden patches, runner, image, network policy. While the key
-stands it is not made again. The image enters as it was recorded: whether the image behind the same name has changed
-since is not looked up.
+eval.json is keyed by what went into it, and while the key stands it is not made again. The image enters as it was
+recorded: whether the image behind the same name has changed since is not looked up.
 """
 
 from __future__ import annotations
@@ -18,7 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from cooperbench._version import __version__
 from cooperbench.errors import Interrupted
@@ -240,7 +235,7 @@ def _judge(
     alone = all(agent["success"] for agent in agents.values())
     overall = alone and merged["success"]
     suspicious = [
-        {"reason": "test_process", "agent": agent_id, **line._asdict()}
+        {"reason": "test_process", "agent": agent_id, **line}
         for agent_id, work in judged.items()
         for line in suspicious_lines(work.patch)
     ]
@@ -267,10 +262,7 @@ def _judge(
 
 
 def clean_order(store: TreeStore, trees: Sequence[str]) -> tuple[tuple[int, ...] | None, bool]:
-    """An order, as places in the sequence, in which trees merge plainly, and whether all were tried to find one.
-
-    Depth first, without what has led to the same tree before.
-    """
+    """An order, as places in the sequence, in which trees merge plainly, and whether all were tried to find one."""
     tried = 0
     seen: set[tuple[str, frozenset[int]]] = set()
     open_ends: list[tuple[tuple[int, ...], str]] = [((at,), trees[at]) for at in reversed(range(len(trees)))]
@@ -291,20 +283,14 @@ def clean_order(store: TreeStore, trees: Sequence[str]) -> tuple[tuple[int, ...]
     return None, True
 
 
-class SuspiciousLine(NamedTuple):
-    path: str
-    line: int
-    text: str
-
-
-def suspicious_lines(patch: bytes) -> list[SuspiciousLine]:
-    """At most 50 of them."""
-    found: list[SuspiciousLine] = []
+def suspicious_lines(patch: bytes) -> list[dict[str, Any]]:
+    """At most 50 of them, with path and line."""
+    found: list[dict[str, Any]] = []
     for line in new_lines(patch):
         pattern = next((one for ending, one in _SUSPICIOUS.items() if re.search(ending, line.path)), None)
         text = line.content.decode("utf-8", "replace") if line.added and pattern else ""
         if pattern and re.search(pattern, text) and len(found) < _MOST_LINES:
-            found.append(SuspiciousLine(line.path, line.number, text.strip()[:_LONGEST_LINE]))
+            found.append({"path": line.path, "line": line.number, "text": text.strip()[:_LONGEST_LINE]})
     return found
 
 

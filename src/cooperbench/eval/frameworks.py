@@ -242,7 +242,7 @@ _NODE_SUMMARY = whole_line(
     + r")\n(?:# |ℹ )duration_ms [0-9.]+"
 )
 _NODE_TEST = whole_line(
-    r"test at [^\n]+\n✖ [^\n]+"
+    r"test at [^\n]+\n✖ [^\n]+"  # the list at the end repeats failures without their suites: left out
     r"|(?P<indent> {0,32})(?:"
     r"(?:▶|(?P<subtest># Subtest:)) (?P<group>[^\n]{1,200})"
     r"|(?P<mark>[✔✖]) (?P<spec>[^\n]+) \([0-9.]+ms\)(?P<todo> # [^\n]*)?"
@@ -253,10 +253,7 @@ _NODE_TEST = whole_line(
 
 
 def node_outcomes(text: str) -> Iterator[tuple[str, Outcome]]:
-    """`suite > name`; suites are named too. Other tools print such lines as well: only with a summary.
-
-    The list at the end of the spec reporter repeats the failures without their suites, and is left out.
-    """
+    """`suite > name`; suites are named too. Other tools print such lines as well: only with a summary."""
     if not _NODE_SUMMARY.search(text):
         return
     above: list[str] = []
@@ -284,11 +281,9 @@ _GO_LINE = whole_line(
 
 
 def go_tallies(text: str) -> Iterator[Counts]:
-    """Each package by itself, up to the line that closes it.
+    """Each package by itself, up to the line that closes it; of a test with subtests only these.
 
-    With -v its tests are counted, and of a test with subtests only these. Without it only failed tests are
-    printed: a package that is `ok` counts as one that passed, if it had tests to run. A failed package has at
-    least one failure, also where none was printed (it did not build, or panicked).
+    Without -v a package that is `ok` counts as one test. A failed one has a failure, also where none was printed.
     """
     tallies: list[Counts] = []
     tests: dict[str, Outcome] = {}

@@ -22,7 +22,7 @@ from cooperbench.errors import CooperBenchError, UserError
 from cooperbench.eval.canary import Canary, new_canaries
 from cooperbench.eval.executor import Conditions, TestExecutor, TestRun, conditions_to_try, not_run
 from cooperbench.eval.test_side import judged_patch
-from cooperbench.eval.trees import TreeStore
+from cooperbench.eval.trees import Applied, TreeStore
 from cooperbench.models import EvalNetwork, Feature, Pair, Task
 from cooperbench.retry import Once
 from cooperbench.sandbox.contract import NetworkPolicy
@@ -249,12 +249,13 @@ class References:
         canary = reference.canary
         if canary is None or not canary.tests:
             return "none that can be put into these tests fails with the golden patch"
-        for again in (False, True):
-            if again:
-                canary = self._steady.get(feature, lambda: self._steady_canary(feature))
+
+        def agrees(canary: Canary) -> bool:
             run = self.executor.run(feature, patch, reference.conditions, canary.tests.encode("latin-1"))
-            if canary.agrees(run, reference.flaky_tests):
-                return "confirmed"
+            return canary.agrees(run, reference.flaky_tests)
+
+        if agrees(canary) or agrees(self._steady.get(feature, lambda: self._steady_canary(feature))):
+            return "confirmed"
         return "suspicious"
 
     def _find_canary(self, feature: Feature) -> None:
@@ -284,7 +285,7 @@ class References:
         reference = self._known[feature] = self._find(feature, fresh=True)
         if reference.success:
             runs = [self._run(feature, reference.conditions) for _ in range(repeat - 1)]
-            base = [self._run(feature, reference.conditions, golden=False) for _ in range(repeat)]
+            base = [self.executor.run(feature, None, reference.conditions) for _ in range(repeat)]
             repeated = _repeated(reference, runs)
             repeated["flaky_tests"] = tuple(sorted({*repeated["flaky_tests"], *_differing(base)}))
             self._amend(feature, **repeated, base_passes=any(run.success for run in base))
@@ -302,10 +303,10 @@ class References:
         return found
 
     def _try(self, feature: Feature, conditions: Conditions, *, last: bool) -> Reference:
-        problem, patch, tree = self._golden(feature)
-        if problem:
-            return self._reference(feature, conditions, not_run(problem))
-        runs = [self.executor.ask(feature, patch, tree, conditions)]
+        golden = self._golden(feature)
+        if golden.error:
+            return self._reference(feature, conditions, not_run(golden.error))
+        runs = [self.executor.ask(feature, golden.patch, golden.tree, conditions)]
         if last and not runs[0].success:
             # A golden patch that fails now and then is not to cost all pairs of its feature.
             runs.append(self._run(feature, conditions))
@@ -317,28 +318,18 @@ class References:
             self._save(reference)
         return reference
 
-    def _golden(self, feature: Feature) -> tuple[str, bytes, str]:
-        """Why it cannot be tested, or the golden patch as an agent's would be tested and the tree that it makes."""
+    def _golden(self, feature: Feature) -> Applied:
+        """The golden patch as an agent's would be tested; its `error` says why it cannot be."""
         if not feature.tests.read_bytes().strip():
-            return "tests.patch is empty", b"", ""
+            return Applied("failed", error="tests.patch is empty")
         with TreeStore(self.executor.base(feature.task)) as store:
             side = self.executor.test_side((feature,), store)
             work = judged_patch(feature.patch.read_bytes(), side, store)
-        if work.status == "applied" and not side.hidden:
-            return "tests.patch does not apply", b"", ""
-        return work.error, work.patch, work.tree
+        return work if side.hidden or work.error else Applied("failed", error="tests.patch does not apply")
 
-    def _run(
-        self,
-        feature: Feature,
-        conditions: Conditions,
-        tests: bytes | None = None,
-        *,
-        golden: bool = True,
-    ) -> TestRun:
-        """With the golden patch, or on the base as it is."""
-        patch = self._golden(feature)[1] if golden else None
-        return self.executor.run(feature, patch, conditions, tests)
+    def _run(self, feature: Feature, conditions: Conditions, tests: bytes | None = None) -> TestRun:
+        """With the golden patch."""
+        return self.executor.run(feature, self._golden(feature).patch, conditions, tests)
 
     def _reference(self, feature: Feature, conditions: Conditions, run: TestRun) -> Reference:
         return Reference(

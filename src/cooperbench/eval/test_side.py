@@ -1,23 +1,7 @@
 """What of an agent's patch is judged: its tree without whatever decides which tests run and how.
 
-That comes from the dataset, never from an agent. Left out are changes of
-- a path of the hidden tests, or one that stands in their way: `hidden_test`;
-- test-runner configuration: `test_config`;
-- everything in test folders and files named like tests: `test_file` (an agent's own tests stay in its patch);
-- compiled files and caches of them: `compiled_file`; vendored packages of Go: `installed_package`;
-- new Python modules at an import root with the name of a module of the standard library or of an installed package:
-  `shadows_module`.
-What a golden patch touches is the feature's, whatever it is called, except for hidden tests and configuration. So is
-what only looks like tests: a file or a folder without tests that the rest of the code imports, or a folder of which a
-golden patch touches a part (`django/test`, `pkg/test_utils.py`).
-
-Configuration beyond the obvious, and why: start-up files of an interpreter (sitecustomize.py, *.pth) and registered
-pytest plugins (`pytest11`, entry_points.txt) run before the tests and can replace them; .npmrc (`node-options`),
-.yarnrc (`yarnPath`), .pnpmfile and rust-toolchain choose the program that runs them; a `pytest.py` at the root or
-anything in node_modules can be that program. Not counted, because features rightly change them and they give no more
-power than library code has: babel, TypeScript and coverage settings, lock files, dependencies, Makefiles, build.rs.
-
-Against code under test that attacks its tests from inside the process there are the expected tests and the canary.
+That comes from the dataset, never from an agent; docs/evaluation.md has the rules. Against code under test that attacks
+its tests from inside the process there are the expected tests and the canary.
 """
 
 from __future__ import annotations
@@ -26,8 +10,9 @@ import json
 import re
 import sys
 import tomllib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from configparser import Error, RawConfigParser
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from configparser import Error as IniError
+from configparser import RawConfigParser
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -57,6 +42,8 @@ _COMPILED = re.compile(
 )
 _ROOTS = ("src", "lib")
 _PYTHON_FILE = re.compile(r".*\.(?:pyi?|so)", re.DOTALL)
+# Among them what runs before the tests and can replace them (*.pth), or chooses the program that runs them (.npmrc).
+# Not what features rightly change and gives no more power than library code has: babel, lock files, build.rs, …
 _CONFIG_NAMES = (
     *("conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini", "tox.toml"),
     *("sitecustomize.py", "usercustomize.py", "*.pth"),
@@ -90,7 +77,7 @@ _TEST_PARTS = {
 _TEST_CODE = {"setup.py": rb"pytest11", "vite.config.*": rb"\btest\b|vitest"}
 """Code cannot be compared in part: all of it counts where it mentions that."""
 _TEST_SECTION = re.compile(rb"\[+[^\]\n]*(?:pytest|tox\b|\btest)")
-_UNREADABLE = (ValueError, RecursionError)
+_UNREADABLE = (ValueError, RecursionError, IniError)
 
 
 def _folders_above(path: str) -> set[str]:
@@ -212,12 +199,9 @@ def _imports(path: str, line: str, unit: str) -> bool:
     roots = [
         part for part in range(len(parts)) if part == 0 or len(parts) - part > 1 or parts[part - 1] in _ROOTS
     ]
-    tails = ["/".join(parts[part:]) for part in roots]
-    if path.endswith(".go"):
-        return any(
-            re.search(rf"(?:^|/){re.escape(tail)}(?:/|$)", place) for tail in tails for place in places
-        )
-    return any(re.match(rf"{re.escape(tail)}(?:[/.]|$)", place) for tail in tails for place in places)
+    tails = "|".join(re.escape("/".join(parts[part:])) for part in roots)
+    pattern = rf"(?:^|/)(?:{tails})(?:/|$)" if path.endswith(".go") else rf"^(?:{tails})(?:[/.]|$)"
+    return any(re.search(pattern, place) for place in places)
 
 
 def judged_patch(patch: bytes | None, side: TestSide, store: TreeStore) -> Applied:
@@ -295,28 +279,23 @@ def config_differs(path: str, before: bytes | None, after: bytes | None) -> bool
     """Whether the test-runner part of a file differs; None where the file is absent."""
     if before == after or not may_hold_test_config(path):
         return False
-    try:
-        part_after = _test_part(path, after or b"")
-    except _UNREADABLE:
-        return True
-    try:
-        return _test_part(path, before or b"") != part_after
-    except _UNREADABLE:
-        return bool(part_after)
+    now, then = _test_part(path, after or b""), _test_part(path, before or b"")
+    return now is None or (bool(now) if then is None else now != then)
 
 
 def _test_part(path: str, content: bytes) -> object:
-    """Empty where there is none. Raises one of `_UNREADABLE` where that cannot be told."""
+    """Empty where there is none; None where that cannot be told."""
     name = path.rpartition("/")[2]
     for pattern, mentions in _TEST_CODE.items():
         if fnmatchcase(name, pattern):
             return content if re.search(mentions, content) else b""
-    if name == "setup.cfg":
-        document = _ini(content)
-    else:
-        document = json.loads(content or b"{}") if name == "package.json" else _toml(content)
+    read: dict[str, Callable[[bytes], object]] = {"setup.cfg": _ini, "package.json": json.loads}
+    try:
+        document = read.get(name, _toml)(content) if content else {}
+    except _UNREADABLE:
+        return None
     if not isinstance(document, dict):
-        raise ValueError("not an object")
+        return None
     return {place: value for place, value in _leaves(document) if re.match(_TEST_PARTS[name], place)}
 
 
@@ -336,10 +315,7 @@ def _ini(content: bytes) -> dict[str, Any]:
     parser = RawConfigParser(strict=False, default_section="\0")
     # The parser takes time quadratic in blanks inside a line.
     text = re.sub(r"(?<=\S)[^\S\n]+", " ", content.decode("utf-8-sig"))
-    try:
-        parser.read_string(text)
-    except Error as error:
-        raise ValueError(str(error)) from error
+    parser.read_string(text)
     return {name: dict(parser.items(name)) for name in parser.sections()}
 
 

@@ -1,13 +1,7 @@
 """Patches become trees, and trees become one: by git, in a throw-away object store on top of a task's base commit.
 
-A base commit is read once out of a fresh sandbox of the task's image and kept in the cache, so that patches can be
-applied, inspected and merged here, where no agent has been. A clone on this machine serves as well.
-
-Nothing is checked out. Attributes do not count: an agent that adds `* merge=union` to `.gitattributes` changes neither
-the merge nor a byte of it. Git works under limits of memory and file size, so that a patch that unpacks to gigabytes
-fails instead.
-
-Not for deciding what of a patch may be tested: that is `test_side`.
+Nothing is checked out, and attributes do not count: an agent that adds `* merge=union` to `.gitattributes` changes
+nothing. What of a patch may be tested is decided in `test_side`.
 """
 
 from __future__ import annotations
@@ -16,7 +10,6 @@ import hashlib
 import os
 import re
 import shutil
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -42,8 +35,6 @@ OLDEST_GIT = (2, 39)
 LINK = "120000"
 _GITLINK = "160000"
 _NO_OBJECT = "0" * 40
-_MEMORY = Path("/dev/shm")  # noqa: S108  # only as the parent of private folders
-_PLENTY_BYTES = 512 * 1024**2
 _LONGEST_LINE = 500
 _CODE = re.compile(r"\.(?:pyi?|go|[cm]?[jt]sx?)$")
 _PREFIXED = re.compile(rb'^(?:diff --git|---|\+\+\+) "?[abciow]/', re.MULTILINE)
@@ -99,8 +90,7 @@ class Base:
 
 def base_of_clone(git_dir: Path, commit: str) -> Base:
     """A commit of a clone on this machine."""
-    name = f"{commit}^{{commit}}"
-    words = ("rev-parse", "--verify", "--quiet", "--end-of-options", name)
+    words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}")
     found = git(*words, git_dir=git_dir, check=False)
     if not found:
         raise UserError(f"commit {commit} is not in {git_dir}: fetch it there, e.g. `git fetch --unshallow`")
@@ -211,7 +201,7 @@ class TreeStore:
         self._numbers = count()
 
     def __enter__(self) -> Self:
-        self._place = TemporaryDirectory(prefix=owned_prefix("merge"), dir=_store_parent())
+        self._place = TemporaryDirectory(prefix=owned_prefix("merge"))
         self._folder = Path(self._place.name)
         self._git_dir = _make_git_dir(self._folder / "store")
         alternates = self._git_dir / "objects" / "info" / "alternates"
@@ -312,10 +302,7 @@ class TreeStore:
         return merge
 
     def merge_groups(self, groups: Sequence[Sequence[str]]) -> list[MergeResult]:
-        """The trees of each group, from the left, with the base as the common ancestor of them all; no patches.
-
-        All groups together, at each step one tree more: plainly, and the conflicts again as unions.
-        """
+        """The trees of each group, from the left: plainly, and conflicts again as unions. No patches."""
         merged = [group[0] for group in groups]
         conflicts: list[list[TreeMerge]] = [[] for _ in groups]
         for step in range(1, max(map(len, groups), default=0)):
@@ -355,14 +342,9 @@ class TreeStore:
     def _too_large(self, tree: str) -> str:
         """Why a tree is not looked at any further; empty where it may be."""
         entries = [change.after for change in self.changes(tree).values()]
-        ids = {entry.object_id for entry in entries if entry and entry.mode != _GITLINK}
-        # What is new is stored as it is, and as large as its file.
-        sizes = {one: self._loose(one).stat().st_size for one in ids if self._loose(one).exists()}
-        if others := ids - sizes.keys():
-            request = "\n".join(others).encode()
-            listed = self._git("cat-file", "--batch-check=%(objectname) %(objectsize)", stdin=request)
-            sizes |= {one: int(size) for one, size in map(str.split, listed.decode().splitlines())}
-        total = sum(sizes.get(entry.object_id, 0) for entry in entries if entry)
+        ids = [entry.object_id for entry in entries if entry and entry.mode != _GITLINK]
+        sizes = self._git("cat-file", "--batch-check=%(objectsize)", stdin="\n".join(ids).encode())
+        total = sum(map(int, sizes.split()))
         if total <= MOST_CHANGED_BYTES:
             return ""
         return f"the changed files have {total} bytes, more than {MOST_CHANGED_BYTES}"
@@ -389,17 +371,8 @@ class TreeStore:
         return self._commits[tree]
 
     def _store(self, kind: str, data: bytes) -> str:
-        """A new object, without a process; its id."""
-        stored = f"{kind} {len(data)}\0".encode() + data
-        object_id = hashlib.sha1(stored, usedforsecurity=False).hexdigest()
-        path = self._loose(object_id)
-        if not path.exists():
-            path.parent.mkdir(exist_ok=True)
-            path.write_bytes(zlib.compress(stored, 0))
-        return object_id
-
-    def _loose(self, object_id: str) -> Path:
-        return self._git_dir / "objects" / object_id[:2] / object_id[2:]
+        """A new object; its id."""
+        return self._git("hash-object", "-t", kind, "-w", "--stdin", stdin=data).decode().strip()
 
     def _run(self, *args: str, index: Path | None = None, stdin: bytes = b"") -> CompletedProcess[bytes]:
         return run_git(*args, git_dir=self._git_dir, index=index, stdin=stdin, bounded=True)
@@ -409,14 +382,6 @@ class TreeStore:
         if done.returncode != 0:
             raise GitError(" ".join(args)[:200], done.returncode, done.stderr)
         return done.stdout
-
-
-def _store_parent() -> Path | None:
-    """Where to put a store: in memory where there is plenty, for it is many tiny files; None: the usual place."""
-    if "TMPDIR" in os.environ or not os.access(_MEMORY, os.W_OK | os.X_OK):
-        return None
-    space = os.statvfs(_MEMORY)
-    return _MEMORY if space.f_bavail * space.f_frsize >= _PLENTY_BYTES else None
 
 
 def _parse_merge(fields: Iterator[bytes], ours: str, theirs: str) -> TreeMerge:

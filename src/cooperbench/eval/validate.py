@@ -1,11 +1,7 @@
 """Is a dataset sound? The base fails each feature's tests, the golden patch passes them, combined.patch passes all.
 
-Golden patches are judged by the same rules as an agent's; what they did is kept as references. How they merge is in
-`eval.conflicts`.
-
-Attacks are patches that implement nothing and try to pass all the same. Each is put into a file that the feature's
-golden patch touches, since the hidden tests are likely to load that one. An attack that is scored as a success shows
-what a dataset's tests let through.
+Golden patches are judged by the same rules as an agent's. Attacks are patches that implement nothing and try to pass
+all the same: one that is scored shows what a dataset's tests let through.
 """
 
 from __future__ import annotations
@@ -156,10 +152,9 @@ def _attack(report: TaskReport, feature: Feature, references: References) -> Non
 
 
 def _attacks(feature: Feature, store: TreeStore) -> Iterator[tuple[str, bytes]]:
-    """Name and patch of each attack that fits a file of the golden patch.
+    """Name and patch of each attack that fits a file of the golden patch, which the hidden tests are likely to load.
 
-    They are in the files of `attack_code`; the name of each is a line that begins with `##### `. What follows is added
-    to that file; a line `#### path` begins a file of its own.
+    In `attack_code`, `##### name` begins the code to add to that file, and `#### path` a file of its own.
     """
     golden = store.apply(feature.patch.read_bytes()).tree
     changes = store.changes(golden) if golden else {}
