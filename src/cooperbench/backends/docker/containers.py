@@ -9,14 +9,13 @@ import os
 import secrets
 import subprocess
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from cooperbench.backends.docker.engine import Engine
-from cooperbench.backends.docker.images import EXPIRES, OWNER, PURPOSE, SESSION, EngineImage, ImageStore
+from cooperbench.backends.docker.images import OWNER, PURPOSE, SESSION, EngineImage, ImageStore
 from cooperbench.backends.docker.sandbox import SCRATCH_DIR
 from cooperbench.backends.docker.settings import DockerSettings
 from cooperbench.errors import InfraError, UserError
@@ -64,7 +63,6 @@ class EngineSession:
         name: str,
         command: list[str],
         workdir: str,
-        lifetime_seconds: float,
         options: SandboxOptions,
     ) -> None:
         """Made, not started. Its entrypoint is cleared, its stdin open."""
@@ -97,14 +95,13 @@ class EngineSession:
             **self._limits(),
         }
         labels = {f"cooperbench.{label}": value for label, value in options.labels.items()}
-        expires = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + lifetime_seconds))
         config: dict[str, Any] = {
             "Image": image.image_id,
             "Entrypoint": [],
             "Cmd": command,
             "WorkingDir": workdir,
             "Env": [f"PATH={_BIN_DIR}:{image.path}"],
-            "Labels": {**labels, **self._labels, PURPOSE: options.purpose, EXPIRES: expires},
+            "Labels": {**labels, **self._labels, PURPOSE: options.purpose},
             "OpenStdin": True,
             "StdinOnce": True,
             "AttachStdin": True,
