@@ -27,7 +27,7 @@ _FILE_CAPABILITIES = ["CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID"]
 changing the root, and writing to the audit log, which engines grant by default."""
 _PROCESS_CAPABILITIES = ["KILL", "NET_BIND_SERVICE", "SETGID", "SETUID"]
 _BIN_DIR = "/cooperbench/bin"
-NO_TALK = {"com.docker.network.bridge.enable_icc": "false"}
+_NO_TALK = {"com.docker.network.bridge.enable_icc": "false"}
 """Containers on a bridge of Docker's cannot reach each other."""
 
 
@@ -42,7 +42,7 @@ class EngineSession:
         self._settings = settings
         self._labels = {OWNER: str(this_owner()), SESSION: self.name}
         self._lock = threading.Lock()
-        self._bridges: dict[str, str] = {}
+        self._bridge = ""
         self._volumes: dict[Path, str] = {}
 
     def new_name(self) -> str:
@@ -67,7 +67,7 @@ class EngineSession:
     ) -> None:
         """Made, not started. Its entrypoint is cleared, its stdin open."""
         self.check_mounts()
-        network = self.network(options)
+        network = self._network(options)
         mounts = [
             {"Type": "bind", "Source": mount.source, "Target": mount.target, "ReadOnly": not mount.writable}
             for mount in self._settings.mounts
@@ -82,7 +82,7 @@ class EngineSession:
             # The supervisor could not make these folders.
             tmpfs |= dict.fromkeys((_BIN_DIR, "/patches"), "rw,exec,nosuid,nodev,mode=1777")
         host_config: dict[str, Any] = {
-            **network,
+            "NetworkMode": network,
             # The supervisor is process 1: nothing inside can kill it.
             "Init": False,
             "CapDrop": ["ALL"],
@@ -110,28 +110,23 @@ class EngineSession:
             "Tty": False,
             # The same as NetworkMode none, with a loopback from the runtime, but 100 ms sooner. The supervisor sees to
             # /etc/hosts, which the engine then leaves alone.
-            "NetworkDisabled": network["NetworkMode"] == "none" and not self.engine.podman,
+            "NetworkDisabled": network == "none" and not self.engine.podman,
             "Healthcheck": {"Test": ["NONE"]},
             "StopSignal": "SIGKILL",
             "HostConfig": host_config,
         }
         self.engine.api.create_container_from_config(config, name)
 
-    def network(self, options: SandboxOptions) -> dict[str, Any]:
-        """What a container's HostConfig says about its network, as its policy wants it."""
+    def _network(self, options: SandboxOptions) -> str:
+        """A container's NetworkMode, as its policy wants it."""
         if options.network == "none":
-            return {"NetworkMode": "none"}
+            return "none"
         if self.engine.podman:
             # Podman cannot forbid neighbours to talk, so nobody has neighbours.
-            return {"NetworkMode": self._create_bridge({"isolate": "true"})}
-        return {"NetworkMode": self.bridge("public", NO_TALK)}
-
-    def bridge(self, key: str, driver_options: dict[str, str]) -> str:
-        """A network that all containers of the session share, made when first asked for; its name."""
+            return self._create_bridge({"isolate": "true"})
         with self._lock:
-            if key not in self._bridges:
-                self._bridges[key] = self._create_bridge(driver_options)
-            return self._bridges[key]
+            self._bridge = self._bridge or self._create_bridge(_NO_TALK)
+            return self._bridge
 
     def _create_bridge(self, driver_options: dict[str, str]) -> str:
         name = self.new_name()
