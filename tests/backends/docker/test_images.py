@@ -164,4 +164,4 @@ def test_a_task_of_the_demo(docker: DockerBackend) -> None:
 def test_the_demo_is_never_pulled(docker: DockerBackend) -> None:
     (task,) = load_tasks(resolve_dataset_dir("demo"), "coinage_task", 3)
     with pytest.raises(UserError, match="images build"):
-        docker.images.pull_task(task)
+        docker.images.pull_task(task, print)

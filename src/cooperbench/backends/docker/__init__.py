@@ -12,18 +12,19 @@ from typing import ClassVar
 
 from cooperbench.backends.docker.containers import EngineSession, remove_leftovers, remove_session
 from cooperbench.backends.docker.engine import Engine, connect
-from cooperbench.backends.docker.images import INSTALLS, ImageStore, Say, installs_name, say_nothing
+from cooperbench.backends.docker.images import INSTALLS, ImageStore, Say, installs_name
 from cooperbench.backends.docker.sandbox import ContainerStream, DockerSandbox, first_command
 from cooperbench.backends.docker.settings import DockerSettings, read_settings
 from cooperbench.errors import CooperBenchError
 from cooperbench.models import Image, Task
 from cooperbench.sandbox.base_sandbox import RichSandbox
-from cooperbench.sandbox.contract import Capabilities, SandboxOptions, check_network
+from cooperbench.sandbox.contract import Capabilities, SandboxOptions
 from cooperbench.sandbox.ownership import lock_path, locked
 from cooperbench.settings import default_cache_dir
 from cooperbench.temporary import remove_abandoned
 
 __all__ = ["DockerBackend"]
+_ATTACHED = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
 
 
 class DockerBackend:
@@ -67,7 +68,7 @@ class DockerBackend:
         """Is there an engine that answers, and are the folders there that are to be mounted?"""
         self.session.check_mounts()
 
-    def prepare(self, task: Task, say: Say = say_nothing) -> Image:
+    def prepare(self, task: Task, say: Say = lambda _: None) -> Image:
         """Find, pull or build the task's image, and make the one without history from it."""
         with self._alone_with(task.label):
             found = self.images.provide(task, say)
@@ -119,15 +120,14 @@ class DockerBackend:
         return locked(lock_path(self._cache_dir / "docker", f"{self.engine.where} {name}"))
 
     def _make(self, image: str, timeout: int, workdir: str, options: SandboxOptions) -> DockerSandbox:
-        check_network(self.capabilities, options)
         session = self.session
         engine, found, name = session.engine, session.images.get(image), session.new_name()
         command = first_command(timeout, judged=options.judged, trusted=found.image_id in self._proven)
         stream: ContainerStream | None = None
         try:
             with engine.faults(f"making a sandbox of {found.name}"):
-                session.create_container(found, name, command, workdir, timeout, options)
-                stream = ContainerStream(engine.attach(name))
+                session.create_container(found, name, command, workdir, options)
+                stream = ContainerStream(engine.api.attach_socket(name, params=_ATTACHED))
                 engine.api.start(name)
             sandbox = self._sandbox_type(
                 engine,
@@ -136,7 +136,6 @@ class DockerBackend:
                 image=found.name,
                 lifetime_seconds=timeout,
                 workdir=workdir,
-                memory_bytes=self.settings.memory,
                 judged=options.judged,
                 on_end=self._open.discard,
             )

@@ -9,14 +9,13 @@ import os
 import secrets
 import subprocess
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from cooperbench.backends.docker.engine import Engine
-from cooperbench.backends.docker.images import EXPIRES, OWNER, PURPOSE, SESSION, EngineImage, ImageStore
+from cooperbench.backends.docker.images import OWNER, PURPOSE, SESSION, EngineImage, ImageStore
 from cooperbench.backends.docker.sandbox import SCRATCH_DIR
 from cooperbench.backends.docker.settings import DockerSettings
 from cooperbench.errors import InfraError, UserError
@@ -65,12 +64,11 @@ class EngineSession:
         name: str,
         command: list[str],
         workdir: str,
-        lifetime_seconds: float,
         options: SandboxOptions,
     ) -> None:
         """Made, not started. Its entrypoint is cleared, its stdin open."""
         self.check_mounts()
-        network = self.network(options)
+        network = self._network(options)
         mounts = [
             {"Type": "bind", "Source": mount.source, "Target": mount.target, "ReadOnly": not mount.writable}
             for mount in self._settings.mounts
@@ -85,7 +83,7 @@ class EngineSession:
             # The supervisor could not make these folders.
             tmpfs |= dict.fromkeys((_BIN_DIR, "/patches"), "rw,exec,nosuid,nodev,mode=1777")
         host_config: dict[str, Any] = {
-            **network,
+            "NetworkMode": network,
             # The supervisor is process 1: nothing inside can kill it.
             "Init": False,
             "CapDrop": ["ALL"],
@@ -98,14 +96,13 @@ class EngineSession:
             **self._limits(),
         }
         labels = {f"cooperbench.{label}": value for label, value in options.labels.items()}
-        expires = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + lifetime_seconds))
         config: dict[str, Any] = {
             "Image": image.image_id,
             "Entrypoint": [],
             "Cmd": command,
             "WorkingDir": workdir,
             "Env": [f"PATH={_BIN_DIR}:{image.path}"],
-            "Labels": {**labels, **self._labels, PURPOSE: options.purpose, EXPIRES: expires},
+            "Labels": {**labels, **self._labels, PURPOSE: options.purpose},
             "OpenStdin": True,
             "StdinOnce": True,
             "AttachStdin": True,
@@ -114,23 +111,23 @@ class EngineSession:
             "Tty": False,
             # The same as NetworkMode none, with a loopback from the runtime, but 100 ms sooner. The supervisor sees to
             # /etc/hosts, which the engine then leaves alone.
-            "NetworkDisabled": network["NetworkMode"] == "none" and not self.engine.podman,
+            "NetworkDisabled": network == "none" and not self.engine.podman,
             "Healthcheck": {"Test": ["NONE"]},
             "StopSignal": "SIGKILL",
             "HostConfig": host_config,
         }
         self.engine.api.create_container_from_config(config, name)
 
-    def network(self, options: SandboxOptions) -> dict[str, Any]:
-        """What a container's HostConfig says about its network, as its policy wants it."""
+    def _network(self, options: SandboxOptions) -> str:
+        """A container's NetworkMode, as its policy wants it."""
         if options.network == "none":
-            return {"NetworkMode": "none"}
+            return "none"
         if self.engine.podman:
             # Podman cannot forbid neighbours to talk, so nobody has neighbours.
-            return {"NetworkMode": self._create_bridge({"isolate": "true"})}
+            return self._create_bridge({"isolate": "true"})
         with self._lock:
             self._bridge = self._bridge or self._create_bridge(_NO_TALK)
-            return {"NetworkMode": self._bridge}
+            return self._bridge
 
     def _create_bridge(self, driver_options: dict[str, str]) -> str:
         name = self.new_name()

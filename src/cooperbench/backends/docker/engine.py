@@ -136,13 +136,8 @@ class Engine:
                 raise
             raise translated(error, doing, self.client) from error
 
-    def attach(self, container: str) -> Any:
-        """The stdin and stdout of a container's first process, before it is started: what docker-py calls a socket."""
-        params = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
-        return self.api.attach_socket(container, params=params)
-
     def exec(self, container: str, argv: list[str], cwd: str | None = None) -> Any:
-        """Start a command in a running container; its stdin and stdout."""
+        """Start a command in a running container; its stdin and stdout: what docker-py calls a socket."""
         made = self.api.exec_create(container, argv, stdin=True, workdir=cwd)
         return self.api.exec_start(made["Id"], socket=True)
 

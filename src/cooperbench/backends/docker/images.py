@@ -38,10 +38,9 @@ Say = Callable[[str], None]
 MakeSandbox = Callable[[str, int, str, SandboxOptions], DockerSandbox]
 
 OWNER = "cooperbench.owner"
-"""On containers, as are the next three."""
+"""On containers, as are the next two."""
 SESSION = "cooperbench.session"
 PURPOSE = "cooperbench.purpose"
-EXPIRES = "cooperbench.expires"
 TASK = "cooperbench.task"
 CONTEXT = "cooperbench.context"
 """On images that we built: what from."""
@@ -81,10 +80,6 @@ class EngineImage:
         """The PATH that it sets."""
         variables = dict(entry.partition("=")[::2] for entry in self.config.get("Env") or [])
         return variables.get("PATH") or _DEFAULT_PATH
-
-
-def say_nothing(line: str) -> None:
-    """For those who want no progress."""
 
 
 class ImageStore:
@@ -147,7 +142,7 @@ class ImageStore:
                 return found
         return None
 
-    def provide(self, task: Task, say: Say = say_nothing) -> EngineImage:
+    def provide(self, task: Task, say: Say) -> EngineImage:
         """The task's image: present, else pulled, else built. `pull="always"` asks the registry first."""
         present, reason = self.present(task), "pulling is switched off"
         found = present if self._settings.pull != "always" else None
@@ -163,7 +158,7 @@ class ImageStore:
         self._known[found.name] = found
         return found
 
-    def pull_task(self, task: Task, say: Say = say_nothing) -> EngineImage:
+    def pull_task(self, task: Task, say: Say) -> EngineImage:
         """The first of the task's names that a registry has; the published one is tried first."""
         if _is_demo(task):
             raise UserError(
@@ -195,7 +190,7 @@ class ImageStore:
             raise InfraError(f"pulling {name}: {printable(problem)[:300]}")
         return self._find_made(name)
 
-    def build(self, task: Task, say: Say = say_nothing) -> EngineImage:
+    def build(self, task: Task, say: Say) -> EngineImage:
         name = self.names_of(task)[0]
         if not task.dockerfile.is_file():
             raise UserError(f"{task.label}: {_NO_DOCKERFILE}")
@@ -265,7 +260,7 @@ class ImageStore:
         """A sandbox's files as an image of a `kind` (a label), otherwise configured like its `source`."""
         repository, _, tag = name.partition(":")
         # Without its owner: containers that users make of the image would pass for leftovers.
-        labels = dict.fromkeys((OWNER, SESSION, PURPOSE, EXPIRES, CONTEXT), "")
+        labels = dict.fromkeys((OWNER, SESSION, PURPOSE, CONTEXT), "")
         labels |= {TASK: task.label, kind: source.image_id}
         changes = [
             # One a line and without quotes, as Podman takes everything after the first = for the value.

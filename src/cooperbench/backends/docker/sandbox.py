@@ -10,7 +10,6 @@ import contextlib
 import io
 import logging
 import posixpath
-import re
 import select
 import shlex
 import socket
@@ -18,7 +17,6 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from importlib import resources
 from types import SimpleNamespace
 from typing import Any
@@ -53,7 +51,6 @@ _UNTRACEABLE = "setpriv --egid 1 --keep-groups"
 """Starts bash with another effective group, which bash gives back at once. To the kernel it then is a process that has
 changed its credentials: without CAP_SYS_PTRACE nobody may trace it, write to its memory or open its descriptors."""
 _STREAM = 'export COOPERBENCH_COMMAND="$1"; shift; exec "$@"'
-_OOM_KILLS = "cat /sys/fs/cgroup/memory.events /sys/fs/cgroup/memory/memory.oom_control 2>/dev/null"
 CHANNEL_ENDED = b"cooperbench-supervisor: the channel has ended"
 """On stderr: nothing more will come on stdout, although the connection stays."""
 _READ_SIZE = 1 << 18
@@ -94,7 +91,6 @@ class DockerSandbox(RichSandbox):
         image: str,
         lifetime_seconds: float,
         workdir: str,
-        memory_bytes: int,
         judged: bool,
         on_end: Callable[[DockerSandbox], None],
     ) -> None:
@@ -104,8 +100,6 @@ class DockerSandbox(RichSandbox):
         self.image = image
         self._engine = engine
         self._stream = stream
-        self._memory_bytes = memory_bytes
-        self._oom_kills = 0
         next(self._numbers)  # the supervisor's channel
         self._files: list[tuple[str, bytes, int]] | None = [] if judged else None
         """Of a judged one: what its only command needs."""
@@ -155,13 +149,6 @@ class DockerSandbox(RichSandbox):
         finally:
             self._close_channels()
             self._stream.close()
-
-    def _run(self, command: Command) -> CommandResult:
-        result = super()._run(command)
-        if result.returncode == _KILLED and self._memory_bytes and self._ran_out_of_memory():
-            note = f"[killed: the sandbox ran out of its memory of {self._memory_bytes / 1024**2:.0f} MiB]\n"
-            result = replace(result, stderr=result.stderr + note.encode())
-        return result
 
     def _run_last(self, command: Command) -> CommandResult:
         if self._files is None:
@@ -217,13 +204,6 @@ class DockerSandbox(RichSandbox):
                 self.end(f"no command can be started in it any more ({error})")
             raise self.death() from error
         return channel
-
-    def _ran_out_of_memory(self) -> bool:
-        """Has the kernel killed processes for it since we last looked?"""
-        found = super()._run(Command(["sh", "-c", _OOM_KILLS], timeout_seconds=30, cwd="/")).stdout
-        kills = sum(int(count) for count in re.findall(rb"^oom_kill (\d+)$", found, re.MULTILINE))
-        before, self._oom_kills = self._oom_kills, kills
-        return kills > before
 
     def _find_reason(self) -> str:
         deadline = time.monotonic() + _DYING_SECONDS

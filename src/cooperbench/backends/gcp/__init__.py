@@ -22,7 +22,7 @@ from cooperbench.backends.image_digest import resolve_digest
 from cooperbench.dataset.images import PUBLISHED_TEMPLATE, image_name
 from cooperbench.errors import InfraError, UserError
 from cooperbench.models import Image, Task
-from cooperbench.sandbox.contract import Capabilities, ResourceUse, SandboxOptions, check_network
+from cooperbench.sandbox.contract import Capabilities, ResourceUse, SandboxOptions
 
 __all__ = ["GCPBatchBackend"]
 _CLIENTS = ("docker", "google.cloud.compute_v1", "google.cloud.batch_v1", "google.cloud.storage")
@@ -79,7 +79,6 @@ class GCPBatchBackend:
     ) -> DockerSandbox:
         """`image`: what `prepare` gave, or a name that a registry knows."""
         options = options or SandboxOptions()
-        check_network(self.capabilities, options)
         task = self._tasks.get(image)
         machine = self._connected().place(str(options.labels.get("run", "")), task, timeout)
         return machine.create_promised(image, task, timeout, workdir, options)

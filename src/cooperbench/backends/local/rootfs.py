@@ -71,7 +71,10 @@ _GENERATED_ETC = {
     "gitconfig": "[user]\n\tname = Agent\n\temail = agent@cooperbench.invalid\n[init]\n\tdefaultBranch = main\n"
     "[safe]\n\tdirectory = *\n",
     "shells": "/bin/sh\n/bin/bash\n",
+    "resolv.conf": "",
 }
+_NETWORK_ETC = ("/etc/hosts", "/etc/resolv.conf")
+"""The host's, where the network is."""
 _COPIED_ETC = (
     *("bash.bashrc", "ca-certificates.conf", "crypto-policies", "debian_version", "gai.conf", "host.conf"),
     *("java*", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "locale.alias", "localtime", "magic"),
@@ -138,8 +141,7 @@ class RootFsBuilder:
         """A channel has found that the tools inside do what it needs; they are the same in every sandbox."""
         self._write_lib(self._folder / "lib")
         self._proc = _proc_mounts(self._folder)
-        for network in ("none", "public"):
-            _write_etc(self._folder / f"etc-{network}", network=network == "public")
+        _write_etc(self._folder / "etc")
 
     def _write_lib(self, lib: Path) -> None:
         (lib / "bin").mkdir(parents=True)
@@ -157,20 +159,22 @@ class RootFsBuilder:
 
     def build(self, folder: Path, content: Content, options: SandboxOptions, *, overlays: bool) -> list[str]:
         """Make a sandbox's own files in `folder`; returns bubblewrap's arguments for what it sees and may reach."""
-        root, network = folder / "root", options.network
+        root = folder / "root"
         for name in _OWN_FOLDERS:
             (root / name).mkdir(parents=True)
         for name in ("tmp", "var/tmp"):
             (root / name).chmod(0o1777)
         (folder / "io").mkdir()
-        words = ["--share-net"] if network == "public" else []
+        words = ["--share-net"] if options.network == "public" else []
         env = {"PATH": ":".join((*_BIN_DIRS, *self._tools.path, *SYSTEM_PATH)), **_ENV}
         for name, value in env.items():
             words += ["--setenv", name, value]
         words += ["--bind", str(root), "/", "--proc", "/proc", "--dev", "/dev"]
         words += ["--perms", "1777", "--size", str(_SHARED_MEMORY_BYTES), "--tmpfs", "/dev/shm"]  # noqa: S108
         words += ["--remount-ro", "/dev", *_system_mounts(root), *self._proc]
-        words += read_only(self._folder / f"etc-{network}", "/etc")
+        words += read_only(self._folder / "etc", "/etc")
+        if options.network == "public":
+            words += [word for path in _NETWORK_ETC for word in ("--ro-bind-try", path, path)]
         for path in (Path("/etc", name) for name in _MOUNTED_ETC):
             if path.resolve() == path and path.is_dir():
                 words += read_only(path)
@@ -349,18 +353,16 @@ def _may_be_shown(prefix: Path, private: tuple[Path, ...]) -> bool:
     return not any(path.resolve().is_relative_to(prefix) for path in (home, Path.cwd(), *private))
 
 
-def _write_etc(folder: Path, *, network: bool) -> None:
+def _write_etc(folder: Path) -> None:
     """What cannot be read here is not to be had there either."""
     folder.mkdir()
-    names = [*_COPIED_ETC, *(("resolv.conf", "hosts") if network else ())]
-    found = [str(path.relative_to("/etc")) for name in names for path in Path("/etc").glob(name)]
+    found = [str(path.relative_to("/etc")) for name in _COPIED_ETC for path in Path("/etc").glob(name)]
     copy = ["cp", "-rL", "--preserve=mode", "--parents", "--", *found, str(folder)]
     remove = ["find", str(folder), "-type", "f", "-not", "-perm", "-004", "-delete"]
     for command in (copy, remove):
         subprocess.run(command, cwd="/etc", stdin=subprocess.DEVNULL, capture_output=True, check=False)
     for name, text in _GENERATED_ETC.items():
-        if not (folder / name).exists():
-            (folder / name).write_text(text, "utf-8")
+        (folder / name).write_text(text, "utf-8")
     for name in _MOUNTED_ETC:
         path, target = Path("/etc", name), folder / name
         if path.is_dir():

@@ -13,7 +13,7 @@ from tempfile import mkdtemp
 
 from cooperbench.backends.local.bubblewrap import Bubblewrap, Limits, SandboxProcess, last_line
 from cooperbench.backends.local.rootfs import IO_DIR, LIB_DIR, SCRATCH_DIR, SHELL, Content, RootFsBuilder
-from cooperbench.errors import InfraError, SandboxDead, SandboxError
+from cooperbench.errors import SandboxDead, SandboxError
 from cooperbench.sandbox.base_sandbox import RichSandbox
 from cooperbench.sandbox.channel import CappedOutput, Channel, Command, PipeTransport, as_bytes, quote
 from cooperbench.sandbox.contract import TIMEOUT_EXIT_CODE, CommandResult, SandboxOptions, Stream
@@ -22,10 +22,6 @@ from cooperbench.temporary import remove_tree
 NOT_STARTED = "the sandbox did not start: "
 _OPEN_SECONDS = 60.0
 _DYING_SECONDS = 5.0
-_FIND_STOPPED = f"""for process in /proc/[0-9]*; do
-  [[ $(<$process/comm) == {SHELL.rpartition("/")[2]} && $(<$process/status) == *State:?T* ]] && exit 0
-done 2>/dev/null
-exit 1"""
 _READ_BYTES = 1 << 18
 _LONGEST_POLL_SECONDS = 3600.0
 
@@ -199,13 +195,7 @@ class LocalSandbox(RichSandbox):
         return CommandResult(code, out.taken(), err.taken(), out.cut, err.cut, not in_time, seconds)
 
     def _was_silenced(self) -> bool:
-        try:
-            channel = self._open_channel()
-            stopped = channel.run(Command(["bash", "-c", _FIND_STOPPED], _OPEN_SECONDS, "/"))
-            channel.close()
-        except InfraError:
-            return False
-        return stopped.returncode == 0
+        return not self._started.has_ended()
 
     def _find_reason(self) -> str:
         """That process 1 does not answer is the doing of whoever works in it, unless proven to be another's."""

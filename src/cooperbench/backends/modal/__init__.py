@@ -23,13 +23,7 @@ from cooperbench.backends.modal.sandbox import FIRST_COMMAND, ModalSandbox
 from cooperbench.backends.modal.settings import ModalSettings, read_settings
 from cooperbench.errors import CooperBenchError, InfraError, UserError
 from cooperbench.sandbox.channel import ChannelUnavailable
-from cooperbench.sandbox.contract import (
-    PROGRAMS_DIR,
-    Capabilities,
-    ResourceUse,
-    SandboxOptions,
-    check_network,
-)
+from cooperbench.sandbox.contract import PROGRAMS_DIR, Capabilities, ResourceUse, SandboxOptions
 from cooperbench.sandbox.ownership import HOST_LABEL, is_leftover, locked, this_owner
 from cooperbench.storage import write_json
 
@@ -88,7 +82,6 @@ class ModalBackend:
         import modal
 
         options = options or SandboxOptions()
-        check_network(self.capabilities, options)
         images, settings = self._connected(), self.settings
         connection, content = images.connection, images.get(image)
         offline = options.network == "none"
