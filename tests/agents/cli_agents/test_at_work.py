@@ -73,7 +73,21 @@ def test_two_of_them_build_and_talk(names: str, tmp_path: Path, server: ModelSer
         assert str(DATA) not in seen, "nothing of the host"
     for path in left.folder.rglob("*"):
         assert not path.is_file() or KEY.encode() not in path.read_bytes(), path
-    assert (left.folder / "agent1" / "output.log").stat().st_size > 0
+    for number in (1, 2):
+        steps = [step for step in left.trajectory(f"agent{number}")["steps"] if step.get("tool")]
+        assert 4 <= len(steps) == own_tool_calls(left.folder / f"agent{number}" / "output.log"), steps
+
+
+def own_tool_calls(log: Path) -> int:
+    """As the program itself tells of them in its stream of events."""
+    kinds = []
+    for line in log.read_text().splitlines():
+        match json.loads(line) if line.startswith("{") else None:
+            case {"type": "assistant", "message": {"content": content}}:
+                kinds += [one["type"] for one in content]
+            case {"type": "item.completed", "item": {"type": kind}} | {"type": kind}:
+                kinds.append(kind)
+    return sum(kind in ("tool_use", "command_execution", "mcp_tool_call", "file_change") for kind in kinds)
 
 
 def solo(tmp_path: Path, server: ModelServer, name: str, script: Any, **options: Any) -> Left:
