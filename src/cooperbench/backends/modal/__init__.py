@@ -167,13 +167,11 @@ class ModalBackend:
             images, self._images = self._images, None
         if images is None or images.connection.process != os.getpid():
             return
-        # All at once, and without threads, which cannot be started any more when the interpreter ends.
-        ended: list[str] = []
-        with contextlib.suppress(CooperBenchError):
-            ended = _end_tagged(images.connection, {_SESSION: images.connection.session})
         for sandbox in still_open:
-            sandbox.is_terminated = sandbox.name in ended
             sandbox.end("its backend was closed")
+        # Also one that was made while only its answer was lost.
+        with contextlib.suppress(CooperBenchError):
+            _end_tagged(images.connection, {_SESSION: images.connection.session})
 
     @staticmethod
     def clean() -> list[str]:

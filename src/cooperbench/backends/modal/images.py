@@ -13,11 +13,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from cooperbench.backends.image_digest import resolve_digest
-from cooperbench.backends.modal.connection import Gone
+from cooperbench.backends.modal.connection import Connection, Gone
 from cooperbench.dataset.discovery import demo_dir
 from cooperbench.dataset.images import image_name
 from cooperbench.errors import CooperBenchError, InfraError, UserError
-from cooperbench.models import REPO_DIR, Image
+from cooperbench.models import REPO_DIR, Image, Task
 from cooperbench.sandbox import sandbox_script
 from cooperbench.settings import default_cache_dir
 from cooperbench.storage import read_json
@@ -28,9 +28,7 @@ if TYPE_CHECKING:
 
     import modal
 
-    from cooperbench.backends.modal.connection import Connection
     from cooperbench.backends.modal.settings import ModalSettings
-    from cooperbench.models import Task
 
 _BASE_GIT_DIR = "/cooperbench/base.git"
 _HIDDEN = ["feature[0-9]*", "combined.patch", "__pycache__"]

@@ -13,12 +13,12 @@ import queue
 import time
 from typing import TYPE_CHECKING, Any
 
-from cooperbench.backends.modal.connection import Gone, RateLimited, Unavailable, faults
+from cooperbench.backends.modal.connection import Connection, Gone, RateLimited, Unavailable, faults
 from cooperbench.errors import CooperBenchError, InfraError, SandboxDead, SandboxError, SandboxTimeout
 from cooperbench.sandbox import sandbox_script
 from cooperbench.sandbox.base_sandbox import RichSandbox
-from cooperbench.sandbox.channel import BACKSTOP_SECONDS, CappedOutput, Channel, ChannelUnavailable
-from cooperbench.sandbox.contract import TIMEOUT_EXIT_CODE, CommandResult, ResourceUse
+from cooperbench.sandbox.channel import BACKSTOP_SECONDS, CappedOutput, Channel, ChannelUnavailable, Command
+from cooperbench.sandbox.contract import TIMEOUT_EXIT_CODE, CommandResult, ResourceUse, Stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,10 +28,7 @@ if TYPE_CHECKING:
     from modal.container_process import ContainerProcess
     from modal.io_streams import StreamReader
 
-    from cooperbench.backends.modal.connection import Connection
     from cooperbench.backends.modal.settings import ModalSettings
-    from cooperbench.sandbox.channel import Command
-    from cooperbench.sandbox.contract import Stream
 
 FIRST_COMMAND = ("sh", "-c", "while :; do sleep 86400 & wait $!; done")
 """Keeps a sandbox running until its lifetime is over; a loop, since a command in it may kill the sleep."""
@@ -52,9 +49,8 @@ _PUT_BACK = 'for folder; do rm -rf -- "$folder" && mv -- "$folder.before" "$fold
 _VCPUS_PER_CORE = 2
 """Modal counts physical cores."""
 _SCRATCH_DIR = "/cooperbench/channels"
-_START_SECONDS = 600.0
-"""Images that have to be fetched to a machine first take a while."""
-_COPY_SECONDS = 600.0
+_SLOW_SECONDS = 600.0
+"""For a first command, which may wait for an image, for a copied folder, and for input that is read to its end."""
 _SHOWN_SECONDS = 3600
 _SNAPSHOT_SECONDS = 900
 _DYING_SECONDS = 5.0
@@ -68,7 +64,6 @@ _OUT_OF_MEMORY = ("KERNEL_OOM_KILL", "MEMORY_THRASHING_EVICTION")
 _PIECE_BYTES = 1 << 20
 """Of one request; servers refuse messages of a few megabytes."""
 _MOST_WAITING_PIECES = 256
-_END_OF_INPUT_SECONDS = 600.0
 _ENDED_BY_DEADLINE = -1
 """What the client gives for an exit code at the time limit of an exec."""
 _log = logging.getLogger("cooperbench")
@@ -89,8 +84,6 @@ class ModalSandbox(RichSandbox):
         """Takes over a sandbox that has just been made; ChannelUnavailable where its image lacks a tool."""
         super().__init__(lifetime_seconds=lifetime_seconds, workdir=workdir, on_end=on_end)
         self.remote = remote
-        self.is_terminated = False
-        """Modal has been told to end it."""
         self._settings = settings
         self._connection = connection
         self._started = time.monotonic()
@@ -130,7 +123,7 @@ class ModalSandbox(RichSandbox):
     def leave_out(self, folders: tuple[str, ...]) -> None:
         """Their changes from now on are no part of a snapshot."""
         self._left_out = folders
-        done = self.run(["sh", "-c", _COPY, "copy", *folders], timeout_seconds=_COPY_SECONDS, cwd="/")
+        done = self.run(["sh", "-c", _COPY, "copy", *folders], timeout_seconds=_SLOW_SECONDS, cwd="/")
         if done.returncode:
             self.end("its folders could not be copied")
             raise SandboxError(f"{', '.join(folders)} cannot be copied: {done.stderr_read().strip()[-200:]}")
@@ -138,7 +131,7 @@ class ModalSandbox(RichSandbox):
     def snapshot(self) -> str:
         """Keep its files as an image of Modal's; its id. Afterwards the sandbox can only be ended."""
         put_back = ["sh", "-c", _PUT_BACK, "put-back", *self._left_out]
-        done = self.run_last(put_back, timeout_seconds=_COPY_SECONDS)
+        done = self.run_last(put_back, timeout_seconds=_SLOW_SECONDS)
         if done.returncode:
             raise SandboxError(f"the snapshot cannot be made: {done.stderr_read().strip()[-200:]}")
         image = self._connection.call(
@@ -177,7 +170,7 @@ class ModalSandbox(RichSandbox):
             # Nothing of the harness may be left inside but the sleep of the first process.
             for transport in self._close_transports():
                 transport.wait_until_ended(_TERMINATE_SECONDS)
-            limit_seconds = command.timeout_seconds + _START_SECONDS + 2 * BACKSTOP_SECONDS
+            limit_seconds = command.timeout_seconds + _SLOW_SECONDS + 2 * BACKSTOP_SECONDS
             return self._connection.call_once("running a command", self._judge(command), limit_seconds)
 
     async def _judge(self, command: Command) -> CommandResult:
@@ -221,7 +214,7 @@ class ModalSandbox(RichSandbox):
         argv = ["sh", "-c", _CHANNEL, "channel", sandbox_script("channel.sh"), scratch, trusted]
         try:
             channel = Channel(self._start_exec("", argv))
-            channel.handshake(_START_SECONDS)
+            channel.handshake(_SLOW_SECONDS)
         except ChannelUnavailable as error:
             if not self._trusted:
                 raise
@@ -229,9 +222,9 @@ class ModalSandbox(RichSandbox):
             self._destroyed = True
             self.end(f"no command can be started in it any more ({error})")
             raise self.death() from error
-        except (Gone, SandboxDead) as error:
+        except SandboxDead as error:
             if self._find_end():
-                raise self.death() from error
+                raise
             raise SandboxError(f"no channel into the sandbox: {error}") from error
         return channel
 
@@ -244,8 +237,8 @@ class ModalSandbox(RichSandbox):
             return ExecTransport(self._connection, process)
 
         # Only what was certainly not started may be started again.
-        certain = (RateLimited,)
-        transport = self._connection.call("starting a command", start, _START_SECONDS, retry_on=certain)
+        retry_on = (RateLimited,)
+        transport = self._connection.call("starting a command", start, _SLOW_SECONDS, retry_on=retry_on)
         self._transports.append(transport)
         if self._end_reason:
             transport.close()
@@ -263,8 +256,7 @@ class ModalSandbox(RichSandbox):
         return found
 
     async def _terminate(self) -> None:
-        if not self.is_terminated:
-            await self.remote.terminate.aio()
+        await self.remote.terminate.aio()
         remote: Any = self.remote  # the types of its `detach` are left out
         await remote.detach.aio()
 
@@ -313,7 +305,7 @@ class ExecTransport:
             self._write(data[start : start + _PIECE_BYTES], deadline)
 
     def half_close(self) -> None:
-        self._write(b"", time.monotonic() + _END_OF_INPUT_SECONDS)
+        self._write(b"", time.monotonic() + _SLOW_SECONDS)
 
     def receive(self, deadline: float) -> bytes:
         if self.closed and self._chunks.empty():
