@@ -1,9 +1,7 @@
 """Finding a backend by its name: ours, those that were registered, entry points, and `module:Class`.
 
-What the command line offers of a backend it finds in attributes of its class, all optional: `options`, the keywords of
-its constructor that `cooperbench run` and `eval` pass on (`mounts`, `pull`, `gpu`, `image_template`); `clean`, a static
-method that removes what killed processes left and returns a line for each; `about`, a few words for
-`cooperbench doctor` after a successful `check`.
+Optional attributes of its class: `options`, the keywords that `run` and `eval` pass on (`mounts`, `pull`, `gpu`, …);
+`clean`, a static method for `cooperbench clean` that returns a line for each thing removed; `about`, for `doctor`.
 """
 
 from __future__ import annotations
@@ -37,10 +35,7 @@ def backend_names() -> tuple[str, ...]:
 
 
 def get_backend(name: str, **options: object) -> EvalBackend:
-    """A backend by its name, or by `module:Class`; UserError where there is none or it cannot work here.
-
-    Of `options` it takes those that its class names; another one is refused.
-    """
+    """UserError where there is none, it cannot work here, or its class does not name an option."""
     check_options(name, options)
     return find_factory(name)(**options)
 

@@ -18,7 +18,6 @@ from typing import Any
 from cooperbench.agents.registry import get_agent
 from cooperbench.errors import Interrupted, RunStopped, UserError
 from cooperbench.eval import backends
-from cooperbench.eval.batch import batch_evaluation_of
 from cooperbench.eval.evaluator import evaluate_and_write, is_evaluated, mark_unsound
 from cooperbench.eval.executor import TestExecutor
 from cooperbench.eval.reference import References, ReferenceStore
@@ -240,8 +239,9 @@ class Experiment:
         executor = TestExecutor(session, config.test_timeout_seconds, config.run_name)
         self._references = References(executor, config.eval_network, note=display.note)
         self._evaluations = session.pool(config.eval_concurrency, "eval")
-        self._remote = batch_evaluation_of(session.backend)
-        self._for_remote: dict[str, list[tuple[Pair, Setting]]] = {}
+        self._batch_settings: Any = getattr(session.backend, "batch_settings", None)
+        """With them evaluations go to Google Batch, in the end, all together."""
+        self._for_batch: dict[str, list[tuple[Pair, Setting]]] = {}
         """By the name of the run."""
         self._stopped_by: RunStopped | None = None
 
@@ -249,7 +249,7 @@ class Experiment:
         config = self._arms[0].config
         to_run = [pair for arm in self._arms for pair in arm.to_run]
         to_judge = [(arm.config, pair) for arm in self._arms for pair in arm.to_evaluate]
-        judged_here = () if self._remote else [pair for _, pair in to_judge]
+        judged_here = () if self._batch_settings else [pair for _, pair in to_judge]
         for name in dict.fromkeys(config.agents) if to_run else ():
             # Slow imports. What is wrong is said by the agent itself, with a better word, when it works.
             self._session.pool(1, "warm-up").submit(getattr(get_agent(name), "warm_up", bool))
@@ -258,7 +258,7 @@ class Experiment:
             lambda task, done, total: self._display.progress("Prepared", task.label, done, total),
         )
         futures: list[Future[Any]] = []
-        if not self._remote:
+        if not self._batch_settings:
             # Agents are at work for longer than golden patches take: both begin at once.
             expected = [*(to_run if config.auto_eval else ()), *judged_here]
             told = partial(self._display.progress, "Reference")
@@ -273,14 +273,16 @@ class Experiment:
                 raise self._stopped_by from None
             raise
         for arm in self._arms:
-            if work := self._for_remote.pop(arm.config.run_name, None):
-                assert self._remote is not None
-                self._remote(replace(arm.config.order, work=work), self._display, self._session.stop)
+            if work := self._for_batch.pop(arm.config.run_name, None):
+                from cooperbench.eval.batch.evaluation import evaluate_on_batch
+
+                order = replace(arm.config.order, work=work)
+                evaluate_on_batch(self._batch_settings, order, self._display, self._session.stop)
 
     def _judge(self, config: RunConfig, pair: Pair) -> Future[None] | None:
         """None where it goes elsewhere, with all others, in the end."""
-        if self._remote:
-            self._for_remote.setdefault(config.run_name, []).append((pair, config.setting))
+        if self._batch_settings:
+            self._for_batch.setdefault(config.run_name, []).append((pair, config.setting))
             return None
 
         def judge() -> None:

@@ -45,8 +45,6 @@ def test_every_key_of_the_file_is_used_and_overridden(monkeypatch: pytest.Monkey
         "public_address": "false",
         "service_account": "a@b.c",
         "spot": "true",
-        "sandboxes_per_machine": "3",
-        "most_machines": "7",
         "idle_minutes": "1.5",
         "image_template": "registry.example/{repo}:task{task_id}",
     }

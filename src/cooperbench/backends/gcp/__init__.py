@@ -51,7 +51,7 @@ class GCPBatchBackend:
         self._lock = threading.Lock()
         self._fleet: Fleet | None = None
         self._used = ResourceUse(what="machine")
-        """By machines that are gone."""
+        """By machines of fleets that are closed."""
 
     def check(self) -> None:
         """Does Compute Engine answer, and may we use it? What killed processes left behind is then deleted."""

@@ -1,8 +1,6 @@
 """What all of Google's APIs have in common: how clients are made and asked, what goes wrong, and labels.
 
-Errors are one line each: what happened, and the command that fixes it. `UserError` is for what the user must fix,
-`InfraError` and its children for what may be gone when tried again. Everything that we make has labels, by which it is
-found again, and only by which: what has none of ours is never touched.
+Everything that we make has labels, by which it is found again: what has none of ours is never touched.
 """
 
 from __future__ import annotations

@@ -131,10 +131,7 @@ def list_jobs(client: BatchServiceClient, settings: GcpSettings) -> list[Job]:
 
 
 def remove_leftover_jobs(settings: GcpSettings) -> list[str]:
-    """Delete the jobs of this user's killed processes on this machine, and their objects; the jobs' names.
-
-    For `cooperbench clean` alone: until then the same command can find its job again and take its results in.
-    """
+    """The names of those deleted. Until `cooperbench clean` calls this, the same command can find its job again."""
     client, bucket = batch_client(), storage_client(settings).bucket(settings.bucket)
     left = [job for job in list_jobs(client, settings) if is_leftover(job.labels)]
     jobs = [BatchJob(client, bucket, job.name) for job in left]

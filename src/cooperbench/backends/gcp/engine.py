@@ -1,8 +1,6 @@
-"""Docker on a machine: its engine, reached through one SSH connection, and what is different there.
+"""Docker on a machine: its engine, whose socket `ssh` makes appear as one of ours, and what is different there.
 
-The system's `ssh` makes the engine's socket appear as a socket of ours; each connection to that becomes a channel of
-the one SSH connection. The remote command only reads what we hold: when this process ends, however it does, so does
-`ssh`, and with it the sandboxes.
+The remote command of `ssh` only reads what we hold: when this process ends, so does `ssh`, and with it the sandboxes.
 """
 
 from __future__ import annotations

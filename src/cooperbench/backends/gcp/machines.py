@@ -15,6 +15,7 @@ import time
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING
 
 from cooperbench.backends.docker import DockerBackend
@@ -180,11 +181,11 @@ class Fleet:
         self.stopped = threading.Event()
         """Whoever waits for a machine waits no longer."""
         self.lock = threading.Lock()
-        self._room = settings.sandboxes_per_machine or max(1, self._size.guest_cpus // _CPUS_PER_SANDBOX)
+        self._room = max(1, self._size.guest_cpus // _CPUS_PER_SANDBOX)
         self._machines: list[Machine] = []
         self._made: list[Machine] = []
-        self._most = settings.most_machines
-        """Less where Google has refused another one."""
+        self._most: float = inf
+        """Machines at once; what there were when Google refused another one."""
         threading.Thread(target=self._remove_unused, name="gcp-machines", daemon=True).start()
         # What is at Google has to go also where nobody knows of it any more.
         atexit.register(self.close)

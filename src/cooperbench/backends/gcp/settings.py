@@ -1,8 +1,4 @@
-"""What can be set about Google Cloud: by keyword, by environment variable, or in the user's config file.
-
-A keyword comes first, then the variable, then the key in config.json, which `cooperbench config gcp` writes.
-Credentials are Google's own business: `gcloud auth application-default login`, or GOOGLE_APPLICATION_CREDENTIALS.
-"""
+"""What can be set about Google Cloud: by keyword, else by environment variable, else in config.json."""
 
 from __future__ import annotations
 
@@ -60,9 +56,6 @@ class GcpSettings:
     """Of evaluations' machines; empty: Batch's default. Agents' machines have none."""
     spot: bool = setting(False, _yes_or_no)
     """Cheaper machines that may be taken away."""
-    sandboxes_per_machine: int = setting(0, whole_number)
-    """0: one for every two processors of the machine type."""
-    most_machines: int = setting(50, whole_number)
     idle_minutes: float = setting(10.0, _number)
     """A machine without sandboxes is kept for this long, as the next may want it."""
     image_template: str = setting("", str)

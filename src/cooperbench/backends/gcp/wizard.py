@@ -1,8 +1,6 @@
 """`cooperbench config gcp`: from nothing to a project that runs and evaluations can use, question by question.
 
-Every answer has a default, which is what was answered the last time, else what gcloud is set to. With `yes` nothing is
-asked. Answers are written before the services are asked, so that one that is still being enabled costs no answers.
-`probes`, which asks each of Google's services once, as a run would, also serves `cooperbench doctor`.
+Answers are written before the services are asked, so that one that is still being enabled costs no answers.
 """
 
 from __future__ import annotations

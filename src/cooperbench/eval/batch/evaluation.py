@@ -104,7 +104,7 @@ def load_record(paths: ExperimentPaths) -> JobRecord | None:
 
 
 def evaluate_on_batch(settings: GcpSettings, order: Order, listener: Listener, stop: threading.Event) -> None:
-    """Until each pair of the order has an eval.json."""
+    """Until each pair of the order has an eval.json. Stopped by the event it raises `Interrupted`."""
     _BatchEvaluation(settings, order, listener, stop).run()
 
 
