@@ -9,9 +9,10 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from cooperbench.dataset.discovery import Selection
+from cooperbench.dataset.discovery import Selection, discover, resolve_dataset_dir
 from cooperbench.models import MOST_AGENTS
-from cooperbench.runner.options import Option
+from cooperbench.report import METHODS
+from cooperbench.runner.options import Option, RunOptions
 from cooperbench.text import printable
 
 N = TypeVar("N", int, float)
@@ -77,8 +78,6 @@ def add_selection_arguments(parser: argparse.ArgumentParser, *, groups: bool = T
 
 def selected_pairs(args: argparse.Namespace) -> Selection:
     """What `add_selection_arguments` asked for."""
-    from cooperbench.dataset.discovery import discover, resolve_dataset_dir
-
     names = ("subset", "repo", "task_id", "features", "group_sizes", "groups_per_task", "seed")
     return discover(resolve_dataset_dir(args.dataset_dir), **{name: getattr(args, name) for name in names})
 
@@ -94,8 +93,6 @@ def add_json_argument(parser: argparse.ArgumentParser) -> None:
 
 def add_report_arguments(parser: argparse.ArgumentParser) -> None:
     """Of `report` and `compare`."""
-    from cooperbench.report import METHODS
-
     how = "how intervals are made (default: %(default)s)"
     parser.add_argument("--interval", choices=METHODS, default="clustered", help=how)
     parser.add_argument("--anyway", action="store_true", help="take runs of different datasets together")
@@ -106,8 +103,6 @@ def add_report_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_option(group: argparse._ActionsContainer, name: str, **other: Any) -> None:
     """The argument of an option of a run, as `RunOptions` declares it; `other`: what is different about it here."""
-    from cooperbench.runner.options import RunOptions
-
     field = RunOptions.__dataclass_fields__[name]
     option: Option = field.metadata["option"]
     default = field.default if option.cli_default is None else option.cli_default

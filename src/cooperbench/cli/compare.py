@@ -10,8 +10,11 @@ from pathlib import Path
 from cooperbench.cli.arguments import add_report_arguments, number, print_json, print_note
 from cooperbench.errors import UserError
 from cooperbench.models import SETTINGS, Setting
-from cooperbench.report.loading import Run
+from cooperbench.report.compare import compare_sides, sides_to_compare
+from cooperbench.report.formatting import Table, print_tables
+from cooperbench.report.loading import Run, check_same_dataset, left_out_lines, resolve_run, sound_only
 from cooperbench.report.pairs import VERDICTS
+from cooperbench.report.tables import comparison_tables
 
 EXIT_DROPPED = 1
 _ROUNDING = 1e-9
@@ -29,11 +32,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from cooperbench.report.compare import compare_sides, sides_to_compare
-    from cooperbench.report.formatting import Table, print_tables
-    from cooperbench.report.loading import check_same_dataset, left_out_lines, sound_only
-    from cooperbench.report.tables import comparison_tables
-
     chosen = [_chosen(text, Path(args.log_dir)) for text in args.runs]
     check_same_dataset([run for run, _ in chosen], anyway=args.anyway)
     if args.sound_only:
@@ -76,8 +74,6 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _chosen(text: str, logs_dir: Path) -> tuple[Run, Setting | None]:
-    from cooperbench.report.loading import resolve_run
-
     name, colon, wanted = text.rpartition(":")
     if not colon:
         return resolve_run(text, logs_dir), None

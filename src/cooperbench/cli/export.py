@@ -9,7 +9,8 @@ from pathlib import Path
 from cooperbench.cli.arguments import add_logs_argument, print_line, print_note
 from cooperbench.errors import UserError
 from cooperbench.export import FORMATS, default_target, export_run
-from cooperbench.report.loading import Run
+from cooperbench.export.submission import verify_submission
+from cooperbench.report.loading import Run, resolve_run, run_names
 from cooperbench.text import names_for_error, plural
 
 EXIT_MISMATCH = 1
@@ -30,8 +31,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from cooperbench.report.loading import resolve_run, run_names
-
     logs_dir = Path(args.log_dir)
     run = resolve_run(args.run, logs_dir) if args.run else None
     if args.verify:
@@ -55,8 +54,6 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _verify(path: Path, logs_dir: Path, run: Run | None) -> int:
-    from cooperbench.export.submission import verify_submission
-
     found = verify_submission(path, logs_dir, run)
     for line in found.mismatches:
         print_line(line)

@@ -55,7 +55,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 class Outcome(NamedTuple):
     content: dict[str, Any]
     lines: list[str]
-    exit_code: int = 0
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -65,7 +64,7 @@ def execute(args: argparse.Namespace) -> int:
     labels = None if every else {task.label for task in tasks}
     done = _of_modal(args.action, labels) if args.backend == "modal" else _of_docker(args, tasks, labels)
     print_result(args, done.content, done.lines)
-    return done.exit_code
+    return 1 if any("error" in row for row in done.content.get("images", ())) else 0
 
 
 def select_tasks(args: argparse.Namespace) -> list[Task]:
@@ -158,7 +157,7 @@ def _for_each(
         rows = list(pool.map(one, tasks))
     failed = sum("error" in row for row in rows)
     line = f"{len(rows) - failed} of {plural(len(rows), 'image')} ready"
-    return Outcome({"images": rows}, [line], 1 if failed else 0)
+    return Outcome({"images": rows}, [line])
 
 
 def _make(

@@ -9,8 +9,10 @@ from pathlib import Path
 
 from cooperbench.cli.arguments import add_report_arguments, print_json, print_note
 from cooperbench.errors import UserError
-from cooperbench.report import LEVELS
-from cooperbench.report.loading import Run
+from cooperbench.report import LEVELS, analysis, compare, coordination, llm_judge, loading, tables
+from cooperbench.report.formatting import print_tables
+from cooperbench.report.page.build import build_page
+from cooperbench.storage import write_bytes
 from cooperbench.text import names_for_error
 
 
@@ -34,9 +36,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from cooperbench.report import analysis, compare, coordination, llm_judge, loading, tables
-    from cooperbench.report.formatting import print_tables
-
     logs_dir = Path(args.log_dir)
     if not args.runs:
         raise UserError(f"which run? in {logs_dir} there are: {names_for_error(loading.run_names(logs_dir))}")
@@ -65,21 +64,16 @@ def execute(args: argparse.Namespace) -> int:
     return 0
 
 
-def _write_files(runs: Sequence[Run], args: argparse.Namespace) -> None:
-    from cooperbench.report.loading import csv_bytes, pair_rows, parquet_bytes
-    from cooperbench.storage import write_bytes
-
+def _write_files(runs: Sequence[loading.Run], args: argparse.Namespace) -> None:
     if args.split and not args.html:
         raise UserError("--split is for --html FILE")
-    for target, encode in ((args.csv, csv_bytes), (args.parquet, parquet_bytes)):
+    for target, encode in ((args.csv, loading.csv_bytes), (args.parquet, loading.parquet_bytes)):
         if target:
             try:
-                write_bytes(target, encode(pair_rows(runs)))
+                write_bytes(target, encode(loading.pair_rows(runs)))
             except OSError as error:
                 raise UserError(f"{target} cannot be written: {error.strerror}") from error
             print_note(f"written: {target}")
     if args.html:
-        from cooperbench.report.page.build import build_page
-
         build_page(runs, args.html, split=args.split)
         print_note(f"written: {args.html}")

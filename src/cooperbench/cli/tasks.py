@@ -17,7 +17,9 @@ from cooperbench.cli.arguments import (
     selected_pairs,
 )
 from cooperbench.dataset.discovery import resolve_dataset_dir, scan_tasks, subset_names
-from cooperbench.dataset.stats import Chosen, Stats
+from cooperbench.dataset.stats import Chosen, Stats, dataset_stats
+from cooperbench.eval.conflicts import REPORT_NAME, known_conflicts
+from cooperbench.eval.reference import ReferenceStore
 from cooperbench.models import Task
 from cooperbench.report.formatting import NOTHING, Table, print_tables
 from cooperbench.text import plural
@@ -92,9 +94,6 @@ def _list(rows: Sequence[Chosen]) -> tuple[dict[str, Any], list[Table]]:
 
 
 def _stats(dataset_dir: Path, rows: Sequence[Chosen], notes: list[str]) -> tuple[dict[str, Any], list[Table]]:
-    from cooperbench.dataset.stats import dataset_stats
-    from cooperbench.eval.conflicts import REPORT_NAME, known_conflicts
-
     by_repo, total, unread = dataset_stats(rows, known_conflicts(dataset_dir))
     notes += unread
     if total.conflicts is None:
@@ -121,8 +120,6 @@ def _stats_cells(name: str, stats: Stats) -> tuple[str, ...]:
 
 def _tests(rows: Sequence[Chosen]) -> tuple[dict[str, Any], list[Table]]:
     """From the runs with golden patches that this machine knows of: those of `run`, `eval`, `validate` or imported."""
-    from cooperbench.eval.reference import ReferenceStore
-
     store = ReferenceStore()
     content: list[dict[str, Any]] = []
     tables = []

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
+import webbrowser
 from pathlib import Path
 
 from cooperbench.cli.arguments import add_logs_argument, number, print_line
 from cooperbench.errors import UserError
+from cooperbench.report.loading import run_folders, run_names
+from cooperbench.report.page.live_server import ADDRESS, LiveServer
 
 _NEWEST = 8
 _port = number(int, "a port: 1 to 65535, or 0 for any", lambda value: 0 <= value <= 65_535)
@@ -23,11 +26,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    import webbrowser
-
-    from cooperbench.report.loading import run_folders, run_names
-    from cooperbench.report.page.live_server import ADDRESS, LiveServer
-
     logs_dir = Path(args.log_dir)
     chosen = run_folders(args.runs, logs_dir)
 

@@ -164,7 +164,7 @@ def _difficulty(difficulty: Difficulty) -> Iterator[Table]:
         solo, together, delta = (decimal_text(one, 3) for one in areas)
         lost = f"ΔAUC {delta}, retention {percent_text(curve.retention)}"
         notes = [f"Area under the curve: solo {solo}, {curve.setting} {together}, {lost}"]
-        title = f"By difficulty: {curve.configuration}"
+        title = f"By difficulty: {curve.configuration} ({curve.setting})"
         if curve is difficulty.curves[0]:
             title = "By difficulty"
             made_of = plural(len(difficulty.configurations), "configuration")
