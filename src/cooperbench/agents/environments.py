@@ -14,8 +14,9 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+from cooperbench.agents import llm
 from cooperbench.errors import UserError
 from cooperbench.storage import read_json, write_json
 from cooperbench.text import printable
@@ -124,6 +125,22 @@ def get_environment(framework: Framework) -> Environment:
             f"{framework.install_command}"
         )
     return found
+
+
+class InstalledAgent:
+    """An agent in an environment of its own, which asks its model through the gateway."""
+
+    framework: ClassVar[str]
+    """Its name in the table of frameworks."""
+    warm_up = staticmethod(llm.warm_up_gateway)
+
+    @classmethod
+    def installed(cls) -> Environment:
+        return get_environment(FRAMEWORKS[cls.framework])
+
+    @classmethod
+    def version(cls) -> str:
+        return cls.installed().version
 
 
 def install(

@@ -168,7 +168,7 @@ def check_model(model: str, kwargs: Mapping[str, Any], base_url: str | None = No
     if keys:
         raise UserError(
             f"model {shown!r} needs {' or '.join(keys)}: set it in the environment or in .env, "
-            "or model.model_kwargs.api_key in the agent config"
+            "or api_key in the agent config"
         )
 
 

@@ -152,7 +152,7 @@ def price_notes(config: RunConfig) -> Iterator[str]:
     """What `--max-cost` does not count."""
     if config.max_cost is None or not any(map(uses_model, config.agents)):
         return
-    with suppress(UserError):  # an agent of its own environment needs no LiteLLM here
+    with suppress(UserError):  # a program of the user's needs no LiteLLM here
         for model in config.models:
             if model and not has_price(model):
                 yield f"the price of {printable(model)} is not known: --max-cost does not count its calls"

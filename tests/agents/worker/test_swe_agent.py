@@ -170,5 +170,6 @@ def test_a_refused_key_stops_the_run(tmp_path: Path, server: ModelServer) -> Non
 def test_a_config_that_is_none_stops_the_run(
     tmp_path: Path, server: ModelServer, config: dict[str, Any], said: str
 ) -> None:
+    config = {"agent": {"model": {"api_key": "k"}} | config.pop("agent", {}), **config}
     with pytest.raises(UserError, match=said):
         play(tmp_path, server, config, setting="solo")

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NamedTuple
 from cooperbench.agents import llm
 from cooperbench.agents.base import REPO_DIR, read_yaml
 from cooperbench.agents.cli_agents.forward import Forward
-from cooperbench.agents.environments import get_environment, get_framework
+from cooperbench.agents.environments import FRAMEWORKS, InstalledAgent
 from cooperbench.agents.session import Session
 from cooperbench.errors import AgentFailure, SandboxError, UserError
 from cooperbench.gateway.access import Access
@@ -72,25 +72,18 @@ class Launch(NamedTuple):
     """In `AGENT_DIR`."""
 
 
-class CliAgent:
+class CliAgent(InstalledAgent):
     """One agent. Subclasses say how their program is started."""
 
-    framework: ClassVar[str]
-    """Its name in the table of frameworks."""
     executable: ClassVar[str]
     """Its place among the programs."""
-    warm_up = staticmethod(llm.warm_up_gateway)
 
     def launch(self, place: Place) -> Launch:
         raise NotImplementedError
 
     @classmethod
-    def version(cls) -> str:
-        return get_environment(get_framework(cls.framework)).version
-
-    @classmethod
     def programs(cls) -> Path:
-        return get_environment(get_framework(cls.framework)).programs
+        return cls.installed().programs
 
     def check(self, config_path: Path | None, pairs: Sequence[Pair], setting: Setting) -> None:  # noqa: ARG002
         for pattern in (self.executable, _NODE):
@@ -144,7 +137,7 @@ class CliAgent:
         folder = self.programs()
         found = sorted(folder.glob(pattern))
         if not found:
-            advice = get_framework(self.framework).install_command
+            advice = FRAMEWORKS[self.framework].install_command
             raise UserError(f"agent {self.framework!r} is incomplete, {folder} has no {pattern}: {advice}")
         return f"{PROGRAMS_DIR}/{found[0].relative_to(folder)}"
 

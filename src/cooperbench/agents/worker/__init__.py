@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from cooperbench.agents import llm
 from cooperbench.agents.base import read_yaml
-from cooperbench.agents.environments import Environment, get_environment, get_framework
+from cooperbench.agents.environments import InstalledAgent
 from cooperbench.agents.session import Session
 from cooperbench.agents.worker.server import Worker, start_message
 from cooperbench.errors import AgentFailure, CooperBenchError, InfraError, UserError
@@ -86,15 +86,12 @@ def _model_variables() -> dict[str, str]:
     }
 
 
-class FrameworkAgent(WorkerAgent):
+class FrameworkAgent(InstalledAgent, WorkerAgent):
     """A worker of ours in the environment of a framework. It asks its model through the gateway, and has no key."""
 
-    framework: ClassVar[str]
-    """Its name in the table of frameworks."""
     script: ClassVar[Path]
     model_section: ClassVar[tuple[str, ...]]
     """Where the agent config has the framework's settings of the model."""
-    warm_up = staticmethod(llm.warm_up_gateway)
 
     def check_model(self, model: str, config_path: Path | None, base_url: str | None = None) -> None:
         llm.check_model(model, self._read_config(config_path)[1], base_url)
@@ -127,14 +124,6 @@ class FrameworkAgent(WorkerAgent):
             section = section.get(name) if isinstance(section, dict) else None
         names = list(section) if isinstance(section, dict) else []
         return config, {name: section.pop(name) for name in names if _GATEWAY_SETTING.fullmatch(str(name))}
-
-    @classmethod
-    def version(cls) -> str:
-        return cls.installed().version
-
-    @classmethod
-    def installed(cls) -> Environment:
-        return get_environment(get_framework(cls.framework))
 
     def command(self) -> Sequence[str]:
         return [str(self.installed().python), str(self.script)]
