@@ -31,7 +31,6 @@ from cooperbench.errors import (
 )
 from cooperbench.eval.trees import MOST_PATCH_BYTES
 from cooperbench.gateway.recording import Exchanges
-from cooperbench.git import GitError
 from cooperbench.models import Pair, Seat, Usage, seats_of, summed_accounts
 from cooperbench.runner.config import Assigned, RunConfig
 from cooperbench.runner.display import Display
@@ -161,7 +160,7 @@ class PairRun:
                 finally:
                     # On failure whoever still works is torn out of it, so that the pool can end.
                     self._end(sandboxes)
-            shared = self._shared_work()
+            said_and_done = self._team.write_records(self._paths, agents)
         finally:
             # One may have been opened while the others were being ended.
             self._end(sandboxes)
@@ -176,8 +175,7 @@ class PairRun:
             "features": list(self._pair.feature_ids),
             "setting": self._config.setting,
             "agents": {agent["agent_id"]: agent for agent in agents},
-            **self._team.write_records(self._paths, agents),
-            **shared,
+            **said_and_done,
             **summed_accounts(agents),
             "base_commit": places[0].commit,
             "backend": self._config.backend,
@@ -343,18 +341,6 @@ class PairRun:
         for sandbox in list(sandboxes):
             self._session.end(sandbox)
         self._team.close()
-
-    def _shared_work(self) -> dict[str, Any]:
-        """What was shared over git."""
-        remote = self._team.remote
-        if remote is None:
-            return {}
-        try:
-            kept = remote.write_bundle(self._paths.team_bundle)
-        except GitError:
-            # The bundle is a record; the agents' work does not depend on it.
-            kept = False
-        return {"git": remote.counts | {"bundle": self._paths.team_bundle.name if kept else None}}
 
 
 def _gather(futures: list[Future[T]]) -> list[T]:

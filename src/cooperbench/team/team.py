@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import suppress
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from cooperbench.errors import UserError
+from cooperbench.git import GitError
 from cooperbench.models import REPO_DIR, seats_of
 from cooperbench.storage import write_json
 from cooperbench.team.inbox import Inbox
@@ -140,8 +142,8 @@ class Team:
             self.mailbox.close()
 
     def write_records(self, paths: PairPaths, agents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """conversation.json, tasks.json and task_log.json, and what result.json says beside its `agents`."""
-        messages = self.mailbox.messages() if self.mailbox else []
+        """What was said, done and shared, to files; what result.json says of it, beside its `agents`."""
+        result: dict[str, Any] = {"messages": 0}
         if self.mailbox is not None:
             features = {agent["agent_id"]: agent["feature_ids"][0] for agent in agents}
             said = [
@@ -155,21 +157,28 @@ class Team:
                     "sender_step": message.sender_step,
                     **self.inboxes[message.recipient].delivery(message.sequence)._asdict(),
                 }
-                for message in messages
+                for message in self.mailbox.messages()
             ]
             write_json(paths.conversation, {"schema": CONVERSATION_SCHEMA, "messages": said})
-        if not self._features:
-            return {"messages": len(messages)}
-        tasks, log, metrics = list[dict[str, Any]](), dict[str, Any](), dict[str, Any]()
-        if self.tasks is not None:
-            tasks, log["changes"] = self.tasks.tasks(), self.tasks.log()
-            metrics |= self.tasks.metrics({agent["agent_id"]: agent["files_changed"] for agent in agents})
-        if self.requests is not None:
-            log["requests"] = self.requests.log()
-            metrics |= self.requests.metrics()
-        write_json(paths.tasks, {"schema": TASKS_SCHEMA, "tasks": tasks})
-        write_json(paths.task_log, {"schema": TASK_LOG_SCHEMA, **log})
-        return {"messages": len(messages), "team_features": self._features, "metrics": metrics}
+            result["messages"] = len(said)
+        if self.remote is not None:
+            kept = False
+            with suppress(GitError):  # a record: the agents' work does not depend on it
+                kept = self.remote.write_bundle(paths.team_bundle)
+            result["git"] = self.remote.counts | {"bundle": paths.team_bundle.name if kept else None}
+        if self._features:
+            log, metrics = dict[str, Any](), dict[str, Any]()
+            if self.tasks is not None:
+                log["changes"] = self.tasks.log()
+                metrics |= self.tasks.metrics({agent["agent_id"]: agent["files_changed"] for agent in agents})
+            if self.requests is not None:
+                log["requests"] = self.requests.log()
+                metrics |= self.requests.metrics()
+            tasks = self.tasks.tasks() if self.tasks is not None else []
+            write_json(paths.tasks, {"schema": TASKS_SCHEMA, "tasks": tasks})
+            write_json(paths.task_log, {"schema": TASK_LOG_SCHEMA, **log})
+            result |= {"team_features": self._features, "metrics": metrics}
+        return result
 
 
 def _use_tool(rpc: SandboxRpc, tools: Tools, name: str, content: bytes) -> Response | None:

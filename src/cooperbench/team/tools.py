@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import wraps
+from functools import partial, wraps
 from inspect import Parameter, signature
 from typing import Any, Literal, NoReturn, TypeAlias, get_args, get_origin
 
@@ -360,14 +360,14 @@ def tools_of(
 def _called_by(
     agent_id: str, method: Callable[..., Response], before: Callable[[], None]
 ) -> Callable[..., Response]:
+    own = partial(method, agent_id)
+
     @wraps(method)
     def tool(**arguments: Any) -> Response:
         before()
-        return method(agent_id, **arguments)
+        return own(**arguments)
 
-    usual = signature(method, eval_str=True)
-    parameters = [one for one in usual.parameters.values() if one.name != "agent_id"]
-    vars(tool)["__signature__"] = usual.replace(parameters=parameters)
+    vars(tool)["__signature__"] = signature(own, eval_str=True)
     return tool
 
 
