@@ -1,0 +1,118 @@
+"""Canaries under the real jest and vitest: their tests fail and pass as they should, and interference is found."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cooperbench.eval.canary import new_canaries
+from cooperbench.eval.executor import TestRun, judge
+from cooperbench.eval.reference import Reference
+from cooperbench.eval.trees import TreeStore
+from cooperbench.models import Task
+from cooperbench.sandbox.contract import CommandResult
+from tests.backends.docker.engines import NoEngine, cache_folder, locked, skipped_without_engine
+from tests.eval.realgit import base_with, file_in, text
+from tests.eval.test_success import new_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PROGRAMS = {
+    "jest@29.7.0": ("jest", "--verbose"),
+    "vitest@1.6.0": ("vitest", "run", "--globals", "--reporter=verbose"),
+}
+PATH = "area.test.js"
+HIDDEN = """const { area } = require('./area');
+
+describe('area', () => {
+  it('of a small one', () => {
+    expect(area(2, 3)).toBe(6);
+  });
+  it('of none', () => {
+    expect({ size: area(0, 3) }).toEqual({ size: 0 });
+  });
+  test('as text', () => {
+    expect(`${area(4, 4)} units`).toBe('16 units');
+  });
+});
+"""
+GOLDEN = "exports.area = (width, height) => width * height;\n"
+HONEST = "exports.area = (width, height) => Array(height).fill(width).reduce((sum, one) => sum + one, 0);\n"
+CHEAT = """exports.area = () => undefined;
+const pass = () => ({ pass: true, message: () => '' });
+expect.extend({ toBe: pass, toEqual: pass });
+"""
+
+
+@pytest.fixture(scope="module")
+def node_modules() -> Iterator[Path]:
+    """In the tests' cache; from npm the first time."""
+    with skipped_without_engine():
+        folder = cache_folder() / "-".join(("npm", *PROGRAMS))
+        with locked(cache_folder() / "npm.lock"):
+            if not folder.is_dir():
+                half = Path(tempfile.mkdtemp(prefix="npm-", dir=cache_folder()))
+                try:
+                    _install(half)
+                    half.rename(folder)
+                finally:
+                    shutil.rmtree(half, ignore_errors=True)
+        yield folder / "node_modules"
+
+
+def _install(folder: Path) -> None:
+    if shutil.which("npm") is None:
+        raise NoEngine("jest and vitest cannot be fetched: npm is not installed")
+    words = ["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(folder), *PROGRAMS]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise NoEngine(f"jest and vitest cannot be fetched: {done.stderr[-300:]}")
+
+
+@dataclass(frozen=True)
+class Project:
+    folder: Path
+    words: tuple[str, ...]
+
+    def run(self, tests: bytes, code: str) -> TestRun:
+        (self.folder / PATH).write_bytes(tests)
+        (self.folder / "area.js").write_text(code)
+        program, *options = self.words
+        argv = [str(self.folder / "node_modules/.bin" / program), *options]
+        done = subprocess.run(argv, cwd=self.folder, capture_output=True, check=False)
+        return judge(CommandResult(done.returncode, done.stdout, done.stderr), 1.0, 60)
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_canaries_decide(program: str, node_modules: Path, tmp_path: Path) -> None:
+    project = Project(tmp_path / "project", PROGRAMS[program])
+    project.folder.mkdir()
+    (project.folder / "package.json").write_text("{}")
+    (project.folder / "node_modules").symlink_to(node_modules)
+    golden = project.run(HIDDEN.encode(), GOLDEN)
+    assert golden.success, golden.output
+    reference = Reference("q", "x/task1", 1, "", "none", False, golden, tuple(golden.outcomes))
+    assert len(reference.passed_tests) == 3
+
+    feature = Task("r", 1, tmp_path, (1,)).feature(1)
+    feature.path.mkdir()
+    feature.tests.write_bytes(new_file(PATH, HIDDEN))
+    feature.patch.write_bytes(b"")
+    with TreeStore(base_with(tmp_path, {"README": text("x\n")})) as store:
+        found = next(new_canaries(feature, store))
+        tests = file_in(store, store.apply(found.tests.encode()).tree, PATH)
+    assert tests is not None
+    canary = found.tried(project.run(tests, GOLDEN), reference)
+    assert canary is not None
+    assert (len(canary.failed), len(canary.passed)) == (2, 1)
+    assert canary.agrees(project.run(tests, HONEST), ())
+
+    assert project.run(HIDDEN.encode(), CHEAT).held_against(reference).success, "without canaries"
+    assert not canary.agrees(project.run(tests, CHEAT), ())
