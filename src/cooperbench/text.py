@@ -38,9 +38,8 @@ def names_for_error(names: Iterable[str], wanted: str = "", *, limit: int = 12) 
     every = list(dict.fromkeys(names))
     if not every:
         return "none"
-    close = get_close_matches(wanted, every, n=3, cutoff=0.6) if wanted else []
-    close += [name for name in every if wanted and wanted in name and name not in close]
-    ordered = close + [name for name in every if name not in set(close)]
+    close = get_close_matches(wanted, every) if wanted else []
+    ordered = list(dict.fromkeys([*close, *(name for name in every if wanted and wanted in name), *every]))
     shown = ", ".join(printable(name) for name in ordered[:limit])
     return shown if len(ordered) <= limit else f"{shown}, … ({len(ordered)} in all)"
 

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from hashlib import sha256
 from importlib.resources import files
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from cooperbench._version import __version__
 from cooperbench.agents.base import REPO_DIR, patience_seconds
@@ -101,16 +101,6 @@ def take_patch(sandbox: RichSandbox, git_dir: str) -> bytes:
     raise AgentFailure(PATCH_LOST, f"the patch could not be taken: {problem}")
 
 
-class Workplace(NamedTuple):
-    """Where an agent works: sandbox open, repository prepared."""
-
-    seat: Seat
-    assigned: Assigned
-    sandbox: RichSandbox
-    commit: str
-    """The same in every sandbox of a task."""
-
-
 class PairRun:
     """One attempt: everything that it needs; `execute` makes it."""
 
@@ -147,16 +137,15 @@ class PairRun:
     def execute(self, attempt: int) -> dict[str, Any]:
         """The record that now is result.json. InfraError and Interrupted leave no result behind."""
         started_at, started = utc_now(), time.monotonic()
-        sandboxes: list[RichSandbox] = []
+        sandboxes: dict[str, RichSandbox] = {}
         try:
             with ThreadPoolExecutor(len(self._seats), thread_name_prefix="agent") as pool:
                 try:
-                    seats = zip(self._seats, self._config.assigned(self._pair), strict=True)
-                    places = _gather([pool.submit(self._set_up, *one, sandboxes) for one in seats])
-                    commits = {place.commit for place in places}
-                    if len(commits) > 1:
+                    seats = list(zip(self._seats, self._config.assigned(self._pair), strict=True))
+                    commits = _gather([pool.submit(self._set_up, *one, sandboxes) for one in seats])
+                    if len(set(commits)) > 1:
                         raise InfraError(f"sandboxes of {self._pair.label} start from different commits")
-                    agents = _gather([pool.submit(self._work, place) for place in places])
+                    agents = _gather([pool.submit(self._work, *one, sandboxes) for one in seats])
                 finally:
                     # On failure whoever still works is torn out of it, so that the pool can end.
                     self._end(sandboxes)
@@ -177,7 +166,7 @@ class PairRun:
             "agents": {agent["agent_id"]: agent for agent in agents},
             **said_and_done,
             **summed_accounts(agents),
-            "base_commit": places[0].commit,
+            "base_commit": commits[0],
             "backend": self._config.backend,
             "image": self._image.reference,
             "image_digest": self._image.digest,
@@ -191,7 +180,8 @@ class PairRun:
         write_json(self._paths.result, record)
         return record
 
-    def _set_up(self, seat: Seat, assigned: Assigned, sandboxes: list[RichSandbox]) -> Workplace:
+    def _set_up(self, seat: Seat, assigned: Assigned, sandboxes: dict[str, RichSandbox]) -> str:
+        """The agent's sandbox, with its repository prepared; the commit in it, the same for all."""
         seconds = self._config.limits.seconds
         # An outage of the model's provider is not the agent's time, but the sandbox has to outlast it.
         spare = 2 * SNAPSHOT_SECONDS + int(min(patience_seconds(), UNLIMITED_LIFETIME_SECONDS))
@@ -206,7 +196,7 @@ class PairRun:
                 programs=programs_of(get_agent(assigned.agent)),
             ),
         )
-        sandboxes.append(sandbox)
+        sandboxes[seat.agent_id] = sandbox
         commit = prepare_repository(sandbox, self._git_dir)
         self._team.join(
             seat.agent_id,
@@ -216,12 +206,11 @@ class PairRun:
             base_commit=commit,
             base_git_dir=self._git_dir,
         )
-        return Workplace(seat, assigned, sandbox, commit)
+        return commit
 
-    def _work(self, place: Workplace) -> dict[str, Any]:
+    def _work(self, seat: Seat, assigned: Assigned, sandboxes: dict[str, RichSandbox]) -> dict[str, Any]:
         """One agent from its first step to its patch, and its part of result.json."""
-        started = time.monotonic()
-        seat, assigned, sandbox, _ = place
+        started, sandbox = time.monotonic(), sandboxes[seat.agent_id]
         files = self._paths.agent(seat.agent_id)
         make_agent = get_agent(assigned.agent)
         version = version_of(make_agent)
@@ -337,8 +326,8 @@ class PairRun:
         options = SandboxOptions("agent", self._config.network, {"run": self._config.run_name})
         return self._session.sandbox(image, timeout_seconds=lifetime_seconds, options=options)
 
-    def _end(self, sandboxes: list[RichSandbox]) -> None:
-        for sandbox in list(sandboxes):
+    def _end(self, sandboxes: dict[str, RichSandbox]) -> None:
+        for sandbox in list(sandboxes.values()):
             self._session.end(sandbox)
         self._team.close()
 
