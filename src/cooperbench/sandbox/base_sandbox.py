@@ -204,14 +204,14 @@ class RichSandbox(ABC):
             self._end_reason = self._end_reason or reason
         return bool(self._end_reason)
 
-    def _stream_over(self, transport: Transport, half_close: Callable[[], None], mark: str) -> Stream:
-        """To a command with this mark. `half_close` lets it read end of file."""
+    def _stream_over(self, transport: Transport, mark: str) -> Stream:
+        """To a command with this mark."""
 
         def end() -> None:
             self._end_stream(mark)
             transport.close()
 
-        stdin = cast("IO[bytes]", _TransportFile(transport, half_close))
+        stdin = cast("IO[bytes]", _TransportFile(transport))
         return Stream(stdin, io.BufferedReader(_TransportFile(transport)), end)
 
     def _end_stream(self, mark: str) -> None:
@@ -252,9 +252,8 @@ class RichSandbox(ABC):
 class _TransportFile(io.RawIOBase):
     """One end of a stream, for reading or for writing."""
 
-    def __init__(self, transport: Transport, on_close: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, transport: Transport) -> None:
         self._transport = transport
-        self._on_close = on_close
         self._received = b""
         self._ended = False
 
@@ -281,13 +280,6 @@ class _TransportFile(io.RawIOBase):
         buffer[:size] = self._received[:size]
         self._received = self._received[size:]
         return size
-
-    def close(self) -> None:
-        if not self.closed:
-            # With the command its input has ended too.
-            with suppress(OSError, SandboxError):
-                self._on_close()
-        super().close()
 
 
 def _kill_command(mark: str) -> Command:

@@ -125,13 +125,13 @@ class PipeTransport:
     def send(self, data: bytes, deadline: float) -> None:
         rest = memoryview(data)
         while rest:
-            _wait(self._write_fd, select.POLLOUT, deadline)
+            wait_for(self._write_fd, select.POLLOUT, deadline)
             with suppress(BlockingIOError):
                 rest = rest[os.write(self._write_fd, rest[:_READ_SIZE]) :]
 
     def receive(self, deadline: float) -> bytes:
         while True:
-            _wait(self._read_fd, select.POLLIN, deadline)
+            wait_for(self._read_fd, select.POLLIN, deadline)
             try:
                 return os.read(self._read_fd, _READ_SIZE)
             except BlockingIOError:
@@ -145,10 +145,11 @@ class PipeTransport:
         os.close(self._read_fd)
 
 
-def _wait(fd: int, event: int, deadline: float) -> None:
+def wait_for(fd: int, event: int, deadline: float) -> None:
+    """Until a file can be read or written (an event of poll(2)) or has ended; TimeoutError at the deadline."""
     poller = select.poll()
     poller.register(fd, event)
-    if not poller.poll(max(deadline - time.monotonic(), 0.0) * 1000):
+    if not poller.poll(min(max(deadline - time.monotonic(), 0.0), _LONGEST_TIMEOUT_SECONDS) * 1000):
         raise TimeoutError("no answer in time")
 
 

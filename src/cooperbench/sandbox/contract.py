@@ -87,7 +87,7 @@ def _text(data: bytes, cut: int) -> str:
 
 
 class Stream:
-    """A long-running command's ends."""
+    """A long-running command's ends. It lasts until `close`: there is no end of its input alone."""
 
     def __init__(self, stdin: IO[bytes], stdout: IO[bytes], end_command: Callable[[], None]) -> None:
         """`end_command` also frees whoever is reading or writing."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import platform
+import socket
 import threading
 import time
 from pathlib import Path
@@ -102,7 +103,7 @@ def test_files_of_a_judged_command_arrive_whole(sandbox: DockerSandbox) -> None:
 def test_what_a_judged_command_started_ends_with_the_harness(sandbox: DockerSandbox) -> None:
     def disconnect() -> None:
         time.sleep(1)
-        sandbox._stream.half_close()
+        sandbox._stream._socket.shutdown(socket.SHUT_WR)
 
     thread = threading.Thread(target=disconnect)
     thread.start()

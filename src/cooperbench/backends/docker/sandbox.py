@@ -32,6 +32,7 @@ from cooperbench.sandbox.channel import (
     ChannelUnavailable,
     Command,
     as_bytes,
+    wait_for,
 )
 from cooperbench.sandbox.contract import TIMEOUT_EXIT_CODE, CommandResult, Stream
 from cooperbench.text import printable
@@ -121,7 +122,7 @@ class DockerSandbox(RichSandbox):
         command = ["sh", "-c", _STREAM, "sh", mark, *argv]
         with self._alive(), self._engine.faults("opening a stream"):
             stream = ContainerStream(self._engine.exec(self.container, command, self._workdir))
-        return self._stream_over(stream, stream.half_close, mark)
+        return self._stream_over(stream, mark)
 
     def write_file(self, path: str, data: bytes, mode: int = 0o644) -> None:
         if self._files is None:
@@ -335,20 +336,13 @@ class ContainerStream:
         return frames
 
     def _wait(self, event: int, deadline: float) -> None:
-        left_seconds = deadline - time.monotonic()
-        if left_seconds <= 0:
-            raise TimeoutError("no answer in time")
-        poller = select.poll()
-        poller.register(self._socket.fileno(), event)
         # In turns: a stream that is closed by another thread, or one that cannot be polled for writing, is seen then.
-        poller.poll(min(left_seconds, _LONGEST_WAIT_SECONDS) * 1000)
-
-    def half_close(self) -> None:
-        """No more input: the process at the other end reads end of file."""
-        with contextlib.suppress(OSError, AttributeError):
-            # A TLS socket's own shutdown would end reading too.
-            plain = isinstance(self._socket, socket.socket)
-            (socket.socket.shutdown if plain else type(self._socket).shutdown)(self._socket, socket.SHUT_WR)
+        turn = time.monotonic() + _LONGEST_WAIT_SECONDS
+        try:
+            wait_for(self._socket.fileno(), event, min(deadline, turn))
+        except TimeoutError:
+            if deadline <= turn:
+                raise
 
     def close(self) -> None:
         """From any thread; one that is receiving is woken up first, as its descriptor must not vanish under it."""

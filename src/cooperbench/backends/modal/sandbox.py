@@ -118,7 +118,7 @@ class ModalSandbox(RichSandbox):
         mark = f"stream-{self.name}-{next(self._numbers)}"
         with self._alive():
             transport = self._start_exec(mark, list(argv))
-        return self._stream_over(transport, transport.half_close, mark)
+        return self._stream_over(transport, mark)
 
     def leave_out(self, folders: tuple[str, ...]) -> None:
         """Their changes from now on are no part of a snapshot."""
@@ -303,9 +303,6 @@ class ExecTransport:
     def send(self, data: bytes, deadline: float) -> None:
         for start in range(0, len(data), _PIECE_BYTES):
             self._write(data[start : start + _PIECE_BYTES], deadline)
-
-    def half_close(self) -> None:
-        self._write(b"", time.monotonic() + _SLOW_SECONDS)
 
     def receive(self, deadline: float) -> bytes:
         if self.closed and self._chunks.empty():
