@@ -289,10 +289,9 @@ def job_spec(order: Order, record: JobRecord, settings: GcpSettings) -> Job:
     }
     if settings.service_account:
         machines["service_account"] = {"email": settings.service_account}
-    if settings.network or not settings.public_address:
-        interface: dict[str, Any] = {"no_external_ip_address": not settings.public_address}
-        if settings.network:
-            interface |= {"network": settings.network_path, "subnetwork": settings.subnetwork_path}
+    interface = settings.network_interface if settings.network else {}
+    if interface or not settings.public_address:
+        interface["no_external_ip_address"] = not settings.public_address
         machines["network"] = {"network_interfaces": [interface]}
     return batch_v1.Job(
         {
