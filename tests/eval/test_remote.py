@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cooperbench import evaluate
+from cooperbench.errors import InfraError
 from cooperbench.eval.batch import Order
 from cooperbench.eval.batch.entry import (
-    BadResult,
     Entry,
     make_bundle,
     make_entry,
@@ -81,13 +81,13 @@ def test_a_result_is_taken_in_for_its_own_pair_and_patches_only(
         (replace(entry, canary=False), pair),
         (replace(entry, test_timeout_seconds=TIMEOUT_SECONDS + 1), pair),
     ):
-        with pytest.raises(BadResult, match="other patches or tests"):
+        with pytest.raises(InfraError, match="other patches or tests"):
             take_in(asked, of, result, experiment.paths)
     for broken in (result[:-40], b"", b"no result"):
-        with pytest.raises(BadResult, match="cannot be read"):
+        with pytest.raises(InfraError, match="cannot be read"):
             take_in(entry, pair, broken, experiment.paths)
     experiment.hand_in(pair, {"agent1": golden(3)})
-    with pytest.raises(BadResult, match="other patches or tests"):
+    with pytest.raises(InfraError, match="other patches or tests"):
         take_in(entry, pair, result, experiment.paths)
     assert not place.evaluation.exists()
 
@@ -108,7 +108,7 @@ def test_a_result_writes_nothing_but_its_own_files(tmp_path: Path, experiment: E
     outside = tmp_path / "outside"
     (result / "tests").mkdir()
     (result / "tests/agent1-f1.txt").symlink_to(outside)
-    with pytest.raises(BadResult, match="cannot be read"):
+    with pytest.raises(InfraError, match="cannot be read"):
         take_in(entry_of(experiment, pair), pair, pack_folder(result), experiment.paths)
 
 

@@ -274,10 +274,10 @@ class Experiment:
             raise
         for arm in self._arms:
             if work := self._for_batch.pop(arm.config.run_name, None):
-                from cooperbench.eval.batch.evaluation import evaluate_on_batch
+                from cooperbench.eval.batch.evaluation import BatchEvaluation
 
                 order = replace(arm.config.order, work=work)
-                evaluate_on_batch(self._batch_settings, order, self._display, self._session.stop)
+                BatchEvaluation(self._batch_settings, order, self._display, self._session.stop).run()
 
     def _judge(self, config: RunConfig, pair: Pair) -> Future[None] | None:
         """None where it goes elsewhere, with all others, in the end."""

@@ -135,9 +135,7 @@ def machine_of(
 
     name = f"cooperbench-{session}-{secrets.token_hex(3)}"
     zone, labels = f"zones/{settings.zone}", resource_labels(run_name, "agents")
-    interface: dict[str, Any] = {"network": settings.network_path}
-    if settings.subnetwork:
-        interface["subnetwork"] = settings.subnetwork_path
+    interface = settings.network_interface
     if settings.public_address:
         interface["access_configs"] = [{"name": "External NAT", "type_": "ONE_TO_ONE_NAT"}]
     disk = {

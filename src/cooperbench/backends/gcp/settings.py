@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from cooperbench.dataset.images import ENVIRONMENT_VARIABLE
 from cooperbench.errors import UserError
@@ -70,14 +71,12 @@ class GcpSettings:
     """Which backend evaluates on machines of a Batch job."""
 
     @property
-    def network_path(self) -> str:
+    def network_interface(self) -> dict[str, Any]:
         """As the APIs take it."""
-        return _path(self.network or "default", "global/networks")
-
-    @property
-    def subnetwork_path(self) -> str:
-        """Empty where none is set."""
-        return _path(self.subnetwork, f"regions/{self.region}/subnetworks") if self.subnetwork else ""
+        interface = {"network": _path(self.network or "default", "global/networks")}
+        if self.subnetwork:
+            interface["subnetwork"] = _path(self.subnetwork, f"regions/{self.region}/subnetworks")
+        return interface
 
 
 _PARSERS = parsers_of(GcpSettings)

@@ -32,10 +32,7 @@ _AGAIN = "and then again: cooperbench config gcp"
 
 
 def set_up(given: Mapping[str, str | None], *, yes: bool, skip_tests: bool) -> bool:
-    """Do all services answer (or were not asked)? UserError where it cannot go on.
-
-    `given`: project, region, zone, bucket and machine_type as the command line said; None is asked for.
-    """
+    """Do all services answer (or were not asked)? `given`: what the command line said; None is asked for."""
     if shutil.which("gcloud") is None:
         raise UserError(f"gcloud is not installed: https://cloud.google.com/sdk/docs/install, {_AGAIN}")
     _say("Google Cloud for CooperBench: Enter takes what stands in brackets.")
@@ -136,10 +133,7 @@ def _gcloud(*words: str) -> str:
 
 
 def probes(settings: GcpSettings, *, make_bucket: bool) -> dict[str, Callable[[], str]]:
-    """By service: says what there is; UserError or InfraError with what is wrong and how to fix it.
-
-    `make_bucket`: where there is none yet; else that is only told.
-    """
+    """By service, each asked once as a run would: says what there is, else raises what is wrong."""
 
     def compute() -> str:
         Compute(settings).machine_type(settings.machine_type)

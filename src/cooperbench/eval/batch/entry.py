@@ -140,14 +140,10 @@ def unpack_folder(packed: bytes, folder: Path) -> None:
         archive.extractall(folder)  # noqa: S202
 
 
-class BadResult(InfraError):
-    """What came back is not the result of what was asked."""
-
-
 def take_in(entry: Entry, pair: Pair, packed: bytes, paths: ExperimentPaths) -> dict[str, Any]:
     """Write a result beside its pair; the record that now is eval.json.
 
-    BadResult for a verdict on anything but the pair, patches and tests that lie here now.
+    InfraError for a verdict on anything but the pair, patches and tests that lie here now.
     """
     place = paths.pair(pair, entry.setting)
     with tempfile.TemporaryDirectory(prefix="cooperbench-result-") as scratch:
@@ -155,7 +151,7 @@ def take_in(entry: Entry, pair: Pair, packed: bytes, paths: ExperimentPaths) -> 
         try:
             unpack_folder(packed, came)
         except (OSError, tarfile.TarError, zlib.error) as error:
-            raise BadResult(f"the result of {pair.label} cannot be read: {error}") from error
+            raise InfraError(f"the result of {pair.label} cannot be read: {error}") from error
         record = read_json(came / "eval.json") or {}
         key = evaluation_key(
             pair,
@@ -167,7 +163,7 @@ def take_in(entry: Entry, pair: Pair, packed: bytes, paths: ExperimentPaths) -> 
         )
         is_verdict = record.get("status") != "error"
         if record.get("setting") != entry.setting or (is_verdict and record.get("key") != key):
-            raise BadResult(f"the result of {pair.label} is of other patches or tests than those here")
+            raise InfraError(f"the result of {pair.label} is of other patches or tests than those here")
         ReferenceStore().add(read_json(came / _REFERENCES))
         remove_tree(place.folder / "tests")
         place.merged_patch.unlink(missing_ok=True)

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from cooperbench.eval.batch import Listener, Order
     from cooperbench.eval.batch.entry import Entry
     from cooperbench.models import Pair
-    from cooperbench.storage import ExperimentPaths
 
 _SCHEMA = "cooperbench.batch/2"
 _FILE = "batch.json"
@@ -97,18 +96,7 @@ class JobRecord:
     schema: str = _SCHEMA
 
 
-def load_record(paths: ExperimentPaths) -> JobRecord | None:
-    """None where there is none, or none that this version understands."""
-    content = read_json(paths.root / _FILE) or {}
-    return JobRecord(**content) if content.get("schema") == _SCHEMA else None
-
-
-def evaluate_on_batch(settings: GcpSettings, order: Order, listener: Listener, stop: threading.Event) -> None:
-    """Until each pair of the order has an eval.json. Stopped by the event it raises `Interrupted`."""
-    _BatchEvaluation(settings, order, listener, stop).run()
-
-
-class _BatchEvaluation:
+class BatchEvaluation:
     def __init__(
         self, settings: GcpSettings, order: Order, listener: Listener, stop: threading.Event
     ) -> None:
@@ -122,7 +110,10 @@ class _BatchEvaluation:
         self._waiting = {entry.entry_id: (entry, pair) for entry, pair in self._entries()}
 
     def run(self) -> None:
-        if (earlier := load_record(self._order.paths)) is not None:
+        """Until each pair of the order has an eval.json. Stopped by the event it raises `Interrupted`."""
+        record = read_json(self._order.paths.root / _FILE) or {}
+        if record.get("schema") == _SCHEMA:
+            earlier = JobRecord(**record)
             self._listener.note(f"Found the Batch job {earlier.job.rpartition('/')[2]} of an earlier start")
             self._carry_through(earlier, submit=False)
         if self._waiting:
@@ -289,10 +280,9 @@ def job_spec(order: Order, record: JobRecord, settings: GcpSettings) -> Job:
     }
     if settings.service_account:
         machines["service_account"] = {"email": settings.service_account}
-    if settings.network or not settings.public_address:
-        interface: dict[str, Any] = {"no_external_ip_address": not settings.public_address}
-        if settings.network:
-            interface |= {"network": settings.network_path, "subnetwork": settings.subnetwork_path}
+    interface = settings.network_interface if settings.network else {}
+    if interface or not settings.public_address:
+        interface["no_external_ip_address"] = not settings.public_address
         machines["network"] = {"network_interfaces": [interface]}
     return batch_v1.Job(
         {
