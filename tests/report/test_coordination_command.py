@@ -19,7 +19,7 @@ TALK = (
 )
 
 
-def test_the_terminal_shows_numbers_and_what_was_named(
+def test_the_terminal_shows_numbers_and_conflicts_by_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_run(tmp_path, "r", {"alpha_task": {3: [(1, 2)], 4: [(1, 2)]}}, "conflict", style=Style(talk=TALK))
@@ -29,12 +29,6 @@ def test_the_terminal_shows_numbers_and_what_was_named(
     assert "messages in a pair 2.0 2 pairs" in lines
     assert any(line.startswith("named and touched by nobody 25 %") for line in lines)
     assert "alpha_task/task4 src/app.py: 1 pair" in lines
-    write_run(tmp_path, "apart", {"alpha_task": {3: [(1, 2)]}}, "integration", style=Style(talk=TALK))
-    assert main(["report", "apart", "--coordination", "--log-dir", str(tmp_path)]) == 0
-    shown += capsys.readouterr().out
-    lines = [" ".join(line.split()) for line in shown.splitlines()]
-    named = "alpha_task/task3 f1_f2 agent1, message 1: part_17 (agent2, src/app.py, patch line 9)"
-    assert named in lines
     assert "\x1b" not in shown
 
 

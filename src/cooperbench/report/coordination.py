@@ -214,19 +214,7 @@ def coordination_tables(run_name: str, found: RunCoordination) -> Iterator[Table
         [[one.title, one.value_text, f"{one.estimate.n} {one.unit}"] for one in found.measures],
         ["95 % intervals, clustered by task. What each number means: docs/coordination.md"],
     )
-    elsewhere = [
-        f"{key.label} {one.sender}, message {one.messages[0]}: {one.name} "
-        f"({touch.agent_id}, {touch.path}, patch line {touch.patch_line})"
-        for key, pair in found.pairs
-        for one in pair.mentions or ()
-        if one.touched_by_other and not one.touched_by_sender
-        for touch in one.touches
-    ]
     conflicts = [f"{place}: {plural(pairs, 'pair')}" for place, pairs in found.conflicts.items()]
-    for title, lines in (
-        ("Named in a message, touched only by others", elsewhere),
-        ("Conflicts by file", conflicts),
-        ("Could not be read", found.problems),
-    ):
+    for title, lines in (("Conflicts by file", conflicts), ("Could not be read", found.problems)):
         if lines:
             yield Table(title, notes=first_lines(lines))

@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from cooperbench.errors import UserError
-from cooperbench.models import MOST_AGENTS, SETTINGS, Pair, Setting
+from cooperbench.models import MOST_AGENTS, SETTINGS, Setting
 from cooperbench.report.fields import flag, listed, mapping, text_or_none
 from cooperbench.report.pairs import VERDICTS, PairData, PairKey, is_completed
 from cooperbench.storage import (
-    DEFAULT_LOGS_DIR,
     ExperimentPaths,
     PairPaths,
     read_json,
@@ -33,12 +32,12 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _OF_AN_AGENT: dict[str, type] = {
     "agent": str, "model": str, "status": str, "success": bool, "cost": float, "steps": int,
 }  # fmt: skip
-_BEFORE: dict[str, type] = {
+_OF_A_PAIR: dict[str, type] = {
     "run": str, "dataset": str, "dataset_revision": str, "setting": str, "repo": str, "task_id": int, "features": str,
     "state": str, **dict.fromkeys(VERDICTS, bool), "merge_status": str, "messages": int, "cost": float, "steps": int,
-    "prompt_tokens": int, "completion_tokens": int, "duration_seconds": float,
+    "prompt_tokens": int, "completion_tokens": int, "duration_seconds": float, "error": str, "unsound": str,
+    "network": str, "suspicious": int,
 }  # fmt: skip
-_AFTER: dict[str, type] = {"error": str, "unsound": str, "network": str, "suspicious": int}
 
 
 @dataclass(frozen=True)
@@ -114,7 +113,7 @@ def load_run(logs_dir: Path, name: str) -> Run:
     pairs = [
         pair
         for setting in SETTINGS
-        for pair in _read_pairs(paths, setting, _announced(mapping(summary, setting)))
+        for pair in read_pairs(paths, setting, _announced(mapping(summary, setting)))
     ]
     if not pairs:
         problems.append("there are no pairs in it")
@@ -164,8 +163,8 @@ def load_folder(folder: Path) -> Run:
     return load_run(folder.parent, folder.name)
 
 
-def resolve_run(text: str, logs_dir: Path | None = None) -> Run:
-    folder = run_folder(text, logs_dir or Path(DEFAULT_LOGS_DIR))
+def resolve_run(text: str, logs_dir: Path) -> Run:
+    folder = run_folder(text, logs_dir)
     if arms := arm_folders(folder):
         raise UserError(f"{text} is an ablation: name one of its arms, e.g. {text}/{arms[0].name}")
     return load_folder(folder)
@@ -202,13 +201,8 @@ def left_out_lines(runs: Sequence[Run]) -> list[str]:
     ]
 
 
-def read_pairs(paths: ExperimentPaths, setting: Setting, expected: Iterable[Pair] = ()) -> list[PairData]:
+def read_pairs(paths: ExperimentPaths, setting: Setting, expected: Iterable[PairKey] = ()) -> list[PairData]:
     """Every pair that has a folder, and those that should have one."""
-    keys = {PairKey(pair.task.repo, pair.task.task_id, pair.feature_ids) for pair in expected}
-    return _read_pairs(paths, setting, keys)
-
-
-def _read_pairs(paths: ExperimentPaths, setting: Setting, expected: set[PairKey]) -> list[PairData]:
     keys = set(expected)
     for folder in (paths.root / setting).glob("*/*/f*"):
         task = folder.parent.name
@@ -257,11 +251,8 @@ def _schema_problems(record: Mapping[str, Any] | None, kind: str) -> list[str]:
 def columns(agents: int = 2) -> dict[str, type]:
     """Names and types, for so many agents, at least two; any value may be missing. Solo's one agent is agent1."""
     places = range(1, max(2, agents) + 1)
-    return {
-        **_BEFORE,
-        **{f"agent{place}_{name}": kind for place in places for name, kind in _OF_AN_AGENT.items()},
-        **_AFTER,
-    }
+    of_agents = {f"agent{at}_{name}": kind for at in places for name, kind in _OF_AN_AGENT.items()}
+    return _OF_A_PAIR | of_agents
 
 
 def pair_rows(runs: Sequence[Run]) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any, Literal, NamedTuple, TypeGuard
 
 from cooperbench.agents.recorder import read_journal
-from cooperbench.models import Setting
+from cooperbench.models import Message, Setting
 from cooperbench.report.fields import flag, listed, mapping, number, read_bytes, text_or_none
 from cooperbench.storage import PairPaths, read_json
 
@@ -116,15 +116,9 @@ class AgentData:
 
 
 @dataclass(frozen=True)
-class SentMessage:
+class SentMessage(Message):
     """One line of conversation.json."""
 
-    sequence: int
-    sender: str
-    recipient: str
-    text: str
-    timestamp: str
-    sender_step: int | None = None
     delivered_at: str | None = None
 
 
@@ -339,7 +333,7 @@ def _message(place: int, line: Mapping[str, Any]) -> SentMessage:
         recipient=str(line.get("to", "")),
         text=str(line.get("message", "")),
         timestamp=str(line.get("timestamp", "")),
-        sender_step=int(number(line, "sender_step")) if line.get("sender_step") is not None else None,
+        sender_step=int(number(line, "sender_step")),
         delivered_at=text_or_none(line, "delivered_at"),
     )
 

@@ -20,6 +20,7 @@ from cooperbench.report.pairs import (
     STATES,
     VERDICTS,
     PairData,
+    PairKey,
     applicable_verdicts,
     is_completed,
 )
@@ -49,9 +50,12 @@ def save_summary(
 ) -> dict[str, Any]:
     """Of all that is on disk and of what was asked for; `used`: by the sandboxes of this call."""
     settings = [setting for setting in SETTINGS if setting in expected or setting in paths.settings_on_disk()]
-    by_setting = {
-        setting: _summarize(read_pairs(paths, setting, expected.get(setting, ()))) for setting in settings
-    }
+    by_setting = {}
+    for setting in settings:
+        asked = (
+            PairKey(one.task.repo, one.task.task_id, one.feature_ids) for one in expected.get(setting, ())
+        )
+        by_setting[setting] = _summarize(read_pairs(paths, setting, asked))
     summary = {
         "schema": SCHEMA,
         "run_name": paths.run_name,
