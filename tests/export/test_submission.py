@@ -113,6 +113,11 @@ def take_away(document: Document) -> None:
     document |= summed_up(document["pairs"])
 
 
+def count_twice(document: Document) -> None:
+    document["pairs"].append(next(pair for pair in document["pairs"] if pair["state"] == "passed"))
+    document |= summed_up(document["pairs"])
+
+
 def other_model(document: Document) -> None:
     document["configuration"]["model_name"] = "gpt-5"
 
@@ -123,6 +128,7 @@ def other_model(document: Document) -> None:
         (lie, None, 'state is "passed" in the submission, "failed" in the logs'),
         (claim_all, "complete is true, which its pairs do not say", "complete is true"),
         (take_away, None, "f1_f3 is null in the submission, {"),
+        (count_twice, "pairs is no list of different pairs", "totals.coop"),
         (other_model, None, 'configuration.model_name is "gpt-5" in the submission, "gpt-4o" in the logs'),
     ],
 )

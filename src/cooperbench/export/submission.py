@@ -161,8 +161,12 @@ def _integrity(document: Mapping[str, Any], data: bytes) -> Iterator[str]:
     if canonical(document) + b"\n" != data:
         yield "it is not in canonical form: not the bytes that were written"
     pairs = listed(document, "pairs", dict)
-    if document.get("pairs") != pairs:
-        yield "pairs is no list of pairs"
+    if len({_name(pair) for pair in pairs}) != len(pairs) or document.get("pairs") != pairs:
+        yield "pairs is no list of different pairs"
+    for pair in pairs:
+        state, overall = pair.get("state"), mapping(pair, "verdicts").get("overall")
+        if (state in JUDGED) is not isinstance(overall, bool) or (overall is True) is not (state == "passed"):
+            yield f"{_name(pair)}: its verdicts do not fit to the state {_short(state)}"
     for name, value in summed_up(pairs).items():
         if canonical(document.get(name)) != canonical(value):
             yield f"{name} is {_short(document.get(name))}, which its pairs do not say"
