@@ -11,11 +11,12 @@ import pytest
 
 from cooperbench import run
 from cooperbench.agents.environments import DATA_VARIABLE
+from cooperbench.errors import UserError
 from tests.agents.cli_agents.builders import builders
 from tests.agents.frameworks import DATA, FIRST_TIME_SECONDS, TONGUES, provide, settings
 from tests.agents.frameworks import write_config as write_settings
 from tests.agents.mini_swe.helpers import SUBMIT, TOOLS, act, patching, write_config
-from tests.backends.docker.tasks import write_buildable
+from tests.backends.docker.tasks import DOCKERFILE, write_buildable
 from tests.modelserver import Answer, ModelServer, Request
 from tests.tiny import golden
 
@@ -94,14 +95,15 @@ def test_frameworks_work_in_containers(
 
 
 @pytest.mark.timeout(FIRST_TIME_SECONDS)
+@pytest.mark.parametrize("names", [("claude_code", "codex"), ("gemini_cli", "opencode")])
 def test_command_line_agents_work_in_containers(
+    names: tuple[str, str],
     docker: DockerBackend,  # makes the image
     base_image: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(DATA_VARIABLE, str(DATA))
-    names = ("claude_code", "codex")
     for name in names:
         provide(name)
     with ModelServer() as server:
@@ -116,10 +118,24 @@ def test_command_line_agents_work_in_containers(
     assert "eth0" not in told, "no network"
 
 
+@pytest.mark.timeout(FIRST_TIME_SECONDS)
+def test_an_image_without_the_libraries_of_their_programs_is_one_line(
+    docker: DockerBackend, base_image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(DATA_VARIABLE, str(DATA))
+    provide("codex")
+    write_buildable(tmp_path / "dataset", f"{DOCKERFILE}RUN rm -f /usr/lib/*/libstdc++.so.6*\n")
+    with ModelServer() as server:
+        config = write_settings(tmp_path / "agent.yaml", settings("codex", server.openai_url))
+        with pytest.raises(UserError, match=r"an image with glibc 2.28 .*libstdc\+\+\.so"):
+            in_containers(tmp_path, monkeypatch, base_image, agent="codex", agent_config=str(config))
+
+
 def in_containers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, base_image: str, **options: Any) -> Path:
     """Two agents on a pair that both of them solve; its folder."""
     monkeypatch.setenv("COOPERBENCH_BUILD_ARGS", f"BASE_IMAGE={base_image}")
-    write_buildable(tmp_path / "dataset")
+    if not (tmp_path / "dataset").exists():
+        write_buildable(tmp_path / "dataset")
     run(
         "agents", model_name="openai/scripted", backend="docker", features=[1, 2],
         dataset_dir=tmp_path / "dataset", logs_dir=tmp_path / "logs", **options,
