@@ -6,6 +6,7 @@ which nobody asks is a file's modification time, so that agents in other process
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import logging
 import os
@@ -91,6 +92,11 @@ def load_litellm() -> Any:
     for message in ("Pydantic serializer warnings", "Items? .* on TypedDict class"):
         # About its own declarations, when it imports the rest of itself and when it copies answers.
         warnings.filterwarnings("ignore", message, UserWarning)
+    # For calls outside of the gateway, which LiteLLM would leave open.
+    litellm.client_session = import_module("httpx").Client(
+        timeout=DEFAULT_CALL_SECONDS, follow_redirects=True
+    )
+    atexit.register(litellm.client_session.close)
     litellm.suppress_debug_info = True
     litellm.telemetry = False
     for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy"):

@@ -32,12 +32,12 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _OF_AN_AGENT: dict[str, type] = {
     "agent": str, "model": str, "status": str, "success": bool, "cost": float, "steps": int,
 }  # fmt: skip
-_OF_A_PAIR: dict[str, type] = {
+_BEFORE: dict[str, type] = {
     "run": str, "dataset": str, "dataset_revision": str, "setting": str, "repo": str, "task_id": int, "features": str,
     "state": str, **dict.fromkeys(VERDICTS, bool), "merge_status": str, "messages": int, "cost": float, "steps": int,
-    "prompt_tokens": int, "completion_tokens": int, "duration_seconds": float, "error": str, "unsound": str,
-    "network": str, "suspicious": int,
+    "prompt_tokens": int, "completion_tokens": int, "duration_seconds": float,
 }  # fmt: skip
+_AFTER: dict[str, type] = {"error": str, "unsound": str, "network": str, "suspicious": int}
 
 
 @dataclass(frozen=True)
@@ -252,7 +252,7 @@ def columns(agents: int = 2) -> dict[str, type]:
     """Names and types, for so many agents, at least two; any value may be missing. Solo's one agent is agent1."""
     places = range(1, max(2, agents) + 1)
     of_agents = {f"agent{at}_{name}": kind for at in places for name, kind in _OF_AN_AGENT.items()}
-    return _OF_A_PAIR | of_agents
+    return _BEFORE | of_agents | _AFTER
 
 
 def pair_rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
