@@ -34,6 +34,14 @@ def plane(plane_of_session: Plane, monkeypatch: pytest.MonkeyPatch) -> Iterator[
         monkeypatch.setenv(name, value)
     yield plane_of_session
     plane_of_session.reset()
+    _forget_client()
+
+
+def _forget_client() -> None:
+    """The first one, with its token, would be that of every later test in this process."""
+    import modal
+
+    modal.Client._set_env_client(None)
 
 
 @pytest.fixture(scope="class")
@@ -43,6 +51,7 @@ def modal_of_class(plane_of_session: Plane) -> Iterator[ModalBackend]:
             patch.setenv(name, value)
         backend = ModalBackend()
         backend.check()
+    _forget_client()
     yield backend
     backend.close()
 

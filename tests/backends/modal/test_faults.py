@@ -18,19 +18,7 @@ from cooperbench.errors import InfraError, SandboxDead, SandboxDestroyed, UserEr
 from tests.backends.modal.plane import HOST_IMAGE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.backends.modal.plane import Plane
-
-
-@pytest.fixture
-def _fresh_client(plane: Plane) -> Iterator[None]:
-    """The client keeps the first token that it saw; these tests need it to look again."""
-    import modal
-
-    modal.Client._set_env_client(None)
-    yield
-    modal.Client._set_env_client(None)
 
 
 def test_an_outage_while_a_sandbox_is_made_passes(plane: Plane, modal: ModalBackend) -> None:
@@ -184,7 +172,6 @@ def test_what_the_user_must_mend_is_said_in_one_line(
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.usefixtures("_fresh_client")
 def test_a_bad_token(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MODAL_TOKEN_ID", "ak-wrong")
     with pytest.raises(UserError, match=r"knows no such token .*modal token new.*--backend local") as error:
@@ -192,7 +179,6 @@ def test_a_bad_token(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.usefixtures("_fresh_client")
 def test_the_wrong_environment(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MODAL_ENVIRONMENT", "nowhere")
     with pytest.raises(UserError, match=r"Environment 'nowhere' not found.*modal environment list"):
@@ -206,7 +192,6 @@ def test_the_check_asks_modal_also_without_asserts(plane: Plane) -> None:
     assert plane.faults.requests["AppGetOrCreate"] == 1
 
 
-@pytest.mark.usefixtures("_fresh_client")
 def test_the_doctor_asks_modal(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
     found = backend_finding("modal")
     assert found.status is Status.OK
@@ -216,7 +201,6 @@ def test_the_doctor_asks_modal(plane: Plane, monkeypatch: pytest.MonkeyPatch) ->
     assert (found.status, "modal environment list" in found.fix) == (Status.MISSING, True)
 
 
-@pytest.mark.usefixtures("_fresh_client")
 def test_no_token(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MODAL_TOKEN_SECRET")
     with pytest.raises(UserError, match=r"Token missing.*modal token new.*--backend local.*--backend docker"):
