@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from modal import Client
 
 from cooperbench.backends.modal import ModalBackend
 from tests.backends.modal.plane import Plane
@@ -39,9 +40,7 @@ def plane(plane_of_session: Plane, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
 def _forget_client() -> None:
     """The first one, with its token, would be that of every later test in this process."""
-    import modal
-
-    modal.Client._set_env_client(None)
+    Client._set_env_client(None)
 
 
 @pytest.fixture(scope="class")
