@@ -299,9 +299,11 @@ class Driver:
 
 
 def _for_jobs(config: RunConfig) -> RunConfig:
-    """One pair at a time. A job that is started again must not run again what it has finished."""
+    """Agents of one pair at a time, and a share of all evaluations at once. A job that is started again must not run
+    again what it has finished."""
     force, logs_dir = config.force and config.evaluate_only, config.logs_dir.absolute()
-    return replace(config, force=force, concurrency=1, eval_concurrency=1, logs_dir=logs_dir)
+    share = -(-config.eval_concurrency // config.most_jobs)
+    return replace(config, force=force, concurrency=1, eval_concurrency=share, logs_dir=logs_dir)
 
 
 def _pack(path: Path) -> tuple[Path, bytes]:
