@@ -165,7 +165,7 @@ class Harness:
         where = () if here else self.cluster.words
         process = subprocess.Popen(
             [sys.executable, "-m", "cooperbench", command, "-n", name, "--backend", "local", "--dataset-dir",
-             str(self.dataset), "--log-dir", str(self.logs), *where, *words],
+             str(self.dataset), "--log-dir", str(self.logs), "--no-canary", *where, *words],
             env=self.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=self.root,
             start_new_session=True,
         )  # fmt: skip
@@ -174,8 +174,7 @@ class Harness:
 
     def environment(self) -> dict[str, str]:
         return {
-            **os.environ, **self.cluster.environment, "COOPERBENCH_CACHE_DIR": str(self.root / "cache"),
-            FOLDER: str(self.folder), "PYTHONPATH": str(ROOT),
+            **os.environ, **self.cluster.environment, FOLDER: str(self.folder), "PYTHONPATH": str(ROOT),
         }  # fmt: skip
 
     def call(self, command: str, *words: str, **options: Any) -> tuple[int, str]:

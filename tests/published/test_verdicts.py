@@ -29,7 +29,7 @@ class Lab:
         """The summary of an experiment with all pairs."""
         run(
             name, agent=agent, backend="docker", dataset_dir=self.here.dataset_dir, logs_dir=self.logs,
-            concurrency=2, eval_concurrency=2, eval_network=eval_network,
+            concurrency=2, eval_concurrency=2, eval_network=eval_network, canary=False,
         )  # fmt: skip
         summary: dict[str, Any] = json.loads((self.logs / name / "summary.json").read_text())["settings"][
             "coop"
@@ -92,20 +92,19 @@ def test_what_the_runner_installs_is_kept_so_that_no_network_is_needed(
 def test_without_a_network_there_is_no_verdict_and_the_reason_is_the_runners(
     lab: Callable[..., Lab], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    there = lab("pip_task")
+    there = lab("uv_task")
     index = there.here.index
     index.reset()
     summary = there.run("r", "none")
     assert index.traffic() == (0, 0), "none is never weakened"
     assert (summary["no_reference"], summary["evaluated"], summary["errors"]) == (1, 0, 0)
-    reason = there.evaluation("r", "pip_task")["error"]
-    assert "Could not find a version that satisfies the requirement setuptools" in reason
+    assert "error: Failed to fetch" in there.evaluation("r", "uv_task")["error"]
     assert there.images("list") == 0
     assert "installs" not in capsys.readouterr().out, "and no layer was made"
     evaluate(
         "r", backend="docker", dataset_dir=there.here.dataset_dir, logs_dir=there.logs, eval_network="public"
     )
-    evaluation = there.evaluation("r", "pip_task")
+    evaluation = there.evaluation("r", "uv_task")
     assert (evaluation["network"], evaluation["overall_success"]) == ("public", True)
 
 
