@@ -12,9 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-
-from cooperbench import evaluate
-from cooperbench.errors import InfraError
 from cooperbench.eval.batch import Order
 from cooperbench.eval.batch.entry import (
     Entry,
@@ -25,6 +22,9 @@ from cooperbench.eval.batch.entry import (
     take_in,
     unpack_folder,
 )
+
+from cooperbench import evaluate
+from cooperbench.errors import InfraError
 from cooperbench.eval.evaluator import is_evaluated, read_patches
 from cooperbench.eval.reference import exported
 from cooperbench.storage import is_finished, write_json

@@ -29,7 +29,7 @@ _CLIENTS = ("docker", "google.cloud.compute_v1", "google.cloud.batch_v1", "googl
 
 
 class GCPBatchBackend:
-    """Its evaluations go to Batch, which `cooperbench.eval.batch` sees by `batch_settings`."""
+    """Its evaluations go to Batch: an experiment tells that by `batch_settings`."""
 
     capabilities = Capabilities(streams=True, networks=frozenset({"none", "public"}), programs=True)
     options: ClassVar = ("image_template",)
