@@ -178,14 +178,24 @@ def carry_out(
         budget = Budget(limit, spent)
         try:
             if backend:
+                batch: Any = getattr(backend, "batch_settings", None)
                 with SandboxSession(backend) as session:
-                    Experiment(arms, session, display, mailboxes, budget).work_through()
+                    here = list(map(_without_evaluation, arms)) if batch else arms
+                    Experiment(here, session, display, mailboxes, budget).work_through()
+                if batch:
+                    from cooperbench.runner.executors.batch_engine import judge_by_batch
+
+                    judge_by_batch(batch, arms, display)
             elif engine:
                 Driver(engine, arms, display, budget).work_off()
         finally:
             used = resource_use_of(backend) if backend else None
             summaries = finished(lambda: _sum_up(arms, budget, used))
         return summaries
+
+
+def _without_evaluation(arm: Arm) -> Arm:
+    return replace(arm, config=replace(arm.config, auto_eval=False), to_evaluate=())
 
 
 def place_for_messages(arms: Sequence[Arm], stack: ExitStack) -> MailboxFactory | None:
@@ -240,30 +250,25 @@ class Experiment:
         executor = TestExecutor(session, config.test_timeout_seconds, config.run_name)
         self._references = References(executor, config.eval_network, store, display.note)
         self._evaluations = session.pool(config.eval_concurrency, "eval")
-        self._batch_settings: Any = getattr(session.backend, "batch_settings", None)
-        """With them evaluations go to Google Batch, in the end, all together."""
-        self._for_batch: set[tuple[RunConfig, Pair]] = set()
         self._stopped_by: RunStopped | None = None
 
     def work_through(self) -> None:
         config = self._arms[0].config
         to_run = [pair for arm in self._arms for pair in arm.to_run]
         to_judge = [(arm.config, pair) for arm in self._arms for pair in arm.to_evaluate]
-        judged_here = () if self._batch_settings else [pair for _, pair in to_judge]
+        judged = [pair for _, pair in to_judge]
         for name in dict.fromkeys(config.agents) if to_run else ():
             # Slow imports. What is wrong is said by the agent itself, with a better word, when it works.
             self._session.pool(1, "warm-up").submit(getattr(get_agent(name), "warm_up", bool))
         self._session.prepare(
-            [pair.task for pair in (*to_run, *judged_here)],
+            [pair.task for pair in (*to_run, *judged)],
             lambda task, done, total: self._display.progress("Prepared", task.label, done, total),
         )
-        futures: list[Future[Any]] = []
-        if not self._batch_settings:
-            # Agents are at work for longer than golden patches take: both begin at once.
-            expected = [*(to_run if config.auto_eval else ()), *judged_here]
-            told = partial(self._display.progress, "Reference")
-            futures += self._references.begin(expected, self._evaluations, told)
-        futures += filter(None, (self._judge(*one) for one in to_judge))
+        # Agents are at work for longer than golden patches take: both begin at once.
+        expected = [*(to_run if config.auto_eval else ()), *judged]
+        told = partial(self._display.progress, "Reference")
+        futures: list[Future[Any]] = [*self._references.begin(expected, self._evaluations, told)]
+        futures += [self._judge(*one) for one in to_judge]
         agents = self._session.pool(config.concurrency, "pair")
         futures += [agents.submit(self._run, *one) for one in interleaved(self._arms)]
         try:
@@ -272,22 +277,8 @@ class Experiment:
             if self._stopped_by is not None:
                 raise self._stopped_by from None
             raise
-        if self._for_batch:
-            from cooperbench.runner.executors.batch_engine import judge_by_batch
 
-            judge_by_batch(self._batch_settings, list(map(self._left_to_batch, self._arms)), self._display)
-
-    def _left_to_batch(self, arm: Arm) -> Arm:
-        """In the order of the dataset: a machine that has the image of a task goes on with it."""
-        pairs = tuple(pair for pair in arm.pairs if (arm.config, pair) in self._for_batch)
-        return replace(arm, to_evaluate=pairs)
-
-    def _judge(self, config: RunConfig, pair: Pair) -> Future[None] | None:
-        """None where it goes elsewhere, with all others, in the end."""
-        if self._batch_settings:
-            self._for_batch.add((config, pair))
-            return None
-
+    def _judge(self, config: RunConfig, pair: Pair) -> Future[None]:
         def judge() -> None:
             self._check_stop()
             found = evaluate_and_write(

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import zlib
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -242,10 +243,20 @@ def test_a_task_that_runs_over_its_time_is_recorded_and_judged_again_next_time(
 def test_a_run_sends_its_evaluations_as_one_job_at_the_end(cloud: Cloud, tmp_path: Path) -> None:
     cloud.batch.outages = 2
     dataset = write_tiny(tmp_path / "data", feature_ids=(1, 2, 3))
+    sent: dict[str, bytes] = {}
+
+    def look_at_orders(task: Task, attempt: int) -> str:
+        sent.update({blob.name: blob.download_as_bytes() for blob in cloud.bucket().list_blobs()})
+        return "run"
+
+    cloud.batch.fate = look_at_orders
     run(
         "r", agent="oracle", backend=WITH_AGENTS, dataset_dir=dataset, logs_dir=tmp_path / "logs",
-        messaging_enabled=False, eval_concurrency=2,
+        messaging_enabled=False, eval_concurrency=2, redis_url="redis://:password@host",
     )  # fmt: skip
+    (orders,) = (zlib.decompress(data) for name, data in sent.items() if name.endswith("/orders"))
+    assert b"f1_f2" in orders
+    assert b"password" not in orders
     (job,) = cloud.batch.created
     assert (len(job.tasks), job.group["parallelism"]) == (3, "2")
     summary = read_json(tmp_path / "logs/r/summary.json")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import pickle
 import re
 import zipfile
 from collections.abc import Collection, Iterator, Sequence
@@ -25,7 +24,7 @@ from cooperbench.errors import CooperBenchError, InfraError
 from cooperbench.eval.executor import SPARE_SECONDS
 from cooperbench.runner.config import RunConfig
 from cooperbench.runner.display import Display
-from cooperbench.runner.executors.batch_task import EVENTS, FOLDER_VARIABLE, JOB_VARIABLE, ORDERS
+from cooperbench.runner.executors.batch_task import EVENTS, FOLDER_VARIABLE, JOB_VARIABLE, ORDERS, pack_orders
 from cooperbench.runner.executors.driver import Driver, batches_of
 from cooperbench.runner.executors.worker import Event, JobOrder
 from cooperbench.runner.experiment import Arm, Budget
@@ -73,25 +72,29 @@ _PASSED_ON = (
 """Settings of the harness that hold for the containers on the machines of a job too."""
 _JUDGED_BY = (
     *("run_name", "dataset_dir", "logs_dir", "setting"),
-    *("eval_network", "test_timeout_seconds", "canary", "force"),
+    *("eval_network", "test_timeout_seconds", "canary"),
 )
 """Of a configuration; whatever else is in it (agents, a Redis with its password) stays here."""
 
 
 def judge_by_batch(settings: GcpSettings, arms: Sequence[Arm], display: Display) -> None:
-    """All that these arms have to evaluate, as one job."""
+    """All that these arms have to evaluate by now, as one job."""
+    judged = [_judged(arm, settings) for arm in arms]
+    if any(arm.to_evaluate for arm in judged):
+        config = arms[0].config
+        engine = BatchEngine(settings, config.run_name, config.eval_concurrency)
+        # --max-cost is about agents, whose work is done.
+        Driver(engine, judged, display, Budget(None)).work_off()
 
-    def there(config: RunConfig) -> RunConfig:
-        values = {name: getattr(config, name) for name in _JUDGED_BY}
-        # With a concurrency of 1 the driver does not fill up: what is left over goes into the next job.
-        values |= {"agent": "nop", "concurrency": 1, "evaluate_only": True}
-        return RunConfig(**values, backend=settings.batch_backend)
 
-    config = arms[0].config
-    engine = BatchEngine(settings, config.run_name, config.eval_concurrency)
-    arms = [replace(arm, config=there(arm.config), to_run=()) for arm in arms]
-    # --max-cost is about agents, whose work is done.
-    Driver(engine, arms, display, Budget(None)).work_off()
+def _judged(arm: Arm, settings: GcpSettings) -> Arm:
+    """In the order of the dataset: a machine that has the image of a task goes on with it."""
+    force = arm.config.force and arm.config.evaluate_only
+    left = replace(arm, config=replace(arm.config, force=force)).planned()
+    values = {name: getattr(arm.config, name) for name in _JUDGED_BY}
+    values |= {"agent": "nop", "backend": settings.batch_backend, "evaluate_only": True, "force": force}
+    # With a concurrency of 1 the driver does not fill up: what is left over goes into the next job.
+    return replace(left, config=RunConfig(**values, concurrency=1), to_run=())
 
 
 class BatchEngine:
@@ -121,8 +124,8 @@ class BatchEngine:
         environment = {name: os.environ[name] for name in _PASSED_ON if os.environ.get(name)}
         if template := self._settings.image_template:
             environment[ENVIRONMENT_VARIABLE] = template
-        by_job = {order.job: replace(order, environment=environment) for order in orders}
-        job.put({ORDERS: pickle.dumps(by_job), _BUNDLE: make_bundle()})
+        packed = pack_orders(replace(order, environment=environment) for order in orders)
+        job.put({ORDERS: packed, _BUNDLE: make_bundle()})
         job.create(job_spec(self._settings, job.job_id, self._run_name, orders, self._at_once))
 
     def events(self, jobs: Collection[str]) -> Iterator[tuple[str, Event]]:
@@ -155,20 +158,17 @@ class BatchEngine:
 
     def cancel(self, jobs: Collection[str]) -> None:
         for batch in batches_of(jobs):
-            self._remove(batch)
+            self._remove(batch, "the same command finds it again")
 
     def close(self, *, keep_files: bool) -> None:  # noqa: ARG002  # what tasks printed is in Cloud Logging
         for batch in list(self._jobs):
-            self._remove(batch)
+            self._remove(batch, "cooperbench clean --backend gcp removes what is left")
 
-    def _remove(self, batch: str) -> None:
-        job = self._job(batch)
+    def _remove(self, batch: str, otherwise: str) -> None:
         try:
-            job.remove()
+            self._job(batch).remove()
         except CooperBenchError as error:
-            again = f"the same command finds the Batch job {job.job_id} again"
-            words = f"{error}; {again}, cooperbench clean --backend gcp removes what is left of it"
-            raise type(error)(words) from error
+            raise type(error)(f"{error}; {otherwise}") from error
         del self._jobs[batch]
 
     def _job(self, batch: str) -> BatchJob:

@@ -13,6 +13,8 @@ import pickle
 import platform
 import sys
 import urllib.request
+import zlib
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,7 +27,7 @@ from cooperbench.storage import write_json
 FOLDER_VARIABLE = "COOPERBENCH_JOB_FOLDER"
 JOB_VARIABLE = "COOPERBENCH_JOB"
 ORDERS = "orders"
-"""All of them in one pickle, which has the folder of a task once, however many orders are about it."""
+"""All in one: what several of them have in common, like the folder of a task, is in it once."""
 EVENTS = "events-"
 _TOKEN_URL = "http://metadata.google.internal/computeMetadata/v1/instance/service-accounts/default/token"  # noqa: S105
 
@@ -59,10 +61,15 @@ def main() -> int:
     return 0
 
 
+def pack_orders(orders: Iterable[JobOrder]) -> bytes:
+    return zlib.compress(pickle.dumps({order.job: order for order in orders}))
+
+
 def read_order(folder: Path, job: str) -> JobOrder:
     # Paths that Python 3.13 has pickled are of this module, which others do not have.
     sys.modules.setdefault("pathlib._local", pathlib)
-    orders: dict[str, JobOrder] = pickle.loads((folder / ORDERS).read_bytes())  # noqa: S301  # our own
+    packed = zlib.decompress((folder / ORDERS).read_bytes())
+    orders: dict[str, JobOrder] = pickle.loads(packed)  # noqa: S301  # our own
     return orders[job]
 
 

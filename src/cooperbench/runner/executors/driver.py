@@ -8,32 +8,24 @@ from __future__ import annotations
 
 import base64
 import secrets
-import tarfile
 import time
-import zlib
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
 from cooperbench.errors import CooperBenchError, InfraError, RunStopped, UserError
 from cooperbench.eval.evaluator import evaluation_key, read_patches, write_failure
-from cooperbench.eval.reference import ReferenceStore, exported
+from cooperbench.eval.reference import ReferenceStore
 from cooperbench.models import Message, Pair, Usage, seats_of
 from cooperbench.processes import finished
 from cooperbench.runner.config import RunConfig
 from cooperbench.runner.display import Display
-from cooperbench.runner.executors.worker import (
-    VERDICT_FILES,
-    Event,
-    JobOrder,
-    key_of,
-    pack_folder,
-    unpack_folder,
-)
+from cooperbench.runner.executors.worker import Event, JobOrder, key_of, pack_folder, unpack_folder
 from cooperbench.runner.experiment import (
     JOBS_SCHEMA,
     Arm,
@@ -42,8 +34,8 @@ from cooperbench.runner.experiment import (
     jobs_on_record,
     write_error,
 )
-from cooperbench.storage import is_finished, write_json
-from cooperbench.temporary import remove_tree
+from cooperbench.storage import is_finished, write_bytes, write_json
+from cooperbench.temporary import owned_prefix, remove_tree
 from cooperbench.text import plural
 
 
@@ -154,6 +146,7 @@ class Driver:
         self._any_failed = False
         self._notes: set[str] = set()
         self._packed = cache(_pack)
+        self._known = cache(lambda feature: tuple(ReferenceStore().about(feature)))
 
     def work_off(self) -> None:
         """Returns when each pair has an outcome, or may not start any more. Whatever is raised ends all jobs."""
@@ -184,9 +177,10 @@ class Driver:
                 self._handle(job, event)
 
     def _cancel(self) -> None:
-        """With what they have told until now."""
-        with suppress(CooperBenchError):
-            self._gather()
+        if self._carries_logs:
+            # What they have done until now is here only when they have told.
+            with suppress(CooperBenchError):
+                self._gather()
         self._engine.cancel(self._active)
 
     def _forget_jobs(self) -> None:
@@ -247,8 +241,9 @@ class Driver:
             for path in (pair.task.path, *config.own_files):
                 if not self._engine.sees(path):
                     files[self._packed(path)] = None
-        known = ReferenceStore().known(pair for _, pair in work) if self._carries_logs else []
-        return JobOrder(job, work, tuple(files), self._carries_logs, exported(known) if known else None)
+        features = [feature for _, pair in work for feature in pair.features] if self._carries_logs else []
+        known = tuple(one for feature in features for one in self._known(feature))
+        return JobOrder(job, work, tuple(files), self._carries_logs, known)
 
     def _handle(self, job: str, event: Event) -> None:
         match event["kind"]:
@@ -300,18 +295,20 @@ class Driver:
         """What now is eval.json: the verdict that came, if it is one on what lies here now."""
         config, pair = self._work[event["pair"]]
         place, record = config.paths.pair(pair, config.setting), dict(event["record"])
-        patches, image_digest = read_patches(place, pair, config.setting), str(record.get("image_digest"))
+        patches, digest = read_patches(place, pair, config.setting), str(record.get("image_digest", ""))
         asked = (config.test_timeout_seconds, config.eval_network, config.canary)
+        key = evaluation_key(pair, patches, digest, *asked)
         try:
-            if record["status"] != "error" and record["key"] != evaluation_key(
-                pair, patches, image_digest, *asked
-            ):
+            if record["status"] != "error" and record["key"] != key:
                 raise InfraError(f"the result of {pair.label} is of other patches or tests than those here")
-            remove_tree(place.folder / "tests")
-            place.merged_patch.unlink(missing_ok=True)
-            unpack_folder(base64.b64decode(event["files"]), place.folder, VERDICT_FILES)
+            with TemporaryDirectory(prefix=owned_prefix("verdict")) as came:
+                unpack_folder(base64.b64decode(event["files"]), Path(came))
+                remove_tree(place.folder / "tests")
+                place.merged_patch.unlink(missing_ok=True)
+                for path in (*Path(came).glob("tests/*.txt"), *Path(came).glob("merged.patch")):
+                    write_bytes(place.folder / path.relative_to(came), path.read_bytes())
             ReferenceStore().add(event["references"])
-        except (CooperBenchError, OSError, tarfile.TarError, zlib.error) as error:
+        except CooperBenchError as error:
             return write_failure(config.paths, pair, config.setting, error)
         # Last: where it is, everything that it speaks of is there too.
         write_json(place.evaluation, record)

@@ -18,8 +18,8 @@ from typing import Any, Protocol
 
 from cooperbench._version import __version__
 from cooperbench.agents import llm
-from cooperbench.errors import Interrupted, RunStopped, UserError
-from cooperbench.eval.reference import ReferenceStore, exported
+from cooperbench.errors import InfraError, Interrupted, RunStopped, UserError
+from cooperbench.eval.reference import Reference, ReferenceStore, exported
 from cooperbench.models import Message, Pair, Seat, Usage
 from cooperbench.runner.config import RunConfig
 from cooperbench.runner.display import Display
@@ -30,8 +30,6 @@ from cooperbench.secrets import redact
 from cooperbench.temporary import owned_prefix, remove_tree
 
 Event = dict[str, Any]
-VERDICT_FILES = ("merged.patch", "tests")
-"""What lies beside eval.json, which is in the event itself."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +43,8 @@ class JobOrder:
     """What nodes cannot see: folders here, and what is in them. Others they read, and write, where the driver does."""
     carries_logs: bool = False
     """Results have to be carried back."""
-    references: Mapping[str, Any] | None = None
-    """With them: what is known where the driver is of the features of its pairs, as `exported` makes it."""
+    references: tuple[Reference, ...] = ()
+    """With them: what the driver knows of the features of its pairs."""
     references_dir: Path | None = None
     """Where it finds and keeps references; None: in the cache of the node."""
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -80,7 +78,7 @@ def work_on(order: JobOrder, link: Link) -> None:
     try:
         if order.version != __version__:
             raise UserError(f"CooperBench is {__version__} there, and {order.version} here; install the same")
-        with _on_this_node(order) as here:
+        with on_this_node(order) as here:
             _work(here, link)
     except Interrupted:
         raise
@@ -107,8 +105,8 @@ def _work(order: JobOrder, link: Link) -> None:
         mailboxes = place_for_messages(arms, stack)
         session = stack.enter_context(SandboxSession(backend))
         store = ReferenceStore(order.references_dir)
-        if order.references:
-            store.add(order.references)
+        for reference in order.references:
+            store.save(reference)
         reporter, budget = _Reporter(order, link, store), _DriversBudget(link)
         try:
             Experiment(arms, session, reporter, mailboxes, budget, store).work_through()
@@ -161,7 +159,7 @@ class _Reporter(Display):
         self._report("ended", pair, record=result, files=self._packed(pair))
 
     def evaluated(self, pair: Pair, evaluation: dict[str, Any]) -> None:
-        files = self._packed(pair, *VERDICT_FILES)
+        files = self._packed(pair, "merged.patch", "tests")
         references = exported(self._store.known([pair])) if files else None
         self._report("evaluated", pair, record=evaluation, files=files, references=references)
 
@@ -181,7 +179,7 @@ class _Reporter(Display):
 
 
 @contextmanager
-def _on_this_node(order: JobOrder) -> Iterator[JobOrder]:
+def on_this_node(order: JobOrder) -> Iterator[JobOrder]:
     """The order with paths of this node: what came with it is unpacked for as long as the block lasts."""
     root = Path(tempfile.mkdtemp(prefix=owned_prefix("job")))
 
@@ -230,9 +228,11 @@ def pack_folder(folder: Path, names: Sequence[str] = ()) -> bytes:
     return zlib.compress(buffer.getvalue(), 6)
 
 
-def unpack_folder(packed: bytes, folder: Path, names: Sequence[str] = ()) -> None:
-    """All, or these of the names in it. Nothing is written outside the folder (with Python 3.11.4 or later)."""
-    with tarfile.open(fileobj=io.BytesIO(zlib.decompress(packed))) as archive:
-        archive.extraction_filter = getattr(tarfile, "data_filter", None)
-        wanted = [one for one in archive if not names or Path(one.name).parts[0] in names]
-        archive.extractall(folder, wanted)  # noqa: S202
+def unpack_folder(packed: bytes, folder: Path) -> None:
+    """Nothing is written outside the folder (with Python 3.11.4 or later)."""
+    try:
+        with tarfile.open(fileobj=io.BytesIO(zlib.decompress(packed))) as archive:
+            archive.extraction_filter = getattr(tarfile, "data_filter", None)
+            archive.extractall(folder)  # noqa: S202
+    except (OSError, tarfile.TarError, zlib.error) as error:
+        raise InfraError(f"what came from another machine cannot be unpacked: {error}") from error
