@@ -114,9 +114,8 @@ class ReferenceStore:
             if reference := self.load(path.name):
                 yield reference
 
-    def known(self, places: Iterable[Task | Pair]) -> list[Reference]:
-        """Of all features of tasks, or of those of pairs."""
-        return [found for one in places for feature in one.features for found in self.about(feature)]
+    def known(self, of: Iterable[Task | Pair]) -> list[Reference]:
+        return [found for one in of for feature in one.features for found in self.about(feature)]
 
     def unsound_of(self, pair: Pair) -> list[int]:
         """Features of a pair whose tests are known to pass without them, as `cooperbench validate` has found."""
