@@ -184,12 +184,12 @@ class Driver:
         self._engine.cancel(self._active)
 
     def _forget_jobs(self) -> None:
+        self._record.unlink(missing_ok=True)
         try:
             self._engine.close(keep_files=self._any_failed)
         except CooperBenchError as error:
             # What was done is here.
             self._display.note(str(error))
-        self._record.unlink(missing_ok=True)
         for folder in self._folders if not self._any_failed else ():
             remove_tree(folder)
 
