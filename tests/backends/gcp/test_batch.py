@@ -178,6 +178,41 @@ def test_a_killed_harness_finds_its_job_again(
     assert_nothing_left(cloud, there)
 
 
+def test_what_a_job_that_is_found_again_says_of_other_patches_is_judged_anew(
+    cloud: Cloud, tmp_path: Path
+) -> None:
+    there, here = make_both(tmp_path, features=(1, 2))
+    gate = threading.Event()
+    cloud.batch.fate = lambda task, attempt: "run" if gate.wait(120) else "never"
+    harness = start_harness(there, cloud, tmp_path / "cache")
+    wait_for(lambda: bool(cloud.batch.jobs), harness)
+    harness.send_signal(signal.SIGKILL)
+    harness.communicate()
+    for experiment in (there, here):
+        experiment.hand_in(experiment.pairs[0], {"agent2": golden(1)})
+    gate.set()
+    judge(there)
+    judge(here, "local")
+    assert there.evaluations() == here.evaluations()
+    assert len(cloud.batch.created) == 2
+    assert_nothing_left(cloud, there)
+
+
+def test_all_settings_of_a_run_are_one_job(cloud: Cloud, tmp_path: Path) -> None:
+    there, here = make_both(tmp_path, features=(1, 2))
+    for experiment in (there, here):
+        shutil.copytree(experiment.paths.root / "coop", experiment.paths.root / "team")
+    judge(there)
+    judge(here, "local")
+    (job,) = cloud.batch.created
+    assert len(job.tasks) == 2
+    assert there.evaluations() == here.evaluations()
+    records = [read_json(one.paths.pair(one.pairs[0], "team").evaluation) for one in (there, here)]
+    verdicts = [record and (record["overall_success"], record["integrated_by_lead"]) for record in records]
+    assert verdicts == [(True, False)] * 2
+    assert_nothing_left(cloud, there)
+
+
 def test_an_interrupted_harness_keeps_what_is_there_and_ends_the_job(cloud: Cloud, tmp_path: Path) -> None:
     there, _ = make_both(tmp_path)
     cloud.batch.fate = lambda task, attempt: "run" if task.index == 0 else "never"
