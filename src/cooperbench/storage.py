@@ -184,7 +184,7 @@ class ExperimentPaths:
         self.jobs_record = self.root / "jobs.json"
         """Which jobs those are."""
         self.batch_record = self.root / "batch.json"
-        """The same of a job of Google Batch: it may be made by what jobs of a cluster run."""
+        """The same of the job at Google Batch that judges what agents here have done."""
         self.driver_log = self.root / "driver.log"
         """What a run in the background prints."""
 

@@ -1,7 +1,8 @@
 """Hands out pairs to the jobs of an engine, and gathers what they did.
 
-jobs.json is written before jobs are submitted: the same command finds those of a driver that was killed. A pair whose
-job ended without an outcome goes to another one, as often as the engine says; then it is an infrastructure error.
+jobs.json (batch.json for Google Batch) is written before jobs are submitted: the same command finds those of a driver
+that was killed. A pair whose job ended without an outcome goes to another one, as often as the engine says; then it is
+an infrastructure error.
 """
 
 from __future__ import annotations
@@ -194,11 +195,11 @@ class Driver:
             remove_tree(folder)
 
     def _find_jobs(self) -> None:
-        """Those of a driver that was killed: they count as ours until the engine says that they have ended, but not as
-        attempts: of what became of them nobody was told."""
+        """Those of a driver that was killed: they count as ours until the engine says that they have ended."""
         for job, keys in jobs_on_record(self._record).items():
             if any(key in self._work for key in keys):
                 self._active[job] = keys
+                # Not as attempts of this call: a cluster may have been cleaned up, or patches changed, meanwhile.
                 self._attempts.subtract(keys)
         if self._active:
             self._replaying = True
