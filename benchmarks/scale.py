@@ -37,6 +37,7 @@ class SleepingEngine:
 
     name = "sleep"
     poll_seconds = 0.01
+    attempts = 1
     most_jobs = WORKERS
 
     def __init__(self) -> None:

@@ -183,6 +183,8 @@ class ExperimentPaths:
         """What jobs on other machines get and tell, while there are any."""
         self.jobs_record = self.root / "jobs.json"
         """Which jobs those are."""
+        self.batch_record = self.root / "batch.json"
+        """The same of the job at Google Batch that judges what agents here have done."""
         self.driver_log = self.root / "driver.log"
         """What a run in the background prints."""
 

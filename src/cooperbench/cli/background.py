@@ -77,7 +77,7 @@ def _existing(args: argparse.Namespace) -> ExperimentPaths:
 
 def _jobs_of(paths: ExperimentPaths) -> dict[str, int]:
     """How many are in which state; of Slurm's it is known, also where no driver is at work."""
-    jobs = jobs_on_record(paths)
+    jobs = jobs_on_record(paths.jobs_record)
     if (read_json(paths.jobs_record) or {}).get("engine") != "slurm":
         return {"given out": len(jobs)} if jobs else {}
     from cooperbench.runner.executors.slurm_engine import job_states

@@ -114,8 +114,8 @@ class ReferenceStore:
             if reference := self.load(path.name):
                 yield reference
 
-    def known(self, tasks: Iterable[Task]) -> list[Reference]:
-        return [found for task in tasks for feature in task.features for found in self.about(feature)]
+    def known(self, of: Iterable[Task | Pair]) -> list[Reference]:
+        return [found for one in of for feature in one.features for found in self.about(feature)]
 
     def unsound_of(self, pair: Pair) -> list[int]:
         """Features of a pair whose tests are known to pass without them, as `cooperbench validate` has found."""

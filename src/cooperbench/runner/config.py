@@ -13,7 +13,6 @@ from cooperbench.agents.base import Limits
 from cooperbench.agents.registry import uses_model
 from cooperbench.dataset.discovery import resolve_dataset_dir
 from cooperbench.errors import UserError
-from cooperbench.eval.batch import Order
 from cooperbench.models import SETTINGS, Pair, seats_of
 from cooperbench.runner.options import EXECUTORS, REPLAY_MODEL, TEAM_PARTS, RunOptions, options
 from cooperbench.settings import checked_eval_network
@@ -86,13 +85,6 @@ class RunConfig(RunOptions):
     def most_jobs(self) -> int:
         """At once, on a cluster."""
         return self.workers or self.concurrency
-
-    @property
-    def order(self) -> Order:
-        """How results are judged."""
-        return Order(
-            self.paths, self.eval_concurrency, self.test_timeout_seconds, self.eval_network, self.canary
-        )
 
     @property
     def backend_options(self) -> dict[str, object]:

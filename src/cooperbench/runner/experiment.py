@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 from cooperbench.agents.registry import get_agent
@@ -21,7 +22,7 @@ from cooperbench.eval import backends
 from cooperbench.eval.evaluator import evaluate_and_write, is_evaluated, mark_unsound
 from cooperbench.eval.executor import TestExecutor
 from cooperbench.eval.reference import References, ReferenceStore
-from cooperbench.models import Pair, Setting, Usage, seats_of
+from cooperbench.models import Pair, Usage, seats_of
 from cooperbench.processes import finished
 from cooperbench.report.summary import save_summary, spent_on_disk
 from cooperbench.retry import with_retries
@@ -32,7 +33,6 @@ from cooperbench.sandbox.contract import EvalBackend, ResourceUse, resource_use_
 from cooperbench.sandbox.session import SandboxSession
 from cooperbench.secrets import redact
 from cooperbench.storage import (
-    ExperimentPaths,
     error_record,
     is_finished,
     is_undamaged,
@@ -125,15 +125,15 @@ def open_backend(config: RunConfig) -> EvalBackend:
     return backends.get_backend(config.backend, **config.backend_options)
 
 
-def jobs_on_record(paths: ExperimentPaths, executor: str | None = None) -> dict[str, list[str]]:
+def jobs_on_record(path: Path, executor: str | None = None) -> dict[str, list[str]]:
     """Jobs of an earlier call, with the keys of their pairs; UserError where they are another executor's."""
-    record = read_json(paths.jobs_record) or {}
+    record = read_json(path) or {}
     if record.get("schema") != JOBS_SCHEMA:
         return {}
     if executor is not None and record["engine"] != executor:
         raise UserError(
             f"jobs of an earlier call may still be at work on {record['engine']}: continue with"
-            f" --executor {record['engine']}, or, if none is left there, remove {paths.jobs_record}"
+            f" --executor {record['engine']}, or, if none is left there, remove {path}"
         )
     return dict(record["jobs"])
 
@@ -149,7 +149,7 @@ def carry_out(
     `on_start` is called when nothing can be refused any more.
     """
     config = arms[0].config
-    jobs_on_record(config.paths, config.executor)
+    jobs_on_record(config.paths.jobs_record, config.executor)
     backend = engine = mailboxes = None
     with ExitStack() as stack:
         if config.executor == "local":
@@ -178,14 +178,24 @@ def carry_out(
         budget = Budget(limit, spent)
         try:
             if backend:
+                batch: Any = getattr(backend, "batch_settings", None)
                 with SandboxSession(backend) as session:
-                    Experiment(arms, session, display, mailboxes, budget).work_through()
+                    here = list(map(_without_evaluation, arms)) if batch else arms
+                    Experiment(here, session, display, mailboxes, budget).work_through()
+                if batch:
+                    from cooperbench.runner.executors.batch_engine import judge_by_batch
+
+                    judge_by_batch(batch, arms, display)
             elif engine:
                 Driver(engine, arms, display, budget).work_off()
         finally:
             used = resource_use_of(backend) if backend else None
             summaries = finished(lambda: _sum_up(arms, budget, used))
         return summaries
+
+
+def _without_evaluation(arm: Arm) -> Arm:
+    return replace(arm, config=replace(arm.config, auto_eval=False), to_evaluate=())
 
 
 def place_for_messages(arms: Sequence[Arm], stack: ExitStack) -> MailboxFactory | None:
@@ -229,6 +239,7 @@ class Experiment:
         display: Display,
         mailboxes: MailboxFactory | None,
         budget: Budget,
+        store: ReferenceStore | None = None,
     ) -> None:
         config = arms[0].config
         self._arms = arms
@@ -237,33 +248,27 @@ class Experiment:
         self._mailboxes = mailboxes
         self._budget = budget
         executor = TestExecutor(session, config.test_timeout_seconds, config.run_name)
-        self._references = References(executor, config.eval_network, note=display.note)
+        self._references = References(executor, config.eval_network, store, display.note)
         self._evaluations = session.pool(config.eval_concurrency, "eval")
-        self._batch_settings: Any = getattr(session.backend, "batch_settings", None)
-        """With them evaluations go to Google Batch, in the end, all together."""
-        self._for_batch: dict[str, list[tuple[Pair, Setting]]] = {}
-        """By the name of the run."""
         self._stopped_by: RunStopped | None = None
 
     def work_through(self) -> None:
         config = self._arms[0].config
         to_run = [pair for arm in self._arms for pair in arm.to_run]
         to_judge = [(arm.config, pair) for arm in self._arms for pair in arm.to_evaluate]
-        judged_here = () if self._batch_settings else [pair for _, pair in to_judge]
+        judged = [pair for _, pair in to_judge]
         for name in dict.fromkeys(config.agents) if to_run else ():
             # Slow imports. What is wrong is said by the agent itself, with a better word, when it works.
             self._session.pool(1, "warm-up").submit(getattr(get_agent(name), "warm_up", bool))
         self._session.prepare(
-            [pair.task for pair in (*to_run, *judged_here)],
+            [pair.task for pair in (*to_run, *judged)],
             lambda task, done, total: self._display.progress("Prepared", task.label, done, total),
         )
-        futures: list[Future[Any]] = []
-        if not self._batch_settings:
-            # Agents are at work for longer than golden patches take: both begin at once.
-            expected = [*(to_run if config.auto_eval else ()), *judged_here]
-            told = partial(self._display.progress, "Reference")
-            futures += self._references.begin(expected, self._evaluations, told)
-        futures += filter(None, (self._judge(*one) for one in to_judge))
+        # Agents are at work for longer than golden patches take: both begin at once.
+        expected = [*(to_run if config.auto_eval else ()), *judged]
+        told = partial(self._display.progress, "Reference")
+        futures: list[Future[Any]] = [*self._references.begin(expected, self._evaluations, told)]
+        futures += [self._judge(*one) for one in to_judge]
         agents = self._session.pool(config.concurrency, "pair")
         futures += [agents.submit(self._run, *one) for one in interleaved(self._arms)]
         try:
@@ -272,19 +277,8 @@ class Experiment:
             if self._stopped_by is not None:
                 raise self._stopped_by from None
             raise
-        for arm in self._arms:
-            if work := self._for_batch.pop(arm.config.run_name, None):
-                from cooperbench.eval.batch.evaluation import BatchEvaluation
 
-                order = replace(arm.config.order, work=work)
-                BatchEvaluation(self._batch_settings, order, self._display, self._session.stop).run()
-
-    def _judge(self, config: RunConfig, pair: Pair) -> Future[None] | None:
-        """None where it goes elsewhere, with all others, in the end."""
-        if self._batch_settings:
-            self._for_batch.setdefault(config.run_name, []).append((pair, config.setting))
-            return None
-
+    def _judge(self, config: RunConfig, pair: Pair) -> Future[None]:
         def judge() -> None:
             self._check_stop()
             found = evaluate_and_write(

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import zlib
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,9 +19,9 @@ from cooperbench import evaluate, run
 from cooperbench.backends.gcp.batch import remove_leftover_jobs
 from cooperbench.backends.gcp.settings import read_settings
 from cooperbench.errors import UserError
-from cooperbench.eval.batch import Order
-from cooperbench.eval.batch.evaluation import JobRecord, job_spec
 from cooperbench.eval.reference import ReferenceStore
+from cooperbench.runner.executors.batch_engine import job_spec
+from cooperbench.runner.executors.worker import JobOrder
 from cooperbench.sandbox.ownership import is_leftover
 from cooperbench.storage import read_json
 from tests.backends.gcp.batch_cloud import (
@@ -30,6 +31,7 @@ from tests.backends.gcp.batch_cloud import (
     harness_environment,
 )
 from tests.backends.gcp.batch_server import PREEMPTED, RAN_TOO_LONG, Refused
+from tests.runner.test_config import make_config
 from tests.tiny import golden, write_tiny
 
 if TYPE_CHECKING:
@@ -162,15 +164,52 @@ def test_a_killed_harness_finds_its_job_again(
     (job,) = cloud.batch.created
     record = read_json(there.paths.root / "batch.json")
     assert record is not None
-    assert job.name == record["job"]
-    assert [task.environment["COOPERBENCH_ENTRY"] for task in job.tasks] == record["entries"]
+    assert [task.environment["COOPERBENCH_JOB"] for task in job.tasks] == list(record["jobs"])
+    assert list(record["jobs"].values()) == [[f"coop {pair.label}"] for pair in there.pairs]
     gate.set()
     judge(there)
-    assert f"Found the Batch job {record['job'].rpartition('/')[2]}" in capsys.readouterr().out
+    output = capsys.readouterr().out
+    assert "Found 1 job of an earlier call" in output
+    assert f"Batch job {job.name.rpartition('/')[2]}: 3 pairs, 3 tasks at once, on e2-standard-8" in output
     assert cloud.batch.created == [job]
     judge(here, "local")
     assert there.evaluations() == here.evaluations()
     assert {label: there.evaluations()[label] for label in first} == first
+    assert_nothing_left(cloud, there)
+
+
+def test_what_a_job_that_is_found_again_says_of_other_patches_is_judged_anew(
+    cloud: Cloud, tmp_path: Path
+) -> None:
+    there, here = make_both(tmp_path, features=(1, 2))
+    gate = threading.Event()
+    cloud.batch.fate = lambda task, attempt: "run" if gate.wait(120) else "never"
+    harness = start_harness(there, cloud, tmp_path / "cache")
+    wait_for(lambda: bool(cloud.batch.jobs), harness)
+    harness.send_signal(signal.SIGKILL)
+    harness.communicate()
+    for experiment in (there, here):
+        experiment.hand_in(experiment.pairs[0], {"agent2": golden(1)})
+    gate.set()
+    judge(there)
+    judge(here, "local")
+    assert there.evaluations() == here.evaluations()
+    assert len(cloud.batch.created) == 2
+    assert_nothing_left(cloud, there)
+
+
+def test_all_settings_of_a_run_are_one_job(cloud: Cloud, tmp_path: Path) -> None:
+    there, here = make_both(tmp_path, features=(1, 2))
+    for experiment in (there, here):
+        shutil.copytree(experiment.paths.root / "coop", experiment.paths.root / "team")
+    judge(there)
+    judge(here, "local")
+    (job,) = cloud.batch.created
+    assert len(job.tasks) == 2
+    assert there.evaluations() == here.evaluations()
+    records = [read_json(one.paths.pair(one.pairs[0], "team").evaluation) for one in (there, here)]
+    verdicts = [record and (record["overall_success"], record["integrated_by_lead"]) for record in records]
+    assert verdicts == [(True, False)] * 2
     assert_nothing_left(cloud, there)
 
 
@@ -206,13 +245,15 @@ def test_what_a_vanished_job_has_not_judged_is_recorded_and_judged_next_time(
     statuses = [record["status"] for record in there.evaluations().values()]
     assert statuses == ["completed", "error", "error"]
     assert_nothing_left(cloud, there)
+    judged = there.paths.pair(there.pairs[0], "coop").evaluation
+    first_verdict = judged.read_bytes()
     cloud.batch.fate = lambda task, attempt: "run"
     judge(there)
     judge(here, "local")
     assert there.evaluations() == here.evaluations()
     first, second = cloud.batch.created
-    entries = [task.environment["COOPERBENCH_ENTRY"] for task in first.tasks]
-    assert [task.environment["COOPERBENCH_ENTRY"] for task in second.tasks] == entries[1:]
+    assert (len(first.tasks), len(second.tasks)) == (3, 2)
+    assert judged.read_bytes() == first_verdict, "not judged again"
     assert_nothing_left(cloud, there)
 
 
@@ -237,10 +278,20 @@ def test_a_task_that_runs_over_its_time_is_recorded_and_judged_again_next_time(
 def test_a_run_sends_its_evaluations_as_one_job_at_the_end(cloud: Cloud, tmp_path: Path) -> None:
     cloud.batch.outages = 2
     dataset = write_tiny(tmp_path / "data", feature_ids=(1, 2, 3))
+    sent: dict[str, bytes] = {}
+
+    def look_at_orders(task: Task, attempt: int) -> str:
+        sent.update({blob.name: blob.download_as_bytes() for blob in cloud.bucket().list_blobs()})
+        return "run"
+
+    cloud.batch.fate = look_at_orders
     run(
         "r", agent="oracle", backend=WITH_AGENTS, dataset_dir=dataset, logs_dir=tmp_path / "logs",
-        messaging_enabled=False, eval_concurrency=2,
+        messaging_enabled=False, eval_concurrency=2, redis_url="redis://:password@host",
     )  # fmt: skip
+    (orders,) = (zlib.decompress(data) for name, data in sent.items() if name.endswith("/orders"))
+    assert b"f1_f2" in orders
+    assert b"password" not in orders
     (job,) = cloud.batch.created
     assert (len(job.tasks), job.group["parallelism"]) == (3, "2")
     summary = read_json(tmp_path / "logs/r/summary.json")
@@ -299,12 +350,11 @@ def test_the_job_uses_every_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     there, _ = make_both(tmp_path)
     settings = read_settings(
         project="some-project", region="europe-west4", machine_type="n2-standard-4", spot=True, disk_gb=70,
-        disk_type="pd-ssd", network="vpc", subnetwork="inner", public_address=False, service_account="a@b.c",
+        bucket="some-bucket", disk_type="pd-ssd", network="vpc", subnetwork="inner", public_address=False, service_account="a@b.c",
     )  # fmt: skip
-    order = Order(there.paths, 2, 900, "auto", work=[(pair, "coop") for pair in there.pairs])
-    entries = [f"id-{index}" for index in range(3)]
-    record = JobRecord("projects/p/locations/europe-west4/jobs/cb-there-1", "some-bucket", entries)
-    job = job_spec(order, record, settings)
+    config = replace(make_config(tmp_path), test_timeout_seconds=900)
+    orders = [JobOrder(f"ab.{index}", ((config, pair),)) for index, pair in enumerate(there.pairs)]
+    job = job_spec(settings, "cb-there-ab", "there", orders, 2)
     (machines,) = job.allocation_policy.instances
     policy, (interface,) = machines.policy, job.allocation_policy.network.network_interfaces
     assert (policy.machine_type, policy.provisioning_model.name) == ("n2-standard-4", "SPOT")
@@ -318,11 +368,8 @@ def test_the_job_uses_every_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "cooperbench-host" not in job.allocation_policy.labels
     (group,) = job.task_groups
     assert group.parallelism == 2
-    assert [task.variables["COOPERBENCH_ENTRY"] for task in group.task_environments] == [
-        "id-0",
-        "id-1",
-        "id-2",
-    ]
+    names = [task.variables["COOPERBENCH_JOB"] for task in group.task_environments]
+    assert names == ["ab.0", "ab.1", "ab.2"]
     spec = group.task_spec
     assert spec.compute_resource.cpu_milli == 1500
     assert spec.max_run_duration.total_seconds() > 16 * 900
@@ -330,5 +377,5 @@ def test_the_job_uses_every_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     # Sandboxes that reach the network must not reach the machine's identity: said before any of them is made.
     assert "iptables -w -t mangle -I $rule" in spec.runnables[0].script.text
     (volume,) = spec.volumes
-    assert volume.gcs.remote_path == "some-bucket/cooperbench/cb-there-1"
+    assert volume.gcs.remote_path == "some-bucket/cooperbench/cb-there-ab"
     assert f"{volume.mount_path}:{volume.mount_path}" in spec.runnables[1].container.volumes

@@ -29,7 +29,7 @@ _CLIENTS = ("docker", "google.cloud.compute_v1", "google.cloud.batch_v1", "googl
 
 
 class GCPBatchBackend:
-    """Its evaluations go to Batch, which `cooperbench.eval.batch` sees by `batch_settings`."""
+    """With `batch_settings` evaluations of a run go to Google Batch, in the end, all together."""
 
     capabilities = Capabilities(streams=True, networks=frozenset({"none", "public"}), programs=True)
     options: ClassVar = ("image_template",)

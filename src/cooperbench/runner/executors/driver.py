@@ -1,7 +1,8 @@
 """Hands out pairs to the jobs of an engine, and gathers what they did.
 
-jobs.json is written before jobs are submitted: the same command finds those of a driver that was killed. A pair whose
-job ended without an outcome goes to another one, up to `ATTEMPTS` times; then it is an infrastructure error.
+jobs.json (batch.json for Google Batch) is written before jobs are submitted: the same command finds those of a driver
+that was killed. A pair whose job ended without an outcome goes to another one, as often as the engine says; then it is
+an infrastructure error.
 """
 
 from __future__ import annotations
@@ -10,22 +11,22 @@ import base64
 import secrets
 import time
 from collections import Counter, deque
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
-from cooperbench.errors import InfraError, RunStopped, UserError
-from cooperbench.eval.batch.entry import pack_folder, unpack_folder
-from cooperbench.eval.evaluator import write_failure
+from cooperbench.errors import CooperBenchError, InfraError, RunStopped, UserError
+from cooperbench.eval.evaluator import evaluation_key, read_patches, write_failure
+from cooperbench.eval.reference import ReferenceStore
 from cooperbench.models import Message, Pair, Usage, seats_of
 from cooperbench.processes import finished
-from cooperbench.retry import ATTEMPTS
 from cooperbench.runner.config import RunConfig
 from cooperbench.runner.display import Display
-from cooperbench.runner.executors.worker import Event, JobOrder, key_of
+from cooperbench.runner.executors.worker import Event, JobOrder, key_of, pack_folder, unpack_folder
 from cooperbench.runner.experiment import (
     JOBS_SCHEMA,
     Arm,
@@ -34,8 +35,8 @@ from cooperbench.runner.experiment import (
     jobs_on_record,
     write_error,
 )
-from cooperbench.storage import is_finished, write_json
-from cooperbench.temporary import remove_tree
+from cooperbench.storage import is_finished, write_bytes, write_json
+from cooperbench.temporary import owned_prefix, remove_tree
 from cooperbench.text import plural
 
 
@@ -44,6 +45,8 @@ class Engine(Protocol):
 
     name: str
     poll_seconds: float
+    attempts: int
+    """Jobs that a pair is given to, until one of them ends with an outcome."""
     most_jobs: int
     """That may be submitted at a time; it lets `RunConfig.most_jobs` of them run at once."""
 
@@ -55,7 +58,9 @@ class Engine(Protocol):
         """Whether a path is the same file or folder on every node."""
         ...
 
-    def submit(self, batch: str, orders: Sequence[JobOrder]) -> None: ...
+    def submit(self, batch: str, orders: Sequence[JobOrder]) -> None:
+        """UserError where they are refused: then there are no jobs."""
+        ...
 
     def events(self, jobs: Collection[str]) -> Iterator[tuple[str, Event]]:
         """What jobs have told since the last call; `lost` for those of `jobs` that ended without a `done`."""
@@ -72,6 +77,11 @@ class Engine(Protocol):
     def close(self, *, keep_files: bool) -> None:
         """No job is left. What they printed is kept if somebody has to look at it."""
         ...
+
+
+def batches_of(jobs: Iterable[str]) -> set[str]:
+    """Those that these jobs were submitted with."""
+    return {job.partition(".")[0] for job in jobs}
 
 
 def parse_options(text: str | None, option: str) -> dict[str, str]:
@@ -113,8 +123,10 @@ class Driver:
     def __init__(self, engine: Engine, arms: Sequence[Arm], display: Display, budget: Budget) -> None:
         self._engine = engine
         self._config = arms[0].config
-        self._paths = self._config.paths
-        self._folders = {arm.config.paths.jobs for arm in arms}
+        paths = self._config.paths
+        self._record = paths.batch_record if engine.name == "batch" else paths.jobs_record
+        self._carries_logs = not engine.sees(self._config.logs_dir)
+        self._folders = set() if self._carries_logs else {arm.config.paths.jobs for arm in arms}
         self._work: dict[str, tuple[RunConfig, Pair]] = {}
         """What has no outcome yet, by key, with the configuration of its job."""
         to_judge = [(arm.config, pair) for arm in arms for pair in arm.to_evaluate]
@@ -135,6 +147,7 @@ class Driver:
         self._any_failed = False
         self._notes: set[str] = set()
         self._packed = cache(_pack)
+        self._known = cache(lambda feature: tuple(ReferenceStore().about(feature)))
 
     def work_off(self) -> None:
         """Returns when each pair has an outcome, or may not start any more. Whatever is raised ends all jobs."""
@@ -148,30 +161,46 @@ class Driver:
             self._to_submit.extend(key for key in self._work if key not in at_work)
             while self._active or self._to_submit:
                 self._submit()
-                for job, event in self._engine.events(self._active):
-                    if job in self._active:
-                        self._handle(job, event)
+                self._gather()
                 self._replaying = False
                 if self._active:
                     time.sleep(self._engine.poll_seconds)
         except BaseException:
             # Twice Ctrl-C leaves nothing at work either.
-            finished(lambda: self._engine.cancel(self._active))
+            finished(self._cancel)
             self._forget_jobs()
             raise
         self._forget_jobs()
 
+    def _gather(self) -> None:
+        for job, event in self._engine.events(self._active):
+            if job in self._active:
+                self._handle(job, event)
+
+    def _cancel(self) -> None:
+        if self._carries_logs:
+            # What they have done until now is here only when they have told.
+            with suppress(CooperBenchError):
+                self._gather()
+        self._engine.cancel(self._active)
+
     def _forget_jobs(self) -> None:
-        self._paths.jobs_record.unlink(missing_ok=True)
-        self._engine.close(keep_files=self._any_failed)
+        self._record.unlink(missing_ok=True)
+        try:
+            self._engine.close(keep_files=self._any_failed)
+        except CooperBenchError as error:
+            # What was done is here.
+            self._display.note(str(error))
         for folder in self._folders if not self._any_failed else ():
             remove_tree(folder)
 
     def _find_jobs(self) -> None:
         """Those of a driver that was killed: they count as ours until the engine says that they have ended."""
-        for job, keys in jobs_on_record(self._paths).items():
+        for job, keys in jobs_on_record(self._record).items():
             if any(key in self._work for key in keys):
                 self._active[job] = keys
+                # Not as attempts of this call: a cluster may have been cleaned up, or patches changed, meanwhile.
+                self._attempts.subtract(keys)
         if self._active:
             self._replaying = True
             self._display.note(f"Found {plural(len(self._active), 'job')} of an earlier call")
@@ -193,22 +222,29 @@ class Driver:
         self._active |= jobs
         # First: whatever happens from now on, it says what there may be.
         record = {"schema": JOBS_SCHEMA, "engine": self._engine.name, "jobs": self._active}
-        write_json(self._paths.jobs_record, record)
-        self._engine.submit(batch, [self._order(job, keys) for job, keys in jobs.items()])
+        write_json(self._record, record)
+        try:
+            self._engine.submit(batch, [self._order(job, keys) for job, keys in jobs.items()])
+        except UserError:
+            self._active = {job: keys for job, keys in self._active.items() if job not in jobs}
+            raise
 
     def _order(self, job: str, keys: Sequence[str]) -> JobOrder:
         """With the files that nodes do not see."""
         work = tuple(self._work[key] for key in keys)
-        carries_logs = not self._engine.sees(self._config.logs_dir)
         files: dict[tuple[Path, bytes], None] = {}
         for config, pair in work:
             paths = config.paths.pair(pair, config.setting)
-            if carries_logs and paths.result.exists():
-                files[_pack(paths.folder)] = None
+            if self._carries_logs and paths.result.exists():
+                patches = [paths.agent(seat.agent_id).patch for seat in seats_of(pair, config.setting)]
+                names = [path.name for path in (paths.result, *patches)]
+                files[paths.folder, pack_folder(paths.folder, names)] = None
             for path in (pair.task.path, *config.own_files):
                 if not self._engine.sees(path):
                     files[self._packed(path)] = None
-        return JobOrder(job, work, tuple(files), carries_logs)
+        features = [feature for _, pair in work for feature in pair.features] if self._carries_logs else []
+        known = tuple(one for feature in features for one in self._known(feature))
+        return JobOrder(job, work, tuple(files), self._carries_logs, known)
 
     def _handle(self, job: str, event: Event) -> None:
         match event["kind"]:
@@ -226,7 +262,9 @@ class Driver:
                     self._hold_if_spent()
             case kind if event["pair"] in self._work:
                 record = event.get("record", {})
-                last = self._attempts[event["pair"]] + 1 >= ATTEMPTS
+                if kind == "evaluated" and event["files"]:
+                    record = self._take_in(event)
+                last = self._attempts[event["pair"]] + 1 >= self._engine.attempts
                 if record.get("status") == "error" and record.get("infrastructure") and not last:
                     # Of its node, perhaps: a full disk, an engine that has died.
                     self._reasons[job] = record["error"]
@@ -235,12 +273,6 @@ class Driver:
 
     def _handle_pair(self, kind: str, event: Event, record: dict[str, Any]) -> None:
         config, pair = self._work[event["pair"]]
-        if packed := event.get("files"):
-            folder = config.paths.pair(pair, config.setting).folder
-            if kind == "ended":
-                config.paths.archive(pair, config.setting)
-            remove_tree(folder / "tests")
-            unpack_folder(base64.b64decode(packed), folder)
         match kind:
             case "started":
                 self._display.pair_started(pair, seats_of(pair, config.setting))
@@ -249,12 +281,39 @@ class Driver:
             case "message":
                 self._display.message(pair, Message(**event["message"]))
             case "ended":
+                if event["files"]:
+                    config.paths.archive(pair, config.setting)
+                    folder = config.paths.pair(pair, config.setting).folder
+                    unpack_folder(base64.b64decode(event["files"]), folder)
                 self._display.pair_ended(pair, record)
                 if not config.auto_eval or record["status"] != "completed":
                     self._settle(event["pair"])
             case "evaluated":
                 self._display.evaluated(pair, record)
                 self._settle(event["pair"])
+
+    def _take_in(self, event: Event) -> dict[str, Any]:
+        """What now is eval.json: the verdict that came, if it is one on what lies here now."""
+        config, pair = self._work[event["pair"]]
+        place, record = config.paths.pair(pair, config.setting), dict(event["record"])
+        patches, digest = read_patches(place, pair, config.setting), str(record.get("image_digest", ""))
+        asked = (config.test_timeout_seconds, config.eval_network, config.canary)
+        key = evaluation_key(pair, patches, digest, *asked)
+        try:
+            if record["status"] != "error" and record["key"] != key:
+                raise InfraError(f"the result of {pair.label} is of other patches or tests than those here")
+            with TemporaryDirectory(prefix=owned_prefix("verdict")) as came:
+                unpack_folder(base64.b64decode(event["files"]), Path(came))
+                remove_tree(place.folder / "tests")
+                place.merged_patch.unlink(missing_ok=True)
+                for path in (*Path(came).glob("tests/*.txt"), *Path(came).glob("merged.patch")):
+                    write_bytes(place.folder / path.relative_to(came), path.read_bytes())
+            ReferenceStore().add(event["references"])
+        except CooperBenchError as error:
+            return write_failure(config.paths, pair, config.setting, error)
+        # Last: where it is, everything that it speaks of is there too.
+        write_json(place.evaluation, record)
+        return record
 
     def _settle(self, key: str) -> None:
         """It has an outcome."""
@@ -282,12 +341,13 @@ class Driver:
             if not left.to_run and not left.to_evaluate:
                 # It was killed after it had written the outcome, and before it could tell.
                 self._settle(key)
-            elif self._attempts[key] < ATTEMPTS:
+            elif self._attempts[key] < self._engine.attempts:
                 if not self._held:
                     self._display.note(f"{pair.label}: job {job} ended: {reason}; it goes to another job")
                 self._to_submit.append(key)
             else:
-                self._fail(config, pair, InfraError(f"{ATTEMPTS} jobs ended without an outcome: {reason}"))
+                tried = plural(self._engine.attempts, "job")
+                self._fail(config, pair, InfraError(f"{tried} ended without an outcome: {reason}"))
                 self._settle(key)
 
     def _fail(self, config: RunConfig, pair: Pair, error: InfraError) -> None:

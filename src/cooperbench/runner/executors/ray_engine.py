@@ -15,6 +15,7 @@ from typing import Any
 
 from cooperbench._version import __version__
 from cooperbench.errors import CooperBenchError, InfraError, UserError
+from cooperbench.retry import ATTEMPTS
 from cooperbench.runner.config import RunConfig
 from cooperbench.runner.executors.driver import parse_options
 from cooperbench.runner.executors.worker import Event, JobOrder, work_on
@@ -33,6 +34,7 @@ _VERSIONS = f"CooperBench {__version__} and Python {platform.python_version()}"
 
 class RayEngine:
     name = "ray"
+    attempts = ATTEMPTS
     poll_seconds = 0.1
 
     def __init__(self, config: RunConfig) -> None:

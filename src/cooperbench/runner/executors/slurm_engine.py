@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from cooperbench.errors import InfraError, UserError
+from cooperbench.retry import ATTEMPTS
 from cooperbench.runner.config import RunConfig
-from cooperbench.runner.executors.driver import parse_options
+from cooperbench.runner.executors.driver import batches_of, parse_options
 from cooperbench.runner.executors.worker import Event, JobOrder, work_on
 from cooperbench.secrets import redact
 from cooperbench.temporary import remove_tree
@@ -39,6 +40,7 @@ _OURS = ("folder", "array", "job-name", "output", "error", "open-mode", "signal"
 
 class SlurmEngine:
     name = "slurm"
+    attempts = ATTEMPTS
     poll_seconds = 0.5
 
     def __init__(self, config: RunConfig) -> None:
@@ -131,11 +133,11 @@ class SlurmEngine:
 
     def hold(self, jobs: Collection[str]) -> None:
         (self._events.parent / "hold").touch()
-        for batch in _batches(jobs):
+        for batch in batches_of(jobs):
             _slurm("scancel", "--me", "--state=PENDING", f"--name={_job_name(self._run_name, batch)}")
 
     def cancel(self, jobs: Collection[str]) -> None:
-        for batch in _batches(jobs):
+        for batch in batches_of(jobs):
             _slurm("scancel", "--me", f"--name={_job_name(self._run_name, batch)}")
         until = time.monotonic() + _CANCEL_SECONDS
         while jobs and (states := job_states(self._run_name, jobs)) != {}:
@@ -173,17 +175,13 @@ class SlurmEngine:
 
 def job_states(run_name: str, jobs: Iterable[str]) -> dict[str, str] | None:
     """What Slurm says of those that it still has; None where it does not answer."""
-    names = {_job_name(run_name, batch): batch for batch in _batches(jobs)}
+    names = {_job_name(run_name, batch): batch for batch in batches_of(jobs)}
     done = _slurm("squeue", "-h", "-r", "--me", f"--name={','.join(names)}", "-o", "%j %K %T")
     if done.returncode != 0:
         return None
     lines = (line.split() for line in done.stdout.splitlines())
     # A batch of one job is no array.
     return {f"{names[name]}.{0 if index == 'N/A' else index}": state for name, index, state in lines}
-
-
-def _batches(jobs: Iterable[str]) -> set[str]:
-    return {job.partition(".")[0] for job in jobs}
 
 
 def _job_name(run_name: str, batch: str) -> str:

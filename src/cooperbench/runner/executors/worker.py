@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import base64
+import io
 import os
+import sys
+import tarfile
 import tempfile
 import traceback
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -14,8 +18,8 @@ from typing import Any, Protocol
 
 from cooperbench._version import __version__
 from cooperbench.agents import llm
-from cooperbench.errors import Interrupted, RunStopped, UserError
-from cooperbench.eval.batch.entry import pack_folder, unpack_folder
+from cooperbench.errors import InfraError, Interrupted, RunStopped, UserError
+from cooperbench.eval.reference import Reference, ReferenceStore, exported
 from cooperbench.models import Message, Pair, Seat, Usage
 from cooperbench.runner.config import RunConfig
 from cooperbench.runner.display import Display
@@ -39,6 +43,10 @@ class JobOrder:
     """What nodes cannot see: folders here, and what is in them. Others they read, and write, where the driver does."""
     carries_logs: bool = False
     """Results have to be carried back."""
+    references: tuple[Reference, ...] = ()
+    """With them: what the driver knows of the features of its pairs."""
+    references_dir: Path | None = None
+    """Where it finds and keeps references; None: in the cache of the node."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """For what is not set on the node, where the engine does not pass it on itself."""
     version: str = __version__
@@ -70,7 +78,7 @@ def work_on(order: JobOrder, link: Link) -> None:
     try:
         if order.version != __version__:
             raise UserError(f"CooperBench is {__version__} there, and {order.version} here; install the same")
-        with _on_this_node(order) as here:
+        with on_this_node(order) as here:
             _work(here, link)
     except Interrupted:
         raise
@@ -96,8 +104,17 @@ def _work(order: JobOrder, link: Link) -> None:
         backend = open_backend(arms[0].config)
         mailboxes = place_for_messages(arms, stack)
         session = stack.enter_context(SandboxSession(backend))
-        reporter, budget = _Reporter(order, link), _DriversBudget(link)
-        Experiment(arms, session, reporter, mailboxes, budget).work_through()
+        store = ReferenceStore(order.references_dir)
+        for reference in order.references:
+            store.save(reference)
+        reporter, budget = _Reporter(order, link, store), _DriversBudget(link)
+        try:
+            Experiment(arms, session, reporter, mailboxes, budget, store).work_through()
+        finally:
+            for config in configs if order.carries_logs else ():
+                # For what the engine keeps of what jobs print: the file itself stays on the node, and is removed.
+                if config.paths.error_log.is_file():
+                    sys.stderr.write(config.paths.error_log.read_text("utf-8", "replace"))
 
 
 class _DriversBudget(Budget):
@@ -117,10 +134,11 @@ class _DriversBudget(Budget):
 class _Reporter(Display):
     """Tells the driver, which shows it."""
 
-    def __init__(self, order: JobOrder, link: Link) -> None:
+    def __init__(self, order: JobOrder, link: Link, store: ReferenceStore) -> None:
         super().__init__()
         self._order = order
         self._link = link
+        self._store = store
 
     def note(self, text: str) -> None:
         self._link.tell({"kind": "note", "text": text})
@@ -141,8 +159,9 @@ class _Reporter(Display):
         self._report("ended", pair, record=result, files=self._packed(pair))
 
     def evaluated(self, pair: Pair, evaluation: dict[str, Any]) -> None:
-        files = self._packed(pair, "eval.json", "merged.patch", "tests")
-        self._report("evaluated", pair, record=evaluation, files=files)
+        files = self._packed(pair, "merged.patch", "tests")
+        references = exported(self._store.known([pair])) if files else None
+        self._report("evaluated", pair, record=evaluation, files=files, references=references)
 
     def _report(self, kind: str, pair: Pair, **content: Any) -> None:
         self._link.tell({"kind": kind, "pair": key_of(self._config_of(pair), pair), **content})
@@ -160,7 +179,7 @@ class _Reporter(Display):
 
 
 @contextmanager
-def _on_this_node(order: JobOrder) -> Iterator[JobOrder]:
+def on_this_node(order: JobOrder) -> Iterator[JobOrder]:
     """The order with paths of this node: what came with it is unpacked for as long as the block lasts."""
     root = Path(tempfile.mkdtemp(prefix=owned_prefix("job")))
 
@@ -187,3 +206,33 @@ def _on_this_node(order: JobOrder) -> Iterator[JobOrder]:
         yield replace(order, work=tuple(work))
     finally:
         remove_tree(root)
+
+
+def pack_folder(folder: Path, names: Sequence[str] = ()) -> bytes:
+    """A folder, or these of the names in it that are there: the same bytes for the same files."""
+
+    def plain(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+        if Path(member.name).name == "__pycache__" or not (
+            member.isreg() or member.isdir() or member.issym()
+        ):
+            return None
+        member.uid = member.gid = member.mtime = 0
+        member.uname = member.gname = ""
+        return member
+
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for name in names or (".",):
+            if (folder / name).exists():
+                archive.add(folder / name, arcname=name, filter=plain)
+    return zlib.compress(buffer.getvalue(), 6)
+
+
+def unpack_folder(packed: bytes, folder: Path) -> None:
+    """Nothing is written outside the folder (with Python 3.11.4 or later)."""
+    try:
+        with tarfile.open(fileobj=io.BytesIO(zlib.decompress(packed))) as archive:
+            archive.extraction_filter = getattr(tarfile, "data_filter", None)
+            archive.extractall(folder)  # noqa: S202
+    except (OSError, tarfile.TarError, zlib.error) as error:
+        raise InfraError(f"what came from another machine cannot be unpacked: {error}") from error
