@@ -130,6 +130,13 @@ def test_an_evaluation_is_repeated_only_when_its_inputs_change(tmp_path: Path) -
     assert after["merged"]["merge_status"] == "identical"
 
 
+def test_verdicts_of_two_settings_stand_when_both_are_evaluated(tmp_path: Path) -> None:
+    left = [run_tiny(tmp_path, "oracle", setting=setting) for setting in ("coop", "solo")]
+    before = [(one.folder / "eval.json").stat() for one in left]
+    evaluate("r", backend="local", dataset_dir=tmp_path / "data", logs_dir=tmp_path / "logs")
+    assert [(one.folder / "eval.json").stat() for one in left] == before
+
+
 def test_a_pair_whose_patch_was_damaged_is_run_again(tmp_path: Path) -> None:
     left = run_tiny(tmp_path, "oracle")
     patch = left.folder / "agent2.patch"

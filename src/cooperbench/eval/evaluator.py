@@ -85,7 +85,9 @@ def evaluation_key(
     canary: bool = True,
 ) -> str:
     conditions = f"{image_digest} {timeout_seconds} {eval_network} {canary}"
-    parts = [f"{JUDGE} {pair.label} {conditions}".encode(), _read(pair.task.runner_script) or b""]
+    # The same in whatever arm of a study, or setting of a run, the pair is.
+    label = Pair(pair.task, pair.feature_ids).label
+    parts = [f"{JUDGE} {label} {conditions}".encode(), _read(pair.task.runner_script) or b""]
     for feature in pair.features:
         parts += [_read(feature.tests) or b"", _read(feature.patch) or b""]
     for agent_id, patch in sorted(patches.items()):
