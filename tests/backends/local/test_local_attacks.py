@@ -261,7 +261,7 @@ def test_bubblewrap_being_killed_while_the_last_command_runs(sandbox: LocalSandb
 
     threading.Thread(target=kill).start()
     with pytest.raises(SandboxDead, match="bubblewrap was killed"):
-        last(sandbox, "sleep 60")
+        last(sandbox, "sleep 3")
     sandbox.terminate()
 
 
