@@ -1,9 +1,11 @@
 """What the harness adds to command-line agents: `python benchmarks/cli_agents.py [--backend docker]`.
 
 Each real program runs alone on this machine, at a scripted provider without latency, and as an agent in a sandbox,
-where its requests go through the gateway and LiteLLM to the same provider. First request: from the start of the program
-(of the agent) until the provider is asked (target: at most 1.5 s later than alone). Step: what passes between two
-questions, with a shell command between them (target: at most 30 ms more). Programs come from the cache of the tests.
+where its requests go through the gateway to the same provider: as they are, to a model that speaks the program's
+dialect (there is none for OpenCode, which speaks chat completions), and translated by LiteLLM. First request: from the
+start of the program (of the agent) until the provider is asked (target: at most 1.5 s later than alone). Step: what
+passes between two questions, with a shell command between them (target: at most 30 ms more). Programs come from the
+cache of the tests.
 """
 
 from __future__ import annotations
@@ -36,6 +38,11 @@ if TYPE_CHECKING:
     from tests.modelserver import Request
     from tests.modelserver.replies import Reply
 
+NATIVE = {
+    "claude_code": "anthropic/claude-sonnet-4-5",
+    "codex": MODEL,
+    "gemini_cli": "gemini/gemini-2.5-flash",
+}
 STEPS = 20
 ROUNDS = 3
 
@@ -85,8 +92,14 @@ def alone(name: str, server: ModelServer, folder: Path) -> float:
     return begun
 
 
-def as_agent(name: str, server: ModelServer, folder: Path, backend: str) -> float:
-    config = write_config(folder / "agent.yaml", settings(name, server.openai_url))
+def as_agent(name: str, server: ModelServer, folder: Path, backend: str, *, native: bool) -> float:
+    model, given = MODEL, settings(name, server.openai_url)
+    if native and name == "codex":
+        given["model"]["model_kwargs"]["use_chat_completions_api"] = False
+    elif native:
+        model = NATIVE[name]
+        given["model"]["model_kwargs"]["api_base"] = server.anthropic_url
+    config = write_config(folder / "agent.yaml", given)
     with Path(os.devnull).open("w") as nothing, redirect_stdout(nothing):
         left = run_tiny(
             folder,
@@ -94,7 +107,7 @@ def as_agent(name: str, server: ModelServer, folder: Path, backend: str) -> floa
             setting="solo",
             auto_eval=False,
             agent_config=config,
-            model_name=MODEL,
+            model_name=model,
             backend=backend,
         )
     return datetime.fromisoformat(left.result["agents"]["solo"]["started_at"]).timestamp()
@@ -107,27 +120,31 @@ def main() -> None:
     parser.add_argument("--backend", default="local")
     backend = parser.parse_args().backend
     os.environ[DATA_VARIABLE] = str(DATA)
-    print(f"| agent | first request alone | on {backend} | more | a step alone | on {backend} | more |")
-    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
+    print(f"| agent, on {backend} | how | first request alone | here | more | a step alone | here | more |")
+    print("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |")
     for name in CLIS:
         provide(name)
-        firsts: dict[bool, list[float]] = {True: [], False: []}
-        steps: dict[bool, list[float]] = {True: [], False: []}
+        ways = ("alone", "as it is", "translated") if name in NATIVE else ("alone", "translated")
+        firsts: dict[str, list[float]] = {way: [] for way in ways}
+        steps: dict[str, list[float]] = {way: [] for way in ways}
         for number in range(ROUNDS + 1):
-            for is_alone in (True, False):
+            for way in ways:
                 watch = Watch(name)
                 with ModelServer() as server, TemporaryDirectory() as folder:
                     server.script("", watch.reply)
-                    place = Path(folder)
-                    begun = alone(name, server, place) if is_alone else as_agent(name, server, place, backend)
+                    if way == "alone":
+                        begun = alone(name, server, Path(folder))
+                    else:
+                        begun = as_agent(name, server, Path(folder), backend, native=way == "as it is")
                 if number:  # the first round is for what is imported once
-                    firsts[is_alone].append(watch.moments[0] - begun)
-                    steps[is_alone].append(watch.step_seconds())
-        cells = []
-        for times, unit, factor in ((firsts, "s", 1), (steps, "ms", 1000)):
-            own, ours = (statistics.median(times[is_alone]) * factor for is_alone in (True, False))
-            cells += [f"{value:.{2 if factor == 1 else 0}f} {unit}" for value in (own, ours, ours - own)]
-        print(f"| {name} | {' | '.join(cells)} |", flush=True)
+                    firsts[way].append(watch.moments[0] - begun)
+                    steps[way].append(watch.step_seconds())
+        for way in ways[1:]:
+            cells = []
+            for times, unit, factor in ((firsts, "s", 1), (steps, "ms", 1000)):
+                own, ours = (statistics.median(times[one]) * factor for one in ("alone", way))
+                cells += [f"{value:.{2 if factor == 1 else 0}f} {unit}" for value in (own, ours, ours - own)]
+            print(f"| {name} | {way} | {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":
