@@ -330,9 +330,11 @@ def go_outcomes(text: str) -> Iterator[tuple[str, Outcome]]:
     yield from tests
 
 
-# One summary a test binary and one for the doc-tests, or nextest's. Code that does not compile has no tests.
+# One summary a test binary and one for the doc-tests, or nextest's; the last form is that of Typst's own harness.
+# Code that does not compile has no tests.
 _CARGO_SUMMARY = whole_line(
-    r"(?:test result: (?:ok|FAILED)\. | +Summary \[[ 0-9.s]*\] (?:[0-9]+/)?[0-9]+ tests? run: )(?P<tests>[^\n]+)"
+    r"(?:test result: (?:ok|FAILED)\. | +Summary \[[ 0-9.s]*\] (?:[0-9]+/)?[0-9]+ tests? run: "
+    r"|(?=[0-9]{1,9} passed, [0-9]{1,9} failed, [0-9]{1,9} skipped\n))(?P<tests>[^\n]+)"
     r"|error: could not compile [^\n]+"
 )
 _CARGO_TEST = whole_line(
