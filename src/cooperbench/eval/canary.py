@@ -298,8 +298,8 @@ class _Hunk:
                 test = bisect_right(begins, edit.start)
                 if (test or is_inside) and self._is_added(edit.start):
                     found[test] = Edit(edit.start + self._start, edit.end + self._start, edit.text)
-        form = _TITLE if _SCRIPT.search(self._path) else _NAME
         for test, edit in found.items():
+            form = _TITLE if _SCRIPT.search(self._path) else _NAME
             name = form.search(self._text, begins[test - 1]) if test else None
             yield edit, name[1].encode("latin-1").decode("utf-8", "replace") if name else ""
 
@@ -371,10 +371,10 @@ class _Hunk:
                 yield Edit(token.start, end + 1 + 4 * negated, "assert " if negated else "assert not ")
             elif is_go and token.text == "!" and before[-1:] == ["if"]:
                 yield Edit(token.start, end, "")
-            elif token.text == "!=" and (after == "nil" or (is_go and statement == "if")):
-                yield Edit(token.start, end, "==")
             elif token.text == "==" and after == "nil":
                 yield Edit(token.start, end, "!=")
+            elif token.text == "!=" and (after == "nil" or (is_go and statement == "if")):
+                yield Edit(token.start, end, "==")
 
     def _values(self) -> Iterator[Edit]:
         tokens = self._tokens

@@ -32,7 +32,7 @@ from cooperbench.storage import read_json, utc_now, write_json
 
 SCHEMA = "cooperbench.reference/5"
 EXPORT_SCHEMA = "cooperbench.references/5"
-_FUNCTION = re.compile(rb"\b(?:fn|def|func) (\w+)")
+_ADDED_FUNCTION = re.compile(rb"^\+.*\b(?:fn|def|func) (\w+)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -388,14 +388,11 @@ class References:
 
 def _own_tests(feature: Feature) -> re.Pattern[str]:
     """Finds ids of tests in the golden patch's code or in documentation, which other code need not have."""
-    golden, hidden = ([*new_lines(path.read_bytes())] for path in (feature.patch, feature.tests))
-    paths = {line.path for line in golden} - {line.path for line in hidden}
-    names, others = (
-        {*_FUNCTION.findall(b"\n".join(line.content for line in part if line.added))}
-        for part in (golden, hidden)
-    )
+    golden, hidden = feature.patch.read_bytes(), feature.tests.read_bytes()
+    paths = {line.path for line in new_lines(golden)} - {line.path for line in new_lines(hidden)}
+    names = {*_ADDED_FUNCTION.findall(golden)} - {*_ADDED_FUNCTION.findall(hidden)}
     patterns = [rf"(?:^|\[){re.escape(path)}(?!\w)" for path in sorted(paths)]
-    patterns += [rf"(?:::|\.){name.decode()}(?=[/\[]|$)" for name in sorted(names - others)]
+    patterns += [rf"(?:::|\.){name.decode()}(?=[/\[]|$)" for name in sorted(names)]
     return re.compile("|".join([r"\.rs - ", *patterns]))
 
 
