@@ -85,6 +85,19 @@ def test_summaries_are_read(output: str, expected: Counts) -> None:
 
 
 @pytest.mark.parametrize(
+    ("output", "test"),
+    [
+        ("...PASS src/a.test.ts (5.2 s)\n  group\n    ✓ name (2 ms)\n", "src/a.test.ts > group > name"),
+        ("PASS src/a.test.ts\n  ✓ a > b (2 ms)\n", "src/a.test.ts > a > b"),
+        ("... ✓ src/a.test.ts > group > name 3ms\n", "src/a.test.ts > group > name"),
+        ("=== RUN   TestA\n...--- PASS: TestA (0.00s)\nok  \tx/y\t0.01s\n", "x/y.TestA"),
+    ],
+)
+def test_code_may_print_part_of_a_line(output: str, test: str) -> None:
+    assert read_outcomes(output) == {test: "passed"}
+
+
+@pytest.mark.parametrize(
     "output",
     [
         "printed by a test: 3 passed in 0.12s",
