@@ -73,6 +73,7 @@ if TYPE_CHECKING:
         ("== 9 passed in 0.01s ==\n= 1 passed, 1 skipped in 0.10s =\n= 1 warning in 0.10s =", Counts(1, 0, 1, "pytest")),
         ("= 1 failed in 0.01s =\n= 5 passed in 0.10s =", Counts(5, 1, 0, "pytest")),
         (CARGO_BROKEN, Counts(0, 0, 0, "cargo")),
+        ("4 passed, 0 failed, 3081 skipped\n1 passed, 2 failed, 3082 skipped\n", Counts(5, 2, 6163, "cargo")),
         ("test result: \x1b[32mok\x1b(B\x1b[m. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out",
          Counts(1, 0, 0, "cargo")),
         ("1 passed in 0.10s\nTests: 2 passed, 2 total\n", Counts(3, 0, 0, "pytest+jest")),
@@ -81,6 +82,19 @@ if TYPE_CHECKING:
 )  # fmt: skip
 def test_summaries_are_read(output: str, expected: Counts) -> None:
     assert read_counts(output) == expected
+
+
+@pytest.mark.parametrize(
+    ("output", "test"),
+    [
+        ("...PASS src/a.test.ts (5.2 s)\n  group\n    ✓ name (2 ms)\n", "src/a.test.ts > group > name"),
+        ("PASS src/a.test.ts\n  ✓ a > b (2 ms)\n", "src/a.test.ts > a > b"),
+        ("... ✓ src/a.test.ts > group > name 3ms\n", "src/a.test.ts > group > name"),
+        ("=== RUN   TestA\n...--- PASS: TestA (0.00s)\nok  \tx/y\t0.01s\n", "x/y.TestA"),
+    ],
+)
+def test_code_may_print_part_of_a_line(output: str, test: str) -> None:
+    assert read_outcomes(output) == {test: "passed"}
 
 
 @pytest.mark.parametrize(

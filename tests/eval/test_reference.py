@@ -41,6 +41,13 @@ echo "=== $passed passed in 0.01s ==="
 """
 
 
+CARGO = """grep -h "^test " src/a.rs
+ok=$(grep -c "ok$" src/a.rs) || true
+ignored=$(grep -c "ignored$" src/a.rs) || true
+echo "test result: ok. $ok passed; 0 failed; $ignored ignored; 0 measured; 0 filtered out"
+passed=0 failed=0"""
+
+
 class Index:
     """A server on loopback that only sandboxes with a network reach; it counts who comes."""
 
@@ -246,6 +253,23 @@ def test_flaky_tests_are_named_by_validate_and_not_required(
         REPO, TASK_ID, 1, golden(2), backend="local", dataset_dir=lab.dataset, eval_network="public"
     )
     assert wrong["success"] is False, "another test fails, too"
+
+
+def test_tests_in_code_of_the_golden_patch_are_not_required(tmp_path: Path) -> None:
+    """Other code that is right has other unit tests and other examples, of which some may be skipped."""
+    lab = Lab(tmp_path, PYTEST_RUNNER.replace("passed=0 failed=0", CARGO))
+    unit_test = "#[test]\nfn theirs() {}\ntest tests::theirs ... ok\ntest src/a.rs - f (line 9) ... ok\n"
+    feature = lab.task.feature(1)
+    feature.patch.write_text(golden(1) + text_patch("src/a.rs", None, unit_test.splitlines(keepends=True)))
+    other = "test tests::ours ... ok\ntest src/a.rs - f (line 7) ... ignored\n".splitlines(keepends=True)
+    done = run_patch_test(
+        *(REPO, TASK_ID, 1, golden(1) + text_patch("src/a.rs", None, other)),
+        backend="local",
+        dataset_dir=lab.dataset,
+    )
+    assert (done["success"], done["error"]) == (True, None)
+    (reference,) = ReferenceStore().about(feature)
+    assert reference.passed_tests == ("tests/base.sh::it", "tests/f1.sh::it")
 
 
 def test_what_is_found_of_a_reference_one_after_the_other_is_all_kept(tmp_path: Path) -> None:

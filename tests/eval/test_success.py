@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from fnmatch import fnmatchcase
+from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
 
-from cooperbench.eval.canary import Canary, new_canaries
+from cooperbench.eval.canary import Canary, mutated, new_canaries
 from cooperbench.eval.evaluator import suspicious_lines
 from cooperbench.eval.executor import TestRun, judge
 from cooperbench.eval.reference import Reference
@@ -16,6 +18,7 @@ from cooperbench.eval.trees import TreeStore
 from cooperbench.models import Task
 from cooperbench.sandbox.contract import CommandResult
 from tests.eval.realgit import RealRepo, base_with, text
+from tests.tiny import text_patch
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -109,6 +112,7 @@ CHANGED = {
         ),
         ("def test_a():\n    assert f('x') # 5\n", r"assert not f\('x'\) # 5"),
         ("def test_a(self):\n    check('x', 7, on=True)", r"check\('x', [^7], on=True\)"),
+        ("def test_a():\n    assert f('x') == 0xff", r"assert not f\('x'\) == 0xff"),
     ],
     "a.test.ts": [
         (
@@ -119,6 +123,14 @@ CHANGED = {
             "test('a', () => assert.strictEqual(f(1), true));",
             r"test\('a', \(\) => assert.strictEqual\(f\(1\), false\)\);",
         ),
+        (
+            "it('a', async () => {\n  await expect(f(1)).rejects.toThrow(/x/);\n});",
+            r"await expect\(f\(1\)\).rejects.not.toThrow\(/x/\);",
+        ),
+        (
+            "it('a', () => {\n  expect(f).not.toHaveBeenCalled();\n});",
+            r"expect\(f\).toHaveBeenCalled\(\);",
+        ),
     ],
     "a_test.go": [
         ('func TestA(t *testing.T) {\n\tif F(1) != 20 {\n\t\tt.Fatal("20")\n\t}\n}', r"if F\(1\) != [^2]0 {"),
@@ -127,10 +139,18 @@ CHANGED = {
             r'assert.Equal\(t, "[^a]", F\("b"\)\)',
         ),
         ("func TestA(t *testing.T) {\n\tx, err := F()\n\tif err != nil {\n\t}\n}", "if err == nil {"),
+        ("func TestA(t *testing.T) {\n\tif F(x) != y {\n\t\tt.Error(x.Error())\n\t}\n}", r"if F\(x\) == y {"),
+        ("func TestA(t *testing.T) {\n\tif !ok {\n\t\tt.Error(bytes.Equal(a, b))\n\t}\n}", "if ok {"),
     ],
     "tests/a.rs": [
         ('#[test]\nfn a() {\n    assert_eq!(f("x"), Some(7));\n}', r'assert_eq!\(f\("x"\), Some\([^7]\)\);'),
+        (
+            '#[rstest]\nfn a() {\n    assert!(f(1) > g(), "{}", 5);\n}',
+            r'assert_ne!\(true, f\(1\) > g\(\), "{}", 5\);',
+        ),
+        ("#[test]\nfn a() {\n    assert_eq!(f(), 0u8);\n}", r"assert_ne!\(f\(\), 0u8\);"),
     ],
+    "tests/suite/a.typ": [('--- a ---\n#test("ab".first(), "a")', r'#test\("ab".first\(\), "[^a]"\)')],
 }
 
 
@@ -139,17 +159,56 @@ CHANGED = {
 )
 def test_a_canary_expects_something_else(tmp_path: Path, path: str, content: str, pattern: str) -> None:
     found = changed_lines(tmp_path, path, f"{content}\n")
-    assert len(found) == 2
+    assert len(found) == 3
     for ((old, new),) in found:
         assert re.fullmatch(pattern, new), new
         assert not re.fullmatch(pattern, old)
 
 
-def test_one_test_stays_as_it_is_and_which_one_nobody_can_guess(tmp_path: Path) -> None:
+WHATEVER_ELSE_IT_DOES = [
+    # Its message has other words, too.
+    (
+        "def test_a():\n    f('the')\n    with pytest.raises(E, match='no way'):\n        f(5)",
+        "with pytest.raises(E, match='no ?ay'):",
+    ),
+    ("def test_a():\n    f('the')\n    assert 'way' in f()", "assert '?ay' in f()"),
+    # One of several values is right.
+    ("def test_a(self):\n    self.assertIn(f(), [1, 2])", "self.assertNotIn(f(), [1, 2])"),
+    # What it does when it is given something else nobody said.
+    ("def test_a():\n    assert 'a' == Like('b')", "assert not 'a' == Like('b')"),
+    (
+        "@pytest.mark.parametrize('a,b', [\n    ('c', Like('d')),\n    ('e', None),\n])\ndef test_a(a, b):\n    assert a == b",
+        "assert not a == b",
+    ),
+]
+
+
+@pytest.mark.parametrize(("content", "pattern"), WHATEVER_ELSE_IT_DOES)
+def test_code_that_is_right_fails_canaries_like_the_golden_patch(
+    tmp_path: Path, content: str, pattern: str
+) -> None:
+    for ((_, new),) in changed_lines(tmp_path, "test_a.py", f"{content}\n"):
+        assert fnmatchcase(new, pattern.replace("[", "[[]"))
+
+
+def test_one_test_stays_as_it_is_or_only_one_is_changed_and_which_one_nobody_can_guess(
+    tmp_path: Path,
+) -> None:
     many = "".join(f"def test_{number}():\n    assert f({number}) == {number}\n" for number in range(8))
     changed = [lines for _ in range(8) for lines in changed_lines(tmp_path, "test_a.py", many)]
-    assert {len(lines) for lines in changed} == {7}
-    assert len({tuple(old for old, _ in lines) for lines in changed}) > 1
+    assert [len(lines) for lines in changed] == [7, 1, 1] * 8
+    assert len({tuple(old for old, _ in lines) for lines in changed}) > 2
+
+
+def test_what_is_added_to_a_test_is_changed(tmp_path: Path) -> None:
+    """Also where the patch does not show the test's first line."""
+    rows = [f"    ({number}, {number}),\n" for number in range(1, 20)]
+    before, after = (
+        ["ROWS = (\n", *rows, ")\n"],
+        ["ROWS = (\n", *rows[:9], "    (21, True),\n", *rows[9:], ")\n"],
+    )
+    patch = text_patch("test_a.py", before, after)
+    assert "+    (21, False)," in mutated(patch, Random(1)).tests
 
 
 def test_only_tests_that_the_patch_adds_are_changed(tmp_path: Path) -> None:

@@ -237,12 +237,17 @@ def test_what_the_library_imports_is_no_test_whatever_its_name(tmp_path: Path) -
 
 def test_a_new_module_that_the_agents_own_code_imports_is_kept(tmp_path: Path) -> None:
     new = {
-        "pkg/core.py": text("from pkg.test_runner import run\nfrom pkg import test_lonely\n"),
-        "pkg/test_runner.py": text("def run(): ...\n"),
+        "pkg/core.py": text(
+            "from pkg.test_runner import run\nfrom pkg import test_lonely\nfrom . import (\n    test_list,\n)\n"
+        ),
+        "pkg/test_runner.py": text("from .test_steps import step\n"),
+        "pkg/test_steps.py": text("def step(): ...\n"),
+        "pkg/test_list.py": text("def run(): ...\n"),
         "pkg/test_runner_itself.py": text("def test_run(): ...\n"),
         "pkg/test_lonely.py": text("changed\n"),
     }
-    assert kept_of(tmp_path, new) == {"pkg/core.py", "pkg/test_runner.py"}
+    names = ("core", "test_runner", "test_steps", "test_list")
+    assert kept_of(tmp_path, new) == {f"pkg/{name}.py" for name in names}
 
 
 def test_a_folder_that_a_golden_patch_works_in_is_the_features(tmp_path: Path) -> None:

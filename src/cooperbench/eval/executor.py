@@ -170,7 +170,7 @@ class TestRun:
             )
         elif passed + len(flaky) < golden.tests_passed:
             error = f"only {passed} tests passed, {golden.tests_passed} do with the golden patch"
-        elif skipped > golden.tests_skipped + len(flaky):
+        elif skipped > golden.tests_skipped + len(flaky) and not reference.passed_tests:
             error = f"{skipped} tests were skipped, {golden.tests_skipped} are with the golden patch"
         else:
             return self

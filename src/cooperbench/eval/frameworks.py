@@ -189,6 +189,7 @@ _VITEST_SUMMARY = whole_line(
 
 
 _JEST_TEST = whole_line(
+    r"(?:[^\n]*(?=(?:PASS|FAIL) \S+\.[cm]?[jt]sx?(?: \([0-9.]+ m?s\))?\n))?"
     r" ?(?:PASS|FAIL)  ?(?P<file>[^\s>][^\n>]{0,199}?)(?: \([0-9.]+ m?s\))?"
     r"|  ● (?!Console\n)(?P<failed>\S[^\n]*)"
     r"|(?P<indent> {2,32})(?:"
@@ -224,7 +225,8 @@ def _jest_id(*names: str) -> str:
 
 
 _VITEST_TEST = whole_line(
-    r" (?P<mark>[✓×↓□]) (?P<test>[^\s>][^\n>]* > [^\n]+?)(?: [0-9]+ms)?(?: \((?:retry|repeat) x[0-9]+\)){0,2}"
+    r"(?:[^\n]*?\S)? (?P<mark>[✓×↓□]) (?P<test>[^\s>][^\n>]{0,199} > [^\n]+?)"
+    r"(?: [0-9]+ms)?(?: \((?:retry|repeat) x[0-9]+\)){0,2}"
     r"| FAIL  (?P<failed>[^\n]+ > [^\n]+|[^\n]+?(?= \[ ))[^\n]*"
 )
 
@@ -273,7 +275,7 @@ def node_outcomes(text: str) -> Iterator[tuple[str, Outcome]]:
 
 _GO_LINE = whole_line(
     r"(?P<run>=== RUN) +\S+"
-    r"| *--- (?P<outcome>PASS|FAIL|SKIP): (?P<test>\S+) \([0-9.]+s\)"
+    r"|[^\n]*?--- (?P<outcome>PASS|FAIL|SKIP): (?P<test>\S+) \([0-9.]+s\)"
     r"|ok[ \t]+(?P<ok>\S{1,200})[ \t]+(?:\(cached\)|[0-9]+\.[0-9]+s)[^\n]*"
     r"|FAIL[ \t]+(?P<failed>\S{1,200})[ \t]+(?:[0-9]+\.[0-9]+s|\[(?:build|setup) failed\])"
     r"|\?[ \t]+\S+[ \t]+(?P<none>\[no test files\])"
@@ -330,9 +332,10 @@ def go_outcomes(text: str) -> Iterator[tuple[str, Outcome]]:
     yield from tests
 
 
-# One summary a test binary and one for the doc-tests, or nextest's. Code that does not compile has no tests.
+# One summary a test binary and one for the doc-tests, nextest's, or Typst's. Code that does not compile has no tests.
 _CARGO_SUMMARY = whole_line(
-    r"(?:test result: (?:ok|FAILED)\. | +Summary \[[ 0-9.s]*\] (?:[0-9]+/)?[0-9]+ tests? run: )(?P<tests>[^\n]+)"
+    r"(?:test result: (?:ok|FAILED)\. | +Summary \[[ 0-9.s]*\] (?:[0-9]+/)?[0-9]+ tests? run: "
+    r"|(?=[0-9]{1,9} passed, [0-9]{1,9} failed, [0-9]{1,9} skipped\n))(?P<tests>[^\n]+)"
     r"|error: could not compile [^\n]+"
 )
 _CARGO_TEST = whole_line(

@@ -8,6 +8,7 @@ all runs on the machine share, and travel as one JSON file.
 from __future__ import annotations
 
 import hashlib
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from cooperbench.errors import CooperBenchError, UserError
-from cooperbench.eval.canary import Canary, new_canaries
+from cooperbench.eval.canary import Canary, new_canaries, new_lines
 from cooperbench.eval.executor import Conditions, TestExecutor, TestRun, conditions_to_try, not_run
 from cooperbench.eval.test_side import judged_patch
 from cooperbench.eval.trees import Applied, TreeStore
@@ -29,8 +30,9 @@ from cooperbench.sandbox.contract import NetworkPolicy
 from cooperbench.settings import default_cache_dir
 from cooperbench.storage import read_json, utc_now, write_json
 
-SCHEMA = "cooperbench.reference/4"
-EXPORT_SCHEMA = "cooperbench.references/4"
+SCHEMA = "cooperbench.reference/5"
+EXPORT_SCHEMA = "cooperbench.references/5"
+_ADDED_FUNCTION = re.compile(rb"^\+.*\b(?:fn|def|func) (\w+)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -332,14 +334,16 @@ class References:
         return self.executor.run(feature, self._golden(feature).patch, conditions, tests)
 
     def _reference(self, feature: Feature, conditions: Conditions, run: TestRun) -> Reference:
+        passed = {test for test, outcome in run.outcomes.items() if outcome == "passed"}
+        own = set(filter(_own_tests(feature).search, passed))
         return Reference(
             question_of(feature),
             feature.task.label,
             feature.feature_id,
             self.executor.image(feature.task).digest,
             *conditions,
-            golden=replace(run, output=""),
-            passed_tests=tuple(sorted(test for test, outcome in run.outcomes.items() if outcome == "passed")),
+            golden=replace(run, output="", tests_passed=run.tests_passed - len(own)),
+            passed_tests=tuple(sorted(passed - own)),
             time=utc_now(),
         )
 
@@ -380,6 +384,16 @@ class References:
             )
         if not found.passed_tests:
             self.tell(task, "names", "its runner does not name the tests that pass; their number decides")
+
+
+def _own_tests(feature: Feature) -> re.Pattern[str]:
+    """Finds ids of tests in the golden patch's code or in documentation, which other code need not have."""
+    golden, hidden = feature.patch.read_bytes(), feature.tests.read_bytes()
+    paths = {line.path for line in new_lines(golden)} - {line.path for line in new_lines(hidden)}
+    names = {*_ADDED_FUNCTION.findall(golden)} - {*_ADDED_FUNCTION.findall(hidden)}
+    patterns = [rf"(?:^|\[){re.escape(path)}(?!\w)" for path in sorted(paths)]
+    patterns += [rf"(?:::|\.){name.decode()}(?=[/\[]|$)" for name in sorted(names)]
+    return re.compile("|".join([r"\.rs - ", *patterns]))
 
 
 def _repeated(reference: Reference, runs: Sequence[TestRun]) -> dict[str, Any]:

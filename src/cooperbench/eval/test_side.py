@@ -157,10 +157,14 @@ class TestSide:
             folder = _TEST_FOLDER.match(path)
             if folder or path.endswith((".py", ".pyi")):
                 units.setdefault(folder[0] if folder else path, []).append(path)
-        found = (inside for unit, inside in units.items() if self._is_library(unit, inside, tree, store))
-        return {path for inside in found for path in inside}
+        kept: set[str] = set()
+        while found := [unit for unit in units if self._is_library(unit, units[unit], tree, store, kept)]:
+            kept.update(path for unit in found for path in units.pop(unit))  # they may import others
+        return kept
 
-    def _is_library(self, unit: str, changed: Sequence[str], tree: str, store: TreeStore) -> bool:
+    def _is_library(
+        self, unit: str, changed: Sequence[str], tree: str, store: TreeStore, kept: set[str]
+    ) -> bool:
         """A file, or a folder that holds no tests, of which the rest of the code imports something."""
         there = [path for path in (*self.base, *self.hidden) if path.startswith(f"{unit}/")]
         is_folder = unit not in changed
@@ -174,7 +178,7 @@ class TestSide:
         return any(
             _imports(path, line, unit)
             for path, line in store.imports_of(unit.rpartition("/")[2], tree if is_new else store.base.tree)
-            if not self.looks_like_tests(path) and path not in self.hidden
+            if (path in kept or not self.looks_like_tests(path)) and path not in self.hidden
         )
 
     def _is_test(self, path: str) -> bool:
@@ -184,7 +188,7 @@ class TestSide:
 def _imports(path: str, line: str, unit: str) -> bool:
     """Whether a line of the file at `path` imports something of a unit, which is a path without its ending."""
     folder = path.rpartition("/")[0]
-    places: list[str] = []
+    places = [unit] if line.strip(" \t,") == unit.rpartition("/")[2] else []  # in a list of imports
     if not path.endswith((".py", ".pyi")):
         quoted = re.findall(r"""["']([^"'\s]+)["']""", line)
         places = [normpath(f"{folder}/{text}") if text.startswith(".") else text for text in quoted]

@@ -257,7 +257,7 @@ class TreeStore:
 
     def imports_of(self, name: str, tree: str) -> Iterator[tuple[str, str]]:
         """Path and text of lines of code that may import something of that name."""
-        pattern = rf"(import|from|require|\").*\b{re.escape(name)}\b"
+        pattern = rf"(import|from|require|\").*\b{re.escape(name)}\b|^\s*{re.escape(name)},?\s*$"
         for line in self._run("grep", "-I", "-z", "-E", "-e", pattern, tree).stdout.split(b"\n"):
             name_of_tree_and_path, _, text = line.partition(b"\0")
             path = decode_path(name_of_tree_and_path.partition(b":")[2])
