@@ -20,6 +20,7 @@ from posixpath import normpath
 from typing import Any, Literal
 
 from cooperbench.eval.trees import LINK, Applied, Change, DroppedFile, TreeEntry, TreeStore
+from cooperbench.git import GitError
 from cooperbench.models import Feature
 
 Reason = Literal[
@@ -41,6 +42,7 @@ _COMPILED = re.compile(
     r"(?:.*/)?(?:__pycache__/.*|[^/]*\.(?:py[cod]|so|dylib|dll|node))", re.DOTALL | re.IGNORECASE
 )
 _ROOTS = ("src", "lib")
+_MOST_UNITS = 30
 _PYTHON_FILE = re.compile(r".*\.(?:pyi?|so)", re.DOTALL)
 # Among them what runs before the tests and can replace them (*.pth), or chooses the program that runs them (.npmrc).
 # Not what features rightly change and gives no more power than library code has: babel, lock files, build.rs, …
@@ -157,8 +159,11 @@ class TestSide:
             folder = _TEST_FOLDER.match(path)
             if folder or path.endswith((".py", ".pyi")):
                 units.setdefault(folder[0] if folder else path, []).append(path)
-        found = (inside for unit, inside in units.items() if self._is_library(unit, inside, tree, store))
-        return {path for inside in found for path in inside}
+        # Each is looked for in the whole tree. Whoever hands in more of them has copied installed packages.
+        few = sorted(units, key=len)[:_MOST_UNITS]
+        return {
+            path for unit in few if self._is_library(unit, units[unit], tree, store) for path in units[unit]
+        }
 
     def _is_library(self, unit: str, changed: Sequence[str], tree: str, store: TreeStore) -> bool:
         """A file, or a folder that holds no tests, of which the rest of the code imports something."""
@@ -188,7 +193,7 @@ def _imports(path: str, line: str, unit: str) -> bool:
     if not path.endswith((".py", ".pyi")):
         quoted = re.findall(r"""["']([^"'\s]+)["']""", line)
         places = [normpath(f"{folder}/{text}") if text.startswith(".") else text for text in quoted]
-    elif found := re.match(r"\s*(?:from\s+(\.*)([\w.]*)\s+)?import\s+\(?(.*)", line):
+    elif found := re.match(r"\s*+(?:from\s++(\.*+)([\w.]*+)\s++)?import\s+\(?(.*)", line):
         dots = len(found[1] or "")
         root = normpath("/".join([folder or ".", *[".."] * (dots - 1)])) if dots else "."
         for word in found[3].split(","):
@@ -196,16 +201,25 @@ def _imports(path: str, line: str, unit: str) -> bool:
             places.append("/".join(names if root == "." else [root, *names]))
     # Code that does not import by relative paths names what it imports from some root on.
     parts = unit.split("/")
-    roots = [
-        part for part in range(len(parts)) if part == 0 or len(parts) - part > 1 or parts[part - 1] in _ROOTS
-    ]
-    tails = "|".join(re.escape("/".join(parts[part:])) for part in roots)
-    pattern = rf"(?:^|/)(?:{tails})(?:/|$)" if path.endswith(".go") else rf"^(?:{tails})(?:[/.]|$)"
-    return any(re.search(pattern, place) for place in places)
+    end = "/".join(parts[-1:] if len(parts) == 1 or parts[-2] in _ROOTS else parts[-2:])
+    is_go = path.endswith(".go")  # there the module's own name comes first
+    pattern = rf"(?<![^/])(?={re.escape(end)}(?:{'/' if is_go else '[/.]'}|$))"
+    return any(
+        is_go or f"/{unit}".endswith(f"/{place[: match.start() + len(end)]}")
+        for place in places
+        for match in re.finditer(pattern, place)
+    )
 
 
 def judged_patch(patch: bytes | None, side: TestSide, store: TreeStore) -> Applied:
-    """Is it a patch, does it apply, and what of it is judged?"""
+    """Is it a patch, does it apply, and what of it is judged? One that is too much for git does not apply."""
+    try:
+        return _judged(patch, side, store)
+    except GitError as error:
+        return Applied("failed", error=f"the patch does not apply: {store.blamed(error)}")
+
+
+def _judged(patch: bytes | None, side: TestSide, store: TreeStore) -> Applied:
     applied = store.apply(patch)
     if applied.status != "applied":
         return applied
