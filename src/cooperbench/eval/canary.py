@@ -97,6 +97,9 @@ _OPPOSITES = dict(
     )
 )
 _OPPOSITES |= {other: one for one, other in _OPPOSITES.items()}
+_COMPARISONS = dict(pair.split("  ") for pair in ("==  !=", "<  >=", ">  <=", "is  is not", "in  not in"))
+_COMPARISONS |= {other: one for one, other in _COMPARISONS.items()}
+_COMPARISON = re.compile(f" ({'|'.join(sorted(_COMPARISONS, key=len, reverse=True))}) ")
 _FIXED = re.compile(r"\\(?:x..|u\{\w+\}|u....|.)|%[\w.]+|\$?\{[^}\n]*\}", re.DOTALL)
 """Escapes and places for values: not to be touched."""
 _WORD = re.compile("[A-Za-z]{2,}")
@@ -125,11 +128,9 @@ class Canary:
         failed = {test for test, outcome in run.outcomes.items() if outcome == "failed"}
         passed = {test for test, outcome in run.outcomes.items() if outcome == "passed"}
         unclear = {test for test in passed if any(name in test for name in self.changed)}
-        if self.changed and reference.passed_tests:
-            is_fit = not failed.isdisjoint(reference.passed_tests)
-        else:
-            number = run.tests_passed + run.tests_failed
-            is_fit = bool(run.tests_failed) and number >= reference.golden.tests_passed
+        number = run.tests_passed + run.tests_failed
+        all_ran = bool(run.tests_failed) and number >= reference.golden.tests_passed
+        is_fit = all_ran or bool(self.changed and not failed.isdisjoint(reference.passed_tests))
         if run.success or run.timed_out or not is_fit:
             return None
         return replace(
@@ -214,7 +215,8 @@ class _Token(NamedTuple):
 
 def mutated(patch: str, random: Random) -> Canary:
     """With other expected values in all tests but one, or in the only one, as far as something can be changed."""
-    tests = [test for lines in _hunks(patch.encode("latin-1")) for test in _Hunk(lines, random).tests()]
+    found = [test for lines in _hunks(patch.encode("latin-1")) for test in _Hunk(lines, random).tests()]
+    tests = [test for test in found if test[1]] or found
     if len(tests) > 1:
         tests.remove(random.choice(tests))
     for edit, _ in sorted(tests, reverse=True):
@@ -280,18 +282,21 @@ class _Hunk:
         return sorted({word for text in strings for word in _WORD.findall(_FIXED.sub(" ", text))})
 
     def tests(self) -> Iterator[tuple[Edit, str]]:
-        """The change of each test in it that can be changed, and the test's name."""
+        """A change of each test in it that can be changed, and the test's name; no name if it begins above the hunk."""
         begins = [match.start() for match in _TEST_BEGINS.finditer(self._text)]
-        found: dict[int, Edit] = {}
-        for find in (self._given, self._opposites, self._values):  # the latter are preferred
-            for edit in find() if begins else ():
+        found: dict[int, list[Edit]] = {}
+        for find in (self._given, self._opposites, self._values):
+            edits: dict[int, list[Edit]] = {}
+            for edit in find():
                 start, test = edit.start + self._start, bisect_right(begins, edit.start)
                 line = bisect_right(self._lines, start, key=attrgetter("offset")) - 1
-                if test and self._lines[line].added:
-                    found[test] = Edit(start, edit.end + self._start, edit.text)
-        for test, edit in found.items():
-            name = _NAME.search(self._text, begins[test - 1])
-            yield edit, (name[1] or name[2]).encode("latin-1").decode("utf-8", "replace") if name else ""
+                if self._lines[line].added:
+                    edits.setdefault(test, []).append(Edit(start, edit.end + self._start, edit.text))
+            found |= edits  # the latter are preferred
+        for test, some in found.items():
+            match = _NAME.search(self._text, begins[test - 1]) if test else None
+            name = (match[1] or match[2]).encode("latin-1").decode("utf-8", "replace") if match else ""
+            yield self._random.choice(some), name
 
     @cached_property
     def _tokens(self) -> list[_Token]:
@@ -333,9 +338,21 @@ class _Hunk:
                 yield Edit(token.start, end, _OPPOSITES[token.text])
             elif token.text == "assert" and self._begins_line(number) and self._text[end : end + 1] == " ":
                 negated = self._text.startswith("not ", end + 1)
-                yield Edit(token.start, end + 1 + 4 * negated, "assert " if negated else "assert not ")
+                otherwise = Edit(end + 1, end + 1 + 4 * negated, "" if negated else "not ")
+                yield self._other_comparison(number + 1) or otherwise
             elif token.text in ("==", "!=") and after == "nil":
                 yield Edit(token.start, end, "!=" if token.text == "==" else "==")
+
+    def _other_comparison(self, begin: int) -> Edit | None:
+        """Of an expression that is one: `assert not x == y` would be told from what people write."""
+        depth, text, start = 0, "", self._tokens[begin].start if begin < len(self._tokens) else 0
+        for token in self._operand(begin):
+            depth -= token.kind == "close"
+            if depth == 0 and token.kind != "string":
+                text = text.ljust(token.start - start) + token.text
+            depth += token.kind == "open"
+        found = None if text.startswith("not ") else _COMPARISON.search(text)
+        return Edit(start + found.start(1), start + found.end(1), _COMPARISONS[found[1]]) if found else None
 
     def _values(self) -> Iterator[Edit]:
         statement = ""

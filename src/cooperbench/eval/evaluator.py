@@ -38,7 +38,7 @@ from cooperbench.storage import (
 SCHEMA = "cooperbench.eval/1"
 MOST_ORDER_MERGES = 400
 """Merges of two trees that the search for an order in which all merge may take: enough for every order of four."""
-JUDGE = 6
+JUDGE = 7
 """Raised when the rules of judging change: then nothing judged before stands."""
 _MOST_LINES = 50
 _LONGEST_LINE = 200

@@ -29,8 +29,8 @@ from cooperbench.sandbox.contract import NetworkPolicy
 from cooperbench.settings import default_cache_dir
 from cooperbench.storage import read_json, utc_now, write_json
 
-SCHEMA = "cooperbench.reference/4"
-EXPORT_SCHEMA = "cooperbench.references/4"
+SCHEMA = "cooperbench.reference/5"
+EXPORT_SCHEMA = "cooperbench.references/5"
 
 
 @dataclass(frozen=True)
