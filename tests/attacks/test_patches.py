@@ -81,3 +81,12 @@ def test_a_deep_folder_and_many_imports(store: TreeStore) -> None:
     deep = text_patch("a/" * 1500 + "test_x.py", None, ["x\n"])
     imports = text_patch("pkg/use.py", None, ["import test_x\n"] * 20_000)
     assert judged_patch((deep + imports).encode(), SIDE, store).status == "applied"
+
+
+@pytest.mark.parametrize("line", [f"[{'.'.join('a' * 2000)}]\n", f"{'.'.join('a' * 2000)} = 1\n"])
+def test_tables_deeper_than_python_recurses(store: TreeStore, line: str) -> None:
+    files = {"pyproject.toml": [line], "pkg/more.py": ["x\n"]}
+    patch = "".join(text_patch(path, None, lines) for path, lines in files.items())
+    work = judged_patch(patch.encode(), SIDE, store)
+    assert work.status == "applied"
+    assert [file.path for file in work.dropped] == ["pyproject.toml"]

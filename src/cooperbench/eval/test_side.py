@@ -306,11 +306,11 @@ def _test_part(path: str, content: bytes) -> object:
     read: dict[str, Callable[[bytes], object]] = {"setup.cfg": _ini, "package.json": json.loads}
     try:
         document = read.get(name, _toml)(content) if content else {}
+        if not isinstance(document, dict):
+            return None
+        return {place: value for place, value in _leaves(document) if re.match(_TEST_PARTS[name], place)}
     except _UNREADABLE:
         return None
-    if not isinstance(document, dict):
-        return None
-    return {place: value for place, value in _leaves(document) if re.match(_TEST_PARTS[name], place)}
 
 
 def _leaves(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
