@@ -68,7 +68,7 @@ def _setup() -> str:
     return "\n".join([*lines, "git -c user.name=t -c user.email=t@t.invalid commit -qm past", ""])
 
 
-def write_rectangle(root: Path) -> Task:
+def write_rectangle(root: Path, hidden: str = HIDDEN) -> Task:
     golden = text_patch(
         SOURCE, BASE[SOURCE].splitlines(keepends=True), GOLDEN[SOURCE].splitlines(keepends=True)
     )
@@ -78,7 +78,7 @@ def write_rectangle(root: Path) -> Task:
         feature_content=lambda *_: {
             "feature.md": "# Area\n",
             "feature.patch": golden,
-            "tests.patch": text_patch("tests/test_area.py", None, HIDDEN.splitlines(keepends=True)),
+            "tests.patch": text_patch("tests/test_area.py", None, hidden.splitlines(keepends=True)),
         },
         task_content=lambda *_: {
             "Dockerfile": "FROM scratch\n",
@@ -115,9 +115,9 @@ class Judge:
 
 
 @contextmanager
-def judge_in(folder: Path) -> Iterator[Judge]:
+def judge_in(folder: Path, hidden: str = HIDDEN) -> Iterator[Judge]:
     """On the local backend."""
-    task = write_rectangle(folder)
+    task = write_rectangle(folder, hidden)
     with SandboxSession(get_backend("local")) as session:
         executor = TestExecutor(session, 60)
         session.prepare([task], lambda *_: None)

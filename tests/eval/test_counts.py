@@ -184,6 +184,11 @@ def test_five_megabytes_of_junk_take_linear_time(junk: str) -> None:
     assert len(first_error(text) or "") <= LONGEST_ERROR
 
 
+def test_a_name_of_a_megabyte_takes_linear_time() -> None:
+    output = f"FAILED {'a' * 4_000_000}b\nFAILED x.py::{'a' * 1_000_000}c\n"
+    assert (first_error(output) or "").startswith("failure in aaa")
+
+
 def test_live_output_of_pytest_and_unittest(tmp_path: Path) -> None:
     (tmp_path / "test_live.py").write_text(
         "import unittest\n"

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cooperbench.eval.canary import Canary, mutated, new_canaries
+from cooperbench.eval.assertions import mutated
+from cooperbench.eval.canary import Canary, new_canaries
 from cooperbench.eval.evaluator import suspicious_lines
 from cooperbench.eval.executor import TestRun, judge
 from cooperbench.eval.reference import Reference
@@ -112,7 +113,7 @@ CHANGED = {
         ),
         ("def test_a():\n    assert f('x') # 5\n", r"assert not f\('x'\) # 5"),
         ("def test_a(self):\n    check('x', 7, on=True)", r"check\('x', [^7], on=True\)"),
-        ("def test_a():\n    assert f('x') == 0xff", r"assert not f\('x'\) == 0xff"),
+        ("def test_a():\n    assert f('x') == 0xff", r"assert f\('x'\) != 0xff"),
     ],
     "a.test.ts": [
         (
@@ -175,10 +176,10 @@ WHATEVER_ELSE_IT_DOES = [
     # One of several values is right.
     ("def test_a(self):\n    self.assertIn(f(), [1, 2])", "self.assertNotIn(f(), [1, 2])"),
     # What it does when it is given something else nobody said.
-    ("def test_a():\n    assert 'a' == Like('b')", "assert not 'a' == Like('b')"),
+    ("def test_a():\n    assert 'a' == Like('b')", "assert 'a' != Like('b')"),
     (
         "@pytest.mark.parametrize('a,b', [\n    ('c', Like('d')),\n    ('e', None),\n])\ndef test_a(a, b):\n    assert a == b",
-        "assert not a == b",
+        "assert a != b",
     ),
 ]
 

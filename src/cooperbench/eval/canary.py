@@ -1,25 +1,21 @@
 """Do the tests decide? Canaries: hidden tests of which some must fail, just as they do with the golden patch.
 
-Tests are changed in the text of the patch that adds them, which keeps its form: who does not know the right values
-cannot tell it from the real one. What this finds, and what it cannot see, is in docs/evaluation.md.
+What this finds, and what it cannot see, is in docs/evaluation.md.
 """
 
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from dataclasses import dataclass, replace
-from functools import cached_property
-from operator import attrgetter
 from random import Random, SystemRandom
-from string import ascii_lowercase, digits
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from cooperbench.eval.assertions import mutated
 from cooperbench.eval.test_side import applied_tests
 from cooperbench.git import encode_path
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping
 
     from cooperbench.eval.executor import TestRun
     from cooperbench.eval.reference import Reference
@@ -55,58 +51,6 @@ _NEW_TESTS = {
     ),
 }
 """By the ending of a file: how tests look in it, and one that fails."""
-_HUNK = re.compile(rb"@@ -\d+(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
-_TEST_BEGINS = re.compile(
-    r"^[ \t]*(?:(?:async )?def test|(?:[\w$]+\.)?(?:it|test)\b *[.(]|@pytest\.mark\.param|func Test"
-    r"|#\[(?:\w+::)*(?:rs)?test|--- \S+ ---$)",
-    re.MULTILINE,
-)
-_CODE = re.compile(r"\.(?:py|[cm]?[jt]sx?|go|rs|typ)$")
-_SCRIPT = re.compile(r"\.[cm]?[jt]sx?$")
-_NAME = re.compile(r"\b(?:def|fn|func) (\w+)")
-_TITLE = re.compile(r"[\"'`]([^\"'`\n]+)[\"'`]")
-_HASH_COMMENTS = re.compile(r"\.(?:pyi?|rb|sh|ya?ml|ex|exs|jl|r)$", re.IGNORECASE)
-_LONG_QUOTES = re.compile(r"\.(?:py|[cm]?[jt]sx?|rb|php)$")
-"""Where '…' is a string and not one character."""
-_STRINGS = (
-    r'"""(?:\\.|[^\\])*?"""', r"'''(?:\\.|[^\\])*?'''", r'"(?:\\.|[^"\\\n])*"', r"`(?:\\.|[^`\\])*`"
-)  # fmt: skip
-_REST = (
-    r"(?P<number>(?<![\w.])[0-9][\w.]*)|(?P<name>[A-Za-z_$][\w$]*)|(?P<open>[(\[{])|(?P<close>[)\]}])"
-    r"|(?P<operator>[=!]==?|:=|&&|\|\||[-=:,.!\n])|(?P<other>[^\s])"
-)
-_EQUALITY = re.compile(
-    r"assert_?(?:[a-z]+_?)?(?:equals?|eq|is|is_?instance|in|regex|matches)|assert(?:Is|In|Regex|CountEqual|\w*Equals?)"
-    r"|(?:deep|strict|deepStrict|loose)?[eE]quals?|eql|eq|Equal(?:Values|Error)?|JSONEq|Len|Contains|ElementsMatch"
-    r"|to(?:Be|Equal|StrictEqual|Contain|ContainEqual|HaveLength|MatchObject|MatchInlineSnapshot|HaveProperty|Throw|Match)"
-    r"|toHaveBeen(?:Last)?CalledWith|toHaveBeenCalledTimes"
-)
-_CONTAINED = re.compile("in$|contain|match|regex|throw", re.IGNORECASE)
-"""Assertions that a text has a word in it: texts that are right may have any other word of the file in them, too."""
-_MATCHER = re.compile("to(?:Be|Have|Equal|StrictEqual|Contain|Match|Throw|Return)\\w*")
-_CALL = re.compile(r"(?:await )?((?:self|this|cls)\.)?([A-Za-z_]\w*)!?\(")
-_CHECK = re.compile("check|assert|expect|verify|ensure", re.IGNORECASE)
-"""Functions that are likely to hold assertions, wherever they are defined."""
-_EXPECTED = re.compile(r"(?:want|expect)\w*|exp|match", re.IGNORECASE)
-_VALUE_CALLS = re.compile(
-    r"[A-Z]\w*|from|to_string|to_owned|into|vec|set|frozenset|tuple|list|dict|byte|approx|date|datetime"
-)
-"""Calls that only make a value of their arguments."""
-_TRUTH = {"true": "false", "false": "true", "True": "False", "False": "True"}
-_OPPOSITES = dict(
-    pair.split()
-    for pair in (
-        *("assertTrue assertFalse", "assertIn assertNotIn", "assertIsNone assertIsNotNone"),
-        *("assertEqual assertNotEqual", "assertIs assertIsNot", "assert_eq assert_ne", "throws doesNotThrow"),
-        *("toBeTruthy toBeFalsy", "toBeDefined toBeUndefined", "is_some is_none", "is_ok is_err"),
-        *("NoError Error", "True False", "Nil NotNil", "Equal NotEqual", "equal notEqual"),
-        *("strictEqual notStrictEqual", "deepEqual notDeepEqual", "deepStrictEqual notDeepStrictEqual"),
-    )
-)
-_OPPOSITES |= {other: one for one, other in _OPPOSITES.items()}
-_FIXED = re.compile(r"\\(?:x..|u\{\w+\}|u....|.)|%[\w.]+|\$?\{[^}\n]*\}", re.DOTALL)
-"""Escapes and places for values: not to be touched."""
-_WORD = re.compile("[A-Za-z]{2,}")
 
 
 @dataclass(frozen=True)
@@ -132,11 +76,9 @@ class Canary:
         failed = {test for test, outcome in run.outcomes.items() if outcome == "failed"}
         passed = {test for test, outcome in run.outcomes.items() if outcome == "passed"}
         unclear = {test for test in passed if any(name in test for name in self.changed)}
-        if self.changed and reference.passed_tests:
-            is_fit = not failed.isdisjoint(reference.passed_tests)
-        else:
-            number = run.tests_passed + run.tests_failed
-            is_fit = bool(run.tests_failed) and number >= reference.golden.tests_passed
+        number = run.tests_passed + run.tests_failed
+        all_ran = bool(run.tests_failed) and number >= reference.golden.tests_passed
+        is_fit = all_ran or bool(self.changed and not failed.isdisjoint(reference.passed_tests))
         if run.success or run.timed_out or not is_fit:
             return None
         required = passed.intersection(reference.passed_tests) - unclear
@@ -172,7 +114,7 @@ def new_canaries(feature: Feature, store: TreeStore) -> Iterator[Canary]:
     random = SystemRandom()
     tests = feature.tests.read_bytes().decode("latin-1")  # so that a character is a byte
     for only_one in (False, True, True):
-        canary = mutated(tests, random, only_one=only_one)
+        canary = Canary(*mutated(tests, random, only_one=only_one))
         tree, below = applied_tests(canary.tests.encode("latin-1"), feature, store)
         if canary.changed and tree:
             yield replace(canary, tests=_with_new_ids(canary.tests, store.changes(tree, below)))
@@ -204,263 +146,3 @@ def _with_test(content: str, form: str, found: str, random: Random) -> str:
     main = re.search(r"^if __name__ ", content, re.MULTILINE)
     place = main.start() if main else len(content)
     return content[:place] + added + content[place:]
-
-
-class Edit(NamedTuple):
-    """In the text of a patch."""
-
-    start: int
-    end: int
-    text: str
-
-
-class _Token(NamedTuple):
-    kind: str
-    text: str
-    start: int
-
-
-def mutated(patch: str, random: Random, *, only_one: bool = False) -> Canary:
-    """With other expected values in all tests but one, or in only one, as far as something can be changed."""
-    tests = [test for lines in _hunks(patch.encode("latin-1")) for test in _Hunk(lines, random).tests()]
-    if len(tests) > 1:
-        tests = random.sample(tests, 1 if only_one else len(tests) - 1)
-    for edit, _ in sorted(tests, reverse=True):
-        patch = patch[: edit.start] + edit.text + patch[edit.end :]
-    return Canary(patch, tuple(name for _, name in tests))
-
-
-class NewLine(NamedTuple):
-    """A line of what a patch makes of a file, as far as the patch shows it."""
-
-    path: str
-    number: int
-    offset: int
-    """Of its content in the patch."""
-    added: bool
-    content: bytes
-
-
-def new_lines(patch: bytes) -> Iterator[NewLine]:
-    """Inside a hunk no line is a header."""
-    path, number, old_left, new_left, offset = "", 0, 0, 0, 0
-    for line in patch.split(b"\n"):
-        kind = line[:1]
-        if old_left <= 0 and new_left <= 0:
-            if line.startswith(b"+++ "):
-                path = line[4:].partition(b"\t")[0].decode("utf-8", "replace").removeprefix("b/")
-            elif hunk := _HUNK.match(line):
-                old_left, number, new_left = (1 if count is None else int(count) for count in hunk.groups())
-        elif kind != b"\\":
-            if kind != b"-":
-                yield NewLine(path, number, offset + 1, kind == b"+", line[1:])
-            old_left -= kind != b"+"
-            new_left -= kind != b"-"
-            number += kind != b"-"
-        offset += len(line) + 1
-
-
-def _hunks(patch: bytes) -> list[list[NewLine]]:
-    hunks: list[list[NewLine]] = []
-    for line in new_lines(patch):
-        if not hunks or (line.path, line.number) != (hunks[-1][-1].path, hunks[-1][-1].number + 1):
-            hunks.append([])
-        hunks[-1].append(line)
-    return hunks
-
-
-class _Hunk:
-    """The new side of a hunk."""
-
-    def __init__(self, lines: Sequence[NewLine], random: Random) -> None:
-        self._random = random
-        self._lines, self._path, self._start = lines, lines[0].path, lines[0].offset
-        # What the patch removes is filled with blanks, so that everything keeps its distance from the start.
-        text = bytearray(b" " * (lines[-1].offset - self._start + len(lines[-1].content)))
-        for line in lines:
-            at = line.offset - self._start
-            text[at : at + len(line.content) + 1] = line.content + b"\n"
-        self._text = text.decode("latin-1")
-
-    @cached_property
-    def _words(self) -> list[str]:
-        strings = (token.text for token in self._tokens if token.kind == "string")
-        return sorted({word for text in strings for word in _WORD.findall(_FIXED.sub(" ", text))})
-
-    def tests(self) -> Iterator[tuple[Edit, str]]:
-        """The change of each test in it that can be changed, and its name, empty where it begins further above."""
-        begins = [match.start() for match in _TEST_BEGINS.finditer(self._text)]
-        is_inside = self._lines[0].number > 1 and not (begins and self._is_added(begins[0] + 1))
-        found: dict[int, Edit] = {}
-        for find in (self._given, self._opposites, self._values):  # the latter are preferred
-            for edit in find() if begins or _CODE.search(self._path) else ():
-                test = bisect_right(begins, edit.start)
-                if (test or is_inside) and self._is_added(edit.start):
-                    found[test] = Edit(edit.start + self._start, edit.end + self._start, edit.text)
-        for test, edit in found.items():
-            form = _TITLE if _SCRIPT.search(self._path) else _NAME
-            name = form.search(self._text, begins[test - 1]) if test else None
-            yield edit, name[1].encode("latin-1").decode("utf-8", "replace") if name else ""
-
-    def _is_added(self, place: int) -> bool:
-        line = bisect_right(self._lines, place + self._start, key=attrgetter("offset")) - 1
-        return self._lines[line].added
-
-    @cached_property
-    def _tokens(self) -> list[_Token]:
-        comment = r"\#[^\n]*" if _HASH_COMMENTS.search(self._path) else r"//[^\n]*|/\*.*?\*/"
-        quoted = r"'(?:\\.|[^'\\\n])*'" if _LONG_QUOTES.search(self._path) else r"'(?:\\[^'\n]+|[^'\\\n])'"
-        strings = "|".join((*_STRINGS, quoted))
-        pattern = re.compile(f"(?P<comment>{comment})|(?P<string>{strings})|{_REST}", re.DOTALL | re.ASCII)
-        found = (
-            _Token(match.lastgroup or "", match[0], match.start()) for match in pattern.finditer(self._text)
-        )
-        return [token for token in found if token.kind != "comment"]
-
-    def _given(self) -> Iterator[Edit]:
-        """What is given last to a function of the tests, or stands last in a row of a table."""
-        tokens = self._tokens
-        for number, token in enumerate(tokens):
-            call = _CALL.match(self._text, token.start) if self._begins_line(number) else None
-            opening = number
-            if call and (call[1] or _CHECK.match(call[2]) or self._defines(call[2])):
-                opening += next(place for place, one in enumerate(tokens[number:]) if one.kind == "open")
-            elif token.kind != "open" or not self._begins_line(number):
-                continue
-            arguments = [one for one in self._arguments(opening) if [part.text for part in one[1:2]] != ["="]]
-            if call is None:
-                # What stands further left is given to the code, and what it does with other things nobody knows.
-                filled = [one for one in arguments if any(part.text != "\n" for part in one)]
-                arguments = filled[-1:] if len(filled) > 1 else []
-                if self._path.endswith(".py") and any(part.text == "(" for one in arguments for part in one):
-                    continue  # nor what it does when it is called before the tests begin
-            edits = (self._changed(one) for one in reversed(arguments))
-            if edit := next((edit for edit in edits if edit), None):
-                yield edit
-
-    def _defines(self, name: str) -> bool:
-        return bool(re.search(rf"\b(?:def|function|func|fn|const|let) {re.escape(name)}\b", self._text))
-
-    def _walk(self) -> Iterator[tuple[int, _Token, list[str], str, str]]:
-        """Each token with its number, the two before it, the one after it, and what its statement begins with."""
-        statement = ""
-        for number, token in enumerate(self._tokens):
-            if token.kind == "name" and self._begins_line(number):
-                statement = token.text
-            before = [one.text for one in self._tokens[max(0, number - 2) : number]]
-            after = "".join(one.text for one in self._tokens[number + 1 : number + 2])
-            yield number, token, before, after, statement
-
-    def _opposites(self) -> Iterator[Edit]:
-        is_go, is_script = self._path.endswith(".go"), _SCRIPT.search(self._path)
-        for number, token, before, after, statement in self._walk():
-            end = token.start + len(token.text)
-            if token.text in _OPPOSITES and after in ("(", "!"):
-                # `t.Error`, `http.Error` and `bytes.Equal` have none.
-                if not token.text[0].isupper() or before[:1] in (["assert"], ["require"], ["suite"], ["s"]):
-                    yield Edit(token.start, end, _OPPOSITES[token.text])
-            elif is_script and _MATCHER.fullmatch(token.text) and after == "(" and before[-1:] == ["."]:
-                negated = before == ["not", "."]
-                start = self._tokens[number - 2].start if negated else token.start
-                yield Edit(start, token.start, "" if negated else "not.")
-            elif token.text == "assert" and self._text.startswith("!(", end):
-                yield Edit(token.start, end + 2, "assert_ne!(true, ")
-            elif token.text == "assert" and self._begins_line(number) and self._text[end : end + 1] == " ":
-                negated = self._text.startswith("not ", end + 1)
-                yield Edit(token.start, end + 1 + 4 * negated, "assert " if negated else "assert not ")
-            elif is_go and token.text == "!" and before[-1:] == ["if"]:
-                yield Edit(token.start, end, "")
-            elif token.text == "==" and after == "nil":
-                yield Edit(token.start, end, "!=")
-            elif token.text == "!=" and (after == "nil" or (is_go and statement == "if")):
-                yield Edit(token.start, end, "==")
-
-    def _values(self) -> Iterator[Edit]:
-        tokens = self._tokens
-        for number, token, before, after, statement in self._walk():
-            values: list[Sequence[_Token]] = []
-            is_equality = _EQUALITY.fullmatch(token.text) or (token.text == "test" and before[-1:] == ["#"])
-            if token.kind == "name" and is_equality and after in ("(", "!"):
-                if before != ["not", "."]:
-                    arguments = list(self._arguments(number + 1 + (after == "!")))
-                    has_t = bool(arguments) and [one.text for one in arguments[0]] == ["t"]
-                    # One of several may be right, and which one is up to the code.
-                    values = arguments[has_t : (1 if token.text == "assertIn" else 2) + has_t]
-            elif token.kind == "name" and _EXPECTED.fullmatch(token.text) and after in ("=", ":=", ":"):
-                values = [self._operand(number + 2)]
-            elif before[:1] == ["assert"] and tokens[number - 1].kind in ("string", "number"):
-                # `assert 5 == Like(4)`: what is tested stands to the right.
-                values = [tokens[number - 1 : number]] if token.text == "in" else []
-            elif (token.text in ("==", "===") and statement.startswith("assert")) or (
-                token.text in ("!=", "!==") and statement == "if"
-            ):
-                values = [self._operand(number + 1)]
-            for value in reversed(values):
-                if edit := self._changed(value, contained=bool(_CONTAINED.search(token.text))):
-                    yield edit
-                    break
-
-    def _changed(self, value: Sequence[_Token], *, contained: bool = False) -> Edit | None:
-        """One literal of a value that is written down as such."""
-        literals = []
-        is_go = self._path.endswith(".go")  # there functions are called like classes
-        for one, following in zip(value, [*value[1:], None], strict=False):
-            is_called = one.kind == "name" and following is not None and following.text == "("
-            is_value = _VALUE_CALLS.fullmatch(one.text) and not (is_go and one.text[0].isupper())
-            if one.kind == "other" or (is_called and not is_value):
-                return None
-            if one.kind in ("string", "number") or one.text in _TRUTH:
-                literals.append(one)
-        edits = [edit for one in literals if (edit := self._other_literal(one, contained=contained))]
-        return self._random.choice(edits) if edits else None
-
-    def _other_literal(self, token: _Token, *, contained: bool) -> Edit | None:
-        """Another word of the file, which no spelling gives away, else another letter or digit."""
-        if token.text in _TRUTH:
-            return Edit(token.start, token.start + len(token.text), _TRUTH[token.text])
-        if token.kind == "number":
-            zeros = re.match("(?!0[A-Za-z])(?:[0._]*(?=[1-9])|)", token.text)  # not of 0xff, 0u8, …
-            places = [(zeros.end(), zeros.end() + 1)] if zeros else []
-        else:
-            plain = _FIXED.sub(lambda match: " " * len(match[0]), token.text)
-            places = [match.span() for match in re.finditer(f"{_WORD.pattern}|[A-Za-z0-9]", plain)]
-        if not places:
-            end = token.start + len(token.text) - 1
-            is_short = token.kind == "string" and token.text[:3] not in ('"""', "'''")
-            return Edit(end, end, self._random.choice(ascii_lowercase)) if is_short else None
-        start, end = self._random.choice(places)
-        if contained:
-            start, end = max(places, key=lambda place: place[1] - place[0])
-        old = token.text[start:end]
-        others = [word for word in self._words if word.lower() != old.lower()] if end - start > 1 else []
-        alphabet = digits[1:] if old[0].isdigit() else ascii_lowercase
-        letter = self._random.choice(alphabet.replace(old[0].lower(), ""))
-        new = self._random.choice(others) if others and not contained else letter + old[1:]
-        return Edit(token.start + start, token.start + end, new)
-
-    def _begins_line(self, number: int) -> bool:
-        return number == 0 or self._tokens[number - 1].text == "\n"
-
-    def _arguments(self, opening: int) -> Iterator[Sequence[_Token]]:
-        """Those of a call."""
-        begin = opening + 1
-        depth = 0
-        for number in range(opening, len(self._tokens)):
-            token = self._tokens[number]
-            depth += (token.kind == "open") - (token.kind == "close")
-            if depth == 0 or (depth == 1 and token.text == ","):
-                yield self._tokens[begin:number]
-                begin = number + 1
-            if depth == 0:
-                return
-
-    def _operand(self, begin: int) -> Sequence[_Token]:
-        """What stands right of an operator, up to the end of the expression."""
-        depth = 0
-        for number in range(begin, len(self._tokens)):
-            token = self._tokens[number]
-            ends = token.text in ("\n", ",", ":", "&&", "||", "and", "or", "if", "{") or token.kind == "close"
-            if depth == 0 and ends and (token.text != "{" or number > begin):
-                return self._tokens[begin:number]
-            depth += (token.kind == "open") - (token.kind == "close")
-        return self._tokens[begin:]

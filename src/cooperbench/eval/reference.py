@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from cooperbench.errors import CooperBenchError, UserError
-from cooperbench.eval.canary import Canary, new_canaries, new_lines
+from cooperbench.eval.assertions import new_lines
+from cooperbench.eval.canary import Canary, new_canaries
 from cooperbench.eval.executor import Conditions, TestExecutor, TestRun, conditions_to_try, not_run
 from cooperbench.eval.test_side import judged_patch
 from cooperbench.eval.trees import Applied, TreeStore

@@ -20,6 +20,7 @@ from posixpath import normpath
 from typing import Any, Literal
 
 from cooperbench.eval.trees import LINK, Applied, Change, DroppedFile, TreeEntry, TreeStore
+from cooperbench.git import GitError
 from cooperbench.models import Feature
 
 Reason = Literal[
@@ -41,6 +42,7 @@ _COMPILED = re.compile(
     r"(?:.*/)?(?:__pycache__/.*|[^/]*\.(?:py[cod]|so|dylib|dll|node))", re.DOTALL | re.IGNORECASE
 )
 _ROOTS = ("src", "lib")
+_MOST_UNITS = 30
 _PYTHON_FILE = re.compile(r".*\.(?:pyi?|so)", re.DOTALL)
 # Among them what runs before the tests and can replace them (*.pth), or chooses the program that runs them (.npmrc).
 # Not what features rightly change and gives no more power than library code has: babel, lock files, build.rs, …
@@ -157,29 +159,38 @@ class TestSide:
             folder = _TEST_FOLDER.match(path)
             if folder or path.endswith((".py", ".pyi")):
                 units.setdefault(folder[0] if folder else path, []).append(path)
+        # Each is looked for in the whole tree. Whoever hands in more of them has copied installed packages.
+        importers = {
+            unit: self._importers(unit, units[unit], tree, store)
+            for unit in sorted(units, key=len)[:_MOST_UNITS]
+        }
         kept: set[str] = set()
-        while found := [unit for unit in units if self._is_library(unit, units[unit], tree, store, kept)]:
-            kept.update(path for unit in found for path in units.pop(unit))  # they may import others
+        while found := [
+            unit for unit, by in importers.items() if any(self._is_code(path, kept) for path in by)
+        ]:
+            kept.update(path for unit in found for path in units[unit])  # they may import others
+            importers = {unit: by for unit, by in importers.items() if unit not in found}
         return kept
 
-    def _is_library(
-        self, unit: str, changed: Sequence[str], tree: str, store: TreeStore, kept: set[str]
-    ) -> bool:
-        """A file, or a folder that holds no tests, of which the rest of the code imports something."""
+    def _is_code(self, path: str, kept: set[str]) -> bool:
+        return path in kept or path in self.golden or not self.looks_like_tests(path)
+
+    def _importers(self, unit: str, changed: Sequence[str], tree: str, store: TreeStore) -> set[str]:
+        """Who imports something of a file, or of a folder that holds no tests. A golden patch that works there does."""
         there = [path for path in (*self.base, *self.hidden) if path.startswith(f"{unit}/")]
         is_folder = unit not in changed
         if is_folder and ("/" not in unit or any(self._is_test(path) for path in (*there, *changed))):
-            return False
-        if any(path.startswith(f"{unit}/") for path in self.golden):
-            return True
+            return set()
+        if of_golden := {path for path in self.golden if path.startswith(f"{unit}/")}:
+            return of_golden
         # Of what there was before, only who imported it before counts: an agent could add such a line.
         is_new = not there and unit not in self.base
         unit = re.sub(r"\.pyi?$", "", unit)
-        return any(
-            _imports(path, line, unit)
+        return {
+            path
             for path, line in store.imports_of(unit.rpartition("/")[2], tree if is_new else store.base.tree)
-            if (path in kept or not self.looks_like_tests(path)) and path not in self.hidden
-        )
+            if path not in self.hidden and _imports(path, line, unit)
+        }
 
     def _is_test(self, path: str) -> bool:
         return path in self.hidden or bool(_TEST_NAME.fullmatch(path))
@@ -192,7 +203,7 @@ def _imports(path: str, line: str, unit: str) -> bool:
     if not path.endswith((".py", ".pyi")):
         quoted = re.findall(r"""["']([^"'\s]+)["']""", line)
         places = [normpath(f"{folder}/{text}") if text.startswith(".") else text for text in quoted]
-    elif found := re.match(r"\s*(?:from\s+(\.*)([\w.]*)\s+)?import\s+\(?(.*)", line):
+    elif found := re.match(r"\s*+(?:from\s++(\.*+)([\w.]*+)\s++)?import\s+\(?(.*)", line):
         dots = len(found[1] or "")
         root = normpath("/".join([folder or ".", *[".."] * (dots - 1)])) if dots else "."
         for word in found[3].split(","):
@@ -200,16 +211,25 @@ def _imports(path: str, line: str, unit: str) -> bool:
             places.append("/".join(names if root == "." else [root, *names]))
     # Code that does not import by relative paths names what it imports from some root on.
     parts = unit.split("/")
-    roots = [
-        part for part in range(len(parts)) if part == 0 or len(parts) - part > 1 or parts[part - 1] in _ROOTS
-    ]
-    tails = "|".join(re.escape("/".join(parts[part:])) for part in roots)
-    pattern = rf"(?:^|/)(?:{tails})(?:/|$)" if path.endswith(".go") else rf"^(?:{tails})(?:[/.]|$)"
-    return any(re.search(pattern, place) for place in places)
+    end = "/".join(parts[-1:] if len(parts) == 1 or parts[-2] in _ROOTS else parts[-2:])
+    is_go = path.endswith(".go")  # there the module's own name comes first
+    pattern = rf"(?<![^/])(?={re.escape(end)}(?:{'/' if is_go else '[/.]'}|$))"
+    return any(
+        is_go or f"/{unit}".endswith(f"/{place[: match.start() + len(end)]}")
+        for place in places
+        for match in re.finditer(pattern, place)
+    )
 
 
 def judged_patch(patch: bytes | None, side: TestSide, store: TreeStore) -> Applied:
-    """Is it a patch, does it apply, and what of it is judged?"""
+    """Is it a patch, does it apply, and what of it is judged? One that is too much for git does not apply."""
+    try:
+        return _judged(patch, side, store)
+    except GitError as error:
+        return Applied("failed", error=f"the patch does not apply: {store.blamed(error)}")
+
+
+def _judged(patch: bytes | None, side: TestSide, store: TreeStore) -> Applied:
     applied = store.apply(patch)
     if applied.status != "applied":
         return applied
@@ -296,11 +316,11 @@ def _test_part(path: str, content: bytes) -> object:
     read: dict[str, Callable[[bytes], object]] = {"setup.cfg": _ini, "package.json": json.loads}
     try:
         document = read.get(name, _toml)(content) if content else {}
+        if not isinstance(document, dict):
+            return None
+        return {place: value for place, value in _leaves(document) if re.match(_TEST_PARTS[name], place)}
     except _UNREADABLE:
         return None
-    if not isinstance(document, dict):
-        return None
-    return {place: value for place, value in _leaves(document) if re.match(_TEST_PARTS[name], place)}
 
 
 def _leaves(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:

@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory, mkdtemp
 from typing import Literal, NamedTuple, Self
 
 from cooperbench.errors import SandboxError, UserError
-from cooperbench.git import GitError, decode_path, encode_path, git, git_version, last_lines, run_git
+from cooperbench.git import GitError, decode_path, encode_path, git, git_version, run_git
 from cooperbench.models import REPO_DIR, MergeResult
 from cooperbench.sandbox.base_sandbox import RichSandbox
 from cooperbench.settings import default_cache_dir
@@ -36,6 +36,9 @@ LINK = "120000"
 _GITLINK = "160000"
 _NO_OBJECT = "0" * 40
 _LONGEST_LINE = 500
+_MOST_LINES = 50_000
+_LONGEST_PATH = 4095
+"""No file system takes a longer one."""
 _CODE = re.compile(r"\.(?:pyi?|go|[cm]?[jt]sx?)$")
 _PREFIXED = re.compile(rb'^(?:diff --git|---|\+\+\+) "?[abciow]/', re.MULTILINE)
 """Paths with the prefixes of git; patches without them are rare."""
@@ -227,12 +230,18 @@ class TreeStore:
         options = ("--cached", "--binary", "--whitespace=nowarn", strip)
         done = self._run("apply", *options, index=index, stdin=patch)
         if done.returncode != 0:
-            reason = last_lines(done.stderr) or "git would need more memory or disk than it may have"
-            return Applied("failed", error=failed + reason)
+            return Applied(
+                "failed", error=failed + self.blamed(GitError("apply", done.returncode, done.stderr))
+            )
         tree = self._write_tree(index)
         if problem := self._too_large(tree):
             return Applied("failed", error=failed + problem)
         return Applied("applied", tree) if tree != onto else nothing
+
+    def blamed(self, error: GitError) -> str:
+        """Why git cannot handle what agents wrote. Raises where it cannot handle the base either: that is our fault."""
+        self.patch_of(self.edited(self.base.tree, {"x": b""}))
+        return error.reason or "git would need more memory, disk or time than it may have"
 
     def changes(self, tree: str, since: str = "") -> Mapping[str, Change]:
         """What differs from the base, or from another tree, by path."""
@@ -256,9 +265,9 @@ class TreeStore:
         return self._git("cat-file", "blob", entry.object_id)
 
     def imports_of(self, name: str, tree: str) -> Iterator[tuple[str, str]]:
-        """Path and text of lines of code that may import something of that name."""
-        pattern = rf"(import|from|require|\").*\b{re.escape(name)}\b|^\s*{re.escape(name)},?\s*$"
-        for line in self._run("grep", "-I", "-z", "-E", "-e", pattern, tree).stdout.split(b"\n"):
+        """Path and text of lines of code with that name, which may import something of it."""
+        found = self._run("grep", "-I", "-z", "-F", "-w", "-e", name, tree).stdout
+        for line in found.split(b"\n", _MOST_LINES)[:_MOST_LINES]:
             name_of_tree_and_path, _, text = line.partition(b"\0")
             path = decode_path(name_of_tree_and_path.partition(b":")[2])
             if _CODE.search(path):
@@ -294,7 +303,10 @@ class TreeStore:
         if merge.tree and (problem := self._too_large(merge.tree)):
             merge = replace(merge, strategy="none", detail=problem, tree="")
         elif merge.tree:
-            merge = replace(merge, patch=self.patch_of(merge.tree))
+            try:
+                merge = replace(merge, patch=self.patch_of(merge.tree))
+            except GitError as error:
+                merge = replace(merge, strategy="none", detail=self.blamed(error), tree="")
         if missing:
             merge = replace(
                 merge, status="missing_input", detail="; ".join(filter(None, [*missing, merge.detail]))
@@ -335,13 +347,21 @@ class TreeStore:
         commits = [(self._commit(ours), self._commit(theirs)) for ours, theirs in pairs]
         request = "".join(f"{ours} {theirs}\n" for ours, theirs in commits).encode()
         settings = ("-c", "merge.default=union") if union else ()
-        answer = self._git(*settings, "merge-tree", "--write-tree", "--stdin", stdin=request)
-        fields = iter(answer.split(b"\0"))
-        return [_parse_merge(fields, *both) for both in commits]
+        try:
+            answer = self._git(*settings, "merge-tree", "--write-tree", "--stdin", stdin=request)
+            fields = iter(answer.split(b"\0"))
+            return [_parse_merge(fields, *both) for both in commits]
+        except GitError as error:
+            if len(pairs) > 1:  # so that one does not stand for all
+                return [self.merge_pairs([both], union=union)[0] for both in pairs]
+            return [TreeMerge("", (), self.blamed(error))]
 
     def _too_large(self, tree: str) -> str:
         """Why a tree is not looked at any further; empty where it may be."""
-        entries = [change.after for change in self.changes(tree).values()]
+        changes = self.changes(tree)
+        if any(len(path) > _LONGEST_PATH for path in changes):
+            return f"a path has more than {_LONGEST_PATH} characters"
+        entries = [change.after for change in changes.values()]
         ids = [entry.object_id for entry in entries if entry and entry.mode != _GITLINK]
         sizes = self._git("cat-file", "--batch-check=%(objectsize)", stdin="\n".join(ids).encode())
         total = sum(map(int, sizes.split()))
