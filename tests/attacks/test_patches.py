@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
 from typing import TYPE_CHECKING
-from unittest.mock import Mock
 
 import pytest
 
-from cooperbench.eval import trees
 from cooperbench.eval.test_side import TestSide, judged_patch
 from cooperbench.eval.trees import Applied, TreeStore
 from cooperbench.git import GitError
@@ -15,10 +16,8 @@ from tests.eval.realgit import base_with, text
 from tests.tiny import text_patch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator
     from pathlib import Path
-
-    from cooperbench.eval.trees import TreeEntry
 
 SIDE = TestSide(frozenset({"tests/test_x.py"}))
 
@@ -29,10 +28,32 @@ def store(tmp_path: Path) -> Iterator[TreeStore]:
         yield store
 
 
-def test_a_file_that_no_diff_can_be_made_of(store: TreeStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    tree = store.edited(store.base.tree, {"lines.txt": b"\n" * 60_000_000})
-    monkeypatch.setattr(store, "apply", lambda patch: Applied("applied", tree))
-    work = judged_patch(b"of a few kilobytes", SIDE, store)
+@pytest.fixture
+def before_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Lets lines of shell run before each command of git, which is in `$*`."""
+    folder, real = tmp_path / "bin", shutil.which("git")
+    folder.mkdir()
+
+    def before_git(lines: str) -> None:
+        (folder / "git").write_text(f'#!/bin/sh\n{lines}\nexec {real} "$@"\n')
+        (folder / "git").chmod(0o755)
+        monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+    return before_git
+
+
+def test_a_small_patch_of_a_file_that_no_diff_can_be_made_of(store: TreeStore, tmp_path: Path) -> None:
+    def git(*words: str) -> bytes:
+        return subprocess.run(["git", *words], cwd=tmp_path / "large", capture_output=True, check=True).stdout
+
+    (tmp_path / "large").mkdir()
+    git("init")
+    (tmp_path / "large/.git/info/attributes").write_text("* binary\n")
+    (tmp_path / "large/lines.txt").write_bytes(b"\n" * 60_000_000)
+    git("add", ".")
+    patch = git("diff", "--cached", "--binary")
+    assert len(patch) < 1_000_000
+    work = judged_patch(patch, SIDE, store)
     assert work.status == "failed"
     assert "emory" in work.error
 
@@ -43,38 +64,33 @@ def test_a_path_that_no_file_system_takes(store: TreeStore, depth: int) -> None:
     assert (work.status, work.tree) == ("failed", "")
 
 
-def test_a_merge_that_git_does_not_survive(store: TreeStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_merge_that_git_does_not_survive(store: TreeStore, before_git: Callable[[str], None]) -> None:
     ours, theirs = (store.edited(store.base.tree, {"pkg/core.py": one}) for one in (b"two\n", b"three\n"))
-
-    def fail(*_: object) -> None:
-        raise GitError("merge-tree", -9, b"")
-
-    monkeypatch.setattr(trees, "_parse_merge", fail)
+    before_git('case "$*" in *merge-tree*) kill -9 $$;; esac')
     merge = store.merge([Applied("applied", ours), Applied("applied", theirs)])
     assert (merge.status, merge.strategy) == ("conflict", "none")
     assert "more memory" in merge.detail
 
 
 def test_a_git_that_fails_by_itself_is_nobodys_fault(
-    store: TreeStore, monkeypatch: pytest.MonkeyPatch
+    store: TreeStore, before_git: Callable[[str], None]
 ) -> None:
-    def full(tree: str, entries: Mapping[str, TreeEntry | bytes | None]) -> str:
-        raise GitError("update-index", 128, b"No space left on device")
-
-    monkeypatch.setattr(store, "edited", full)
+    before_git('case "$*" in *update-index*) echo No space left on device >&2; exit 128;; esac')
     with pytest.raises(GitError, match="No space"):
         judged_patch(text_patch("tests/a.py", None, ["x\n"]).encode(), SIDE, store)
 
 
-def test_many_files_that_look_like_tests(store: TreeStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    search = Mock(side_effect=store.imports_of)
-    monkeypatch.setattr(store, "imports_of", search)
+def test_many_files_that_look_like_tests(
+    store: TreeStore, tmp_path: Path, before_git: Callable[[str], None]
+) -> None:
+    before_git(f'case "$*" in *grep*) echo >>{tmp_path}/searches;; esac')
     files = [text_patch(f"pkg/test_{number}.py", None, ["x\n"]) for number in range(200)]
     used = text_patch("pkg/use.py", None, ["import pkg.test_1\n"])
     work = judged_patch("".join([*files, used]).encode(), SIDE, store)
     assert work.status == "applied"
     assert len(work.dropped) == len(files) - 1, "what looks like tests and is imported is no test"
-    assert search.call_count < 50, "each is a search in the whole tree"
+    searches = (tmp_path / "searches").read_text()
+    assert 1 <= len(searches) < 50, "each is a search in the whole tree"
 
 
 def test_a_deep_folder_and_many_imports(store: TreeStore) -> None:
@@ -83,9 +99,9 @@ def test_a_deep_folder_and_many_imports(store: TreeStore) -> None:
     assert judged_patch((deep + imports).encode(), SIDE, store).status == "applied"
 
 
-@pytest.mark.parametrize("line", [f"[{'.'.join('a' * 2000)}]\n", f"{'.'.join('a' * 2000)} = 1\n"])
-def test_tables_deeper_than_python_recurses(store: TreeStore, line: str) -> None:
-    files = {"pyproject.toml": [line], "pkg/more.py": ["x\n"]}
+@pytest.mark.parametrize("form", ["[{}]\n", "{} = 1\n"])
+def test_tables_deeper_than_python_recurses(store: TreeStore, form: str) -> None:
+    files = {"pyproject.toml": [form.format(".".join("a" * 2000))], "pkg/more.py": ["x\n"]}
     patch = "".join(text_patch(path, None, lines) for path, lines in files.items())
     work = judged_patch(patch.encode(), SIDE, store)
     assert work.status == "applied"
