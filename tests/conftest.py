@@ -22,6 +22,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Short: a test's name is in the environment of all processes that are started while it runs."""
+    return ascii(val[:40]) if isinstance(val, str | bytes) and len(val) > 200 else None
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Templates are made once per test process; nobody's settings are read or changed."""
