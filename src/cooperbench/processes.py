@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+import threading
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -11,6 +13,7 @@ from types import FrameType
 from typing import TypeVar
 
 T = TypeVar("T")
+_FINALIZER_SECONDS = 0.1
 
 
 def start_of(pid: int) -> str:
@@ -39,6 +42,19 @@ def end_like_ctrl_c() -> None:
     signal.signal(signal.SIGQUIT, _interrupt)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         signal.signal(signal.SIGHUP, _hang_up)
+
+
+def lose_no_interrupt() -> None:
+    """One that comes while Python runs a finalizer would only be reported there: it comes once more, a moment later."""
+    report = sys.unraisablehook
+
+    def hook(problem: sys.UnraisableHookArgs) -> None:
+        if problem.exc_type is KeyboardInterrupt:
+            threading.Timer(_FINALIZER_SECONDS, os.kill, (os.getpid(), signal.SIGINT)).start()
+        else:
+            report(problem)
+
+    sys.unraisablehook = hook
 
 
 def finished(action: Callable[[], T]) -> T:

@@ -278,6 +278,38 @@ def test_an_interrupted_run_ends_in_the_middle_of_an_import(
     assert harness.survivors() == []
 
 
+INTERRUPTED_FINALIZER = """
+import os, signal, time, weakref
+
+class Gone:
+    pass
+
+def interrupt(_):
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(5)
+
+gone = Gone()
+kept = weakref.ref(gone, interrupt)
+del gone
+
+class Agent:
+    def run(self, session):
+        session.execute("sleep 60")
+"""
+
+
+def test_an_interrupt_in_a_finalizer_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in those of Python's own imports."""
+    (tmp_path / "interrupted.py").write_text(INTERRUPTED_FINALIZER)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    harness = Harness(tmp_path)
+    harness.words += ["-a", "interrupted:Agent", "-f", "1,2"]
+    code, output = harness.finish()
+    assert code == 130, output
+    assert "Traceback" not in output
+    assert harness.survivors() == []
+
+
 def test_a_run_cannot_be_started_twice(tmp_path: Path) -> None:
     harness = Harness(tmp_path, step="sleep 300")
     first = harness.start()

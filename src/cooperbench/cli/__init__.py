@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from cooperbench._version import __version__
 from cooperbench.errors import CooperBenchError, UserError
-from cooperbench.processes import end_like_ctrl_c, ignore_all
+from cooperbench.processes import end_like_ctrl_c, ignore_all, lose_no_interrupt
 from cooperbench.secrets import load_env_file, redact
 from cooperbench.text import printable
 
@@ -92,6 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     codes: list[int] = []
     # Before anything else registers: what is registered first comes last.
     atexit.register(_end_process, codes)
+    lose_no_interrupt()
     codes.append(_execute(sys.argv[1:]))
     return codes[0]
 
