@@ -152,7 +152,8 @@ class Upstream:
                 given.pop("thinking", None)
             adapters = import_module("litellm.llms.anthropic.pass_through.adapters.handler")
             handler = adapters.LiteLLMMessagesToCompletionTransformationHandler
-            answer = await handler.async_anthropic_messages_handler(**given | more)
+            # Without a router it would try to import its proxy, with every request.
+            answer = await handler.async_anthropic_messages_handler(**given | more, litellm_router=False)
         if not stream:
             yield _gemini_reply(answer) if dialect == GEMINI else _as_dict(answer)
             return
