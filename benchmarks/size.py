@@ -1,7 +1,8 @@
 """How large the code is: lines and files by package, and of a pair's way: python benchmarks/size.py
 
 A pair's way are the files in which a function runs while one pair goes from `run` to eval.json, traced here with the
-agent `oracle`: without the command line, the display, the report and the backend.
+agent `oracle`: without the command line, the display, the report and the backend. Its core are those in the packages
+that are about pairs.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(cooperbench.__file__).parent
 AIMS = {"in all": (25_000, 170), "a pair's way": (6_500, 40)}
+CORE = ("runner/", "team/", "eval/", "sandbox/")
 NOT_ON_THE_WAY = ("cli/", "report/", "backends/", "runner/display.py")
 _FUNCTION = 1
 """CO_OPTIMIZED: set for functions, not for modules and classes."""
@@ -72,7 +74,9 @@ def main() -> None:
     for name in sorted(packages):
         show(name, packages[name])
     show("in all", files)
-    show("a pair's way", pairs_way())
+    way = pairs_way()
+    show("a pair's way", way)
+    show("its core", {path for path in way if str(path.relative_to(ROOT)).startswith(CORE)})
     longest = max(files, key=lambda path: count({path})[0])
     print(f"the longest file: {longest.relative_to(ROOT)}, {count({longest})[0]} lines   at most 450")
 

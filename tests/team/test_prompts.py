@@ -14,8 +14,8 @@ from jinja2 import UndefinedError
 from cooperbench.agents.base import Limits
 from cooperbench.dataset.discovery import discover
 from cooperbench.models import Pair, Seat, Setting, Task, seats_of
-from cooperbench.team import team
-from cooperbench.team.team import task_prompt
+from cooperbench.team import prompts
+from cooperbench.team.prompts import task_prompt
 from tests.tiny import write_tiny
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
@@ -115,4 +115,4 @@ def test_bytes_that_are_no_text_do_not_stop_it(tmp_path: Path) -> None:
 
 def test_a_gap_in_what_the_template_is_given_is_an_error() -> None:
     with pytest.raises(UndefinedError):
-        team._templates(None).get_template("task.md.j2").render(setting="coop", colleagues=[])
+        prompts._templates(None).get_template("task.md.j2").render(setting="coop", colleagues=[])

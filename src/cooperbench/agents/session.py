@@ -82,7 +82,7 @@ class Session:
     @property
     def prompt(self) -> str:
         """What the agent is told about its work and its colleagues: the same for every framework."""
-        from cooperbench.team.team import task_prompt
+        from cooperbench.team.prompts import task_prompt
 
         return task_prompt(
             self.pair,

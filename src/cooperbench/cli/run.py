@@ -33,7 +33,7 @@ from cooperbench.runner.experiment import carry_out
 from cooperbench.runner.options import GROUPS, REPLAY_MODEL, TEAM_PARTS, options
 from cooperbench.settings import default_backend, default_eval_network
 from cooperbench.storage import checked_run_name
-from cooperbench.team.team import task_prompt
+from cooperbench.team.prompts import task_prompt
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

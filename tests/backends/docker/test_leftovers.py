@@ -14,7 +14,7 @@ import pytest
 
 from cooperbench.backends.docker import DockerBackend
 from cooperbench.backends.docker.containers import remove_leftovers
-from cooperbench.sandbox.ownership import this_owner
+from cooperbench.backends.ownership import this_owner
 from tests.backends.docker.killed_harness import COUNT
 
 if TYPE_CHECKING:

@@ -18,11 +18,11 @@ import pytest
 from cooperbench import evaluate, run
 from cooperbench.backends.gcp.batch import remove_leftover_jobs
 from cooperbench.backends.gcp.settings import read_settings
+from cooperbench.backends.ownership import is_leftover
 from cooperbench.errors import UserError
 from cooperbench.eval.reference import ReferenceStore
 from cooperbench.runner.executors.batch_engine import job_spec
 from cooperbench.runner.executors.worker import JobOrder
-from cooperbench.sandbox.ownership import is_leftover
 from cooperbench.storage import read_json
 from tests.backends.gcp.batch_cloud import (
     WITH_AGENTS,

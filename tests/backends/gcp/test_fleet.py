@@ -17,10 +17,10 @@ import pytest
 from cooperbench.backends.docker.containers import remove_leftovers as remove_containers
 from cooperbench.backends.gcp import GCPBatchBackend
 from cooperbench.backends.gcp.api import PURPOSE, resource_labels
+from cooperbench.backends.ownership import this_owner
 from cooperbench.cli import main
 from cooperbench.errors import InfraError, Interrupted, SandboxDead, SandboxDestroyed, UserError
 from cooperbench.sandbox.contract import SandboxOptions
-from cooperbench.sandbox.ownership import this_owner
 from tests.backends.gcp.compute_server import ComputeServer, Refused
 from tests.backends.gcp.namespaces import IN_THE_WORLD, METADATA_SERVER, site
 

@@ -14,8 +14,8 @@ from cooperbench.backends.gcp.api import resource_labels
 from cooperbench.backends.gcp.compute import machine_of
 from cooperbench.backends.gcp.engine import google_hosts
 from cooperbench.backends.gcp.settings import KEYS, VARIABLES, read_settings
+from cooperbench.backends.ownership import OWNER_LABEL, is_leftover, read_owner, this_owner
 from cooperbench.errors import UserError
-from cooperbench.sandbox.ownership import OWNER_LABEL, is_leftover, read_owner, this_owner
 from cooperbench.settings import config_file
 
 

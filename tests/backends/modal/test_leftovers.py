@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from modal_proto import api_pb2
 
 from cooperbench.backends.modal import ModalBackend
+from cooperbench.backends.ownership import OWNER_LABEL, read_owner, this_owner
 from cooperbench.cli import main
-from cooperbench.sandbox.ownership import OWNER_LABEL, read_owner, this_owner
 from tests.backends.modal.plane import HOST_IMAGE
 
 if TYPE_CHECKING:

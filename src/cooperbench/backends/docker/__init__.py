@@ -15,11 +15,11 @@ from cooperbench.backends.docker.engine import Engine, connect
 from cooperbench.backends.docker.images import INSTALLS, ImageStore, Say, installs_name
 from cooperbench.backends.docker.sandbox import ContainerStream, DockerSandbox, first_command
 from cooperbench.backends.docker.settings import DockerSettings, read_settings
+from cooperbench.backends.ownership import lock_path, locked
 from cooperbench.errors import CooperBenchError
 from cooperbench.models import Image, Task
 from cooperbench.sandbox.base_sandbox import RichSandbox
 from cooperbench.sandbox.contract import Capabilities, SandboxOptions
-from cooperbench.sandbox.ownership import lock_path, locked
 from cooperbench.settings import default_cache_dir
 from cooperbench.temporary import remove_abandoned
 

@@ -18,9 +18,9 @@ from cooperbench.backends.docker.engine import Engine
 from cooperbench.backends.docker.images import OWNER, PURPOSE, SESSION, EngineImage, ImageStore
 from cooperbench.backends.docker.sandbox import SCRATCH_DIR
 from cooperbench.backends.docker.settings import DockerSettings
+from cooperbench.backends.ownership import is_leftover, this_owner
 from cooperbench.errors import InfraError, UserError
 from cooperbench.sandbox.contract import PROGRAMS_DIR, SandboxOptions
-from cooperbench.sandbox.ownership import is_leftover, this_owner
 
 _FILE_CAPABILITIES = ["CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID"]
 """Package managers change owners, modes and users; test suites kill and bind. Gone are making devices, raw sockets,

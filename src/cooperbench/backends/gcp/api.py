@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from cooperbench.backends.ownership import HOST_LABEL, this_owner
 from cooperbench.errors import CooperBenchError, InfraError, UserError
-from cooperbench.sandbox.ownership import HOST_LABEL, this_owner
 from cooperbench.text import printable
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from cooperbench.backends.gcp.api import (
     host_filter,
     patient,
 )
+from cooperbench.backends.ownership import is_leftover
 from cooperbench.errors import UserError
-from cooperbench.sandbox.ownership import is_leftover
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

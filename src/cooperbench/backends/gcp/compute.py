@@ -19,8 +19,8 @@ from cooperbench.backends.gcp.api import (
     resource_labels,
     translated,
 )
+from cooperbench.backends.ownership import is_leftover
 from cooperbench.errors import CooperBenchError, SandboxTimeout, UserError
-from cooperbench.sandbox.ownership import is_leftover
 from cooperbench.temporary import remove_abandoned
 
 if TYPE_CHECKING:

@@ -19,12 +19,12 @@ from tempfile import mkdtemp
 
 from cooperbench.backends.local import bubblewrap
 from cooperbench.backends.local.rootfs import Content, copy_tree
+from cooperbench.backends.ownership import locked
 from cooperbench.errors import SandboxError, UserError
 from cooperbench.models import Task
 from cooperbench.sandbox import sandbox_script
 from cooperbench.sandbox.base_sandbox import RichSandbox
 from cooperbench.sandbox.contract import SandboxOptions
-from cooperbench.sandbox.ownership import locked
 from cooperbench.settings import default_cache_dir
 from cooperbench.temporary import is_abandoned, owned_prefix, remove_abandoned, remove_tree
 from cooperbench.text import printable

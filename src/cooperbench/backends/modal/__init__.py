@@ -21,10 +21,10 @@ from cooperbench.backends.modal.connection import Connection, Gone, require_clie
 from cooperbench.backends.modal.images import ImageStore, snapshot_file, snapshot_files
 from cooperbench.backends.modal.sandbox import FIRST_COMMAND, ModalSandbox
 from cooperbench.backends.modal.settings import ModalSettings, read_settings
+from cooperbench.backends.ownership import HOST_LABEL, is_leftover, locked, this_owner
 from cooperbench.errors import CooperBenchError, InfraError, UserError
 from cooperbench.sandbox.channel import ChannelUnavailable
 from cooperbench.sandbox.contract import PROGRAMS_DIR, Capabilities, ResourceUse, SandboxOptions
-from cooperbench.sandbox.ownership import HOST_LABEL, is_leftover, locked, this_owner
 from cooperbench.storage import write_json
 
 if TYPE_CHECKING:

@@ -18,13 +18,13 @@ from typing import Any, Protocol
 
 from cooperbench._version import __version__
 from cooperbench.agents import llm
+from cooperbench.backends.ownership import lock_path, locked
 from cooperbench.errors import InfraError, Interrupted, RunStopped, UserError
 from cooperbench.eval.reference import Reference, ReferenceStore, exported
 from cooperbench.models import Message, Pair, Seat, Usage
 from cooperbench.runner.config import RunConfig
 from cooperbench.runner.display import Display
 from cooperbench.runner.experiment import Arm, Budget, Experiment, open_backend, place_for_messages
-from cooperbench.sandbox.ownership import lock_path, locked
 from cooperbench.sandbox.session import SandboxSession
 from cooperbench.secrets import redact
 from cooperbench.temporary import owned_prefix, remove_tree
