@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from cooperbench.backends.local import LocalBackend
 from cooperbench.dataset.discovery import load_tasks, resolve_dataset_dir
-from cooperbench.sandbox.session import PlainSandbox
+from cooperbench.sandbox.plain_sandbox import PlainSandbox
 
 if TYPE_CHECKING:
     from collections.abc import Callable

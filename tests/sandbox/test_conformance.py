@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cooperbench.sandbox.conformance import SandboxConformance
-from cooperbench.sandbox.session import PlainSandbox
+from cooperbench.sandbox.plain_sandbox import PlainSandbox
 from tests.sandbox.plain import PlainBackend
 from tests.team.tool_conformance import ToolConformance
 

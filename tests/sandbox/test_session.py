@@ -9,7 +9,8 @@ import pytest
 from cooperbench.backends.local.sandbox import LocalSandbox
 from cooperbench.errors import Interrupted, SandboxDead, SandboxError, UserError
 from cooperbench.sandbox.contract import Capabilities, SandboxOptions
-from cooperbench.sandbox.session import PlainSandbox, SandboxSession, open_sandbox
+from cooperbench.sandbox.plain_sandbox import PlainSandbox
+from cooperbench.sandbox.session import SandboxSession, open_sandbox
 from tests.sandbox.plain import PlainBackend, PlainOwnSandbox, PlainResult
 
 if TYPE_CHECKING:

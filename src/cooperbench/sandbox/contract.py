@@ -6,14 +6,14 @@ in `Capabilities`; `session.open_sandbox` makes up for what is missing with plai
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Literal, Protocol, cast
 
-from cooperbench.errors import UserError
+from cooperbench.errors import CooperBenchError, SandboxError, UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -211,3 +211,14 @@ def capabilities_of(backend: EvalBackend) -> Capabilities:
 def resource_use_of(backend: EvalBackend) -> ResourceUse | None:
     """None from a backend that does not measure it."""
     return cast("FullBackend", backend).resource_use() if hasattr(backend, "resource_use") else None
+
+
+@contextmanager
+def foreign_errors(what: str) -> Iterator[None]:
+    """Whatever somebody else's backend raises is about its sandboxes, not about a command or a task."""
+    try:
+        yield
+    except CooperBenchError:
+        raise
+    except Exception as error:
+        raise SandboxError(f"{what}: {type(error).__name__}: {error}") from error
