@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cooperbench.dataset.discovery import SubsetTask, load_subset, subset_names
+from cooperbench.dataset.subsets import SubsetTask, load_subset, subset_names
 from cooperbench.errors import UserError
 
 if TYPE_CHECKING:

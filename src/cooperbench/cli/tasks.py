@@ -16,8 +16,9 @@ from cooperbench.cli.arguments import (
     print_note,
     selected_pairs,
 )
-from cooperbench.dataset.discovery import resolve_dataset_dir, scan_tasks, subset_names
+from cooperbench.dataset.discovery import resolve_dataset_dir, scan_tasks
 from cooperbench.dataset.stats import Chosen, Stats, dataset_stats
+from cooperbench.dataset.subsets import subset_names
 from cooperbench.eval.conflicts import REPORT_NAME, known_conflicts
 from cooperbench.eval.reference import ReferenceStore
 from cooperbench.models import Task

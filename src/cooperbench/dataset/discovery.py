@@ -1,4 +1,4 @@
-"""From a dataset's folder to the pairs that are to be run; subsets: `<dataset>/subsets/<name>.json`.
+"""From a dataset's folder to the pairs that are to be run.
 
 A task is `<repo>/task<id>/` with at least one whole `feature<N>/`. Whatever else lies in a dataset is passed over; what
 looks like a feature or task but is not whole is told in the notes. No task file is opened.
@@ -6,7 +6,6 @@ looks like a feature or task but is not whole is told in the notes. No task file
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import re
@@ -14,8 +13,9 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import combinations
 from math import comb
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from cooperbench.dataset.subsets import SubsetTask, load_subset, subset_names
 from cooperbench.errors import UserError
 from cooperbench.models import MOST_AGENTS, Pair, Task
 from cooperbench.text import names_for_error, printable
@@ -29,12 +29,6 @@ EVERYTHING = "full"
 
 _REPO_SUFFIX = "_task"
 _FEATURE_FILES = ("feature.md", "feature.patch", "tests.patch")
-_SUBSETS = "subsets"
-_SUBSET_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
-_NUMBER = re.compile(r"(?:task|feature)?([0-9]{1,18})")
-_SUBSET_FORM = (
-    '{"tasks": [{"repo": NAME, "task_id": NUMBER, "pairs": [[1, 2], …], "groups": [[1, 2, 3], …]}, …]}'
-)
 
 
 class Scan(NamedTuple):
@@ -49,16 +43,6 @@ class Selection(NamedTuple):
 
     pairs: tuple[Pair, ...]
     notes: tuple[str, ...]
-
-
-class SubsetTask(NamedTuple):
-    """What a subset takes from one task."""
-
-    repo: str
-    """As the file says it: with or without `_task`."""
-    task_id: int
-    groups: tuple[tuple[int, ...], ...] | None
-    """Features that are worked on together, each group in numeric order; None: all pairs of the task."""
 
 
 def demo_dir() -> Path:
@@ -269,61 +253,3 @@ def _entries(folder: Path, wanted: Callable[[Path], bool]) -> list[Path]:
         ]
     except OSError:
         return []
-
-
-def subset_names(dataset_dir: Path) -> tuple[str, ...]:
-    """The subsets there are, by file name; nothing is read."""
-    try:
-        found = [path.name for path in (dataset_dir / _SUBSETS).iterdir()]
-    except OSError:
-        return ()
-    names = (name.removesuffix(".json") for name in found if name.endswith(".json"))
-    return tuple(sorted(name for name in names if _SUBSET_NAME.fullmatch(name)))
-
-
-def load_subset(dataset_dir: Path, name: str) -> tuple[SubsetTask, ...]:
-    if not _SUBSET_NAME.fullmatch(name):
-        there_is = names_for_error(subset_names(dataset_dir))
-        raise UserError(f"subset {printable(name)!r} is not a name; there is: {there_is}")
-    path = dataset_dir / _SUBSETS / f"{name}.json"
-    try:
-        content = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        there_is = names_for_error(subset_names(dataset_dir), name)
-        raise UserError(f"no subset {name!r} in {dataset_dir / _SUBSETS}; there is: {there_is}") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} cannot be read: {printable(str(error))}") from None
-    wrong, tasks = content, []
-    try:
-        entries = content["tasks"]
-        for wrong in entries if isinstance(entries, list) else [entries]:
-            tasks.append(_subset_task(wrong))
-    except (AttributeError, KeyError, TypeError, ValueError):
-        shown = printable(json.dumps(wrong, ensure_ascii=False))
-        shown = shown if len(shown) <= 60 else shown[:57] + "…"
-        raise UserError(f"{path}: a subset is {_SUBSET_FORM}, not {shown}") from None
-    return tuple(tasks)
-
-
-def _subset_task(entry: Any) -> SubsetTask:
-    if not isinstance(entry["repo"], str) or not entry["repo"]:
-        raise TypeError
-    limits = {"pairs": 2, "groups": MOST_AGENTS}
-    chosen = [key for key in limits if entry.get(key) is not None]
-    groups = {_subset_group(ids, limits[key]) for key in chosen for ids in entry[key]}
-    return SubsetTask(entry["repo"], _number(entry["task_id"]), tuple(sorted(groups)) if chosen else None)
-
-
-def _subset_group(ids: Any, most: int) -> tuple[int, ...]:
-    group = tuple(sorted({_number(value) for value in ids}))
-    if not 2 <= len(group) == len(ids) <= most:
-        raise ValueError
-    return group
-
-
-def _number(value: Any) -> int:
-    """Also `task12` and `feature1`."""
-    match = _NUMBER.fullmatch(str(value))
-    if match is None:
-        raise ValueError
-    return int(match[1])
