@@ -14,7 +14,8 @@ from random import Random
 from string import ascii_lowercase, digits
 from typing import NamedTuple
 
-_HUNK = re.compile(rb"@@ -\d+(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
+from cooperbench.diff import NewLine, new_lines
+
 _TEST_BEGINS = re.compile(
     r"^[ \t]*(?:(?:async )?def test|(?:[\w$]+\.)?(?:it|test)\b *[.(]|@pytest\.mark\.param|func Test"
     r"|#\[(?:\w+::)*(?:rs)?test|--- \S+ ---$)",
@@ -102,36 +103,6 @@ def mutated(patch: str, random: Random, *, only_one: bool = False) -> Mutation:
     for edit, _ in sorted(tests, reverse=True):
         patch = patch[: edit.start] + edit.text + patch[edit.end :]
     return Mutation(patch, tuple(name for _, name in tests))
-
-
-class NewLine(NamedTuple):
-    """A line of what a patch makes of a file, as far as the patch shows it."""
-
-    path: str
-    number: int
-    offset: int
-    """Of its content in the patch."""
-    added: bool
-    content: bytes
-
-
-def new_lines(patch: bytes) -> Iterator[NewLine]:
-    """Inside a hunk no line is a header."""
-    path, number, old_left, new_left, offset = "", 0, 0, 0, 0
-    for line in patch.split(b"\n"):
-        kind = line[:1]
-        if old_left <= 0 and new_left <= 0:
-            if line.startswith(b"+++ "):
-                path = line[4:].partition(b"\t")[0].decode("utf-8", "replace").removeprefix("b/")
-            elif hunk := _HUNK.match(line):
-                old_left, number, new_left = (1 if count is None else int(count) for count in hunk.groups())
-        elif kind != b"\\":
-            if kind != b"-":
-                yield NewLine(path, number, offset + 1, kind == b"+", line[1:])
-            old_left -= kind != b"+"
-            new_left -= kind != b"-"
-            number += kind != b"-"
-        offset += len(line) + 1
 
 
 def _hunks(patch: bytes) -> list[list[NewLine]]:

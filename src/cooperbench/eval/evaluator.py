@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from cooperbench._version import __version__
+from cooperbench.diff import new_lines
 from cooperbench.errors import Interrupted
-from cooperbench.eval.assertions import new_lines
 from cooperbench.eval.counts import named_file
 from cooperbench.eval.executor import TestRun, not_run
 from cooperbench.eval.reference import References, ReferenceStore

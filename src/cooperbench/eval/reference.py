@@ -19,8 +19,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from cooperbench.diff import new_lines
 from cooperbench.errors import CooperBenchError, UserError
-from cooperbench.eval.assertions import new_lines
 from cooperbench.eval.canary import Canary, new_canaries
 from cooperbench.eval.executor import Conditions, TestExecutor, TestRun, conditions_to_try, not_run
 from cooperbench.eval.test_side import judged_patch
