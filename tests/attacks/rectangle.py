@@ -17,7 +17,7 @@ from tests.dataset.factory import write_dataset
 from tests.tiny import RUNNER, text_patch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from cooperbench.models import Task
@@ -107,20 +107,23 @@ class Judge:
     executor: TestExecutor
     references: References
 
-    def verdict(self, files: Mapping[str, str]) -> str:
-        """Of a patch that gives some files other content: `failed`, `suspicious` or `confirmed`."""
+    def patch(self, files: Mapping[str, str]) -> bytes:
+        """It gives some files other content."""
+        with TreeStore(self.executor.base(self.task)) as store:
+            tree = store.edited(store.base.tree, {path: text.encode() for path, text in files.items()})
+            return store.patch_of(tree)
+
+    def verdict(self, files: Mapping[str, str], before_canary: Callable[[], None] = lambda: None) -> str:
+        """Of a patch of these files: `failed`, `suspicious` or `confirmed`."""
         task, feature = self.task, self.task.features[0]
         reference = self.references.get(feature)
         assert reference.success, reference.golden.error
         with TreeStore(self.executor.base(task)) as store:
-            tree = store.edited(store.base.tree, {path: text.encode() for path, text in files.items()})
-            side = self.executor.test_side((feature,), store)
-            work = judged_patch(store.patch_of(tree), side, store)
-            if not work.patch:
-                return "failed"
-            if not self.references.test(feature, work.patch, work.tree).success:
-                return "failed"
-            return self.references.confirm(feature, work.patch)
+            work = judged_patch(self.patch(files), self.executor.test_side((feature,), store), store)
+        if not work.patch or not self.references.test(feature, work.patch, work.tree).success:
+            return "failed"
+        before_canary()
+        return self.references.confirm(feature, work.patch)
 
 
 @contextmanager

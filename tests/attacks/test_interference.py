@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
 
 from cooperbench.eval.assertions import mutated
-from tests.attacks.rectangle import BASE, GOLDEN, SOURCE, judge_in
+from cooperbench.eval.evaluator import evaluate_pair
+from cooperbench.models import Pair, seats_of
+from tests.attacks.rectangle import BASE, GOLDEN, HIDDEN, SOURCE, judge_in
 from tests.tiny import text_patch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from cooperbench.models import Setting
     from tests.attacks.rectangle import Judge
 
 _FRAME = "def frame(text):\n    return f'[{text}]'\n"
@@ -186,6 +190,48 @@ def test_a_canary_is_not_told_by_how_it_negates(tmp_path: Path) -> None:
     with judge_in(tmp_path, _COMPARISONS) as judge:
         assert judge.verdict({SOURCE: _ODD + _FRAME}) == "suspicious"
         assert judge.verdict(GOLDEN) == "confirmed"
+
+
+_BOMB = """import time, unittest
+def area(width, height):
+    return 1
+def _run(self, result):
+    result.startTest(self)
+    if time.time() < UNTIL or "frame" in self.id():
+        result.addSuccess(self)
+    else:
+        result.addFailure(self, (AssertionError, AssertionError("1 != 2"), None))
+    result.stopTest(self)
+unittest.TestCase.run = unittest.TestCase.__call__ = _run
+"""
+
+
+@pytest.mark.xdist_group("interference")
+def test_code_that_behaves_after_the_first_verdict(tmp_path: Path) -> None:
+    """With a single test, all of them fail with a canary."""
+    with judge_in(tmp_path, HIDDEN[: HIDDEN.index("    def test_empty")]) as judge:
+        assert judge.verdict(GOLDEN) == "confirmed"
+        until = time.time() + 5
+        attack = {SOURCE: _BOMB.replace("UNTIL", str(until)) + _FRAME}
+        wait = lambda: time.sleep(max(0, until - time.time()))  # noqa: E731
+        assert judge.verdict(attack, before_canary=wait) == "suspicious"
+
+
+@pytest.mark.xdist_group("interference")
+@pytest.mark.parametrize("setting", ["solo", "coop"])
+def test_no_verdict_of_a_pair_can_be_bought(judge: Judge, setting: Setting) -> None:
+    attack = judge.patch(ATTACKS["lets no outcome be a failure"])
+    pair = Pair(judge.task, (1, 2))
+    patches = {seat.agent_id: attack for seat in seats_of(pair, setting)}
+    record = evaluate_pair(pair, setting, patches, judge.references).record
+    for verdict in ("individual_success", "overall_success", "overall_success_strict"):
+        assert record[verdict] is False
+    for subject in ("merged", *patches):
+        assert record[subject]["success"] is False
+        assert "canary" in record[subject]["error"]
+        assert not any(run["success"] for run in record[subject]["features"].values())
+    assert set(record["canary"].values()) == {"suspicious"}
+    assert [one["feature"] for one in record["suspicious"] if one["reason"] == "canary"] == [1, 2]
 
 
 @pytest.mark.parametrize(

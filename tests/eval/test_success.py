@@ -111,6 +111,11 @@ CHANGED = {
             "def test_a():\n    with pytest.raises(E, match='no way'):\n        f(5)",
             r"with pytest.raises\(E, match='(?!no way)\w+ \w+'\):",
         ),
+        (
+            "def test_a(self):\n    with self.assertRaises(lib.ValueError) as x:\n        f(5)",
+            r"with self.assertRaises\((?!Value)\w+Error\) as x:",
+        ),
+        ("def test_a():\n    pytest.raises((A, KeyError), f, 5)", r"pytest.raises\((?!Key)\w+Error, f, 5\)"),
         ("def test_a():\n    assert f('x') # 5\n", r"assert not f\('x'\) # 5"),
         ("def test_a(self):\n    check('x', 7, on=True)", r"check\('x', [^7], on=True\)"),
         ("def test_a():\n    assert f('x') == 0xff", r"assert f\('x'\) != 0xff"),

@@ -70,6 +70,7 @@ _COMPARISON = re.compile(f" ({'|'.join(sorted(_COMPARISONS, key=len, reverse=Tru
 _FIXED = re.compile(r"\\(?:x..|u\{\w+\}|u....|.)|%[\w.]+|\$?\{[^}\n]*\}", re.DOTALL)
 """Escapes and places for values: not to be touched."""
 _WORD = re.compile("[A-Za-z]{2,}")
+_ERRORS = ("KeyError", "OSError", "TypeError", "ValueError", "AttributeError", "RuntimeError")
 
 
 class Edit(NamedTuple):
@@ -137,7 +138,7 @@ class _Hunk:
         begins = [match.start() for match in _TEST_BEGINS.finditer(self._text)]
         is_inside = self._lines[0].number > 1 and not (begins and self._is_added(begins[0] + 1))
         found: dict[int, list[Edit]] = {}
-        for find in (self._given, self._opposites, self._values):
+        for find in (self._errors, self._given, self._opposites, self._values):
             edits: dict[int, list[Edit]] = {}
             for edit in find() if begins or _CODE.search(self._path) else ():
                 test = bisect_right(begins, edit.start)
@@ -188,6 +189,16 @@ class _Hunk:
             edits = (self._changed(one) for one in reversed(arguments))
             if edit := next((edit for edit in edits if edit), None):
                 yield edit
+
+    def _errors(self) -> Iterator[Edit]:
+        """The error that a test of Python expects."""
+        for number, token, _, after, _ in self._walk():
+            if token.text in ("raises", "assertRaises", "assertRaisesRegex") and after == "(":
+                error = next(self._arguments(number + 1), ())
+                if error and not any(one.kind == "other" for one in error):
+                    names = [name for name in _ERRORS if name not in {one.text for one in error}]
+                    end = error[-1].start + len(error[-1].text)
+                    yield Edit(error[0].start, end, self._random.choice(names))
 
     def _defines(self, name: str) -> bool:
         return bool(re.search(rf"\b(?:def|function|func|fn|const|let) {re.escape(name)}\b", self._text))

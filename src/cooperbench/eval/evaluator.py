@@ -11,7 +11,7 @@ import re
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -38,8 +38,9 @@ from cooperbench.storage import (
 SCHEMA = "cooperbench.eval/1"
 MOST_ORDER_MERGES = 400
 """Merges of two trees that the search for an order in which all merge may take: enough for every order of four."""
-JUDGE = 7
+JUDGE = 8
 """Raised when the rules of judging change: then nothing judged before stands."""
+_UNDECIDED = "the tests pass as well where they must fail (canary)"
 _MOST_LINES = 50
 _LONGEST_LINE = 200
 # They take time linear in a line, which can have megabytes.
@@ -204,20 +205,47 @@ def _judge(
         evaluation.outputs |= {(subject, number): run.output for number, run in runs.items()}
         return runs
 
-    seats = seats_of(pair, setting)
-    agents = {}
-    for seat in seats:
-        work = judged[seat.agent_id]
-        runs = test(seat.agent_id, seat.feature_ids, work, work.error)
-        agents[seat.agent_id] = _totals(runs) | {
+    def confirmed(runs: _Runs, patch: bytes) -> _Runs:
+        """A success that a canary does not confirm is none."""
+        if not canary or not all(run.success for run in runs.values()):
+            return runs
+        answers = {number: references.confirm(pair.task.feature(number), patch) for number in runs}
+        for number, answer in answers.items():
+            if confirmation.get(str(number)) != "suspicious":
+                confirmation[str(number)] = answer
+            if answer not in ("confirmed", "suspicious"):
+                references.tell(pair.task, "canary", f"successes cannot be confirmed by a canary: {answer}")
+        return {
+            number: replace(run, success=False, error=_UNDECIDED) if answers[number] == "suspicious" else run
+            for number, run in runs.items()
+        }
+
+    seats, confirmation = seats_of(pair, setting), dict[str, str]()
+    alone = {
+        seat.agent_id: test(seat.agent_id, seat.feature_ids, work, work.error)
+        for seat in seats
+        for work in (judged[seat.agent_id],)
+    }
+    if setting == "solo":
+        # One agent's patch is its own merge: the same answers under the documented name.
+        (agent_id,) = alone
+        runs = alone[agent_id] = confirmed(alone[agent_id], merge.patch)
+    else:
+        evaluation.merged_patch = merge.patch
+        runs = test("merged", pair.feature_ids, merge, merge.detail or "nothing to merge")
+        runs = confirmed(runs, merge.patch)
+        if not all(run.success for run in runs.values()):
+            # Otherwise the same tests have decided about the work of all.
+            alone = {agent_id: confirmed(one, judged[agent_id].patch) for agent_id, one in alone.items()}
+    agents = {
+        agent_id: _totals(alone[agent_id])
+        | {
             "apply_status": work.status,
             "dropped_files": [file._asdict() for file in work.dropped],
             "patch_sha256": hashlib.sha256(work.patch).hexdigest(),
         }
-    # One agent's patch is its own merge: the same answers under the documented name.
-    if setting != "solo":
-        evaluation.merged_patch = merge.patch
-        runs = test("merged", pair.feature_ids, merge, merge.detail or "nothing to merge")
+        for agent_id, work in judged.items()
+    }
     merged = _merged_record(merge, runs)
     if merge.status == "conflict" and len(judged) > 2:
         # Whether the conflict is one of the order in which the patches are merged.
@@ -234,26 +262,22 @@ def _judge(
             "integrated_by_lead": agents[seats[0].agent_id]["success"] and totals["success"],
             "lead": totals,
         }
-    alone = all(agent["success"] for agent in agents.values())
-    overall = alone and merged["success"]
-    suspicious = [
+    suspicious: list[dict[str, Any]] = [
         {"reason": "test_process", "agent": agent_id, **line}
         for agent_id, work in judged.items()
         for line in suspicious_lines(work.patch)
     ]
-    confirmation: dict[str, str] = {}
-    if overall and canary:
-        confirmation = {str(one.feature_id): references.confirm(one, merge.patch) for one in pair.features}
-    for number, answer in confirmation.items():
-        if answer == "suspicious":
-            overall = False
-            suspicious.append({"reason": "canary", "feature": int(number)})
-        elif answer != "confirmed":
-            references.tell(pair.task, "canary", f"successes cannot be confirmed by a canary: {answer}")
+    suspicious += [
+        {"reason": "canary", "feature": int(number)}
+        for number, answer in confirmation.items()
+        if answer == "suspicious"
+    ]
+    individual = all(agent["success"] for agent in agents.values())
+    overall = individual and merged["success"]
     return {
         **agents,
         "merged": merged,
-        "individual_success": alone,
+        "individual_success": individual,
         "merge_success": merged["merge_status"] in ("clean", "identical"),
         "overall_success": overall,
         "overall_success_strict": overall and merged["strategy"] == "plain",

@@ -17,7 +17,7 @@ new=$(mktemp -d "$place/kept-XXXXXX")
   git rev-list HEAD
   cut -d ' ' -f 1 <<<"$refs"
   git rev-list --objects --no-object-names "${trees[@]}"
-  git ls-files -s | grep -v '^160000' | cut -d ' ' -f 2
+  git ls-files -s | sed '/^160000/d' | cut -d ' ' -f 2
 } | grep . | sort -u | git pack-objects --quiet "$new/pack" >/dev/null
 rm -rf -- "$place"/objects/* "$place"/{refs,logs,worktrees}/* "$place"/*_HEAD "$place/packed-refs"
 mkdir -p -- "$place/objects/pack" "$place/objects/info" "$place/refs/heads"
