@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 SOURCE = "rectangle/core.py"
 BASE = {
+    "pyproject.toml": "[tool.x]\n" + "".join(f"# {number}\n" for number in range(40)),
     "rectangle/__init__.py": "from rectangle.core import area, frame\n",
     SOURCE: "from rectangle.test_support import checked\n\n\ndef area(width, height):\n"
     "    raise NotImplementedError\n\n\ndef frame(text):\n    return f'[{checked(text)}]'\n",
@@ -62,7 +63,7 @@ _TESTS = "PYTHONDONTWRITEBYTECODE=1 python3 -m unittest discover -v -s tests -t 
 def _setup() -> str:
     lines = ["#!/bin/bash", "set -e", "dest=${1:-/workspace/repo}", 'mkdir -p "$dest"', 'cd "$dest"']
     for path, text in BASE.items():
-        lines += [f"mkdir -p {path.rpartition('/')[0]}", f"cat >{path} <<'END'", f"{text}END"]
+        lines += [f"mkdir -p ./{path.rpartition('/')[0]}", f"cat >{path} <<'END'", f"{text}END"]
     lines += ["export GIT_AUTHOR_DATE=2026-01-01T00:00:00Z GIT_COMMITTER_DATE=2026-01-01T00:00:00Z"]
     lines += ["git init -q -b main .", "git add -A"]
     lines += [

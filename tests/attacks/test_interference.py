@@ -10,8 +10,11 @@ import pytest
 
 from cooperbench.eval.assertions import mutated
 from cooperbench.eval.evaluator import evaluate_pair
+from cooperbench.eval.test_side import config_differs
+from cooperbench.eval.trees import TreeStore
 from cooperbench.models import Pair, seats_of
 from tests.attacks.rectangle import BASE, GOLDEN, HIDDEN, SOURCE, judge_in
+from tests.eval.realgit import file_in
 from tests.tiny import text_patch
 
 if TYPE_CHECKING:
@@ -232,6 +235,29 @@ def test_no_verdict_of_a_pair_can_be_bought(judge: Judge, setting: Setting) -> N
         assert not any(run["success"] for run in record[subject]["features"].values())
     assert set(record["canary"].values()) == {"suspicious"}
     assert [one["feature"] for one in record["suspicious"] if one["reason"] == "canary"] == [1, 2]
+
+
+@pytest.mark.xdist_group("interference")
+def test_two_patches_do_not_make_a_test_side_together(judge: Judge) -> None:
+    """A section is inside of a text in each of them, and outside in their merge."""
+    base = BASE["pyproject.toml"]
+    section = 'b = """\n[tool.pytest.ini_options]\naddopts = "-p nothing"\nc = """\n'
+    configs = [
+        base.replace("# 9\n", '# 9\na = """\n').replace("# 29\n", '# 29\n"""\n'),
+        base.replace("# 19\n", f"# 19\n{section}"),
+    ]
+    patches = {
+        f"agent{number}": judge.patch({**GOLDEN, "pyproject.toml": config})
+        for number, config in enumerate(configs, 1)
+    }
+    pair = Pair(judge.task, (1, 2))
+    evaluation = evaluate_pair(pair, "coop", patches, judge.references, canary=False)
+    assert not any(evaluation.record[agent]["dropped_files"] for agent in patches)
+    assert evaluation.record["merge_success"]
+    assert evaluation.record["overall_success"]
+    with TreeStore(judge.executor.base(judge.task)) as store:
+        merged = file_in(store, store.apply(evaluation.merged_patch).tree, "pyproject.toml")
+    assert not config_differs("pyproject.toml", base.encode(), merged)
 
 
 @pytest.mark.parametrize(

@@ -194,6 +194,10 @@ def _judge(
     side = references.executor.test_side(pair.features, store)
     judged = {agent_id: judged_patch(patch, side, store) for agent_id, patch in patches.items()}
     merge = store.merge(list(judged.values()))
+    if merge.patch:
+        # Two patches can make a test side together that neither has alone.
+        both = judged_patch(merge.patch, side, store)
+        merge = replace(merge, patch=both.patch, tree=both.tree)
 
     def test(subject: str, numbers: Sequence[int], work: Applied | MergeResult, reason: str) -> _Runs:
         """Each feature's tests; where there is nothing to test, that is said of each."""

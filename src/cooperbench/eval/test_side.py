@@ -62,7 +62,7 @@ _CONFIG_NAMES = (
     *("vitest.config.*", "vitest.setup.*", "vitest.workspace.*"),
     *(".npmrc", ".yarnrc", ".yarnrc.yml", ".pnpmfile.*", ".taprc"),
     *("ava.config.*", "bunfig.toml", "playwright.config.*", "cypress.config.*", "go.work", "go.work.sum"),
-    *("nextest.toml", "rust-toolchain", "rust-toolchain.toml"),
+    *("nextest.toml", "insta.yaml", ".insta.yaml", "rust-toolchain", "rust-toolchain.toml"),
 )
 _CONFIG_PATHS = re.compile(
     r"(?:.*/)?(?:"
