@@ -148,7 +148,7 @@ class _Hunk:
         begins = [match.start() for match in _TEST_BEGINS.finditer(self._text)]
         is_inside = self._lines[0].number > 1 and not (begins and self._is_added(begins[0] + 1))
         found: dict[int, list[Edit]] = {}
-        for find in (self._errors, self._given, self._opposites, self._values):
+        for find in (self._given, self._errors, self._opposites, self._values):
             edits: dict[int, list[Edit]] = {}
             for edit in find() if begins or _CODE.search(self._path) else ():
                 test = bisect_right(begins, edit.start)
