@@ -96,21 +96,12 @@ class Mutation(NamedTuple):
     """Their names."""
 
 
-def mutated(patch: str, random: Random, *, only_one: bool = False) -> list[Mutation]:
-    """At most two, in which together each test that can be changed is changed once; or one with a single change.
-
-    Each test is in either of the two by chance, so that nothing follows for it from what became of the others.
-    """
+def mutated(patch: str, random: Random, *, only_one: bool = False) -> Mutation:
+    """With other expected values in all tests but one, or in only one, as far as something can be changed."""
     found = [test for lines in _hunks(patch.encode("latin-1")) for test in _Hunk(lines, random).tests()]
     tests = [test for test in found if test[1]] or found
-    if only_one:
-        return [_with_edits(patch, [random.choice(tests)])] if tests else []
-    chosen = random.getrandbits(len(tests)) if tests else 0
-    parts = [[test for at, test in enumerate(tests) if chosen >> at & 1 == one] for one in (0, 1)]
-    return [_with_edits(patch, part) for part in parts if part]
-
-
-def _with_edits(patch: str, tests: Sequence[tuple[Edit, str]]) -> Mutation:
+    if len(tests) > 1:
+        tests = random.sample(tests, 1 if only_one else len(tests) - 1)
     for edit, _ in sorted(tests, reverse=True):
         patch = patch[: edit.start] + edit.text + patch[edit.end :]
     return Mutation(patch, tuple(name for _, name in tests))

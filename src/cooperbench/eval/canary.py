@@ -60,8 +60,8 @@ class Canary:
     Some runners stop at the first failure, and some tests pass when changed: these are in neither list.
     """
 
-    tests: str
-    """Their patch as Latin-1."""
+    tests: str = ""
+    """Their patch as Latin-1; empty where none can be made."""
     changed: tuple[str, ...] = ()
     """Names of tests that were changed; empty where a test was added."""
     failed: tuple[str, ...] = ()
@@ -111,19 +111,15 @@ class Canary:
         )
 
 
-def new_canaries(feature: Feature, store: TreeStore) -> Iterator[list[Canary]]:
-    """To be tried with the golden patch in this order: two that change each test once, one with a single change, an
-    added test that fails."""
+def new_canaries(feature: Feature, store: TreeStore) -> Iterator[Canary]:
+    """To be tried with the golden patch in this order: changed tests, only one of them, an added one that fails."""
     random = SystemRandom()
     tests = feature.tests.read_bytes().decode("latin-1")  # so that a character is a byte
-    for only_one in (False, False, True, True):
-        canaries = []
-        for mutation in mutated(tests, random, only_one=only_one):
-            tree, below = applied_tests(mutation.tests.encode("latin-1"), feature, store)
-            if tree:
-                text = _with_new_ids(mutation.tests, store.changes(tree, below))
-                canaries.append(Canary(text, mutation.changed))
-        yield canaries
+    for only_one in (False, True, True):
+        canary = Canary(*mutated(tests, random, only_one=only_one))
+        tree, below = applied_tests(canary.tests.encode("latin-1"), feature, store)
+        if canary.changed and tree:
+            yield replace(canary, tests=_with_new_ids(canary.tests, store.changes(tree, below)))
     tree, below = applied_tests(tests.encode("latin-1"), feature, store)
     files = {}
     for path, change in store.changes(tree, below).items() if tree else ():
@@ -133,7 +129,7 @@ def new_canaries(feature: Feature, store: TreeStore) -> Iterator[list[Canary]]:
                 added = _with_test(content, form[1], found[1], random)
                 files[path] = added.encode("utf-8", "surrogateescape")
     if files:
-        yield [Canary(store.patch_of(store.edited(tree, files), below).decode("latin-1"))]
+        yield Canary(store.patch_of(store.edited(tree, files), below).decode("latin-1"))
 
 
 def _with_new_ids(tests: str, changes: Mapping[str, Change]) -> str:

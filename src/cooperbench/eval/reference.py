@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from itertools import count
 from pathlib import Path
 from random import SystemRandom
@@ -33,8 +32,8 @@ from cooperbench.sandbox.contract import NetworkPolicy
 from cooperbench.settings import default_cache_dir
 from cooperbench.storage import read_json, utc_now, write_json
 
-SCHEMA = "cooperbench.reference/6"
-EXPORT_SCHEMA = "cooperbench.references/6"
+SCHEMA = "cooperbench.reference/5"
+EXPORT_SCHEMA = "cooperbench.references/5"
 _ADDED_FUNCTION = re.compile(rb"^\+.*\b(?:fn|def|func) (\w+)", re.MULTILINE)
 
 
@@ -59,7 +58,7 @@ class Reference:
     """The tests pass without the feature: it is unsound. None where that was not tried."""
     runs: int = 1
     failed_runs: int = 0
-    canaries: tuple[Canary, ...] | None = None
+    canary: Canary | None = None
     """None where that was not tried."""
     time: str = ""
 
@@ -82,8 +81,8 @@ class Reference:
         values = _with_tuples(content)
         del values["schema"]
         values["golden"] = TestRun(**_with_tuples(values["golden"]))
-        if values["canaries"]:
-            values["canaries"] = tuple(Canary(**_with_tuples(one)) for one in values["canaries"])
+        if values["canary"]:
+            values["canary"] = Canary(**_with_tuples(values["canary"]))
         return cls(**values)
 
 
@@ -184,7 +183,7 @@ class References:
         self._steps = conditions_to_try(executor.backend_can, asked)
         self._done: Once[tuple[Feature, str], None] = Once()
         self._known: dict[Feature, Reference] = {}
-        self._steady: Once[tuple[Feature, Canary], Canary] = Once()
+        self._steady: Once[Feature, Canary] = Once()
         self._lock = threading.Lock()
         self._needs_more: set[Task] = set()
         """Tasks of which a golden patch does not pass under the strictest conditions."""
@@ -249,45 +248,42 @@ class References:
 
     def confirm(self, feature: Feature, patch: bytes) -> str:
         """The tests once more with some that must fail: `confirmed`, `suspicious`, or why it cannot be told."""
-        self._done.get((feature, "canary"), lambda: self._find_canaries(feature))
+        self._done.get((feature, "canary"), lambda: self._find_canary(feature))
         reference = self._known[feature]
-        flaky = reference.flaky_tests
-        if not reference.canaries:
+        canary = reference.canary
+        if canary is None or not canary.tests:
             return "none that can be put into these tests fails with the golden patch"
 
-        def run(tests: str | None = None) -> TestRun:
-            given = None if tests is None else tests.encode("latin-1")
-            return self.executor.run(feature, patch, reference.conditions, given)
+        def run(tests: bytes | None = None) -> TestRun:
+            return self.executor.run(feature, patch, reference.conditions, tests)
 
-        def agrees(canary: Canary) -> bool:
-            first = run(canary.tests)
+        def agrees() -> bool:
+            tests, flaky = canary.tests.encode("latin-1"), reference.flaky_tests
+            first = run(tests)
             if canary.agrees(first, flaky):
                 return True
-            steady = self._steady.get((feature, canary), lambda: self._steady_canary(feature, canary))
+            steady = self._steady.get(feature, lambda: self._steady_canary(feature))
             # There is no second chance for whoever lets tests pass that must fail.
             failed = first.success or any(first.outcomes.get(test) == "passed" for test in steady.failed)
-            return steady.agrees(first, flaky) or (not failed and steady.agrees(run(canary.tests), flaky))
+            return steady.agrees(first, flaky) or (not failed and steady.agrees(run(tests), flaky))
 
-        checks: list[Callable[[], bool]] = [partial(agrees, canary) for canary in reference.canaries]
-        if len(checks) == 1:
-            # Else it would do to let tests fail as soon as the first verdict is likely to be given.
-            checks.append(lambda: run().held_against(self._known[feature]).success)
-        SystemRandom().shuffle(checks)
+        def passes() -> bool:
+            # Else it would do to let all of the few tests fail as soon as the first verdict is likely to be given.
+            return len(canary.changed) != 1 or run().held_against(self._known[feature]).success
+
+        checks = SystemRandom().sample((agrees, passes), 2)
         return "confirmed" if all(check() for check in checks) else "suspicious"
 
-    def _find_canaries(self, feature: Feature) -> None:
-        """Those that were tried with the golden patch."""
-        if self.get(feature).canaries is None:
-            best: tuple[Canary, ...] = ()
+    def _find_canary(self, feature: Feature) -> None:
+        """One that was tried with the golden patch."""
+        if self.get(feature).canary is None:
             with TreeStore(self.executor.base(feature.task)) as store:
-                for group in new_canaries(feature, store):
-                    if len(best) < len(group):
-                        tried = (self._try_canary(feature, one) for one in group)
-                        best = max(best, tuple(filter(None, tried)), key=len)
-            self._amend(feature, canaries=best)
+                tried = (self._try_canary(feature, one) for one in new_canaries(feature, store))
+                self._amend(feature, canary=next(filter(None, tried), Canary()))
 
-    def _steady_canary(self, feature: Feature, canary: Canary) -> Canary:
+    def _steady_canary(self, feature: Feature) -> Canary:
         """Tried once more: what does not end alike each time is not required."""
+        canary = self._known[feature].canary or Canary()
         return canary.common_with(self._try_canary(feature, canary) or canary)
 
     def _try_canary(self, feature: Feature, canary: Canary) -> Canary | None:
