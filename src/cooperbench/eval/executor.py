@@ -64,15 +64,12 @@ _INSTALLS_FORMAT = 2
 _NAME_ALL_TESTS = """
 export PYTEST_ADDOPTS="-rpfEsxX${PYTEST_ADDOPTS:+ $PYTEST_ADDOPTS}" NEXTEST_STATUS_LEVEL=pass
 if command -v go >/dev/null; then export GOFLAGS="$(go env GOFLAGS) -v"; fi
-bash -c "$1" forget /workspace/repo "$0" 2>/dev/null
-shift
 [ ! -r "${BASH_ENV-}" ] || . "$BASH_ENV"
 (. "$0" "$@")
 code=$?
 exit $((code == 137 ? 1 : code))
 """
-"""Asks frameworks that can be asked by their environment to name every test, also those that pass, and takes upstream's
-later work out of the repository; then the runner.
+"""Asks frameworks that can be asked by their environment to name every test, also those that pass; then the runner.
 
 The runner is sourced, not executed: bash reads it whole before it runs it, so that code under test that rewrites it
 changes nothing, and a bash that no other process may trace stays one. Such a bash does not read BASH_ENV by itself.
@@ -198,8 +195,7 @@ def run_tests(
 ) -> TestRun:
     """`patch` None or empty means the base as it is. Unless `last` is off, the sandbox has then served its purpose."""
     sandbox.write_file(f"{_PATCHES_DIR}/{_TESTS_NAME}", tests)
-    forget_upstream = resources.files(__package__).joinpath("forget_upstream.sh").read_text()
-    argv = ["bash", "-c", _NAME_ALL_TESTS, RUNNER, forget_upstream, _TESTS_NAME]
+    argv = ["bash", "-c", _NAME_ALL_TESTS, RUNNER, _TESTS_NAME]
     if patch:
         sandbox.write_file(f"{_PATCHES_DIR}/{_FEATURE_NAME}", patch)
         argv.append(_FEATURE_NAME)
