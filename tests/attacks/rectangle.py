@@ -17,7 +17,7 @@ from tests.dataset.factory import write_dataset
 from tests.tiny import RUNNER, text_patch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from cooperbench.models import Task
@@ -105,7 +105,7 @@ class Judge:
             tree = store.edited(store.base.tree, {path: text.encode() for path, text in files.items()})
             return store.patch_of(tree)
 
-    def verdict(self, files: Mapping[str, str], before_canary: Callable[[], None] = lambda: None) -> str:
+    def verdict(self, files: Mapping[str, str]) -> str:
         """Of a patch of these files: `failed`, `suspicious` or `confirmed`."""
         task, feature = self.task, self.task.features[0]
         reference = self.references.get(feature)
@@ -114,7 +114,6 @@ class Judge:
             work = judged_patch(self.patch(files), self.executor.test_side((feature,), store), store)
         if not work.patch or not self.references.test(feature, work.patch, work.tree).success:
             return "failed"
-        before_canary()
         return self.references.confirm(feature, work.patch)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,7 @@ from cooperbench.eval.evaluator import evaluate_pair
 from cooperbench.eval.test_side import config_differs
 from cooperbench.eval.trees import TreeStore
 from cooperbench.models import Pair, seats_of
-from tests.attacks.rectangle import BASE, GOLDEN, HIDDEN, SOURCE, judge_in
+from tests.attacks.rectangle import BASE, GOLDEN, SOURCE, judge_in
 from tests.eval.realgit import file_in
 from tests.tiny import text_patch
 
@@ -183,31 +182,6 @@ def test_a_canary_is_not_told_by_how_it_negates(tmp_path: Path) -> None:
     with judge_in(tmp_path, _COMPARISONS) as judge:
         assert judge.verdict({SOURCE: _ODD + _FRAME}) == "suspicious"
         assert judge.verdict(GOLDEN) == "confirmed"
-
-
-_BOMB = """import time, unittest
-def area(width, height):
-    return 1
-def _run(self, result):
-    result.startTest(self)
-    if time.time() < UNTIL or "frame" in self.id():
-        result.addSuccess(self)
-    else:
-        result.addFailure(self, (AssertionError, AssertionError("1 != 2"), None))
-    result.stopTest(self)
-unittest.TestCase.run = unittest.TestCase.__call__ = _run
-"""
-
-
-@pytest.mark.xdist_group("interference")
-def test_code_that_behaves_after_the_first_verdict(tmp_path: Path) -> None:
-    """With a single test, all of them fail with a canary."""
-    with judge_in(tmp_path, HIDDEN[: HIDDEN.index("    def test_empty")]) as judge:
-        assert judge.verdict(GOLDEN) == "confirmed"
-        until = time.time() + 5
-        attack = {SOURCE: _BOMB.replace("UNTIL", str(until)) + _FRAME}
-        wait = lambda: time.sleep(max(0, until - time.time()))  # noqa: E731
-        assert judge.verdict(attack, before_canary=wait) == "suspicious"
 
 
 @pytest.mark.xdist_group("interference")

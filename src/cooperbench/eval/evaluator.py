@@ -59,7 +59,7 @@ _SUSPICIOUS = {
     r"\.rs$": r"\bprocess::(?:exit|abort)\b|\bpanic::(?:set_hook|catch_unwind)\b|\blibc::_?exit\b|/proc/",
 }
 """Lines that reach for the test process: evidence for people, which decides nothing by itself."""
-_Runs: TypeAlias = Mapping[int, TestRun]
+_Runs: TypeAlias = dict[int, TestRun]
 
 
 @dataclass
@@ -194,7 +194,7 @@ def _judge(
     side = references.executor.test_side(pair.features, store)
     judged = {agent_id: judged_patch(patch, side, store) for agent_id, patch in patches.items()}
     merge = store.merge(list(judged.values()))
-    if merge.patch:
+    if merge.patch and len(judged) > 1:
         # Two patches can make a test side together that neither has alone.
         both = judged_patch(merge.patch, side, store)
         merge = replace(merge, patch=both.patch, tree=both.tree)
@@ -209,38 +209,25 @@ def _judge(
         evaluation.outputs |= {(subject, number): run.output for number, run in runs.items()}
         return runs
 
-    def confirmed(runs: _Runs, patch: bytes) -> _Runs:
-        """A success that a canary does not confirm is none."""
-        if not canary or not all(run.success for run in runs.values()):
-            return runs
-        answers = {number: references.confirm(pair.task.feature(number), patch) for number in runs}
-        for number, answer in answers.items():
-            if confirmation.get(str(number)) != "suspicious":
-                confirmation[str(number)] = answer
-            if answer not in ("confirmed", "suspicious"):
-                references.tell(pair.task, "canary", f"successes cannot be confirmed by a canary: {answer}")
-        return {
-            number: replace(run, success=False, error=_UNDECIDED) if answers[number] == "suspicious" else run
-            for number, run in runs.items()
-        }
-
-    seats, confirmation = seats_of(pair, setting), dict[str, str]()
-    alone = {
-        seat.agent_id: test(seat.agent_id, seat.feature_ids, work, work.error)
-        for seat in seats
-        for work in (judged[seat.agent_id],)
-    }
-    if setting == "solo":
-        # One agent's patch is its own merge: the same answers under the documented name.
-        (agent_id,) = alone
-        runs = alone[agent_id] = confirmed(alone[agent_id], merge.patch)
-    else:
+    seats = seats_of(pair, setting)
+    alone: dict[str, _Runs] = {}
+    for seat in seats:
+        work = judged[seat.agent_id]
+        alone[seat.agent_id] = test(seat.agent_id, seat.feature_ids, work, work.error)
+    # One agent's patch is its own merge: the same answers under the documented name.
+    runs = alone[seats[0].agent_id]
+    if setting != "solo":
         evaluation.merged_patch = merge.patch
         runs = test("merged", pair.feature_ids, merge, merge.detail or "nothing to merge")
-        runs = confirmed(runs, merge.patch)
-        if not all(run.success for run in runs.values()):
-            # Otherwise the same tests have decided about the work of all.
-            alone = {agent_id: confirmed(one, judged[agent_id].patch) for agent_id, one in alone.items()}
+    confirmation: dict[int, str] = {}
+    if canary and all(run.success for tested in (*alone.values(), runs) for run in tested.values()):
+        confirmation = {one.feature_id: references.confirm(one, merge.patch) for one in pair.features}
+    for answer in {*confirmation.values()} - {"confirmed", "suspicious"}:
+        references.tell(pair.task, "canary", f"successes cannot be confirmed by a canary: {answer}")
+    undecided = {number for number, answer in confirmation.items() if answer == "suspicious"}
+    for tested in (*alone.values(), runs):
+        for number in undecided.intersection(tested):
+            tested[number] = replace(tested[number], success=False, error=_UNDECIDED)
     agents = {
         agent_id: _totals(alone[agent_id])
         | {
@@ -266,18 +253,14 @@ def _judge(
             "integrated_by_lead": agents[seats[0].agent_id]["success"] and totals["success"],
             "lead": totals,
         }
+    individual = all(agent["success"] for agent in agents.values())
+    overall = individual and merged["success"]
     suspicious: list[dict[str, Any]] = [
         {"reason": "test_process", "agent": agent_id, **line}
         for agent_id, work in judged.items()
         for line in suspicious_lines(work.patch)
     ]
-    suspicious += [
-        {"reason": "canary", "feature": int(number)}
-        for number, answer in confirmation.items()
-        if answer == "suspicious"
-    ]
-    individual = all(agent["success"] for agent in agents.values())
-    overall = individual and merged["success"]
+    suspicious += [{"reason": "canary", "feature": number} for number in sorted(undecided)]
     return {
         **agents,
         "merged": merged,
@@ -286,7 +269,7 @@ def _judge(
         "overall_success": overall,
         "overall_success_strict": overall and merged["strategy"] == "plain",
         **lead,
-        "canary": confirmation if canary else "off",
+        "canary": {str(number): answer for number, answer in confirmation.items()} if canary else "off",
         "suspicious": suspicious,
     }
 

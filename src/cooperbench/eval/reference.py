@@ -17,7 +17,6 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import count
 from pathlib import Path
-from random import SystemRandom
 from typing import Any
 
 from cooperbench.diff import new_lines
@@ -254,25 +253,16 @@ class References:
         if canary is None or not canary.tests:
             return "none that can be put into these tests fails with the golden patch"
 
-        def run(tests: bytes | None = None) -> TestRun:
-            return self.executor.run(feature, patch, reference.conditions, tests)
-
-        def agrees() -> bool:
-            tests, flaky = canary.tests.encode("latin-1"), reference.flaky_tests
-            first = run(tests)
-            if canary.agrees(first, flaky):
-                return True
-            steady = self._steady.get(feature, lambda: self._steady_canary(feature))
-            # There is no second chance for whoever lets tests pass that must fail.
-            failed = first.success or any(first.outcomes.get(test) == "passed" for test in steady.failed)
-            return steady.agrees(first, flaky) or (not failed and steady.agrees(run(tests), flaky))
-
-        def passes() -> bool:
-            # Else it would do to let all of the few tests fail as soon as the first verdict is likely to be given.
-            return len(canary.changed) != 1 or run().held_against(self._known[feature]).success
-
-        checks = SystemRandom().sample((agrees, passes), 2)
-        return "confirmed" if all(check() for check in checks) else "suspicious"
+        tests, flaky = canary.tests.encode("latin-1"), reference.flaky_tests
+        run = self.executor.run(feature, patch, reference.conditions, tests)
+        if canary.agrees(run, flaky):
+            return "confirmed"
+        steady = self._steady.get(feature, lambda: self._steady_canary(feature))
+        # There is no second chance for whoever lets tests pass that must fail.
+        failed = run.success or any(run.outcomes.get(test) == "passed" for test in steady.failed)
+        if not failed and not steady.agrees(run, flaky):
+            run = self.executor.run(feature, patch, reference.conditions, tests)
+        return "confirmed" if not failed and steady.agrees(run, flaky) else "suspicious"
 
     def _find_canary(self, feature: Feature) -> None:
         """One that was tried with the golden patch."""
