@@ -196,8 +196,8 @@ def _judge(
     merge = store.merge(list(judged.values()))
     if merge.patch:
         # Two patches can make a test side together that neither has alone.
-        both = judged_patch(merge.patch, side, store)
-        merge = replace(merge, patch=both.patch, tree=both.tree)
+        work = judged_patch(merge.patch, side, store)
+        merge = replace(merge, patch=work.patch, tree=work.tree)
 
     def test(subject: str, numbers: Sequence[int], work: Applied | MergeResult, reason: str) -> _Runs:
         """Each feature's tests; where there is nothing to test, that is said of each."""
@@ -213,31 +213,28 @@ def _judge(
         """A success that a canary does not confirm is none."""
         if not canary or not all(run.success for run in runs.values()):
             return runs
-        answers = {number: references.confirm(pair.task.feature(number), patch) for number in runs}
-        for number, answer in answers.items():
-            if confirmation.get(str(number)) != "suspicious":
+        found = dict(runs)
+        for number, run in runs.items():
+            answer = references.confirm(pair.task.feature(number), patch)
+            if confirmation.setdefault(str(number), answer) != "suspicious":
                 confirmation[str(number)] = answer
-            if answer not in ("confirmed", "suspicious"):
+            if answer == "suspicious":
+                found[number] = replace(run, success=False, error=_UNDECIDED)
+            elif answer != "confirmed":
                 references.tell(pair.task, "canary", f"successes cannot be confirmed by a canary: {answer}")
-        return {
-            number: replace(run, success=False, error=_UNDECIDED) if answers[number] == "suspicious" else run
-            for number, run in runs.items()
-        }
+        return found
 
-    seats, confirmation = seats_of(pair, setting), dict[str, str]()
-    alone = {
-        seat.agent_id: test(seat.agent_id, seat.feature_ids, work, work.error)
-        for seat in seats
-        for work in (judged[seat.agent_id],)
-    }
+    seats, confirmation, alone = seats_of(pair, setting), dict[str, str](), dict[str, _Runs]()
+    for seat in seats:
+        work = judged[seat.agent_id]
+        alone[seat.agent_id] = test(seat.agent_id, seat.feature_ids, work, work.error)
     if setting == "solo":
         # One agent's patch is its own merge: the same answers under the documented name.
-        (agent_id,) = alone
-        runs = alone[agent_id] = confirmed(alone[agent_id], merge.patch)
+        runs = alone[seats[0].agent_id] = confirmed(alone[seats[0].agent_id], merge.patch)
     else:
         evaluation.merged_patch = merge.patch
-        runs = test("merged", pair.feature_ids, merge, merge.detail or "nothing to merge")
-        runs = confirmed(runs, merge.patch)
+        both = test("merged", pair.feature_ids, merge, merge.detail or "nothing to merge")
+        runs = confirmed(both, merge.patch)
         if not all(run.success for run in runs.values()):
             # Otherwise the same tests have decided about the work of all.
             alone = {agent_id: confirmed(one, judged[agent_id].patch) for agent_id, one in alone.items()}
@@ -271,11 +268,8 @@ def _judge(
         for agent_id, work in judged.items()
         for line in suspicious_lines(work.patch)
     ]
-    suspicious += [
-        {"reason": "canary", "feature": int(number)}
-        for number, answer in confirmation.items()
-        if answer == "suspicious"
-    ]
+    doubted = [number for number, answer in confirmation.items() if answer == "suspicious"]
+    suspicious += [{"reason": "canary", "feature": int(number)} for number in doubted]
     individual = all(agent["success"] for agent in agents.values())
     overall = individual and merged["success"]
     return {
