@@ -210,30 +210,30 @@ class TestSide:
         """
         kept, names = set[str](), dict[str, set[str]]()
         for path in new:
-            folder, (above, _, name) = _TEST_FOLDER.match(path), path.rpartition("/")
+            folder, is_snapshot = _TEST_FOLDER.match(path), path.endswith(".snap")
             if _FOUND_BY_TOOLS.fullmatch(path) or may_hold_test_config(path) or self._shadows(path):
                 continue
-            is_snapshot, is_new = path.endswith(".snap"), folder and not self._is_known(folder[0])
-            if (
-                _CRATE.match(folder[0] if folder else path)
-                if is_snapshot
-                else is_new and not _LOADED.fullmatch(path)
-            ):
+            is_new = folder and not _LOADED.fullmatch(path) and not self._is_known(folder[0])
+            if _CRATE.match(folder[0] if folder else path) if is_snapshot else is_new:
                 kept.add(path)
             elif folder and (is_snapshot or not self._is_test(path)):
-                for one in (name, "/".join(above.split("/")[-2:])):
+                *above, name = path.split("/")
+                for one in (name, "/".join(above[-2:])):
                     names.setdefault(one, set()).add(path)
         names = dict(sorted(names.items(), key=lambda one: -len(one[1]))[:_MOST_NAMES])
-        for path, line in store.lines_with(names, tree) if names else ():
-            if path not in self.hidden and not self.looks_like_tests(path):
-                found = {one for name in names if name in line for one in names[name]}
-                # Rust can load no code of other languages.
-                kept |= {one for one in found if path.endswith(".rs") or not _LOADED.fullmatch(one)}
-        for path, line in store.lines_with(names, store.base.tree) if names else ():
-            if self.looks_like_tests(path) or is_test_config(path):
-                kept -= {
-                    one for name in names if name in line for one in names[name] if one.endswith(f"/{name}")
-                }
+
+        def named(tree: str) -> Iterator[tuple[str, str, str]]:
+            for path, line in store.lines_with(names, tree) if names else ():
+                yield from ((path, name, one) for name in names if name in line for one in names[name])
+
+        for path, _, one in named(tree):
+            # Rust can load no code of other languages.
+            is_fit = path.endswith(".rs") or not _LOADED.fullmatch(one)
+            if is_fit and path not in self.hidden and not self.looks_like_tests(path):
+                kept.add(one)
+        for path, name, one in named(store.base.tree):
+            if one.endswith(f"/{name}") and (self.looks_like_tests(path) or is_test_config(path)):
+                kept.discard(one)
         return kept
 
     def _is_known(self, folder: str) -> bool:
@@ -289,9 +289,9 @@ def _judged(patch: bytes | None, side: TestSide, store: TreeStore) -> Applied:
     tree = applied.tree
     tests = [file.path for file in dropped if file.reason == "test_file"]
     library = side.library_part(tests, tree, store) if tests else set()
-    library |= side.data_part(
-        [path for path in tests if _is_new_file(changes[path]) and not path.endswith(".rs")], tree, store
-    )
+    new = [path for path in tests if changes[path].before is None and not path.endswith(".rs")]
+    files = [path for path in new if (entry := changes[path].after) and entry.mode == FILE]
+    library |= side.data_part(files, tree, store)
     dropped = [file for file in dropped if file.path not in library]
     if dropped:
         tree = store.edited(tree, {file.path: _left_of(file, changes[file.path], store) for file in dropped})
@@ -310,10 +310,6 @@ def _reason_to_drop(path: str, change: Change, side: TestSide, store: TreeStore)
         return reason
     before, after = store.content(change.before), store.content(change.after)
     return "test_config" if config_differs(path, before, after) else None
-
-
-def _is_new_file(change: Change) -> bool:
-    return change.before is None and change.after is not None and change.after.mode == FILE
 
 
 def _left_of(file: DroppedFile, change: Change, store: TreeStore) -> TreeEntry | bytes | None:
