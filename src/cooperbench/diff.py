@@ -7,9 +7,10 @@ belongs to none of them. What is judged is decided on git's trees, not here.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from cooperbench.errors import UserError
 from cooperbench.git import decode_path
@@ -101,7 +102,7 @@ _FIELD = re.compile(
     rb"|(?:dis)?similarity index) (.*)"
 )
 _BINARY = re.compile(rb"GIT binary patch$|Binary files .* differ$")
-_HUNK = re.compile(rb"@@ -(\d{1,10})(?:,(\d{1,10}))? \+\d{1,10}(?:,(\d{1,10}))? @@ ?(.*)")
+_HUNK = re.compile(rb"@@ -(\d{1,10})(?:,(\d{1,10}))? \+(\d{1,10})(?:,(\d{1,10}))? @@ ?(.*)")
 _QUOTED = re.compile(rb'"((?:[^"\\]|\\.)*)"')
 _ESCAPE = re.compile(rb"\\([0-3][0-7]{2}|.)", re.DOTALL)
 _ESCAPED = dict(zip(b'abtnvfr"\\', b'\a\b\t\n\v\f\r"\\', strict=True))
@@ -137,7 +138,7 @@ def parse_diff(data: bytes) -> tuple[ChangedFile, ...]:
 
 
 def _hunk(lines: Sequence[bytes], start: int, header: re.Match[bytes]) -> Hunk:
-    first, old_count, new_count = (1 if number is None else int(number) for number in header.groups()[:3])
+    first, old_count, _, new_count = (1 if number is None else int(number) for number in header.groups()[:4])
     old_left, new_left = old_count, new_count
     end = start + 1
     while end < len(lines) and (old_left > 0 or new_left > 0 or lines[end].startswith(b"\\ ")):
@@ -152,7 +153,7 @@ def _hunk(lines: Sequence[bytes], start: int, header: re.Match[bytes]) -> Hunk:
         raise PatchError(start + 1, "the hunk does not have the lines that its header says")
     heading, *body = (
         line.decode("utf-8", "surrogateescape").removesuffix("\r")
-        for line in (header[4].strip(), *lines[start + 1 : end])
+        for line in (header[5].strip(), *lines[start + 1 : end])
     )
     # A hunk without base lines names the one after which it goes.
     return Hunk(heading, first + (old_count == 0), tuple(body), start + 2)
@@ -190,3 +191,34 @@ def _unquoted(name: bytes, line: int) -> str:
 def _unescaped(escape: re.Match[bytes]) -> bytes:
     code = escape[1]
     return bytes([int(code, 8)]) if len(code) == 3 else bytes([_ESCAPED.get(code[0], code[0])])
+
+
+class NewLine(NamedTuple):
+    """A line of what a patch makes of a file, as far as the patch shows it."""
+
+    path: str
+    number: int
+    offset: int
+    """Of its content in the patch."""
+    added: bool
+    content: bytes
+
+
+def new_lines(patch: bytes) -> Iterator[NewLine]:
+    """Inside a hunk no line is a header."""
+    path, number, old_left, new_left, offset = "", 0, 0, 0, 0
+    for line in patch.split(b"\n"):
+        kind = line[:1]
+        if old_left <= 0 and new_left <= 0:
+            if line.startswith(b"+++ "):
+                path = line[4:].partition(b"\t")[0].decode("utf-8", "replace").removeprefix("b/")
+            elif hunk := _HUNK.match(line):
+                counts = (1 if count is None else int(count) for count in hunk.groups()[1:4])
+                old_left, number, new_left = counts
+        elif kind != b"\\":
+            if kind != b"-":
+                yield NewLine(path, number, offset + 1, kind == b"+", line[1:])
+            old_left -= kind != b"+"
+            new_left -= kind != b"-"
+            number += kind != b"-"
+        offset += len(line) + 1

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 SOURCE = "rectangle/core.py"
 BASE = {
+    "pyproject.toml": "[tool.x]\n" + "".join(f"# {number}\n" for number in range(40)),
     "rectangle/__init__.py": "from rectangle.core import area, frame\n",
     SOURCE: "from rectangle.test_support import checked\n\n\ndef area(width, height):\n"
     "    raise NotImplementedError\n\n\ndef frame(text):\n    return f'[{checked(text)}]'\n",
@@ -62,7 +63,7 @@ _TESTS = "PYTHONDONTWRITEBYTECODE=1 python3 -m unittest discover -v -s tests -t 
 def _setup() -> str:
     lines = ["#!/bin/bash", "set -e", "dest=${1:-/workspace/repo}", 'mkdir -p "$dest"', 'cd "$dest"']
     for path, text in BASE.items():
-        lines += [f"mkdir -p {path.rpartition('/')[0]}", f"cat >{path} <<'END'", f"{text}END"]
+        lines += [f"mkdir -p ./{path.rpartition('/')[0]}", f"cat >{path} <<'END'", f"{text}END"]
     lines += ["export GIT_AUTHOR_DATE=2026-01-01T00:00:00Z GIT_COMMITTER_DATE=2026-01-01T00:00:00Z"]
     lines += ["git init -q -b main .", "git add -A"]
     return "\n".join([*lines, "git -c user.name=t -c user.email=t@t.invalid commit -qm past", ""])
@@ -98,20 +99,22 @@ class Judge:
     executor: TestExecutor
     references: References
 
+    def patch(self, files: Mapping[str, str]) -> bytes:
+        """It gives some files other content."""
+        with TreeStore(self.executor.base(self.task)) as store:
+            tree = store.edited(store.base.tree, {path: text.encode() for path, text in files.items()})
+            return store.patch_of(tree)
+
     def verdict(self, files: Mapping[str, str]) -> str:
-        """Of a patch that gives some files other content: `failed`, `suspicious` or `confirmed`."""
+        """Of a patch of these files: `failed`, `suspicious` or `confirmed`."""
         task, feature = self.task, self.task.features[0]
         reference = self.references.get(feature)
         assert reference.success, reference.golden.error
         with TreeStore(self.executor.base(task)) as store:
-            tree = store.edited(store.base.tree, {path: text.encode() for path, text in files.items()})
-            side = self.executor.test_side((feature,), store)
-            work = judged_patch(store.patch_of(tree), side, store)
-            if not work.patch:
-                return "failed"
-            if not self.references.test(feature, work.patch, work.tree).success:
-                return "failed"
-            return self.references.confirm(feature, work.patch)
+            work = judged_patch(self.patch(files), self.executor.test_side((feature,), store), store)
+        if not work.patch or not self.references.test(feature, work.patch, work.tree).success:
+            return "failed"
+        return self.references.confirm(feature, work.patch)
 
 
 @contextmanager

@@ -8,13 +8,19 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cooperbench.eval.assertions import mutated
+from cooperbench.eval.evaluator import evaluate_pair
+from cooperbench.eval.test_side import config_differs
+from cooperbench.eval.trees import TreeStore
+from cooperbench.models import Pair, seats_of
 from tests.attacks.rectangle import BASE, GOLDEN, SOURCE, judge_in
+from tests.eval.realgit import file_in
 from tests.tiny import text_patch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from cooperbench.models import Setting
     from tests.attacks.rectangle import Judge
 
 _FRAME = "def frame(text):\n    return f'[{text}]'\n"
@@ -176,6 +182,46 @@ def test_a_canary_is_not_told_by_how_it_negates(tmp_path: Path) -> None:
     with judge_in(tmp_path, _COMPARISONS) as judge:
         assert judge.verdict({SOURCE: _ODD + _FRAME}) == "suspicious"
         assert judge.verdict(GOLDEN) == "confirmed"
+
+
+@pytest.mark.xdist_group("interference")
+@pytest.mark.parametrize("setting", ["solo", "coop"])
+def test_no_verdict_of_a_pair_can_be_bought(judge: Judge, setting: Setting) -> None:
+    attack = judge.patch(ATTACKS["lets no outcome be a failure"])
+    pair = Pair(judge.task, (1, 2))
+    patches = {seat.agent_id: attack for seat in seats_of(pair, setting)}
+    record = evaluate_pair(pair, setting, patches, judge.references).record
+    for verdict in ("individual_success", "overall_success", "overall_success_strict"):
+        assert record[verdict] is False
+    for subject in ("merged", *patches):
+        assert record[subject]["success"] is False
+        assert "canary" in record[subject]["error"]
+        assert not any(run["success"] for run in record[subject]["features"].values())
+    assert set(record["canary"].values()) == {"suspicious"}
+    assert [one["feature"] for one in record["suspicious"] if one["reason"] == "canary"] == [1, 2]
+
+
+@pytest.mark.xdist_group("interference")
+def test_two_patches_do_not_make_a_test_side_together(judge: Judge) -> None:
+    """A section is inside of a text in each of them, and outside in their merge."""
+    base = BASE["pyproject.toml"]
+    section = 'b = """\n[tool.pytest.ini_options]\naddopts = "-p nothing"\nc = """\n'
+    configs = [
+        base.replace("# 9\n", '# 9\na = """\n').replace("# 29\n", '# 29\n"""\n'),
+        base.replace("# 19\n", f"# 19\n{section}"),
+    ]
+    patches = {
+        f"agent{number}": judge.patch({**GOLDEN, "pyproject.toml": config})
+        for number, config in enumerate(configs, 1)
+    }
+    pair = Pair(judge.task, (1, 2))
+    evaluation = evaluate_pair(pair, "coop", patches, judge.references, canary=False)
+    assert not any(evaluation.record[agent]["dropped_files"] for agent in patches)
+    assert evaluation.record["merge_success"]
+    assert evaluation.record["overall_success"]
+    with TreeStore(judge.executor.base(judge.task)) as store:
+        merged = file_in(store, store.apply(evaluation.merged_patch).tree, "pyproject.toml")
+    assert not config_differs("pyproject.toml", base.encode(), merged)
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,7 @@ from cooperbench.eval.test_side import (
             ".cargo/config",
             "sub/.cargo/config.toml",
             ".config/nextest.toml",
+            ".config/insta.yaml",
             "rust-toolchain.toml",
             "go.work",
         ),

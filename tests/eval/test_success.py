@@ -111,6 +111,15 @@ CHANGED = {
             "def test_a():\n    with pytest.raises(E, match='no way'):\n        f(5)",
             r"with pytest.raises\(E, match='(?!no way)\w+ \w+'\):",
         ),
+        (
+            "def test_a(self):\n    with self.assertRaises(lib.ValueError) as x:\n        f(5)",
+            r"with self.assertRaises\((?!Value)\w+Error\) as x:",
+        ),
+        (
+            "def test_a():\n    with pytest.raises(E):\n        check(-5)",
+            r"with pytest.raises\(\w+Error\):",
+        ),
+        ("def test_a():\n    pytest.raises((A, OSError), f, 5)", r"pytest.raises\((?!OS)\w+Error, f, 5\)"),
         ("def test_a():\n    assert f('x') # 5\n", r"assert not f\('x'\) # 5"),
         ("def test_a(self):\n    check('x', 7, on=True)", r"check\('x', [^7], on=True\)"),
         ("def test_a():\n    assert f('x') == 0xff", r"assert f\('x'\) != 0xff"),
@@ -276,6 +285,24 @@ def test_a_canary_is_kept_only_if_it_fails_with_the_golden_patch() -> None:
     kept = canary.tried(one, REFERENCE)
     assert kept is not None
     assert (kept.failed, kept.passed) == (("t.py::b",), ("t.py::a",))
+
+
+@pytest.mark.parametrize(
+    ("lines", "required"),
+    [
+        (("FAILED t/a.py::a - x", "PASSED t/a.py::b", "PASSED t/a.py::a[1]"), "t/a.py::b"),
+        (("FAILED t/a.py::A::a - x", "PASSED t/a.py::A::ab"), "t/a.py::A::ab"),
+        (("a (t.a.A.a) ... FAIL", "b (t.a.A.b) ... ok"), "t.a.A.b"),
+        (("--- FAIL: a (0.00s)", "--- PASS: b (0.00s)", "--- PASS: a/c (0.00s)", "FAIL\tx/a\t0.1s"), "x/a.b"),
+        (("     Running tests/a.rs (x/a-0123456789abcdef)", "test m::a ... FAILED", "test b ... ok"), "a::b"),
+    ],
+)
+def test_only_tests_that_were_changed_are_not_required(lines: tuple[str, ...], required: str) -> None:
+    """Not others in a file or module of that name."""
+    reference = replace(expecting(passed=1), passed_tests=(required, "t/a.py::a[1]", "x/a.a/c"))
+    kept = Canary("x", ("a",)).tried(failing(*lines, summary="1 failed, 1 passed in 0.01s"), reference)
+    assert kept is not None
+    assert kept.passed == (required,)
 
 
 def test_with_a_canary_the_same_tests_have_to_fail_and_to_pass() -> None:

@@ -37,6 +37,7 @@ SIDE = TestSide(
         ("x/testdata/golden.txt", "test_file"),
         ("Tests/helper.py", "test_file"),
         ("tests/api.rs", "test_file"),
+        ("tests/src/run.rs", "test_file"),
         ("pkg/__pycache__/core.cpython-311.pyc", "compiled_file"),
         ("pkg/_speed.so", "compiled_file"),
         ("build/addon.node", "compiled_file"),
@@ -254,3 +255,93 @@ def test_a_folder_that_a_golden_patch_works_in_is_the_features(tmp_path: Path) -
     changes = {path: text("b\n") for path in ("web/test/other.ts", "pkg/tests/other.py")}
     golden = frozenset({"web/test/fake.ts", "pkg/tests/helper.py"})
     assert kept_of(tmp_path, changes, golden) == {"web/test/other.ts"}
+
+
+CRATE: Files = {
+    "src/lib.rs": text("pub mod parser;\n"),
+    "src/parser.rs": text("#[cfg(test)]\nmod tests;\n"),
+    "src/snapshots/old.snap": text("old\n"),
+    "pkg/core.py": text("x = 1\n"),
+    "tests/api.rs": text('#[test]\nfn api() { load("optional.json") }\n'),
+    "tests/fixtures/old.txt": text("old\n"),
+    "tests/src/run.rs": text('const REF: &str = "tests/ref";\n'),
+    "tests/ref/old.png": text("old\n"),
+    "pkg/__snapshots__/a.test.js.snap": text("old\n"),
+}
+DATA = {
+    "that a crate includes": (
+        "src/lib.rs",
+        'include_str!("../tests/fixtures/a.txt")',
+        "tests/fixtures/a.txt",
+    ),
+    "of a folder that a crate has": ("build.rs", 'dir("tests/fixtures")', "tests/fixtures/deep.bin"),
+    "of another language that unit tests read": (
+        "src/parser/tests.rs",
+        '#[test_case(Path::new("F1.py"))]',
+        "tests/fixtures/F1.py",
+    ),
+    "snapshots of unit tests": (
+        "src/parser/tests.rs",
+        "assert_snapshot!(x);",
+        "src/parser/tests/snapshots/c__x.snap",
+    ),
+    "snapshots beside the code": ("src/parser.rs", "assert_snapshot!(x);", "src/snapshots/c__x.snap"),
+    "snapshots elsewhere": ("src/parser.rs", 'path("../tests/snapshots")', "tests/snapshots/c__x.snap"),
+    "in a new folder": ("pkg/core.py", 'files("pkg.testdata")', "pkg/testdata/defaults.json"),
+    "of a kind that is told at run time": (
+        "pkg/core.py",
+        'f"{kind}/page.html"',
+        "pkg/templates/test/page.html",
+    ),
+    "that Go embeds": ("cmd/main.go", "//go:embed testdata/*.tmpl", "cmd/testdata/x.tmpl"),
+    "that a script reads": ("web/index.js", "readFileSync('./test/words.csv')", "web/test/words.csv"),
+    "in a folder of tests": ("pkg/core.py", 'open("tests/fixtures/a.bin")', "tests/fixtures/a.bin"),
+}
+NO_DATA = {
+    "named by no code": ("src/lib.rs", "pub fn a() {}", "tests/fixtures/a.txt"),
+    "named only by what runs the tests": ("src/lib.rs", "pub fn a() {}", "tests/ref/a.png"),
+    "that was there": ("src/lib.rs", 'include_str!("../tests/fixtures/old.txt")', "tests/fixtures/old.txt"),
+    "a snapshot that was there": ("src/parser.rs", "assert_snapshot!(x);", "src/snapshots/old.snap"),
+    "a hidden snapshot": ("src/parser.rs", "assert_snapshot!(x);", "src/snapshots/hidden.snap"),
+    "that tests of the base know": (
+        "src/lib.rs",
+        'include_str!("../tests/optional.json")',
+        "tests/optional.json",
+    ),
+    "a snapshot of a script's tests": (
+        "src/index.js",
+        "'c.test.js.snap'",
+        "src/__snapshots__/c.test.js.snap",
+    ),
+    "a mock": ("pkg/core.py", '"__mocks__/fs.js"', "__mocks__/fs.js"),
+    "a test of documentation": ("pkg/core.py", '"test_a.txt"', "new/tests/test_a.txt"),
+    "configuration": ("pkg/core.py", '"tests/package.json"', "tests/package.json"),
+    "hidden configuration": ("pkg/core.py", '".babelrc"', "tests/.babelrc"),
+    "configuration of a compiler": ("pkg/core.py", '"tests/tsconfig.json"', "tests/tsconfig.json"),
+    "code": ("pkg/core.py", 'open("tests/fixtures/plugin.py")', "tests/fixtures/plugin.py"),
+    "code in a new folder": ("web/index.js", "readFileSync('test/a.js')", "web/test/a.js"),
+    "code that shadows a module": ("src/lib.rs", 'include_str!("../tests/json.py")', "tests/json.py"),
+}
+
+
+@pytest.mark.parametrize(
+    ("user", "line", "path", "is_kept"),
+    [(*case, True) for case in DATA.values()] + [(*case, False) for case in NO_DATA.values()],
+    ids=[*DATA, *NO_DATA],
+)
+def test_data_of_the_library_is_kept_whatever_its_folder(
+    tmp_path: Path, user: str, line: str, path: str, is_kept: bool
+) -> None:
+    base = base_with(tmp_path, CRATE)
+    real = RealRepo(base.objects.parent.parent)
+    after = CRATE | {user: text(f"{line}\n"), path: text("new\n"), "tests/mine.rs": text(f"{path}\n")}
+    with TreeStore(base) as store:
+        patch = real.diff(base.commit, real.commit(after, base.commit))
+        work = judged_patch(patch, TestSide(frozenset({"src/snapshots/hidden.snap"}), base=base.paths), store)
+        assert set(store.changes(work.tree)) == {user, *([path] if is_kept else [])}
+
+
+@pytest.mark.parametrize("mode", ["100755", "120000"])
+def test_programs_and_links_are_no_data(tmp_path: Path, mode: str) -> None:
+    after = REPO | {"src/x.py": text("two\n"), "src/testdata/run": BaseFile(mode, b"x")}
+    assert Judged(tmp_path, after).work.dropped == (DroppedFile("src/testdata/run", "test_file"),)

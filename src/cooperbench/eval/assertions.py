@@ -14,7 +14,8 @@ from random import Random
 from string import ascii_lowercase, digits
 from typing import NamedTuple
 
-_HUNK = re.compile(rb"@@ -\d+(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
+from cooperbench.diff import NewLine, new_lines
+
 _TEST_BEGINS = re.compile(
     r"^[ \t]*(?:(?:async )?def test|(?:[\w$]+\.)?(?:it|test)\b *[.(]|@pytest\.mark\.param|func Test"
     r"|#\[(?:\w+::)*(?:rs)?test|--- \S+ ---$)",
@@ -69,6 +70,8 @@ _COMPARISON = re.compile(f" ({'|'.join(sorted(_COMPARISONS, key=len, reverse=Tru
 _FIXED = re.compile(r"\\(?:x..|u\{\w+\}|u....|.)|%[\w.]+|\$?\{[^}\n]*\}", re.DOTALL)
 """Escapes and places for values: not to be touched."""
 _WORD = re.compile("[A-Za-z]{2,}")
+_ERRORS = ("OSError", "IndexError", "AttributeError", "ImportError", "ZeroDivisionError")
+"""Which code that is right is unlikely to raise in place of others."""
 
 
 class Edit(NamedTuple):
@@ -104,36 +107,6 @@ def mutated(patch: str, random: Random, *, only_one: bool = False) -> Mutation:
     return Mutation(patch, tuple(name for _, name in tests))
 
 
-class NewLine(NamedTuple):
-    """A line of what a patch makes of a file, as far as the patch shows it."""
-
-    path: str
-    number: int
-    offset: int
-    """Of its content in the patch."""
-    added: bool
-    content: bytes
-
-
-def new_lines(patch: bytes) -> Iterator[NewLine]:
-    """Inside a hunk no line is a header."""
-    path, number, old_left, new_left, offset = "", 0, 0, 0, 0
-    for line in patch.split(b"\n"):
-        kind = line[:1]
-        if old_left <= 0 and new_left <= 0:
-            if line.startswith(b"+++ "):
-                path = line[4:].partition(b"\t")[0].decode("utf-8", "replace").removeprefix("b/")
-            elif hunk := _HUNK.match(line):
-                old_left, number, new_left = (1 if count is None else int(count) for count in hunk.groups())
-        elif kind != b"\\":
-            if kind != b"-":
-                yield NewLine(path, number, offset + 1, kind == b"+", line[1:])
-            old_left -= kind != b"+"
-            new_left -= kind != b"-"
-            number += kind != b"-"
-        offset += len(line) + 1
-
-
 def _hunks(patch: bytes) -> list[list[NewLine]]:
     hunks: list[list[NewLine]] = []
     for line in new_lines(patch):
@@ -166,7 +139,7 @@ class _Hunk:
         begins = [match.start() for match in _TEST_BEGINS.finditer(self._text)]
         is_inside = self._lines[0].number > 1 and not (begins and self._is_added(begins[0] + 1))
         found: dict[int, list[Edit]] = {}
-        for find in (self._given, self._opposites, self._values):
+        for find in (self._given, self._errors, self._opposites, self._values):
             edits: dict[int, list[Edit]] = {}
             for edit in find() if begins or _CODE.search(self._path) else ():
                 test = bisect_right(begins, edit.start)
@@ -217,6 +190,16 @@ class _Hunk:
             edits = (self._changed(one) for one in reversed(arguments))
             if edit := next((edit for edit in edits if edit), None):
                 yield edit
+
+    def _errors(self) -> Iterator[Edit]:
+        """The error that a test of Python expects."""
+        for number, token, _, after, _ in self._walk():
+            if token.text in ("raises", "assertRaises", "assertRaisesRegex") and after == "(":
+                error = next(self._arguments(number + 1), ())
+                if error and not any(one.kind == "other" or one.text.endswith("Exception") for one in error):
+                    names = [name for name in _ERRORS if name not in {one.text for one in error}]
+                    end = error[-1].start + len(error[-1].text)
+                    yield Edit(error[0].start, end, self._random.choice(names))
 
     def _defines(self, name: str) -> bool:
         return bool(re.search(rf"\b(?:def|function|func|fn|const|let) {re.escape(name)}\b", self._text))

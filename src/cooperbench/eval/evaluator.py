@@ -11,13 +11,13 @@ import re
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from cooperbench._version import __version__
+from cooperbench.diff import new_lines
 from cooperbench.errors import Interrupted
-from cooperbench.eval.assertions import new_lines
 from cooperbench.eval.counts import named_file
 from cooperbench.eval.executor import TestRun, not_run
 from cooperbench.eval.reference import References, ReferenceStore
@@ -38,8 +38,9 @@ from cooperbench.storage import (
 SCHEMA = "cooperbench.eval/1"
 MOST_ORDER_MERGES = 400
 """Merges of two trees that the search for an order in which all merge may take: enough for every order of four."""
-JUDGE = 7
+JUDGE = 8
 """Raised when the rules of judging change: then nothing judged before stands."""
+_UNDECIDED = "the tests pass as well where they must fail (canary)"
 _MOST_LINES = 50
 _LONGEST_LINE = 200
 # They take time linear in a line, which can have megabytes.
@@ -58,7 +59,7 @@ _SUSPICIOUS = {
     r"\.rs$": r"\bprocess::(?:exit|abort)\b|\bpanic::(?:set_hook|catch_unwind)\b|\blibc::_?exit\b|/proc/",
 }
 """Lines that reach for the test process: evidence for people, which decides nothing by itself."""
-_Runs: TypeAlias = Mapping[int, TestRun]
+_Runs: TypeAlias = dict[int, TestRun]
 
 
 @dataclass
@@ -193,6 +194,10 @@ def _judge(
     side = references.executor.test_side(pair.features, store)
     judged = {agent_id: judged_patch(patch, side, store) for agent_id, patch in patches.items()}
     merge = store.merge(list(judged.values()))
+    if merge.patch and len(judged) > 1:
+        # Two patches can make a test side together that neither has alone.
+        both = judged_patch(merge.patch, side, store)
+        merge = replace(merge, patch=both.patch, tree=both.tree)
 
     def test(subject: str, numbers: Sequence[int], work: Applied | MergeResult, reason: str) -> _Runs:
         """Each feature's tests; where there is nothing to test, that is said of each."""
@@ -205,19 +210,33 @@ def _judge(
         return runs
 
     seats = seats_of(pair, setting)
-    agents = {}
+    alone: dict[str, _Runs] = {}
     for seat in seats:
         work = judged[seat.agent_id]
-        runs = test(seat.agent_id, seat.feature_ids, work, work.error)
-        agents[seat.agent_id] = _totals(runs) | {
+        alone[seat.agent_id] = test(seat.agent_id, seat.feature_ids, work, work.error)
+    # One agent's patch is its own merge: the same answers under the documented name.
+    runs = alone[seats[0].agent_id]
+    if setting != "solo":
+        evaluation.merged_patch = merge.patch
+        runs = test("merged", pair.feature_ids, merge, merge.detail or "nothing to merge")
+    confirmation: dict[int, str] = {}
+    if canary and all(run.success for tested in (*alone.values(), runs) for run in tested.values()):
+        confirmation = {one.feature_id: references.confirm(one, merge.patch) for one in pair.features}
+    for answer in {*confirmation.values()} - {"confirmed", "suspicious"}:
+        references.tell(pair.task, "canary", f"successes cannot be confirmed by a canary: {answer}")
+    undecided = {number for number, answer in confirmation.items() if answer == "suspicious"}
+    for tested in (*alone.values(), runs):
+        for number in undecided.intersection(tested):
+            tested[number] = replace(tested[number], success=False, error=_UNDECIDED)
+    agents = {
+        agent_id: _totals(alone[agent_id])
+        | {
             "apply_status": work.status,
             "dropped_files": [file._asdict() for file in work.dropped],
             "patch_sha256": hashlib.sha256(work.patch).hexdigest(),
         }
-    # One agent's patch is its own merge: the same answers under the documented name.
-    if setting != "solo":
-        evaluation.merged_patch = merge.patch
-        runs = test("merged", pair.feature_ids, merge, merge.detail or "nothing to merge")
+        for agent_id, work in judged.items()
+    }
     merged = _merged_record(merge, runs)
     if merge.status == "conflict" and len(judged) > 2:
         # Whether the conflict is one of the order in which the patches are merged.
@@ -234,31 +253,23 @@ def _judge(
             "integrated_by_lead": agents[seats[0].agent_id]["success"] and totals["success"],
             "lead": totals,
         }
-    alone = all(agent["success"] for agent in agents.values())
-    overall = alone and merged["success"]
-    suspicious = [
+    individual = all(agent["success"] for agent in agents.values())
+    overall = individual and merged["success"]
+    suspicious: list[dict[str, Any]] = [
         {"reason": "test_process", "agent": agent_id, **line}
         for agent_id, work in judged.items()
         for line in suspicious_lines(work.patch)
     ]
-    confirmation: dict[str, str] = {}
-    if overall and canary:
-        confirmation = {str(one.feature_id): references.confirm(one, merge.patch) for one in pair.features}
-    for number, answer in confirmation.items():
-        if answer == "suspicious":
-            overall = False
-            suspicious.append({"reason": "canary", "feature": int(number)})
-        elif answer != "confirmed":
-            references.tell(pair.task, "canary", f"successes cannot be confirmed by a canary: {answer}")
+    suspicious += [{"reason": "canary", "feature": number} for number in sorted(undecided)]
     return {
         **agents,
         "merged": merged,
-        "individual_success": alone,
+        "individual_success": individual,
         "merge_success": merged["merge_status"] in ("clean", "identical"),
         "overall_success": overall,
         "overall_success_strict": overall and merged["strategy"] == "plain",
         **lead,
-        "canary": confirmation if canary else "off",
+        "canary": {str(number): answer for number, answer in confirmation.items()} if canary else "off",
         "suspicious": suspicious,
     }
 

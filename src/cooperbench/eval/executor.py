@@ -60,7 +60,7 @@ _OFFLINE = {
 _PIP_LOG = "/cooperbench/pip.log"
 # Empty counts as not set: an image that switches the cache off for its own size would fetch everything twice.
 _INSTALLING = {**_INSTALLED, "PIP_LOG": _PIP_LOG, "PIP_NO_CACHE_DIR": ""}
-_INSTALLS_FORMAT = 1
+_INSTALLS_FORMAT = 2
 _NAME_ALL_TESTS = """
 export PYTEST_ADDOPTS="-rpfEsxX${PYTEST_ADDOPTS:+ $PYTEST_ADDOPTS}" NEXTEST_STATUS_LEVEL=pass
 if command -v go >/dev/null; then export GOFLAGS="$(go env GOFLAGS) -v"; fi
@@ -349,5 +349,8 @@ class TestExecutor:
                 if done.returncode:
                     said = done.stderr_read()[-300:]
                     raise SandboxError(f"{task.label}: what pip fetched cannot be kept: {said}")
-                sandbox.run(["bash", "-c", f"rm -rf {_PATCHES_DIR}/* {_PIP_LOG}"], timeout_seconds=60)
+                # Some frameworks keep what they made of the tests.
+                new = f"find /tmp /var/tmp -xdev -mindepth 1 -newer {_PATCHES_DIR}/{_TESTS_NAME} -delete"
+                clean = f"{new}; rm -rf {_PATCHES_DIR}/* {_PIP_LOG}"
+                sandbox.run(["bash", "-c", clean], timeout_seconds=60)
                 return backend.take_snapshot(sandbox, task, key)

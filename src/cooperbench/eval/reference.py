@@ -19,8 +19,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from cooperbench.diff import new_lines
 from cooperbench.errors import CooperBenchError, UserError
-from cooperbench.eval.assertions import new_lines
 from cooperbench.eval.canary import Canary, new_canaries
 from cooperbench.eval.executor import Conditions, TestExecutor, TestRun, conditions_to_try, not_run
 from cooperbench.eval.test_side import judged_patch
@@ -253,13 +253,16 @@ class References:
         if canary is None or not canary.tests:
             return "none that can be put into these tests fails with the golden patch"
 
-        def agrees(canary: Canary) -> bool:
-            run = self.executor.run(feature, patch, reference.conditions, canary.tests.encode("latin-1"))
-            return canary.agrees(run, reference.flaky_tests)
-
-        if agrees(canary) or agrees(self._steady.get(feature, lambda: self._steady_canary(feature))):
+        tests, flaky = canary.tests.encode("latin-1"), reference.flaky_tests
+        run = self.executor.run(feature, patch, reference.conditions, tests)
+        if canary.agrees(run, flaky):
             return "confirmed"
-        return "suspicious"
+        steady = self._steady.get(feature, lambda: self._steady_canary(feature))
+        # There is no second chance for whoever lets tests pass that must fail.
+        failed = run.success or any(run.outcomes.get(test) == "passed" for test in steady.failed)
+        if not failed and not steady.agrees(run, flaky):
+            run = self.executor.run(feature, patch, reference.conditions, tests)
+        return "confirmed" if not failed and steady.agrees(run, flaky) else "suspicious"
 
     def _find_canary(self, feature: Feature) -> None:
         """One that was tried with the golden patch."""

@@ -19,7 +19,7 @@ from functools import cached_property
 from posixpath import normpath
 from typing import Any, Literal
 
-from cooperbench.eval.trees import LINK, Applied, Change, DroppedFile, TreeEntry, TreeStore
+from cooperbench.eval.trees import FILE, LINK, Applied, Change, DroppedFile, TreeEntry, TreeStore
 from cooperbench.git import GitError
 from cooperbench.models import Feature
 
@@ -36,13 +36,22 @@ _TEST_NAME = re.compile(
     r"|[^/]*_test\.go|[^/]*\.(?:test|spec)\.[cm]?[jt]sx?|[^/]*\.snap)",
     re.DOTALL | re.IGNORECASE,
 )
-_RUST_MODULE = re.compile(r"(?:.*/)?src/.*\.rs", re.DOTALL)
-"""Test modules of a crate's own source: the crate does not compile without them, and they can do no more than it."""
+_CRATE = re.compile(r"(?:.*/)?src/", re.DOTALL)
+"""Below it are unit tests of Rust: the crate does not compile without them, and they can do no more than it."""
+_FOUND_BY_TOOLS = re.compile(
+    r"(?:.*/)?(?:\.[^/]*|__(?:mocks|tests|snapshots)__/.*|\.[^/]*/.*|mocha\.opts"
+    r"|test[^/]*\.(?:txt|rst)|[^/]*\.config\.[^/]*|[jt]sconfig[^/]*\.json)",
+    re.DOTALL | re.IGNORECASE,
+)
+"""Files that are no code and that test tools look for."""
+_LOADED = re.compile(r".*\.(?:pyi?|[cm]?[jt]sx?|go|typ|rb|sh|bash|snap)", re.DOTALL | re.IGNORECASE)
+"""Code and snapshots that tests could load."""
 _COMPILED = re.compile(
     r"(?:.*/)?(?:__pycache__/.*|[^/]*\.(?:py[cod]|so|dylib|dll|node))", re.DOTALL | re.IGNORECASE
 )
 _ROOTS = ("src", "lib")
 _MOST_UNITS = 30
+_MOST_NAMES = 100
 _PYTHON_FILE = re.compile(r".*\.(?:pyi?|so)", re.DOTALL)
 # Among them what runs before the tests and can replace them (*.pth), or chooses the program that runs them (.npmrc).
 # Not what features rightly change and gives no more power than library code has: babel, lock files, build.rs, …
@@ -53,7 +62,7 @@ _CONFIG_NAMES = (
     *("vitest.config.*", "vitest.setup.*", "vitest.workspace.*"),
     *(".npmrc", ".yarnrc", ".yarnrc.yml", ".pnpmfile.*", ".taprc"),
     *("ava.config.*", "bunfig.toml", "playwright.config.*", "cypress.config.*", "go.work", "go.work.sum"),
-    *("nextest.toml", "rust-toolchain", "rust-toolchain.toml"),
+    *("nextest.toml", "insta.yaml", ".insta.yaml", "rust-toolchain", "rust-toolchain.toml"),
 )
 _CONFIG_PATHS = re.compile(
     r"(?:.*/)?(?:"
@@ -119,8 +128,10 @@ class TestSide:
 
     @staticmethod
     def looks_like_tests(path: str) -> bool:
-        named = _TEST_FOLDER.match(path) or _TEST_NAME.fullmatch(path)
-        return bool(named and not _RUST_MODULE.fullmatch(path))
+        folder = _TEST_FOLDER.match(path)
+        if path.endswith(".rs"):
+            return bool(folder and not _CRATE.match(folder[0]))
+        return bool(folder or _TEST_NAME.fullmatch(path))
 
     def _is_in_the_way(self, path: str) -> bool:
         """A hidden test, a file where one needs a folder, or a file below where one has to be."""
@@ -188,9 +199,45 @@ class TestSide:
         unit = re.sub(r"\.pyi?$", "", unit)
         return {
             path
-            for path, line in store.imports_of(unit.rpartition("/")[2], tree if is_new else store.base.tree)
-            if path not in self.hidden and _imports(path, line, unit)
+            for path, line in store.lines_with([unit.rpartition("/")[2]], tree if is_new else store.base.tree)
+            if not path.endswith(".rs") and path not in self.hidden and _imports(path, line, unit)
         }
+
+    def data_part(self, new: Iterable[str], tree: str, store: TreeStore) -> set[str]:
+        """Which of these new files are data of the library and not of the tests.
+
+        Snapshots of a crate's own tests, what lies in a new folder, and what code names but no test of the base.
+        """
+        kept, names = set[str](), dict[str, set[str]]()
+        for path in new:
+            folder, is_snapshot = _TEST_FOLDER.match(path), path.endswith(".snap")
+            if _FOUND_BY_TOOLS.fullmatch(path) or may_hold_test_config(path) or self._shadows(path):
+                continue
+            is_new = folder and not _LOADED.fullmatch(path) and not self._is_known(folder[0])
+            if _CRATE.match(folder[0] if folder else path) if is_snapshot else is_new:
+                kept.add(path)
+            elif folder and (is_snapshot or not self._is_test(path)):
+                *above, name = path.split("/")
+                for one in (name, "/".join(above[-2:])):
+                    names.setdefault(one, set()).add(path)
+        names = dict(sorted(names.items(), key=lambda one: -len(one[1]))[:_MOST_NAMES])
+
+        def named(tree: str) -> Iterator[tuple[str, str, str]]:
+            for path, line in store.lines_with(names, tree) if names else ():
+                yield from ((path, name, one) for name in names if name in line for one in names[name])
+
+        for path, _, one in named(tree):
+            # Rust can load no code of other languages.
+            is_fit = path.endswith(".rs") or not _LOADED.fullmatch(one)
+            if is_fit and path not in self.hidden and not self.looks_like_tests(path):
+                kept.add(one)
+        for path, name, one in named(store.base.tree):
+            if one.endswith(f"/{name}") and (self.looks_like_tests(path) or is_test_config(path)):
+                kept.discard(one)
+        return kept
+
+    def _is_known(self, folder: str) -> bool:
+        return folder in self._base_modules or any(path.startswith(f"{folder}/") for path in self.hidden)
 
     def _is_test(self, path: str) -> bool:
         return path in self.hidden or bool(_TEST_NAME.fullmatch(path))
@@ -242,6 +289,9 @@ def _judged(patch: bytes | None, side: TestSide, store: TreeStore) -> Applied:
     tree = applied.tree
     tests = [file.path for file in dropped if file.reason == "test_file"]
     library = side.library_part(tests, tree, store) if tests else set()
+    new = [path for path in tests if changes[path].before is None and not path.endswith(".rs")]
+    files = [path for path in new if (entry := changes[path].after) and entry.mode == FILE]
+    library |= side.data_part(files, tree, store)
     dropped = [file for file in dropped if file.path not in library]
     if dropped:
         tree = store.edited(tree, {file.path: _left_of(file, changes[file.path], store) for file in dropped})
@@ -264,7 +314,7 @@ def _reason_to_drop(path: str, change: Change, side: TestSide, store: TreeStore)
 
 def _left_of(file: DroppedFile, change: Change, store: TreeStore) -> TreeEntry | bytes | None:
     """What was there before, with changes of its that have nothing to do with tests."""
-    is_file = change.after is not None and change.after.mode == "100644" and may_hold_test_config(file.path)
+    is_file = change.after is not None and change.after.mode == FILE and may_hold_test_config(file.path)
     if file.reason != "test_config" or not is_file:
         return change.before
     restored = without_test_config(file.path, store.content(change.before), store.content(change.after))

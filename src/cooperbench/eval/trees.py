@@ -10,7 +10,7 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count
@@ -32,6 +32,7 @@ MOST_CHANGED_BYTES = 128 * 1024**2
 """What the files that a patch or a merge changes may have together."""
 OLDEST_GIT = (2, 39)
 """The first one with `merge-tree --write-tree --stdin`."""
+FILE = "100644"
 LINK = "120000"
 _GITLINK = "160000"
 _NO_OBJECT = "0" * 40
@@ -39,7 +40,7 @@ _LONGEST_LINE = 500
 _MOST_LINES = 50_000
 _LONGEST_PATH = 4095
 """No file system takes a longer one."""
-_CODE = re.compile(r"\.(?:pyi?|go|[cm]?[jt]sx?)$")
+_CODE = re.compile(r"\.(?:pyi?|go|[cm]?[jt]sx?|rs)$")
 _PREFIXED = re.compile(rb'^(?:diff --git|---|\+\+\+) "?[abciow]/', re.MULTILINE)
 """Paths with the prefixes of git; patches without them are rare."""
 _ATTRIBUTES = "merge text eol crlf diff filter ident working-tree-encoding conflict-marker-size whitespace"
@@ -264,9 +265,10 @@ class TreeStore:
             return entry.object_id.encode() if entry else None
         return self._git("cat-file", "blob", entry.object_id)
 
-    def imports_of(self, name: str, tree: str) -> Iterator[tuple[str, str]]:
-        """Path and text of lines of code with that name, which may import something of it."""
-        found = self._run("grep", "-I", "-z", "-F", "-w", "-e", name, tree).stdout
+    def lines_with(self, names: Iterable[str], tree: str) -> Iterator[tuple[str, str]]:
+        """Path and text of lines of code with one of these names as a word, which may load what has that name."""
+        words = [word for name in names for word in ("-e", name)]
+        found = self._run("grep", "-I", "-z", "-F", "-w", *words, tree).stdout
         for line in found.split(b"\n", _MOST_LINES)[:_MOST_LINES]:
             name_of_tree_and_path, _, text = line.partition(b"\0")
             path = decode_path(name_of_tree_and_path.partition(b":")[2])
