@@ -7,6 +7,7 @@ which nobody asks is a file's modification time, so that agents in other process
 from __future__ import annotations
 
 import atexit
+import gc
 import hashlib
 import logging
 import os
@@ -16,8 +17,8 @@ import socket
 import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -82,10 +83,23 @@ _lock = threading.Lock()
 _pauses_folder: Path | None = None
 
 
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    """Half of LiteLLM's import is the search for garbage among half a million objects, all of which stay."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if enabled:
+            gc.enable()
+
+
 @cache
 def load_litellm() -> Any:
     """The module `litellm`, without its network look-ups, prints and search for .env files."""
-    with _lock, warnings.catch_warnings():
+    with _lock, warnings.catch_warnings(), _no_collections():
         # Deprecations inside of it are not for our users.
         warnings.simplefilter("ignore")
         litellm: Any = import_extra("litellm", "asking a model", _IMPORT_SETTINGS)
@@ -122,7 +136,7 @@ def warm_up() -> None:
     """Do now what the first call would wait for: LiteLLM imports most of itself with the first completion."""
     litellm = load_litellm()
     parameters = {"type": "object", "properties": {}}
-    with socket.socket() as unused, suppress(Exception):
+    with socket.socket() as unused, suppress(Exception), _no_collections():
         # Bound and not listening: a call that fails at once, after everything has been imported.
         unused.bind(("127.0.0.1", 0))
         litellm.completion(
