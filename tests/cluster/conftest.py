@@ -23,7 +23,7 @@ def _without(reason: str) -> None:
     pytest.skip(reason)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def slurm_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
     if reason := missing():
         _without(reason)
@@ -36,8 +36,9 @@ def slurm_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmClu
         slurm.stop()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def ray_cluster() -> Iterator[RayCluster]:
+    """Not for the whole session: idle, it takes a twentieth of a processor."""
     try:
         import ray  # noqa: F401
     except ModuleNotFoundError:
