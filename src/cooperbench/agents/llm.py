@@ -99,7 +99,7 @@ def _no_collections() -> Iterator[None]:
 @cache
 def load_litellm() -> Any:
     """The module `litellm`, without its network look-ups, prints and search for .env files."""
-    with _lock, warnings.catch_warnings(), _no_collections():
+    with _lock, warnings.catch_warnings():
         # Deprecations inside of it are not for our users.
         warnings.simplefilter("ignore")
         litellm: Any = import_extra("litellm", "asking a model", _IMPORT_SETTINGS)
@@ -124,7 +124,8 @@ def import_extra(module: str, purpose: str, settings: Mapping[str, str]) -> Any:
     for name, value in settings.items():
         os.environ.setdefault(name, value)
     try:
-        return import_module(module)
+        with _no_collections():
+            return import_module(module)
     except ModuleNotFoundError as error:
         raise UserError(
             f"{purpose} needs the package {error.name or error}, which is not installed: "
@@ -152,8 +153,8 @@ def warm_up() -> None:
 
 def warm_up_gateway() -> None:
     """The same for agents that ask through the gateway."""
-    from cooperbench.gateway.server import Gateway
-
+    with _no_collections():
+        from cooperbench.gateway.server import Gateway
     warm_up()
     Gateway.shared()
 
