@@ -86,14 +86,12 @@ _pauses_folder: Path | None = None
 @contextmanager
 def _no_collections() -> Iterator[None]:
     """Half of LiteLLM's import is the search for garbage among half a million objects, all of which stay."""
-    enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         gc.freeze()
-        if enabled:
-            gc.enable()
+        gc.enable()
 
 
 @cache
