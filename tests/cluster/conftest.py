@@ -47,6 +47,8 @@ def ray_cluster() -> Iterator[RayCluster]:
     patch = pytest.MonkeyPatch()
     patch.setenv("PYTHONPATH", str(ROOT))
     patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    # Every driver would have workers started on both nodes that may never get a task: a second of work each.
+    patch.setenv("RAY_enable_worker_prestart", "0")
     cluster = RayCluster()
     try:
         yield cluster
