@@ -35,8 +35,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "backends/docker/" not in item.nodeid and "engine_kind" not in getattr(item, "fixturenames", ()):
             continue
-        # One process for all of them: starting an engine takes longer than most of the tests.
-        item.add_marker(pytest.mark.xdist_group("engines"))
+        # One process for all tests of an engine: starting one takes longer than most of them. Those of published images
+        # have another: they take as long as the rest.
+        engine = item.callspec.params.get("engine_kind", "docker") if hasattr(item, "callspec") else "docker"
+        apart = engine == "docker" and "published/" in item.nodeid
+        item.add_marker(pytest.mark.xdist_group("published" if apart else engine))
         if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(_FIRST_TIME_SECONDS))
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,6 +19,11 @@ settings.register_profile("steady", derandomize=True, database=None, deadline=No
 settings.register_profile("explore", deadline=None)
 settings.load_profile("steady")
 
+# Hundreds of processes import the same modules: they are compiled once, also where the environment says otherwise.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+gc.disable()  # while tests are collected: what is made then stays
+
 # In the background of a script (`nohup make test &`) SIGINT is ignored, and all processes of tests would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -25,6 +32,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def pytest_make_parametrize_id(val: object) -> str | None:
     """Short: a test's name is in the environment of all processes that are started while it runs."""
     return ascii(val[:40]) if isinstance(val, str | bytes) and len(val) > 200 else None
+
+
+def pytest_runtestloop() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True, scope="session")

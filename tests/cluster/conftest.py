@@ -23,7 +23,7 @@ def _without(reason: str) -> None:
     pytest.skip(reason)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def slurm_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
     if reason := missing():
         _without(reason)
@@ -36,8 +36,9 @@ def slurm_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmClu
         slurm.stop()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def ray_cluster() -> Iterator[RayCluster]:
+    """Not for the whole session: idle, it takes a twentieth of a processor."""
     try:
         import ray  # noqa: F401
     except ModuleNotFoundError:
@@ -46,6 +47,8 @@ def ray_cluster() -> Iterator[RayCluster]:
     patch = pytest.MonkeyPatch()
     patch.setenv("PYTHONPATH", str(ROOT))
     patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    # Every driver would have workers started on both nodes that may never get a task: a second of work each.
+    patch.setenv("RAY_enable_worker_prestart", "0")
     cluster = RayCluster()
     try:
         yield cluster

@@ -79,6 +79,7 @@ class RayCluster:
         self.client_address = f"ray://127.0.0.1:{port}"
         # Pairs run on the others: the head has what the driver needs.
         head = {"num_cpus": 0, "include_dashboard": False, "ray_client_server_port": port}
+        head["include_log_monitor"] = False  # drivers do not ask for the logs of workers
         with warnings.catch_warnings():
             # It leaves the logs of its client server open.
             warnings.simplefilter("ignore", ResourceWarning)

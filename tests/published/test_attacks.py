@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import pytest
 
-from cooperbench.cli import main
+from cooperbench.eval import backends
+from cooperbench.eval.executor import TestExecutor
+from cooperbench.eval.reference import References
+from cooperbench.eval.validate import validate_features
+from cooperbench.sandbox.session import SandboxSession
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,20 +20,27 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("repo", ["uv_task", "pnpm_task", "go_task", "rust_task"])
+@pytest.mark.parametrize(
+    ("repo", "attacks"), [("uv_task", 16), ("pnpm_task", 9), ("go_task", 3), ("rust_task", 5)]
+)
 def test_no_attack_is_scored(
     engine_kind: str,
     repo: str,
+    attacks: int,
     published: Callable[..., Published],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
 ) -> None:
     if engine_kind != "docker":
         pytest.skip("once is enough: to the tests both engines are the same sandbox")
     monkeypatch.setenv("COOPERBENCH_CACHE_DIR", str(tmp_path / "cache"))
-    dataset = str(published(repo).dataset_dir)
-    code = main(["validate", "--attacks", "--backend", "docker", "--dataset-dir", dataset, "--json"])
-    (report,) = json.loads(capsys.readouterr().out)["tasks"]
-    assert (code, report["problems"]) == (0, [])
-    assert report["checks"] > 2 * 3, "attacks were tried"
+    task = published(repo).tasks[repo]
+    # Both features are in the same file and tested alike: attacks on the tests of the other would be the same ones.
+    attacked = {task: task.features[:1]}
+    with SandboxSession(backends.get_backend("docker")) as session:
+        references = References(TestExecutor(session, 600), "auto")
+        (report,) = validate_features(
+            attacked, session, references, concurrency=1, repeat=1, attacks=True, progress=print
+        )
+    assert report.problems == []
+    assert report.checks == 3 + attacks, "golden patch, base, combined.patch, and every attack"

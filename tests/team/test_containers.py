@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from cooperbench.agents.session import Session
     from cooperbench.backends.docker.engine import Engine
 
-# With the other tests of engines: one process for all of them.
-pytestmark = [pytest.mark.xdist_group("engines"), pytest.mark.timeout(900)]
+# With the other tests of Docker: one process for all of them.
+pytestmark = [pytest.mark.xdist_group("docker"), pytest.mark.timeout(900)]
 
 RUN, AGENT = "cooperbench.run", "cooperbench.agent"
 COMMIT = "git add -A && git commit -qm done"

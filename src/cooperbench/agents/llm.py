@@ -7,6 +7,7 @@ which nobody asks is a file's modification time, so that agents in other process
 from __future__ import annotations
 
 import atexit
+import gc
 import hashlib
 import logging
 import os
@@ -16,8 +17,8 @@ import socket
 import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -82,6 +83,17 @@ _lock = threading.Lock()
 _pauses_folder: Path | None = None
 
 
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    """Half of LiteLLM's import is the search for garbage among half a million objects, all of which stay."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 @cache
 def load_litellm() -> Any:
     """The module `litellm`, without its network look-ups, prints and search for .env files."""
@@ -110,7 +122,8 @@ def import_extra(module: str, purpose: str, settings: Mapping[str, str]) -> Any:
     for name, value in settings.items():
         os.environ.setdefault(name, value)
     try:
-        return import_module(module)
+        with _no_collections():
+            return import_module(module)
     except ModuleNotFoundError as error:
         raise UserError(
             f"{purpose} needs the package {error.name or error}, which is not installed: "
@@ -122,7 +135,7 @@ def warm_up() -> None:
     """Do now what the first call would wait for: LiteLLM imports most of itself with the first completion."""
     litellm = load_litellm()
     parameters = {"type": "object", "properties": {}}
-    with socket.socket() as unused, suppress(Exception):
+    with socket.socket() as unused, suppress(Exception), _no_collections():
         # Bound and not listening: a call that fails at once, after everything has been imported.
         unused.bind(("127.0.0.1", 0))
         litellm.completion(
@@ -138,8 +151,8 @@ def warm_up() -> None:
 
 def warm_up_gateway() -> None:
     """The same for agents that ask through the gateway."""
-    from cooperbench.gateway.server import Gateway
-
+    with _no_collections():
+        from cooperbench.gateway.server import Gateway
     warm_up()
     Gateway.shared()
 

@@ -3,10 +3,9 @@ rounds=0
 while [ "$rounds" -lt 50 ]; do
   rounds=$((rounds + 1))
   found=
-  for process in /proc/[0-9]*; do
-    if grep -q -F -e "COOPERBENCH_COMMAND=$1" "$process/environ" 2>/dev/null; then
-      kill -9 "${process#/proc/}" 2>/dev/null && found=yes
-    fi
+  for file in $(grep -l -F -e "COOPERBENCH_COMMAND=$1" /proc/[0-9]*/environ 2>/dev/null); do
+    process=${file#/proc/}
+    kill -9 "${process%/environ}" 2>/dev/null && found=yes
   done
   [ "$found" ] || exit 0
 done

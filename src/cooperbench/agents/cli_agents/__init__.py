@@ -265,10 +265,7 @@ def _run(launch: Launch, session: Session, access: Access) -> int | None:
     env = {**launch.env}
     start = ["sh", "-c", _SCRIPT, "program", env.pop("PATH", ""), "env"]
     words = [*start, *(f"{name}={value}" for name, value in env.items()), *launch.argv]
-    with (
-        ThreadPoolExecutor(1, "program") as pool,
-        closing(session.sandbox.open_stream(words)) as stream,
-    ):
+    with ThreadPoolExecutor(1, "program") as pool, closing(session.sandbox.open_stream(words)) as stream:
         exit_code = pool.submit(stream.stdout.readline)
         while not access.ended.is_set():
             try:

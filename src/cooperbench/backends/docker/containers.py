@@ -59,12 +59,7 @@ class EngineSession:
                 )
 
     def create_container(
-        self,
-        image: EngineImage,
-        name: str,
-        command: list[str],
-        workdir: str,
-        options: SandboxOptions,
+        self, image: EngineImage, name: str, command: list[str], workdir: str, options: SandboxOptions
     ) -> None:
         """Made, not started. Its entrypoint is cleared, its stdin open."""
         self.check_mounts()

@@ -23,13 +23,7 @@ from cooperbench.backends.docker.containers import EngineSession
 from cooperbench.backends.gcp.api import OutOfMachines, QuotaExceeded
 from cooperbench.backends.gcp.compute import Compute, machine_of
 from cooperbench.backends.gcp.engine import Keys, MachineEngine, MachineSandbox, sign_in
-from cooperbench.errors import (
-    CooperBenchError,
-    InfraError,
-    Interrupted,
-    SandboxError,
-    SandboxTimeout,
-)
+from cooperbench.errors import CooperBenchError, InfraError, Interrupted, SandboxError, SandboxTimeout
 from cooperbench.retry import Once
 from cooperbench.sandbox.contract import ResourceUse, SandboxOptions
 from cooperbench.temporary import remove_tree

@@ -192,12 +192,7 @@ class Bubblewrap:
     """Whether it, the kernel and the cache's file system can do them."""
 
     def start(
-        self,
-        folder: Path,
-        words: Sequence[str],
-        argv: Sequence[str],
-        stdio: Sequence[int],
-        limits: Limits,
+        self, folder: Path, words: Sequence[str], argv: Sequence[str], stdio: Sequence[int], limits: Limits
     ) -> SandboxProcess:
         """Start a command in the sandbox of a folder, which sees what bubblewrap's arguments `words` say."""
         request = {"bubblewrap": str(self.executable), "folder": str(folder), "limits": asdict(limits)}
