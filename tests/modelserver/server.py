@@ -6,6 +6,7 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, Protocol, Self, cast
@@ -99,6 +100,10 @@ class ModelServer:
         elif hold is not None:
             self.closing.wait(hold)
 
+    def cut_connections(self) -> int:
+        """All that are open; how many."""
+        return self._http.end_connections()
+
     def close(self) -> None:
         self.closing.set()
         self._http.shutdown()
@@ -135,13 +140,14 @@ class _Http(ThreadingHTTPServer):
             self._open.discard(request)
         super().shutdown_request(request)
 
-    def end_connections(self) -> None:
+    def end_connections(self) -> int:
+        ended = 0
         with self._open_lock:
             for connection in self._open:
-                try:
+                with suppress(OSError):
                     connection.shutdown(socket.SHUT_RDWR)
-                except OSError:
-                    continue
+                    ended += 1
+        return ended
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that went away is none of the test's business."""

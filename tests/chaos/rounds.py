@@ -1,0 +1,143 @@
+"""A round: one experiment of six pairs, started as often as it takes, as a process of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.agents.mini_swe.helpers import TOOLS
+from tests.chaos import checker
+
+if TYPE_CHECKING:
+    import random
+
+    from tests.chaos.world import World
+
+MODEL = "openai/gpt-4o-mini"
+AGENTS = f"{TOOLS},tests.chaos.agent:StreamingAgent"
+"""One in the harness, one that is a program."""
+LIBFAKETIME = next(iter(Path("/usr/lib").glob("*/faketime/libfaketime.so.1")), None)
+ROOT = Path(__file__).parents[2]
+RUN_SECONDS = 240.0
+DISK_BYTES = 24 * 1024 * 1024
+LEFT_SECONDS = 20.0
+"""How long what was killed may take to be gone."""
+
+
+class Round:
+    def __init__(self, world: World, name: str) -> None:
+        self.world = world
+        self.folder = world.root / name
+        self.logs = self.folder / "logs"
+        self.temporary = self.folder / "tmp"
+        for path in (self.logs, self.temporary):
+            path.mkdir(parents=True)
+        self.has_small_disk = os.geteuid() == 0
+        if self.has_small_disk:
+            words = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(self.logs)]
+            self.has_small_disk = subprocess.run(words, check=False, capture_output=True).returncode == 0
+        self.clock = self.folder / "clock"
+        self.with_clock = False
+        self.answered_before = (world.provider.answered, world.provider.begun)
+        self.calls_lost = 0
+        """At most: calls under way when something cut the harness's connections."""
+        self.outputs: list[str] = []
+
+    @property
+    def run(self) -> Path:
+        return self.logs / "r"
+
+    def start(self) -> subprocess.Popen[str]:
+        world = self.world
+        environment = {
+            **os.environ,
+            "COOPERBENCH_CACHE_DIR": str(world.cache),
+            "COOPERBENCH_MODEL_PATIENCE": "20",
+            "COOPERBENCH_BUILD_ARGS": "BASE_IMAGE=cooperbench-test-base:bookworm-1",
+            "PYTHONPATH": f"{ROOT}:{ROOT}/src",
+            "TMPDIR": str(self.temporary),
+        }
+        if world.engine:
+            environment["DOCKER_HOST"] = world.engine.address
+        if self.with_clock and LIBFAKETIME:
+            self.clock.write_text("+0")
+            environment |= {
+                "LD_PRELOAD": str(LIBFAKETIME),
+                "FAKETIME_TIMESTAMP_FILE": str(self.clock),
+                "FAKETIME_NO_CACHE": "1",
+                "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+                "DONT_FAKE_MONOTONIC": "1",
+            }
+        words = [
+            sys.executable, "-m", "cooperbench", "run", "-n", "r", "-a", AGENTS, "-m", MODEL, "--git", "-c", "3",
+            "--agent-config", str(world.config), "--backend", world.backend, "--dataset-dir", str(world.root / "data"),
+            "--log-dir", str(self.logs), "--redis", f"redis://127.0.0.1:{world.redis.port}",
+        ]  # fmt: skip
+        path = self.folder / f"output-{len(self.outputs)}"
+        self.outputs.append(str(path))
+        with path.open("w") as output:
+            return subprocess.Popen(
+                words,
+                env=environment,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
+            )
+
+    def finish(self, most: int = 5) -> int:
+        """The same command until it is done; how often it took. -1 where it is not done even then."""
+        for attempt in range(1, most + 1):
+            process = self.start()
+            try:
+                code = process.wait(RUN_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+                return -1
+            if code == 0:
+                return attempt
+        return -1
+
+    def last_output(self) -> str:
+        return Path(self.outputs[-1]).read_text(errors="replace")[-600:] if self.outputs else ""
+
+    def damage_a_file(self, rng: random.Random) -> str:
+        """Cut short or overwritten. Not config.json, which is refused then, nor what is for reading only."""
+        names = ("result.json", "eval.json", "summary.json", "*.patch")
+        files = sorted(path for name in names for path in self.run.glob(f"**/{name}"))
+        if not files:
+            return ""
+        path = rng.choice(files)
+        data = path.read_bytes()
+        path.write_bytes(
+            data[: len(data) // 2] if rng.random() < 0.5 else bytes(rng.randbytes(len(data) or 9))
+        )
+        return str(path.relative_to(self.logs))
+
+    def violations(self, expected: dict[str, Any]) -> list[str]:
+        found = checker.different_pairs(self.run, expected)
+        answered, begun = self.world.provider.answered, self.world.provider.begun
+        before, begun_before = self.answered_before
+        found += checker.wrong_money(self.run, answered - before, begun - begun_before, self.calls_lost)
+        deadline = time.monotonic() + LEFT_SECONDS
+        while (left := self.leftovers()) and time.monotonic() < deadline:
+            time.sleep(0.3)
+        return found + left
+
+    def leftovers(self) -> list[str]:
+        found = checker.leftovers(f"{self.folder}/", self.temporary, self.logs, self.world.cache)
+        if self.world.engine:
+            with self.world.engine.connected() as engine:
+                found += checker.engine_leftovers(engine, self.world.engine.folder)
+        return found
+
+    def close(self) -> None:
+        if self.has_small_disk:
+            subprocess.run(["umount", "--lazy", str(self.logs)], check=False)
+        shutil.rmtree(self.folder, ignore_errors=True)
