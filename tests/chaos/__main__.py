@@ -57,7 +57,7 @@ def disturb(
     struck = []
     try:
         for name, strike in chosen.items():
-            time.sleep(rng.uniform(EARLIEST_SECONDS, seconds / len(chosen)))
+            time.sleep(rng.uniform(EARLIEST_SECONDS, 0.6 * seconds / len(chosen)))
             if process.poll() is not None:
                 break
             if strike(one, process, rng):
@@ -120,6 +120,15 @@ def undisturbed(world: World, shift: int, counts: Counter[str]) -> Calm | str:
     return Calm(world, pairs, seconds, shift)
 
 
+def tell(rounds: int, counts: Counter[str], violations: list[str]) -> int:
+    """The exit code."""
+    injected = ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))
+    sys.stdout.write(
+        f"{rounds} rounds, {sum(counts.values())} faults: {injected}\n{len(violations)} violations\n"
+    )
+    return 1 if violations else 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=3600)
@@ -156,11 +165,7 @@ def main() -> int:
                     sys.stdout.flush()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    injected = ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))
-    sys.stdout.write(
-        f"{rounds} rounds, {sum(counts.values())} faults: {injected}\n{len(violations)} violations\n"
-    )
-    return 1 if violations else 0
+    return tell(rounds, counts, violations)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from tests.chaos.agent import PROGRAM
 from tests.chaos.checker import processes
-from tests.chaos.rounds import LIBFAKETIME, Round
+from tests.chaos.rounds import Round
 from tests.chaos.world import PROVIDER_FAULTS
 
 Process = subprocess.Popen[str]
@@ -42,7 +42,7 @@ def faults_of(one: Round) -> dict[str, Strike]:
     found |= {f"provider: {name}": provider(name) for name in PROVIDER_FAULTS}
     if one.has_small_disk:
         found["disk full"] = disk_full
-    if LIBFAKETIME:
+    if one.world.clock_library:
         found["clock jump"] = clock_jump
     return found
 
@@ -145,7 +145,7 @@ def no_descriptors(one: Round, process: Process, rng: random.Random) -> bool:
 
 
 def clock_jump(one: Round, _: Process, rng: random.Random) -> bool:
-    one.clock.write_text(rng.choice(("+1d", "-1d", "+40s", "-3h")))
+    one.move_clock(rng.choice((86_400, -86_400, 40, -10_800)))
     return True
 
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 MODEL = "openai/gpt-4o-mini"
 AGENTS = f"{TOOLS},tests.chaos.agent:StreamingAgent"
 """One in the harness, one that is a program."""
-LIBFAKETIME = next(iter(Path("/usr/lib").glob("*/faketime/libfaketime.so.1")), None)
 ROOT = Path(__file__).parents[2]
 RUN_SECONDS = 240.0
 DISK_BYTES = 24 * 1024 * 1024
@@ -64,15 +63,9 @@ class Round:
         }
         if world.engine:
             environment["DOCKER_HOST"] = world.engine.address
-        if self.with_clock and LIBFAKETIME:
-            self.clock.write_text("+0")
-            environment |= {
-                "LD_PRELOAD": str(LIBFAKETIME),
-                "FAKETIME_TIMESTAMP_FILE": str(self.clock),
-                "FAKETIME_NO_CACHE": "1",
-                "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-                "DONT_FAKE_MONOTONIC": "1",
-            }
+        if self.with_clock and world.clock_library:
+            self.move_clock(0)
+            environment |= {"LD_PRELOAD": str(world.clock_library), "CHAOS_CLOCK": str(self.clock)}
         words = [
             sys.executable, "-m", "cooperbench", "run", "-n", "r", "-a", AGENTS, "-m", MODEL, "--git", "-c", "3",
             "--agent-config", str(world.config), "--backend", world.backend, "--dataset-dir", str(world.root / "data"),
@@ -89,6 +82,11 @@ class Round:
                 text=True,
                 start_new_session=True,
             )
+
+    def move_clock(self, seconds: int) -> None:
+        """Of the harness and what it starts on this machine; in one write, as its processes read it any time."""
+        with self.clock.open("r+b" if self.clock.exists() else "wb", buffering=0) as file:
+            file.write(seconds.to_bytes(8, sys.byteorder, signed=True))
 
     def finish(self, most: int = 5) -> int:
         """The same command until it is done; how often it took. -1 where it is not done even then."""

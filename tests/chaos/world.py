@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import socket
 import subprocess
 import threading
@@ -160,6 +161,7 @@ class DockerEngine:
                     return
             except Exception:
                 if time.monotonic() > deadline:
+                    self.kill()
                     raise
                 time.sleep(0.2)
 
@@ -187,6 +189,15 @@ class DockerEngine:
                 subprocess.run(["umount", "--lazy", place], check=False)
 
 
+def build_clock(library: Path) -> Path | None:
+    """What lets the clock of a process jump; None without a C compiler."""
+    if shutil.which("gcc") is None:
+        return None
+    source = Path(__file__).with_name("clock.c")
+    subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", str(library), str(source)], check=True)
+    return library
+
+
 class World:
     """One backend; rounds share its cache, as runs on one machine do."""
 
@@ -197,6 +208,7 @@ class World:
         self.cache = root / "cache"
         self.provider = Provider()
         self.redis = Redis(root)
+        self.clock_library = build_clock(root / "clock.so")
         self.engine = DockerEngine(root / "engine") if backend == "docker" else None
         self.config = write_config(root / "agent.yaml", self.provider.server.openai_url)
         if self.engine:
