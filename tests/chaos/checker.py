@@ -90,7 +90,7 @@ def wrong_money(run: Path, answered: int, begun: int, lost: int) -> list[str]:
 
 
 def leftovers(mark: str, temporary: Path, logs: Path, cache: Path) -> list[str]:
-    found = [f"process {pid}: {words[:120]}" for pid, words in processes(mark, "/".join(cache.parts[-3:]))]
+    found = [f"process {pid}: {words[:120]}" for pid, words in processes(mark, mounted_from(cache))]
     found += [f"temporary file {path.name}" for path in temporary.iterdir()]
     found += [f"temporary file {path.relative_to(logs)}" for path in logs.rglob(".writing-*")]
     found += [f"in the cache: {path.relative_to(cache)}" for name in EMPTY_CACHE for path in cache.glob(name)]
@@ -106,6 +106,11 @@ def engine_leftovers(engine: Engine, folder: Path) -> list[str]:
     found += [f"process of a container: {pid} {words[:120]}" for pid, words in contained(folder)]
     mounts = Path("/proc/self/mounts").read_text().splitlines()
     return found + [f"mount {line.split()[1]}" for line in mounts if f" {folder}/data/overlay2/" in line]
+
+
+def mounted_from(cache: Path) -> str:
+    """What a mount of something in the cache has in its description, also where /tmp is a file system of its own."""
+    return "/".join(cache.parts[-3:])
 
 
 def processes(mark: str, mounted: str = "") -> list[tuple[int, str]]:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 
 from tests.chaos.agent import PROGRAM
-from tests.chaos.checker import processes
+from tests.chaos.checker import mounted_from, processes
 from tests.chaos.rounds import Round
 from tests.chaos.world import PROVIDER_FAULTS
 
@@ -83,8 +83,7 @@ def redis_killed(one: Round, _: Process, rng: random.Random) -> bool:
 def sandbox_killed(one: Round, process: Process, rng: random.Random) -> bool:
     """From outside: nobody's doing, so the pair is run again."""
     if not one.world.engine:
-        cache = str(one.world.cache)
-        return _kill_one(lambda: [pid for pid, words in processes(cache) if "bwrap" in words], process, rng)
+        return _kill_one(lambda: _first_processes(one), process, rng)
     with contextlib.suppress(Exception), one.world.engine.connected() as engine:
         deadline = time.monotonic() + TARGET_SECONDS
         while process.poll() is None and time.monotonic() < deadline:
@@ -93,6 +92,12 @@ def sandbox_killed(one: Round, process: Process, rng: random.Random) -> bool:
                 return True
             time.sleep(0.1)
     return False
+
+
+def _first_processes(one: Round) -> list[int]:
+    """Of local sandboxes, which end with them. They have nothing of ours in their environment."""
+    found = processes(str(one.world.cache), mounted_from(one.world.cache))
+    return [pid for pid, words in found if "/cooperbench/lib/supervisor.sh" in words]
 
 
 def worker_killed(one: Round, process: Process, rng: random.Random) -> bool:
@@ -149,9 +154,14 @@ def clock_jump(one: Round, _: Process, rng: random.Random) -> bool:
     return True
 
 
-def connections_cut(one: Round, _: Process, __: random.Random) -> bool:
+def connections_cut(one: Round, process: Process, _: random.Random) -> bool:
     one.calls_lost += CALLS_AT_ONCE
-    return one.world.provider.server.cut_connections() > 0
+    deadline = time.monotonic() + TARGET_SECONDS
+    while process.poll() is None and time.monotonic() < deadline:
+        if one.world.provider.server.cut_connections():
+            return True
+        time.sleep(0.05)
+    return False
 
 
 def provider(name: str) -> Strike:
