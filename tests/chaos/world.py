@@ -190,8 +190,8 @@ class DockerEngine:
 
 
 def build_clock(library: Path) -> Path | None:
-    """What lets the clock of a process jump; None without a C compiler."""
-    if shutil.which("gcc") is None:
+    """What lets the clock of a process jump; None without a C compiler, which CI has to have."""
+    if shutil.which("gcc") is None and os.environ.get("COOPERBENCH_TEST_STRICT") != "1":
         return None
     source = Path(__file__).with_name("clock.c")
     subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", str(library), str(source)], check=True)
