@@ -57,6 +57,11 @@ class Site:
         command = ["netns", "exec", start, sys.executable, "-c", _TRY, address, str(port)]
         return self.ip(command, check=False).returncode == 0
 
+    def reached(self, start: str, addresses: Sequence[str], ports: Sequence[int]) -> list[tuple[str, int]]:
+        return [
+            (address, port) for address in addresses for port in ports if self.reaches(start, address, port)
+        ]
+
     def ip(self, words: Sequence[str], *, check: bool = True) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(self._command(words), capture_output=True, text=True, check=False)
         assert done.returncode == 0 or not check, f"ip {' '.join(words)}: {done.stderr}"

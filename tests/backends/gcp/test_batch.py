@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import subprocess
@@ -31,6 +32,7 @@ from tests.backends.gcp.batch_cloud import (
     harness_environment,
 )
 from tests.backends.gcp.batch_server import PREEMPTED, RAN_TOO_LONG, Refused
+from tests.backends.gcp.namespaces import IN_THE_WORLD, METADATA_SERVER, site
 from tests.runner.test_config import make_config
 from tests.tiny import golden, write_tiny
 
@@ -374,8 +376,25 @@ def test_the_job_uses_every_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert spec.compute_resource.cpu_milli == 1500
     assert spec.max_run_duration.total_seconds() > 16 * 900
     assert spec.max_retry_count == 8
-    # Sandboxes that reach the network must not reach the machine's identity: said before any of them is made.
-    assert "iptables -w -t mangle -I $rule" in spec.runnables[0].script.text
     (volume,) = spec.volumes
     assert volume.gcs.remote_path == "some-bucket/cooperbench/cb-there-ab"
     assert f"{volume.mount_path}:{volume.mount_path}" in spec.runnables[1].container.volumes
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
+def test_sandboxes_of_a_job_reach_the_world_but_not_the_identity_of_their_machine(tmp_path: Path) -> None:
+    """What a task runs first, tried in the kernel; each task of a machine does so."""
+    there, _ = make_both(tmp_path)
+    settings = read_settings(project="some-project", region="europe-west4", bucket="some-bucket")
+    orders = [JobOrder("ab.0", ((make_config(tmp_path), there.pairs[0]),))]
+    (group,) = job_spec(settings, "cb-there-ab", "there", orders, 1).task_groups
+    with site((), ports=(53, 80)) as place:
+        assert (METADATA_SERVER, 80) in place.reached("container", (METADATA_SERVER,), (80,))
+        for _ in range(2):
+            script = group.task_spec.runnables[0].script.text
+            place.ip(["netns", "exec", "machine", "bash", "-c", script])
+        rules = place.ip(["netns", "exec", "machine", "iptables", "-t", "mangle", "-S", "PREROUTING"]).stdout
+        assert rules.count("-A PREROUTING") == 1
+        reached = place.reached("container", (METADATA_SERVER, IN_THE_WORLD), (53, 80))
+        assert place.reaches("machine", METADATA_SERVER, 80)
+    assert reached == [(METADATA_SERVER, 53), (IN_THE_WORLD, 53), (IN_THE_WORLD, 80)]

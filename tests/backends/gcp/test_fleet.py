@@ -183,12 +183,7 @@ def test_containers_reach_the_world_but_not_the_identity_of_their_machine(
     (machine,) = compute.vms.values()
     rules = machine.read("/var/log/iptables").splitlines()
     with site(rules, ports=(53, 80)) as there:
-        reached = [
-            (address, port)
-            for address in (METADATA_SERVER, IN_THE_WORLD)
-            for port in (53, 80)
-            if there.reaches("container", address, port)
-        ]
+        reached = there.reached("container", (METADATA_SERVER, IN_THE_WORLD), (53, 80))
         assert there.reaches("machine", METADATA_SERVER, 80)
     # Names are resolved there too.
     assert reached == [(METADATA_SERVER, 53), (IN_THE_WORLD, 53), (IN_THE_WORLD, 80)]
