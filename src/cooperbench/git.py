@@ -8,10 +8,11 @@ import os
 import re
 import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from cooperbench.errors import InfraError, UserError
+from cooperbench.errors import InfraError, Interrupted, UserError
 
 # A clone's owner may be another user: without hooks and work tree it is as harmless as our own.
 _SETTINGS = ("-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "safe.directory=*")
@@ -32,6 +33,7 @@ _ENVIRONMENT = {
 }
 _BOUNDED = ("sh", "-c", 'ulimit -v 2097152 && ulimit -f 524288 && exec "$@"', "sh")
 """2 GiB of memory, 256 MiB in a file."""
+_running: set[subprocess.Popen[bytes]] = set()
 
 
 class GitError(InfraError):
@@ -58,6 +60,13 @@ def git(
     return output.stdout
 
 
+def end_running() -> None:
+    """The process was told to stop: whoever waits for git gets `Interrupted`."""
+    with suppress(KeyError):
+        while True:
+            _running.pop().kill()
+
+
 def run_git(
     *args: str,
     git_dir: Path | None = None,
@@ -75,10 +84,18 @@ def run_git(
     if index is not None:
         environment["GIT_INDEX_FILE"] = str(index.absolute())
     command = [*(_BOUNDED if bounded else ()), "git", *_SETTINGS, *args]
+    pipe = subprocess.PIPE
     try:
-        return subprocess.run(
-            command, input=stdin, capture_output=True, env=environment, timeout=timeout_seconds
-        )
+        with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment) as process:
+            _running.add(process)
+            try:
+                stdout, stderr = process.communicate(stdin, timeout_seconds)
+                if process not in _running:
+                    raise Interrupted("stopped")
+                return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
+            finally:
+                _running.discard(process)
+                process.kill()
     except FileNotFoundError as error:
         raise UserError(
             "git was not found on the PATH: install git 2.25 or newer, e.g. `apt-get install git`"

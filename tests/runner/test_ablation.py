@@ -11,7 +11,7 @@ import pytest
 from cooperbench import ablate
 from cooperbench.cli import main
 from cooperbench.storage import read_json
-from tests.runner.test_killed import Harness
+from tests.runner.harness import Harness
 from tests.runner.thinkers import COST, THINKER
 from tests.tiny import PLACES, write_script, write_tiny
 

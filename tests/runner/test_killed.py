@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -17,84 +16,7 @@ import pytest
 from cooperbench.storage import read_json
 from tests.agents.mini_swe.helpers import MODEL, TOOLS, write_config
 from tests.modelserver import Answer, ModelServer, Request
-from tests.tiny import TASK_ID, write_script, write_tiny
-
-
-class Harness:
-    """`cooperbench run` as a process of its own, on six pairs, with a cache of its own."""
-
-    def __init__(self, tmp_path: Path, *, step: str = "sleep 0.05") -> None:
-        self.root = tmp_path
-        self.cache = tmp_path / "cache"
-        dataset = write_tiny(tmp_path / "data")
-        work: dict[int, list[object]] = {
-            number: [{"run": step}, {"apply": f"data/tiny_task/task{TASK_ID}/feature{number}/feature.patch"}]
-            for number in (1, 2, 3, 4)
-        }
-        script = write_script(tmp_path / "script.yaml", work)
-        self.words = [
-            sys.executable, "-m", "cooperbench", "run", "-n", "r", "-a", "scripted", "--agent-config", str(script),
-            "--backend", "local", "--dataset-dir", str(dataset), "--log-dir", str(tmp_path / "logs"), "-c", "2",
-        ]  # fmt: skip
-
-    def start(self) -> subprocess.Popen[str]:
-        environment = {**os.environ, "COOPERBENCH_CACHE_DIR": str(self.cache)}
-        return subprocess.Popen(
-            self.words,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-
-    def finish(self) -> tuple[int, str]:
-        process = self.start()
-        output, _ = process.communicate(timeout=120)
-        return process.returncode, output
-
-    def interrupt(self, process: subprocess.Popen[str]) -> str:
-        """What it had to say; a failure if it is not gone long before a minute has passed."""
-        process.send_signal(signal.SIGINT)
-        try:
-            return process.communicate(timeout=15)[0]
-        finally:
-            process.kill()
-
-    def results(self) -> dict[str, Any]:
-        """Whole results by pair; one that is there and not whole is a failure."""
-        found = {}
-        for path in (self.root / "logs").glob("r/coop/*/*/*/*.json"):
-            content = json.loads(path.read_text())
-            if path.name == "result.json":
-                found[path.parent.name] = content
-        return found
-
-    def survivors(self) -> list[str]:
-        """Processes in sandboxes of this run: their mounts come from its cache."""
-        found = []
-        for entry in Path("/proc").glob("[0-9]*"):
-            try:
-                mounts = (entry / "mountinfo").read_text()
-                words = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            except OSError:
-                continue
-            if str(self.cache) in mounts:
-                found.append(f"{entry.name} {words}")
-        return found
-
-    def wait_for_sandboxes(self, process: subprocess.Popen[Any]) -> None:
-        deadline = time.monotonic() + 30
-        while not self.survivors():
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-
-    def wait_for_no_survivors(self) -> None:
-        deadline = time.monotonic() + 20
-        while self.survivors():
-            assert time.monotonic() < deadline, self.survivors()
-            time.sleep(0.05)
+from tests.runner.harness import Harness
 
 
 def test_sigkill_at_many_moments_loses_and_repeats_nothing(tmp_path: Path) -> None:

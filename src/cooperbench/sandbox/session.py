@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    CancelledError,
+    Future,
+    InvalidStateError,
+    ThreadPoolExecutor,
+    wait,
+)
 from contextlib import contextmanager, suppress
+from queue import Empty, SimpleQueue
 from typing import Literal, Self, TypeVar, cast
 
 from cooperbench.dataset.images import image_name
 from cooperbench.errors import Interrupted, UserError
+from cooperbench.git import end_running
 from cooperbench.models import Image, Task
 from cooperbench.processes import finished
 from cooperbench.sandbox.base_sandbox import RichSandbox
@@ -25,6 +35,8 @@ from cooperbench.sandbox.plain_sandbox import PlainSandbox
 
 T = TypeVar("T")
 _IMAGE_WORKERS = 4
+_IMAGE_SECONDS = 2.0
+"""How long an ended session waits for images that are being made; what cannot be broken off ends with the process."""
 
 
 def open_sandbox(
@@ -56,6 +68,14 @@ def open_sandbox(
     return PlainSandbox(sandbox, lifetime_seconds=timeout_seconds, workdir=workdir)
 
 
+@contextmanager
+def _stopped_if_cancelled() -> Iterator[None]:
+    try:
+        yield
+    except CancelledError as error:
+        raise Interrupted("stopped") from error
+
+
 class SandboxSession:
     """A backend with its images, its open sandboxes and the threads that use them.
 
@@ -68,6 +88,7 @@ class SandboxSession:
         """Once set, no more sandboxes are opened."""
         self._open: set[RichSandbox] = set()
         self._images: dict[Task, Future[Image]] = {}
+        self._image_threads: list[threading.Thread] = []
         self._pools: list[ThreadPoolExecutor] = []
 
     @property
@@ -86,9 +107,16 @@ class SandboxSession:
         wanted = list(dict.fromkeys(task for task in tasks if task not in self._images))
         if wanted:
             self.check()
-        with ThreadPoolExecutor(_IMAGE_WORKERS, thread_name_prefix="image") as pool:
-            for task in wanted:
-                self._images[task] = pool.submit(self._prepare_image, task)
+        left: SimpleQueue[Task] = SimpleQueue()
+        for task in wanted:
+            self._images[task] = Future()
+            left.put(task)
+        for _ in wanted[:_IMAGE_WORKERS]:
+            # No pool: that would wait for a pull or a build, which cannot be told to end.
+            thread = threading.Thread(target=self._prepare_images, args=(left,), name="image", daemon=True)
+            self._image_threads.append(thread)
+            thread.start()
+        with _stopped_if_cancelled():
             for number, task in enumerate(wanted, 1):
                 self._images[task].exception()
                 progress(task, number, len(wanted))
@@ -97,7 +125,8 @@ class SandboxSession:
         """The task's image, prepared now if it is not yet."""
         if task not in self._images:
             self.prepare([task], lambda *_: None)
-        return self._images[task].result()
+        with _stopped_if_cancelled():
+            return self._images[task].result()
 
     def open(self, image: str, *, timeout_seconds: int, options: SandboxOptions) -> RichSandbox:
         """A sandbox that ends with the session if nobody ends it before."""
@@ -143,12 +172,16 @@ class SandboxSession:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is KeyboardInterrupt:
+            end_running()
         # The second Ctrl-C arrives here, while we wait: nothing may stay behind then either.
         finished(self._close)
 
     def _close(self) -> None:
         self.stop.set()
+        for image in self._images.values():
+            image.cancel()
         self._call_backend("interrupt")
         for pool in self._pools:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -157,6 +190,9 @@ class SandboxSession:
             pool.shutdown(wait=True)
         self._end_all()
         self._call_backend("close")
+        deadline = time.monotonic() + _IMAGE_SECONDS
+        for thread in self._image_threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
 
     def _call_backend(self, method: Literal["check", "interrupt", "close"]) -> None:
         if hasattr(self.backend, method):
@@ -167,6 +203,16 @@ class SandboxSession:
             # One that cannot be ended must not keep the others alive.
             with suppress(Exception):
                 self.end(sandbox)
+
+    def _prepare_images(self, left: SimpleQueue[Task]) -> None:
+        # Cancelled: the session has ended.
+        with suppress(Empty, InvalidStateError):
+            while not self.stop.is_set():
+                image = self._images[task := left.get_nowait()]
+                try:
+                    image.set_result(self._prepare_image(task))
+                except Exception as error:
+                    image.set_exception(error)
 
     def _prepare_image(self, task: Task) -> Image:
         if not hasattr(self.backend, "prepare"):
