@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from types import FrameType
@@ -14,6 +15,8 @@ from typing import TypeVar
 
 T = TypeVar("T")
 _FINALIZER_SECONDS = 0.1
+_MOST_INTERRUPTS = 5
+"""Then a clean-up that does not come to an end is given up."""
 
 
 def start_of(pid: int) -> str:
@@ -58,11 +61,14 @@ def lose_no_interrupt() -> None:
 
 
 def finished(action: Callable[[], T]) -> T:
-    """What an action gives; if Ctrl-C comes meanwhile, it is done once more, and then interrupted."""
+    """What an action gives; as often as Ctrl-C comes meanwhile it is begun again, and then interrupted."""
     try:
         return action()
     except KeyboardInterrupt:
-        action()
+        for _ in range(_MOST_INTERRUPTS):
+            with suppress(KeyboardInterrupt):
+                action()
+                break
         raise
 
 

@@ -90,11 +90,20 @@ def test_a_node_that_dies_loses_nothing(harness: Harness) -> None:
     assert harness.results()["f1_f2"]["eval.json"]["overall_success"]
 
 
-def test_ctrl_c_ends_the_jobs(harness: Harness) -> None:
+@pytest.mark.usefixtures("hangup")
+@pytest.mark.parametrize(
+    "signals",
+    [(signal.SIGINT,), (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)],
+    ids=lambda signals: signals[0].name,
+)
+def test_ctrl_c_ends_the_jobs(harness: Harness, signals: tuple[signal.Signals, ...]) -> None:
+    """So do SIGTERM and its kin, one after the other."""
     words = ("-a", GATED, "--workers", "2")
     process = harness.start("run", *words)
     harness.wait(lambda: harness.begun().total() == 2, process)
-    process.send_signal(signal.SIGINT)
+    for number in signals:
+        process.send_signal(number)
+        time.sleep(0.1)
     output, _ = process.communicate(timeout=180)
     assert process.returncode == 130, output
     assert harness.cluster.jobs() == 0

@@ -166,9 +166,11 @@ class Driver:
                 if self._active:
                     time.sleep(self._engine.poll_seconds)
         except BaseException:
-            # Twice Ctrl-C leaves nothing at work either.
-            finished(self._cancel)
-            self._forget_jobs()
+            # Several Ctrl-C leave nothing at work either.
+            try:
+                finished(self._cancel)
+            finally:
+                finished(self._forget_jobs)
             raise
         self._forget_jobs()
 
