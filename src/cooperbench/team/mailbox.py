@@ -4,6 +4,7 @@ before its recipient gets it, and a server that has lost something gets everythi
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
 import shutil
@@ -40,7 +41,6 @@ _URL_FORMS = (
 # to a tenth of a second to obey, and there is nothing for it to save. The second part also ends it all where the first
 # is killed: Ray does so with the children of a process that has ended, Slurm with all that it finds below one.
 _WATCHDOG = """
-mkfifo "$2/alive"
 tied='setpriv --pdeathsig KILL'
 $tied true || tied=
 { while :; do $tied "$1" "$2/redis.conf" & echo $! >"$2/pid"; wait $!; sleep 0.1; done; } </dev/null &
@@ -273,6 +273,7 @@ def start_redis(instead_of: str = "redis://localhost") -> Iterator[RedisClient]:
     # Not where TMPDIR says: the path of a unix socket has at most 107 bytes.
     folder = Path(tempfile.mkdtemp(prefix="cooperbench-redis-", dir="/tmp"))
     password = secrets.token_hex(16)
+    os.mkfifo(folder / "alive")
     (folder / "redis.conf").write_text(_CONFIGURATION.format(folder=folder, password=password))
     # A session of its own: Ctrl-C must not end it before the pairs have ended.
     watchdog = subprocess.Popen(
