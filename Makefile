@@ -34,7 +34,7 @@ unit: $(VENV)/.dev
 	$(BIN)/pytest -n $(JOBS) --dist loadgroup
 
 chaos: $(VENV)/.dev
-	$(BIN)/python -m tests.chaos --seconds $(or $(SECONDS),3600)
+	$(BIN)/python -m tests.chaos --seconds $(or $(SECONDS),3600) $(if $(SEED),--seed $(SEED))
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .

@@ -33,6 +33,7 @@ _ENVIRONMENT = {
 }
 _BOUNDED = ("sh", "-c", 'ulimit -v 2097152 && ulimit -f 524288 && exec "$@"', "sh")
 """2 GiB of memory, 256 MiB in a file."""
+TIMED_OUT = 124
 _running: set[subprocess.Popen[bytes]] = set()
 
 
@@ -101,7 +102,7 @@ def run_git(
             "git was not found on the PATH: install git 2.25 or newer, e.g. `apt-get install git`"
         ) from error
     except subprocess.TimeoutExpired as error:
-        raise GitError(_shown(args), 124, f"no end after {timeout_seconds:g} s".encode()) from error
+        raise GitError(_shown(args), TIMED_OUT, f"no end after {timeout_seconds:g} s".encode()) from error
 
 
 @cache

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -138,4 +140,25 @@ def test_what_is_done_to_the_git_directory_is_no_failure_of_ours(
         assert remote.counts["refused"]["agent2"] == 1
     assert remote.counts["pushes"] == {"agent1": 2, "agent2": 0}
     assert remote.write_bundle(tmp_path / "team.bundle")
+    remote.close()
+
+
+def test_a_host_that_is_short_of_descriptors_for_a_moment_costs_no_push(
+    sandboxes: dict[str, RichSandbox], tmp_path: Path
+) -> None:
+    remote = GitRemote(tmp_path / "team.git", AGENTS)
+    for agent_id, sandbox in sandboxes.items():
+        attach(remote, agent_id, sandbox)
+    commit = git(sandboxes["agent1"], f"seq 3 >new; {COMMIT}; git rev-parse HEAD").split()[0]
+    sandboxes["agent1"].run(["git", "--git-dir=/cooperbench/team.git", "fetch", "-q", "/tmp/repo", "HEAD"])
+    usual = resource.getrlimit(resource.RLIMIT_NOFILE)
+    later = threading.Timer(1.0, resource.setrlimit, (resource.RLIMIT_NOFILE, usual))
+    later.start()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (8, usual[1]))
+    try:
+        assert remote.push("agent1", commit).code == 0
+    finally:
+        later.join()
+    assert remote.counts["pushes"] == {"agent1": 1, "agent2": 0}
+    assert remote.counts["refused"] == {"agent1": 0, "agent2": 0}
     remote.close()

@@ -9,12 +9,13 @@ from __future__ import annotations
 import re
 import secrets
 import threading
+import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from cooperbench.errors import InfraError, SandboxError
-from cooperbench.git import GitError, git
+from cooperbench.git import TIMED_OUT, GitError, git
 from cooperbench.sandbox.base_sandbox import RichSandbox
 from cooperbench.sandbox.contract import CommandResult
 from cooperbench.team.sandbox_rpc import Response, script_text
@@ -30,6 +31,8 @@ _LARGEST_BASE_BYTES = 250_000_000
 _LARGEST_ALLOCATION = "512m"
 _CALL_SECONDS = 120.0
 _DELIVERY_SECONDS = 60.0
+_PAUSES = (0.5, 2.0, 0.0)
+"""After each try of a push that may have failed by the host: that it is short of file descriptors, memory or disk."""
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 # The repository on the host is gone when the pair is over: nothing in it need survive a crash of the machine.
 _SETTINGS = ("-c", "core.fsync=none", "-c", "pack.threads=1", "-c", "core.bigFileThreshold=64m")
@@ -73,22 +76,31 @@ class GitRemote:
 
     def push(self, agent_id: str, commit: str) -> Response:
         """The hook in a sandbox asks: move the agent's branch and deliver it to its colleagues, or say why not."""
-        try:
-            # Not under the lock: what is slow in one agent's sandbox is no reason for the others to wait.
-            pack = self._fetch(agent_id, commit)
-            with self._lock:
-                before = self._repository.known_tips()
-                self.counts["commits"][agent_id] += self._repository.add(agent_id, commit, pack)
-                self.counts["bytes"][agent_id] += len(pack)
-                self.counts["pushes"][agent_id] += 1
-                # The order of pushes is the same for everybody.
-                others = [other for other in self._agent_ids if other != agent_id]
-                notes = [self._deliver(other, agent_id, before) for other in others]
-        except (_Refused, InfraError, FileNotFoundError) as problem:
-            self.counts["refused"][agent_id] += 1
-            reason = problem.reason if isinstance(problem, GitError) else problem
-            return Response(1, f"refused: {reason}\n")
-        return Response(0, "".join(f"{note}\n" for note in notes if note))
+        for pause in _PAUSES:
+            try:
+                # Not under the lock: what is slow in one agent's sandbox is no reason for the others to wait.
+                pack = self._fetch(agent_id, commit)
+                with self._lock:
+                    before = self._repository.known_tips()
+                    self.counts["commits"][agent_id] += self._repository.add(agent_id, commit, pack)
+                    self.counts["bytes"][agent_id] += len(pack)
+                    self.counts["pushes"][agent_id] += 1
+                    # The order of pushes is the same for everybody.
+                    others = [other for other in self._agent_ids if other != agent_id]
+                    notes = [self._deliver(other, agent_id, before) for other in others]
+                return Response(0, "".join(f"{note}\n" for note in notes if note))
+            except (_Refused, FileNotFoundError) as refusal:
+                reason: object = refusal
+                break
+            except (InfraError, OSError) as fault:
+                reason = fault
+                if isinstance(fault, GitError):
+                    reason = fault.reason
+                    if fault.returncode == TIMED_OUT:
+                        break
+            time.sleep(pause)
+        self.counts["refused"][agent_id] += 1
+        return Response(1, f"refused: {reason}\n")
 
     def detach(self, agent_id: str) -> None:
         """An agent is done: its sandbox will be gone, its branch stays."""
@@ -131,8 +143,9 @@ class GitRemote:
                 file = f"{TEAM_GIT_DIR}/incoming-{secrets.token_hex(8)}.pack"
                 sandbox.write_file(file, self._repository.pack_for(commit, there))
                 done = _run_script(sandbox, "take", file, branch, commit, seconds=_DELIVERY_SECONDS)
-            except SandboxError as error:
+            except (InfraError, OSError) as error:
                 reason = str(error)
+                time.sleep(_PAUSES[0])
                 continue
             if done.returncode == 0:
                 return ""
