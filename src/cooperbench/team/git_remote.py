@@ -223,11 +223,14 @@ class BareRepository:
     def _index(self, pack: bytes, commit: str) -> None:
         """Store a pack, if every object in it is valid, nothing that it refers to is missing, and it has the commit."""
         options = ("--stdin", "--fix-thin", "--strict", f"--max-input-size={len(pack) + 1}")
+        packs = self._git_dir / "objects" / "pack"
+        before = set(packs.iterdir())
         try:
             if pack:
                 self._git("index-pack", *options, stdin=pack)
-        except GitError:
-            for leftover in (self._git_dir / "objects" / "pack").glob("tmp_*"):
+        except BaseException:
+            # Among them the whole pack, where it is sound and what its files say is not: no second push may find it.
+            for leftover in set(packs.iterdir()) - before:
                 with suppress(OSError):
                     leftover.unlink()
             raise
