@@ -231,7 +231,7 @@ class Worker:
     def _copy_stderr(self) -> None:
         """Into a file that does not grow without end; its last line is kept for errors."""
         log, left = self._session.folder / _LOG, LOG_BYTES
-        with _open(self._process.stderr) as pipe, log.open("a", errors="backslashreplace") as file:
+        with _open(self._process.stderr) as pipe:
             while piece := pipe.readline(_READ_BYTES):
                 text = redact(piece.decode("utf-8", "replace"))
                 if text.strip():
@@ -239,8 +239,9 @@ class Worker:
                 if left > 0:
                     left -= len(piece)
                     cut = f"\n[… the rest is left out, after {LOG_BYTES >> 20} MB]\n"
-                    file.write(text if left > 0 else cut)
-                    file.flush()
+                    # On a full disk it is incomplete; what matters more says so.
+                    with contextlib.suppress(OSError), log.open("a", errors="backslashreplace") as file:
+                        file.write(text if left > 0 else cut)
 
 
 def _carry_out(session: Session, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
