@@ -215,6 +215,12 @@ def test_a_worker_that_says_nothing_or_too_much_is_given_up(
     assert "a line of more than" in solo(tmp_path, flood, run_name="f").result["error"]
 
 
+def test_a_full_disk_costs_only_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cooperbench.agents.worker.server._LOG", "/dev/full")
+    left = solo(tmp_path, "import sys; print('a word', file=sys.stderr); harness.done('submitted', None)")
+    assert left.result["status"] == "completed"
+
+
 def test_what_the_user_must_mend_stops_the_run(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="the key is refused"):
         solo(tmp_path, "harness.failed('user', 'the key\\nis refused')")
