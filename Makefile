@@ -6,12 +6,13 @@ BIN := $(VENV)/bin
 # One more than there are processors: tests wait for sandboxes half of their time.
 JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
-.PHONY: demo test check lint types unit chaos format bench size clean
+.PHONY: demo test lint types unit external chaos format bench size clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo   a complete experiment on this machine, with nothing to set up"
-	@echo "make test   lint, types and the tests"
+	@echo "make test   lint, types and the tests, but for:"
+	@echo "make external  the tests with large programs of others: agents, clusters, package managers"
 	@echo "make bench  the measurements of benchmarks/, as tables"
 	@echo "make chaos  an hour of faults against real runs; SECONDS=600 for ten minutes of it"
 	@echo "make size   lines and files by package, and of a pair's way"
@@ -31,7 +32,10 @@ types: $(VENV)/.dev
 	$(BIN)/mypy
 
 unit: $(VENV)/.dev
-	$(BIN)/pytest -n $(JOBS) --dist loadgroup
+	$(BIN)/pytest -n $(JOBS) --dist loadgroup -m 'not external'
+
+external: $(VENV)/.dev
+	$(BIN)/pytest -n $(JOBS) --dist loadgroup -m external
 
 chaos: $(VENV)/.dev
 	$(BIN)/python -m tests.chaos --seconds $(or $(SECONDS),3600) $(if $(SEED),--seed $(SEED))

@@ -28,11 +28,17 @@ if TYPE_CHECKING:
 
 _FIRST_TIME_SECONDS = 900
 """The base image may have to be made."""
+_FIRST_INSTALL_SECONDS = 1800
+"""Some hundred MB may have to be installed."""
 
 
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist then finds the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
+        if "published" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.external)
+        if item.get_closest_marker("external") and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(_FIRST_INSTALL_SECONDS))
         if "backends/docker/" not in item.nodeid and "engine_kind" not in getattr(item, "fixturenames", ()):
             continue
         # One process for all tests of an engine: starting one takes longer than most of them. Those of published images

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 CACHE = cache_folder()
 DATA = CACHE / "frameworks"
-FIRST_TIME_SECONDS = 1800
-"""Some hundred MB may have to be installed."""
 SWE_AGENT_SOURCE = os.environ.get("COOPERBENCH_TEST_SWE_AGENT")
 KEY = "key-0123456789"
 MODEL = "openai/scripted-1"

@@ -11,7 +11,6 @@ from cooperbench.agents.conformance import AgentConformance, AgentUnderTest
 from cooperbench.agents.environments import DATA_VARIABLE
 from tests.agents.frameworks import (
     DATA,
-    FIRST_TIME_SECONDS,
     MODEL,
     TONGUES,
     provide,
@@ -71,14 +70,14 @@ def framework(name: str, tmp_path: Path) -> Iterator[AgentUnderTest]:
 
 
 @pytest.mark.xdist_group("frameworks")
-@pytest.mark.timeout(FIRST_TIME_SECONDS)
+@pytest.mark.external
 class TestOpenHands(AgentConformance):
     @pytest.fixture
     def agent(self, tmp_path: Path) -> Iterator[AgentUnderTest]:
         yield from framework("openhands", tmp_path)
 
 
-@pytest.mark.timeout(FIRST_TIME_SECONDS)
+@pytest.mark.external
 class CliConformance(AgentConformance):
     name: str
 
@@ -104,7 +103,7 @@ class TestOpenCode(CliConformance):
 
 
 @pytest.mark.xdist_group("frameworks")
-@pytest.mark.timeout(FIRST_TIME_SECONDS)
+@pytest.mark.external
 class TestSweAgent(AgentConformance):
     @pytest.fixture
     def agent(self, tmp_path: Path) -> Iterator[AgentUnderTest]:

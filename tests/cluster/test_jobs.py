@@ -15,7 +15,7 @@ from tests.cluster.agents import COST, FAILING, GATED, SPENDER
 if TYPE_CHECKING:
     from tests.cluster.harness import Harness
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.external, pytest.mark.timeout(600)]
 
 ALL = {"f1_f2", "f1_f3", "f2_f3"}
 

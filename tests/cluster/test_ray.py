@@ -11,7 +11,7 @@ from tests.cluster.harness import Harness, RayCluster
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.external, pytest.mark.xdist_group("ray"), pytest.mark.timeout(600)]
 
 
 def test_a_driver_outside_of_the_cluster_and_a_node_without_its_disk(

@@ -16,7 +16,7 @@ from tests.cluster.agents import GATED
 if TYPE_CHECKING:
     from tests.cluster.harness import Harness
 
-pytestmark = pytest.mark.xdist_group("slurm")
+pytestmark = [pytest.mark.external, pytest.mark.xdist_group("slurm"), pytest.mark.timeout(180)]
 
 
 def test_a_run_in_the_background_is_seen_and_followed(slurm_harness: Harness) -> None:

@@ -289,7 +289,6 @@ def test_work_in_the_middle_of_a_conflict_is_handed_in_as_it_is(tmp_path: Path) 
         assert part in left.patch("agent1")
 
 
-@pytest.mark.slow
 def test_twenty_pairs_at_once(tmp_path: Path) -> None:
     write_tiny(tmp_path / "data", task_ids=(0, 1, 2, 7))
     commit_and_push = "me=$(cat /cooperbench/team/agent); echo $me >$me.txt; git add -A; git commit -qm m; git push -q team HEAD:$me"

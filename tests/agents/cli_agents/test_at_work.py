@@ -17,7 +17,6 @@ from tests.agents.cli_agents.builders import builders, told_by
 from tests.agents.frameworks import (
     CLIS,
     DATA,
-    FIRST_TIME_SECONDS,
     KEY,
     MODEL,
     TONGUES,
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from tests.runner.helpers import Left
 
 pytestmark = [
-    pytest.mark.timeout(FIRST_TIME_SECONDS),
+    pytest.mark.external,
     pytest.mark.usefixtures("installed_frameworks"),
 ]
 

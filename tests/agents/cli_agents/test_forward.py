@@ -14,14 +14,13 @@ import pytest
 
 from cooperbench.agents.cli_agents.forward import Forward
 from cooperbench.sandbox.contract import PROGRAMS_DIR
-from tests.agents.frameworks import FIRST_TIME_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from cooperbench.sandbox.contract import RichSandbox
 
-pytestmark = [pytest.mark.xdist_group("cli_agents"), pytest.mark.timeout(FIRST_TIME_SECONDS)]
+pytestmark = [pytest.mark.xdist_group("cli_agents"), pytest.mark.external]
 ARCH = {"x86_64": "x64", "aarch64": "arm64"}[os.uname().machine]
 NODE = f"{PROGRAMS_DIR}/node_modules/node-linux-{ARCH}/bin/node"
 MEGABYTES = 3

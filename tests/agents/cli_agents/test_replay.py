@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.agents.frameworks import (
-    FIRST_TIME_SECONDS,
     MODEL,
     TONGUES,
     provide,
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from tests.modelserver.replies import Reply
 
 pytestmark = [
-    pytest.mark.timeout(FIRST_TIME_SECONDS),
+    pytest.mark.external,
     pytest.mark.usefixtures("installed_frameworks"),
 ]
 

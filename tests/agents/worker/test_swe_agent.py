@@ -9,7 +9,6 @@ import pytest
 
 from cooperbench.errors import UserError
 from tests.agents.frameworks import (
-    FIRST_TIME_SECONDS,
     MODEL,
     TONGUES,
     provide,
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.xdist_group("frameworks"),
-    pytest.mark.timeout(FIRST_TIME_SECONDS),
+    pytest.mark.external,
     pytest.mark.usefixtures("installed_frameworks"),
 ]
 APP = "/workspace/repo/app.txt"

@@ -13,7 +13,7 @@ from cooperbench import run
 from cooperbench.agents.environments import DATA_VARIABLE
 from cooperbench.errors import UserError
 from tests.agents.cli_agents.builders import builders
-from tests.agents.frameworks import DATA, FIRST_TIME_SECONDS, TONGUES, provide, settings
+from tests.agents.frameworks import DATA, TONGUES, provide, settings
 from tests.agents.frameworks import write_config as write_settings
 from tests.agents.mini_swe.helpers import SUBMIT, TOOLS, act, patching, write_config
 from tests.backends.docker.tasks import DOCKERFILE, write_buildable
@@ -63,7 +63,7 @@ def framework_script(
     return reply
 
 
-@pytest.mark.timeout(FIRST_TIME_SECONDS)
+@pytest.mark.external
 @pytest.mark.parametrize("name", ["openhands", "swe_agent"])
 def test_frameworks_work_in_containers(
     name: str,
@@ -94,7 +94,7 @@ def test_frameworks_work_in_containers(
     assert sorted(message["message"] for message in messages) == ["It's line $1", "It's line $2"]
 
 
-@pytest.mark.timeout(FIRST_TIME_SECONDS)
+@pytest.mark.external
 @pytest.mark.parametrize("names", [("claude_code", "codex"), ("gemini_cli", "opencode")])
 def test_command_line_agents_work_in_containers(
     names: tuple[str, str],
@@ -118,7 +118,7 @@ def test_command_line_agents_work_in_containers(
     assert "eth0" not in told, "no network"
 
 
-@pytest.mark.timeout(FIRST_TIME_SECONDS)
+@pytest.mark.external
 def test_an_image_without_the_libraries_of_their_programs_is_one_line(
     docker: DockerBackend, base_image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
