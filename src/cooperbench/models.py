@@ -216,10 +216,12 @@ class Image:
     """Where a task's code runs, as its backend knows it."""
 
     reference: str
-    """What `create_sandbox` takes for evaluation: the task's image as it was published or built."""
+    """The task's image as it was published or built, for `create_sandbox`."""
     agent_reference: str | None = None
     """The same without upstream history, for agents; None: the harness removes it in each sandbox."""
     digest: str = ""
     """What identifies the content, recorded with results."""
     notes: tuple[str, ...] = ()
     """What the user should know, e.g. how it was made."""
+    judged_reference: str | None = None
+    """The same without commits later than HEAD, for test runs; None: the harness removes them in each sandbox."""

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from cooperbench.backends.docker import DockerBackend
-from cooperbench.backends.docker.images import INSTALLS, ImageStore, Say, prepared_name
+from cooperbench.backends.docker.images import INSTALLS, JUDGED, PREPARED, ImageStore, Say, derived_name
 from cooperbench.cli.arguments import (
     add_json_argument,
     add_selection_arguments,
@@ -31,7 +31,7 @@ ACTIONS = {
     "pull": "get them from their registry, and make the ones for agents",
     "build": "build them from their Dockerfiles, and make the ones for agents",
     "push": "tag them for a registry of yours and send them there, for backends that pull",
-    "clean": "remove the images for agents and those with installs; --built: also those that were built here",
+    "clean": "remove the images made from them (for agents, for test runs); --built: also those that were built here",
 }
 _REGISTRY = re.compile(r"[a-z0-9.-]+(:[0-9]+)?(/[a-z0-9][a-z0-9._-]*)*")
 
@@ -116,7 +116,7 @@ def _list(images: ImageStore, tasks: Sequence[Task]) -> Outcome:
     lines = []
     for task in tasks:
         found = images.present(task)
-        agents = prepared_name(task, found) if found else None
+        agents = derived_name(PREPARED, task, found) if found else None
         row = {
             "task": task.label,
             "image": found.name if found else images.names_of(task)[0],
@@ -124,11 +124,13 @@ def _list(images: ImageStore, tasks: Sequence[Task]) -> Outcome:
             "digest": found.digest if found else None,
             "agent_image": agents,
             "agent_image_present": bool(agents and images.find(agents)),
+            "images_without_later_commits": (judged := images.made(JUDGED, {task.label})),
             "images_with_installs": (layers := images.made(INSTALLS, {task.label})),
         }
         rows.append(row)
         agents_too = "" if row["agent_image_present"] or not found else "  (none for agents yet)"
         lines.append(f"{task.label}  {row['image']}  {row['digest'] or 'missing'}{agents_too}")
+        lines += [f"  without later commits, for test runs: {layer}" for layer in judged]
         lines += [f"  with what its runner installs: {layer}" for layer in layers]
     there = sum(row["present"] for row in rows)
     missing = "; get them: cooperbench images pull, or cooperbench images build" if there < len(rows) else ""

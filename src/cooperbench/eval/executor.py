@@ -310,15 +310,19 @@ class TestExecutor:
     ) -> T:
         """In a fresh one; again in another where that fails through nobody's fault."""
         labels = {**self._labels, "task": task.label}
-        options = SandboxOptions("evaluation", conditions.network or "none", labels, judged=judged)
+        options = SandboxOptions("evaluation", conditions.network or "none", labels)
 
         def attempt(_: int) -> T:
-            image = self.image(task).reference
+            clean = self.image(task).judged_reference
+            image = clean or self.image(task).reference
             if conditions.installed:
                 image = self._installed.get(task, lambda: self._image_with_installs(task))
             seconds = self.timeout_seconds + SPARE_SECONDS
-            sandbox = self._session.open(image, timeout_seconds=seconds, options=options)
+            wanted = replace(options, judged=judged and bool(clean))
+            sandbox = self._session.open(image, timeout_seconds=seconds, options=wanted)
             try:
+                if judged and not clean:
+                    sandbox.run_script("drop_later.sh")
                 return work(sandbox)
             finally:
                 self._removals.submit(self._session.end, sandbox)
@@ -331,7 +335,8 @@ class TestExecutor:
         image = self.image(task)
         tests = task.features[0].tests.read_bytes()
         keep_wheels = resources.files(__package__).joinpath("keep_wheels.sh").read_bytes()
-        made_of = hashlib.sha256(f"{_INSTALLS_FORMAT} {image.digest}".encode())
+        reference = image.judged_reference or image.reference
+        made_of = hashlib.sha256(f"{_INSTALLS_FORMAT} {image.digest} {reference}".encode())
         for part in (task.runner_script.read_bytes(), tests, keep_wheels):
             made_of.update(hashlib.sha256(part).digest())
         key = made_of.hexdigest()[:16]
@@ -339,9 +344,7 @@ class TestExecutor:
         with backend.making_snapshot(task, key) as found:
             if found:
                 return found
-            with self._session.sandbox(
-                image.reference, timeout_seconds=3 * seconds, options=options
-            ) as sandbox:
+            with self._session.sandbox(reference, timeout_seconds=3 * seconds, options=options) as sandbox:
                 # Its verdict does not matter: tests of a feature that is not there fail.
                 run_tests(sandbox, tests, None, seconds, _INSTALLING, last=False)
                 argv = ["bash", "-c", keep_wheels.decode(), "keep-wheels", _PIP_LOG, _WHEELS_DIR]

@@ -34,8 +34,7 @@ from cooperbench.gateway.recording import Exchanges
 from cooperbench.models import Pair, Seat, Usage, seats_of, summed_accounts
 from cooperbench.runner.config import Assigned, RunConfig
 from cooperbench.runner.display import Display
-from cooperbench.sandbox import sandbox_script
-from cooperbench.sandbox.base_sandbox import RichSandbox
+from cooperbench.sandbox.base_sandbox import SCRIPT_SECONDS, RichSandbox
 from cooperbench.sandbox.contract import SandboxOptions
 from cooperbench.sandbox.session import SandboxSession
 from cooperbench.secrets import redact
@@ -62,7 +61,6 @@ tar --extract --file="$1" --directory="${2%/*}" --exclude="${2##*/}/.git" --no-s
 """
 RESULT_SCHEMA = "cooperbench.result/1"
 UNLIMITED_LIFETIME_SECONDS = 24 * 3600
-SCRUB_SECONDS = 900
 SNAPSHOT_SECONDS = 120
 DESTROYED = "sandbox_destroyed"
 """The outcome of an agent that ended its own sandbox, or made it useless."""
@@ -73,15 +71,12 @@ T = TypeVar("T")
 
 def prepare_repository(sandbox: RichSandbox, git_dir: str) -> str:
     """Leave one commit in the repository, without history or remotes; its id. `git_dir` has it, beside the agent's."""
-    argv = ["git", f"--git-dir={git_dir}", "rev-parse", "HEAD"]
     if git_dir == SCRUBBED_GIT_DIR:
-        argv = ["bash", "-c", sandbox_script("scrub.sh"), "scrub", REPO_DIR, git_dir]
-    done = sandbox.run(argv, timeout_seconds=SCRUB_SECONDS)
-    commit = done.stdout_read().strip().rpartition("\n")[2]
-    if done.returncode != 0 or len(commit) < 40:
-        reason = done.stderr_read().strip() or done.stdout_read().strip()
-        raise SandboxError(f"the repository at {REPO_DIR} could not be prepared: {reason[-300:]}")
-    return commit
+        return sandbox.run_script("scrub.sh", git_dir)
+    done = sandbox.run(["git", f"--git-dir={git_dir}", "rev-parse", "HEAD"], timeout_seconds=SCRIPT_SECONDS)
+    if done.returncode:
+        raise SandboxError(f"the image has no {git_dir}: {done.stderr_read().strip()[-300:]}")
+    return done.stdout_read().strip()
 
 
 def take_patch(sandbox: RichSandbox, git_dir: str) -> bytes:
@@ -305,7 +300,7 @@ class PairRun:
             archive = read_folder(REPO_DIR, MOST_ARCHIVE_BYTES) if read_folder else None
             if archive is None and show_folder is None:
                 raise
-        with self._spare_sandbox(2 * SCRUB_SECONDS) as other:
+        with self._spare_sandbox(2 * SCRIPT_SECONDS) as other:
             prepare_repository(other, self._git_dir)
             if archive is not None:
                 other.write_file(ARCHIVE_FILE, archive)

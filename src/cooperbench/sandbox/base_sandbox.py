@@ -13,12 +13,15 @@ from itertools import count
 from typing import IO, Any, ClassVar, TypeVar, cast
 
 from cooperbench.errors import InfraError, SandboxDead, SandboxDestroyed, SandboxError, SandboxTimeout
+from cooperbench.models import REPO_DIR
 from cooperbench.sandbox import sandbox_script
 from cooperbench.sandbox.channel import Channel, ChannelBroken, Command, Transport
 from cooperbench.sandbox.contract import DEFAULT_OUTPUT_LIMIT, TIMEOUT_EXIT_CODE, CommandResult, Stream
+from cooperbench.text import printable
 
 T = TypeVar("T")
 
+SCRIPT_SECONDS = 900
 _BEYOND_LIFETIME_SECONDS = 30.0
 """So that the end of a sandbox's lifetime is told as such, not as a command's time limit."""
 _KILL_SECONDS = 30.0
@@ -92,6 +95,15 @@ class RichSandbox(ABC):
             return self._run_last(command)
         finally:
             self._end_reason = self._end_reason or "its last command was run"
+
+    def run_script(self, name: str, *arguments: str) -> str:
+        """A script of this package, on the repository; the last line that it prints. SandboxError where it fails."""
+        argv = ["bash", "-c", sandbox_script(name), name, REPO_DIR, *arguments]
+        done = self.run(argv, timeout_seconds=SCRIPT_SECONDS, cwd="/")
+        if done.returncode:
+            said = (done.stderr_read().strip() or done.stdout_read().strip()).rpartition("\n")[2]
+            raise SandboxError(f"the repository cannot be prepared ({name}): {printable(said)[-300:]}")
+        return done.stdout_read().strip().rpartition("\n")[2]
 
     def write_file(self, path: str, data: bytes, mode: int = 0o644) -> None:
         """Write a file whole, making its folders."""

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from cooperbench.backends.docker.containers import EngineSession, remove_leftovers, remove_session
 from cooperbench.backends.docker.engine import Engine, connect
-from cooperbench.backends.docker.images import INSTALLS, ImageStore, Say, installs_name
+from cooperbench.backends.docker.images import INSTALLS, ImageStore, Say, layer_name
 from cooperbench.backends.docker.sandbox import ContainerStream, DockerSandbox, first_command
 from cooperbench.backends.docker.settings import DockerSettings, read_settings
 from cooperbench.backends.ownership import lock_path, locked
@@ -69,11 +69,11 @@ class DockerBackend:
         self.session.check_mounts()
 
     def prepare(self, task: Task, say: Say = lambda _: None) -> Image:
-        """Find, pull or build the task's image, and make the one without history from it."""
+        """Find, pull or build the task's image, and make those for agents and for test runs from it."""
         with self._alone_with(task.label):
             found = self.images.provide(task, say)
-            agents = self.images.without_history(task, found, self._make, say)
-        return Image(found.name, agents.name, found.digest)
+            judged, agents = self.images.derive(task, found, self._make, say)
+        return Image(found.name, agents.name, found.digest, judged_reference=judged.name)
 
     def create_sandbox(
         self,
@@ -88,14 +88,14 @@ class DockerBackend:
 
     @contextlib.contextmanager
     def making_snapshot(self, task: Task, key: str) -> Iterator[str | None]:
-        name = installs_name(task, key)
+        name = layer_name(INSTALLS, task, key)
         with self._alone_with(name):
-            yield name if self.images.find(name) else None
+            yield name if self.images.find_layer(name) else None
 
     def take_snapshot(self, sandbox: RichSandbox, task: Task, key: str) -> str:
         assert isinstance(sandbox, DockerSandbox)
         source = self.images.get(sandbox.image)
-        return self.images.commit(sandbox, installs_name(task, key), task, source, INSTALLS).name
+        return self.images.commit(sandbox, layer_name(INSTALLS, task, key), task, source, INSTALLS).name
 
     @staticmethod
     def clean() -> list[str]:

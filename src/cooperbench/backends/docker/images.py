@@ -1,7 +1,7 @@
 """A task's images: found, pulled or built, and the ones made from it, each once, whoever asks for it.
 
 The image that agents get is the task's with the repository's history replaced by one commit, in a layer on top: what
-lies below cannot be seen from inside a container.
+lies below cannot be seen from inside a container. The image for test runs is without later commits, where it has any.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ from cooperbench.dataset.images import (
     PUBLISHED_TEMPLATE,
     image_name,
 )
-from cooperbench.errors import CooperBenchError, InfraError, SandboxError, UserError
+from cooperbench.errors import CooperBenchError, InfraError, UserError
 from cooperbench.models import REPO_DIR, Task
 from cooperbench.sandbox import sandbox_script
+from cooperbench.sandbox.base_sandbox import SCRIPT_SECONDS
 from cooperbench.sandbox.contract import SandboxOptions
 from cooperbench.text import printable
 
@@ -45,11 +46,12 @@ TASK = "cooperbench.task"
 CONTEXT = "cooperbench.context"
 """On images that we built: what from."""
 PREPARED = "cooperbench.prepared"
-"""On images without history: the id of the image that they were made from."""
+"""On images without history, for agents: the id of the image for test runs."""
+JUDGED = "cooperbench.judged"
+"""On images without later commits, for test runs: the id of the image that they were made from."""
 INSTALLS = "cooperbench.installs"
 """On images with what a runner installs: the id of the image that they were made from."""
 _BASE_GIT_DIR = "/cooperbench/base.git"
-_SCRUB_SECONDS = 900
 _FORMAT = 2
 
 _HIDDEN = re.compile(r"feature[0-9]+|combined\.patch")
@@ -81,6 +83,10 @@ class EngineImage:
         variables = dict(entry.partition("=")[::2] for entry in self.config.get("Env") or [])
         return variables.get("PATH") or _DEFAULT_PATH
 
+    @property
+    def labels(self) -> Mapping[str, str]:
+        return self.config.get("Labels") or {}
+
 
 class ImageStore:
     """The images of one engine."""
@@ -104,8 +110,14 @@ class ImageStore:
         digests = [digest.partition("@")[2] for digest in data.get("RepoDigests") or []]
         return EngineImage(name, image_id, digests[0] if digests else image_id, data.get("Config") or {})
 
+    def find_layer(self, name: str) -> EngineImage | None:
+        """One that we made, which `get` will not look for in a registry."""
+        found = self.find(name)
+        self._known.update({name: found} if found else {})
+        return found
+
     def _find_made(self, name: str) -> EngineImage:
-        if found := self.find(name):
+        if found := self.find_layer(name):
             return found
         raise InfraError(f"the image {name} is not there, although it was just pulled or made")
 
@@ -137,8 +149,7 @@ class ImageStore:
     def present(self, task: Task) -> EngineImage | None:
         """The task's image if the engine has it and it is not one that we built from other files."""
         for found in filter(None, map(self.find, self.names_of(task))):
-            made_of = (found.config.get("Labels") or {}).get(CONTEXT, "")
-            if made_of in ("", _context_key(task)):
+            if found.labels.get(CONTEXT, "") in ("", _context_key(task)):
                 return found
         return None
 
@@ -236,23 +247,28 @@ class ImageStore:
         last = f" after: {printable(said[-1].strip())[:200]}" if said else ""
         return UserError(f"{error}{last} (see it with: {client} build {task.path})")
 
-    def without_history(
+    def derive(
         self, task: Task, source: EngineImage, make_sandbox: MakeSandbox, say: Say
-    ) -> EngineImage:
-        """The image for agents, made now if it is not there yet."""
-        name = prepared_name(task, source)
-        found = self.find(name)
-        if found is None:
+    ) -> tuple[EngineImage, EngineImage]:
+        """The image for test runs, which is the source if that has no later commits, and the one for agents."""
+        names = [derived_name(kind, task, source) for kind in (JUDGED, PREPARED)]
+        judged, agents = map(self.find_layer, names)
+        if agents and agents.labels[PREPARED] == source.image_id:
+            judged = source
+        if not judged or not agents:
             say(f"removing the history from {source.name}")
             options = SandboxOptions(purpose="setup", labels={"task": task.label})
-            sandbox = make_sandbox(source.name, _SCRUB_SECONDS + 120, REPO_DIR, options)
+            sandbox = make_sandbox(source.name, 2 * SCRIPT_SECONDS + 120, REPO_DIR, options)
             try:
-                _remove_history(sandbox, source.name)
-                found = self.commit(sandbox, name, task, source, PREPARED)
+                if sandbox.run(["sh", "-c", "command -v git"], timeout_seconds=60, cwd="/").returncode:
+                    raise lacks_tool(source.name, "git is missing")
+                dropped = sandbox.run_script("drop_later.sh")
+                judged = self.commit(sandbox, names[0], task, source, JUDGED) if dropped else source
+                sandbox.run_script("scrub.sh", _BASE_GIT_DIR)
+                agents = self.commit(sandbox, names[1], task, judged, PREPARED)
             finally:
                 sandbox.terminate()
-        self._known[name] = found
-        return found
+        return judged, agents
 
     def commit(
         self, sandbox: DockerSandbox, name: str, task: Task, source: EngineImage, kind: str
@@ -260,7 +276,7 @@ class ImageStore:
         """A sandbox's files as an image of a `kind` (a label), otherwise configured like its `source`."""
         repository, _, tag = name.partition(":")
         # Without its owner: containers that users make of the image would pass for leftovers.
-        labels = dict.fromkeys((OWNER, SESSION, PURPOSE, CONTEXT), "")
+        labels = dict.fromkeys((OWNER, SESSION, PURPOSE, CONTEXT, JUDGED), "")
         labels |= {TASK: task.label, kind: source.image_id}
         changes = [
             # One a line and without quotes, as Podman takes everything after the first = for the value.
@@ -291,7 +307,7 @@ class ImageStore:
         """Remove the layers that we made, of some tasks or of all; if asked also the images that we built."""
         removed = []
         # Layers first: the others are below them.
-        for kind in (PREPARED, INSTALLS, CONTEXT) if built else (PREPARED, INSTALLS):
+        for kind in (PREPARED, INSTALLS, JUDGED, *([CONTEXT] if built else [])):
             for name in self.made(kind, tasks):
                 with suppress(NotThere), self._engine.faults(f"removing {name}"):
                     self._engine.api.remove_image(name, force=True)
@@ -299,26 +315,15 @@ class ImageStore:
         return removed
 
 
-def _remove_history(sandbox: DockerSandbox, image: str) -> None:
-    if sandbox.run(["sh", "-c", "command -v git"], timeout_seconds=60, cwd="/").returncode:
-        raise lacks_tool(image, "git is missing")
-    command = ["bash", "-c", sandbox_script("scrub.sh"), "scrub", REPO_DIR, _BASE_GIT_DIR]
-    done = sandbox.run(command, timeout_seconds=_SCRUB_SECONDS, cwd="/")
-    if done.returncode:
-        words = (done.stderr_read().strip() or done.stdout_read().strip()).rpartition("\n")[2]
-        raise SandboxError(f"{image}: its history cannot be removed: {printable(words)[:300]}")
+def derived_name(kind: str, task: Task, source: EngineImage) -> str:
+    """Of the image for agents (PREPARED) or for test runs (JUDGED)."""
+    scripts = [sandbox_script(name) for name in ("drop_later.sh", "scrub.sh")]
+    made_of = "\n".join([f"{_FORMAT} {source.image_id}", *scripts])
+    return layer_name(kind, task, hashlib.sha256(made_of.encode()).hexdigest()[:16])
 
 
-def prepared_name(task: Task, source: EngineImage) -> str:
-    """Of the image for agents."""
-    made_of = f"{_FORMAT} {source.image_id}\n{sandbox_script('scrub.sh')}"
-    key = hashlib.sha256(made_of.encode()).hexdigest()[:16]
-    return f"cooperbench-prepared/{task.repo.lower()}:task{task.task_id}-{key}"
-
-
-def installs_name(task: Task, key: str) -> str:
-    """Of the image with what a task's runner installs."""
-    return f"cooperbench-installs/{task.repo.lower()}:task{task.task_id}-{key}"
+def layer_name(kind: str, task: Task, key: str) -> str:
+    return f"{kind.replace('.', '-')}/{task.repo.lower()}:task{task.task_id}-{key}"
 
 
 def _is_demo(task: Task) -> bool:

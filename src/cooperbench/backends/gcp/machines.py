@@ -115,7 +115,8 @@ class Machine(DockerBackend):
         try:
             if task is not None:
                 made = self._prepared.get(task, lambda: self._prepare_here(task))
-                image = (image.endswith(AGENTS_SUFFIX) and made.agent_reference) or made.reference
+                wanted = made.agent_reference if image.endswith(AGENTS_SUFFIX) else made.judged_reference
+                image = wanted or made.reference
             return self.create_sandbox(image, timeout, workdir, options=options)
         finally:
             with self._fleet.lock:

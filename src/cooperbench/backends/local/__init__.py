@@ -66,7 +66,7 @@ class LocalBackend:
         except OSError as error:
             raise SandboxError(f"preparing {task.label}: {error}") from error
         reference = f"local/{task.repo}:task{task.task_id}@{template.name}"
-        return Image(reference, reference + _AGENT, f"sha256:{digest}")
+        return Image(reference, reference + _AGENT, f"sha256:{digest}", judged_reference=reference)
 
     def create_sandbox(
         self,

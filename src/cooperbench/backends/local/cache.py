@@ -31,7 +31,7 @@ from cooperbench.text import printable
 
 MakeSandbox = Callable[[Content, SandboxOptions, int], RichSandbox]
 
-_FORMAT = 2
+_FORMAT = 3
 _SETUP_SECONDS = 30 * 60
 _PROXY_NAMES = ("http_proxy", "https_proxy", "no_proxy", "all_proxy")
 
@@ -47,10 +47,11 @@ mv -- "$(dirname -- "$found")" /workspace/repo
 _STAGING = "/cooperbench/staging"
 _PREPARE = """
 bash -c "$1" || exit
-cp -a --reflink=auto -- "$3/workspace/." "$3/agent-workspace" || exit
-bash -c "$2" scrub "$3/agent-workspace/repo" "$3/base.git"
+bash -c "$2" drop_later.sh /workspace/repo || exit
+cp -a --reflink=auto -- "$4/workspace/." "$4/agent-workspace" || exit
+bash -c "$3" scrub.sh "$4/agent-workspace/repo" "$4/base.git"
 """
-"""Sets up a task, and removes the repository's history from a copy of it."""
+"""Sets up a task, removes later commits from the repository, and the whole history from a copy of it."""
 
 
 def template_content(template: Path, *, agent: bool) -> Content:
@@ -106,7 +107,7 @@ def task_digest(task: Task) -> str:
 
 
 def _build(task: Task, staging: Path, log: Path, make_sandbox: MakeSandbox) -> None:
-    """`workspace`, as setup.sh left it, `agent-workspace`, the same without history, `base.git`, its commit, `home`."""
+    """`workspace`, without later commits, `agent-workspace`, without history, `base.git`, its commit, and `home`."""
     for name in ("workspace", "agent-workspace", "home", "task"):
         (staging / name).mkdir()
     # A copy of the task: a setup.sh that clones beside itself must be able to, and the dataset stays as it is.
@@ -116,7 +117,8 @@ def _build(task: Task, staging: Path, log: Path, make_sandbox: MakeSandbox) -> N
     options = SandboxOptions(purpose="setup", network="public", labels={"task": task.label})
     sandbox = make_sandbox(content, options, _SETUP_SECONDS + 60)
     try:
-        argv = ["bash", "-c", _PREPARE, "prepare", _SETUP, sandbox_script("scrub.sh"), _STAGING]
+        scripts = (_SETUP, *map(sandbox_script, ("drop_later.sh", "scrub.sh")))
+        argv = ["bash", "-c", _PREPARE, "prepare", *scripts, _STAGING]
         result = sandbox.run(argv, timeout_seconds=_SETUP_SECONDS, cwd="/workspace", env=_proxies())
     finally:
         sandbox.terminate()

@@ -1,8 +1,9 @@
 """A task's images at Modal: pulled by digest or built from its Dockerfile, the one for agents, and snapshots.
 
 Modal builds images from definitions and keeps what it built, so that asking for the same again costs next to nothing.
-The agents' image is one more layer that replaces the repository's history by one commit: a sandbox cannot see the
-layers below. Snapshots have no names at Modal: their ids are kept in the cache folder, a file each.
+The agents' image is one more layer that replaces the repository's history by one commit, that for test runs one that
+removes later commits: a sandbox cannot see the layers below. Snapshots have no names at Modal: their ids are kept in
+the cache folder, a file each.
 """
 
 from __future__ import annotations
@@ -62,12 +63,13 @@ class ImageStore:
         return self._known[reference]
 
     def provide(self, task: Task) -> Image:
-        """The task's image and the one without history; the digest is the registry's, else Modal's id of the image."""
+        """The task's image and those made of it; the digest is the registry's, else Modal's id of the image."""
         source, digest, notes = self._source(task)
-        script = base64.b64encode(sandbox_script("scrub.sh").encode()).decode("ascii")
-        scrub = f'RUN bash -c "$(echo {script} | base64 -d)" scrub {REPO_DIR} {_BASE_GIT_DIR}'
-        agents = self._built(source.dockerfile_commands(scrub), f"{task.label}: removing the history")
-        return Image(source.object_id, agents.object_id, digest or source.object_id, notes)
+        judged, agents = (
+            self._built(source.dockerfile_commands(_run(script)), f"{task.label}: removing {what}").object_id
+            for script, what in (("drop_later.sh", "later commits"), ("scrub.sh", "the history"))
+        )
+        return Image(source.object_id, agents, digest or source.object_id, notes, judged)
 
     def find_snapshot(self, path: Path) -> str | None:
         """The id in the file of a snapshot, if Modal still has it."""
@@ -135,6 +137,12 @@ def _not_pulled(problem: str) -> CooperBenchError:
         remedy = "set COOPERBENCH_MODAL_REGISTRY_SECRET, or COOPERBENCH_MODAL_IMAGES=build"
         return UserError(f"the registry wants other credentials: {remedy}; {problem}")
     return _NotPulled(problem)
+
+
+def _run(script: str) -> str:
+    """The line of a Dockerfile."""
+    text = base64.b64encode(sandbox_script(script).encode()).decode("ascii")
+    return f'RUN bash -c "$(echo {text} | base64 -d)" {script} {REPO_DIR} {_BASE_GIT_DIR}'
 
 
 def snapshot_file(task: Task, key: str) -> Path:
