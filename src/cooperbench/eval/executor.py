@@ -16,7 +16,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
-from cooperbench.errors import SandboxDestroyed, SandboxError, UserError
+from cooperbench.errors import SandboxDestroyed, UserError
 from cooperbench.eval.counts import first_error, read_counts, read_outcomes
 from cooperbench.eval.test_side import TestSide, feature_paths
 from cooperbench.eval.trees import base_folder, load_base, read_base
@@ -310,16 +310,15 @@ class TestExecutor:
     ) -> T:
         """In a fresh one; again in another where that fails through nobody's fault."""
         labels = {**self._labels, "task": task.label}
-        options = SandboxOptions("evaluation", conditions.network or "none", labels)
 
         def attempt(_: int) -> T:
             clean = self.image(task).judged_reference
             image = clean or self.image(task).reference
             if conditions.installed:
                 image = self._installed.get(task, lambda: self._image_with_installs(task))
-            seconds = self.timeout_seconds + SPARE_SECONDS
-            wanted = replace(options, judged=judged and bool(clean))
-            sandbox = self._session.open(image, timeout_seconds=seconds, options=wanted)
+            seconds, network = self.timeout_seconds + SPARE_SECONDS, conditions.network or "none"
+            options = SandboxOptions("evaluation", network, labels, judged=judged and bool(clean))
+            sandbox = self._session.open(image, timeout_seconds=seconds, options=options)
             try:
                 if judged and not clean:
                     sandbox.run_script("drop_later.sh")
@@ -347,13 +346,7 @@ class TestExecutor:
             with self._session.sandbox(reference, timeout_seconds=3 * seconds, options=options) as sandbox:
                 # Its verdict does not matter: tests of a feature that is not there fail.
                 run_tests(sandbox, tests, None, seconds, _INSTALLING, last=False)
-                argv = ["bash", "-c", keep_wheels.decode(), "keep-wheels", _PIP_LOG, _WHEELS_DIR]
-                done = sandbox.run(argv, timeout_seconds=seconds)
-                if done.returncode:
-                    said = done.stderr_read()[-300:]
-                    raise SandboxError(f"{task.label}: what pip fetched cannot be kept: {said}")
-                # Some frameworks keep what they made of the tests.
-                new = f"find /tmp /var/tmp -xdev -mindepth 1 -newer {_PATCHES_DIR}/{_TESTS_NAME} -delete"
-                clean = f"{new}; rm -rf {_PATCHES_DIR}/* {_PIP_LOG}"
-                sandbox.run(["bash", "-c", clean], timeout_seconds=60)
+                words = (_PIP_LOG, _WHEELS_DIR, f"{_PATCHES_DIR}/{_TESTS_NAME}")
+                argv = ["bash", "-c", keep_wheels.decode(), "keep-wheels", *words]
+                sandbox.run_checked(argv, f"{task.label}: what pip fetched cannot be kept", seconds)
                 return backend.take_snapshot(sandbox, task, key)

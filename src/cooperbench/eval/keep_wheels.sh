@@ -1,6 +1,8 @@
 # Keeps the distributions that pip has fetched, as its log names them, in a folder for PIP_FIND_LINKS.
-# Usage: bash keep_wheels.sh LOG FOLDER. What cannot be had again is left out.
-log=$1 folder=$2
+# Usage: bash keep_wheels.sh LOG FOLDER TESTS. What cannot be had again is left out.
+# Then removes log and patches, and what frameworks keep of the tests: whatever is newer than their patch.
+log=$1 folder=$2 tests=$3
+trap 'find /tmp /var/tmp -xdev -mindepth 1 -newer "$tests" -delete; rm -rf -- "${tests%/*}"/* "$log"' EXIT
 mkdir -p "$folder"
 [ -s "$log" ] || exit 0
 pip=$(command -v pip || command -v pip3) || exit 0

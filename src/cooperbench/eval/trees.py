@@ -19,7 +19,7 @@ from subprocess import CompletedProcess
 from tempfile import TemporaryDirectory, mkdtemp
 from typing import Literal, NamedTuple, Self
 
-from cooperbench.errors import SandboxError, UserError
+from cooperbench.errors import UserError
 from cooperbench.git import GitError, decode_path, encode_path, git, git_version, run_git
 from cooperbench.models import REPO_DIR, MergeResult
 from cooperbench.sandbox.base_sandbox import RichSandbox
@@ -116,10 +116,8 @@ def load_base(folder: Path) -> Base | None:
 
 def read_base(sandbox: RichSandbox, folder: Path) -> Base:
     """HEAD of a sandbox's repository, from now on in this folder."""
-    done = sandbox.run(["bash", "-c", _READ_BASE, "base", REPO_DIR, _PACK], timeout_seconds=_READ_SECONDS)
-    commit, *modules = done.stdout_read().split("\n")
-    if done.returncode != 0:
-        raise SandboxError(f"{REPO_DIR} cannot be read: {done.stderr_read().strip()[-300:]}")
+    argv = ["bash", "-c", _READ_BASE, "base", REPO_DIR, _PACK]
+    commit, *modules = sandbox.run_checked(argv, f"{REPO_DIR} cannot be read", _READ_SECONDS).split("\n")
     pack = sandbox.read_file(_PACK)
     folder.parent.mkdir(parents=True, exist_ok=True)
     made = Path(mkdtemp(prefix=".new-", dir=folder.parent))

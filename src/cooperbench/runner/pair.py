@@ -24,7 +24,6 @@ from cooperbench.errors import (
     RunStopped,
     SandboxDead,
     SandboxDestroyed,
-    SandboxError,
     SandboxRefused,
     SandboxTimeout,
     UserError,
@@ -73,10 +72,8 @@ def prepare_repository(sandbox: RichSandbox, git_dir: str) -> str:
     """Leave one commit in the repository, without history or remotes; its id. `git_dir` has it, beside the agent's."""
     if git_dir == SCRUBBED_GIT_DIR:
         return sandbox.run_script("scrub.sh", git_dir)
-    done = sandbox.run(["git", f"--git-dir={git_dir}", "rev-parse", "HEAD"], timeout_seconds=SCRIPT_SECONDS)
-    if done.returncode:
-        raise SandboxError(f"the image has no {git_dir}: {done.stderr_read().strip()[-300:]}")
-    return done.stdout_read().strip()
+    argv = ["git", f"--git-dir={git_dir}", "rev-parse", "HEAD"]
+    return sandbox.run_checked(argv, f"the image has no {git_dir}", SCRIPT_SECONDS).strip()
 
 
 def take_patch(sandbox: RichSandbox, git_dir: str) -> bytes:

@@ -96,14 +96,19 @@ class RichSandbox(ABC):
         finally:
             self._end_reason = self._end_reason or "its last command was run"
 
-    def run_script(self, name: str, *arguments: str) -> str:
-        """A script of this package, on the repository; the last line that it prints. SandboxError where it fails."""
-        argv = ["bash", "-c", sandbox_script(name), name, REPO_DIR, *arguments]
-        done = self.run(argv, timeout_seconds=SCRIPT_SECONDS, cwd="/")
+    def run_checked(self, argv: Sequence[str], failed: str, timeout_seconds: float, cwd: str = "") -> str:
+        """What the command prints; where it fails, a SandboxError that begins with `failed`."""
+        done = self.run(argv, timeout_seconds=timeout_seconds, cwd=cwd)
         if done.returncode:
-            said = (done.stderr_read().strip() or done.stdout_read().strip()).rpartition("\n")[2]
-            raise SandboxError(f"the repository cannot be prepared ({name}): {printable(said)[-300:]}")
-        return done.stdout_read().strip().rpartition("\n")[2]
+            said = done.stderr_read().strip() or done.stdout_read().strip()
+            raise SandboxError(f"{failed}: {printable(said)[-300:]}")
+        return done.stdout_read()
+
+    def run_script(self, name: str, *arguments: str) -> str:
+        """A script of this package, on the repository; the last line that it prints."""
+        argv = ["bash", "-c", sandbox_script(name), name, REPO_DIR, *arguments]
+        said = self.run_checked(argv, f"{REPO_DIR} cannot be prepared ({name})", SCRIPT_SECONDS, "/")
+        return said.strip().rpartition("\n")[2]
 
     def write_file(self, path: str, data: bytes, mode: int = 0o644) -> None:
         """Write a file whole, making its folders."""

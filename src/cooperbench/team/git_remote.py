@@ -14,10 +14,9 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from cooperbench.errors import InfraError, SandboxError
+from cooperbench.errors import InfraError
 from cooperbench.git import TIMED_OUT, GitError, git
 from cooperbench.sandbox.base_sandbox import RichSandbox
-from cooperbench.sandbox.contract import CommandResult
 from cooperbench.team.sandbox_rpc import Response, script_text
 from cooperbench.temporary import remove_tree
 
@@ -31,6 +30,7 @@ _LARGEST_BASE_BYTES = 250_000_000
 _LARGEST_ALLOCATION = "512m"
 _CALL_SECONDS = 120.0
 _DELIVERY_SECONDS = 60.0
+_SCRIPT_SECONDS = 240.0
 _PAUSES = (0.5, 2.0, 0.0)
 """After each try of a push that may have failed by the host: that it is short of file descriptors, memory or disk."""
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -62,10 +62,8 @@ class GitRemote:
     ) -> None:
         """Give the repository in a sandbox the remote `team`."""
         words = (base_git_dir, base_commit, repo_dir, agent_id, *self._agent_ids)
-        done = _run_script(sandbox, "install", *words)
-        if done.returncode != 0:
-            reason = done.stderr_read().strip()[-300:]
-            raise SandboxError(f"the team's git repository could not be made in the sandbox: {reason}")
+        failed = "the team's git repository could not be made in the sandbox"
+        sandbox.run_checked(_script("install", *words), failed, _SCRIPT_SECONDS)
         sandbox.write_file(f"{TEAM_GIT_DIR}/hooks/update", script_text("update").encode(), 0o755)
         with self._lock:
             self._repository.base_commit = base_commit
@@ -142,7 +140,8 @@ class GitRemote:
             try:
                 file = f"{TEAM_GIT_DIR}/incoming-{secrets.token_hex(8)}.pack"
                 sandbox.write_file(file, self._repository.pack_for(commit, there))
-                done = _run_script(sandbox, "take", file, branch, commit, seconds=_DELIVERY_SECONDS)
+                argv = _script("take", file, branch, commit)
+                done = sandbox.run(argv, timeout_seconds=_DELIVERY_SECONDS)
             except (InfraError, OSError) as error:
                 reason = str(error)
                 time.sleep(_PAUSES[0])
@@ -247,15 +246,15 @@ class _Refused(Exception):
     """Why a push is not taken, as it can be said to an agent."""
 
 
-def _run_script(sandbox: RichSandbox, command: str, *words: str, seconds: float = 240.0) -> CommandResult:
-    argv = ["bash", "-c", script_text("git_remote.sh"), "git_remote", command, TEAM_GIT_DIR, *words]
-    return sandbox.run(argv, timeout_seconds=seconds)
+def _script(command: str, *words: str) -> list[str]:
+    return ["bash", "-c", script_text("git_remote.sh"), "git_remote", command, TEAM_GIT_DIR, *words]
 
 
 def _read_pack(sandbox: RichSandbox, commit: str, limit_bytes: int, known: Iterable[str] = ()) -> bytes:
     """What a commit in a sandbox has beyond the known ones."""
     file = f"{_DRAFTS_DIR}/outgoing-{secrets.token_hex(8)}.pack"
-    done = _run_script(sandbox, "pack", str(limit_bytes), file, commit, *known)
+    argv = _script("pack", str(limit_bytes), file, commit, *known)
+    done = sandbox.run(argv, timeout_seconds=_SCRIPT_SECONDS)
     size = done.stdout_read().strip()
     if done.returncode != 0 or not size.isdigit():
         raise _Refused(f"git could not pack it: {done.stderr_read().strip()[-200:]}")

@@ -92,10 +92,7 @@ class SandboxRpc:
         sandbox.write_file(f"{TEAM_DIR}/agent", f"{self.agent_id}\n".encode())
         how = "streams" if streams else "polled"
         argv = ["bash", "-c", script_text("install.sh"), "install", TEAM_DIR, how, BIN_DIR, *self._commands]
-        done = sandbox.run(argv, timeout_seconds=60)
-        if done.returncode != 0:
-            reason = done.stderr_read().strip()[:300]
-            raise SandboxError(f"the team's commands could not be put into the sandbox: {reason}")
+        sandbox.run_checked(argv, "the team's commands could not be put into the sandbox", 60)
         if streams:
             self._connect(sandbox)
         # What is put into the sandbox has a thread of its own: an agent that blocks it blocks nobody else.
