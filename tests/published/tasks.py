@@ -1,7 +1,8 @@
 """Tasks like the published ones: packages are in the image, and the runner installs all the same, on every call.
 
 One of each tool: `pip`, `uv` and `pnpm` ask a package index each time; `go` and `rust` need no network. Every repository has two
-functions that give 0. Feature 1 is the area, feature 2 the perimeter; either's tests pass without the other.
+functions that give 0. Feature 1 is the area, feature 2 the perimeter; either's tests pass without the other. Those in Python have
+upstream's later commits, with both.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ export GIT_AUTHOR_DATE=2026-01-01T00:00:00Z GIT_COMMITTER_DATE=2026-01-01T00:00:
 git init -q -b main .
 git add -A
 git -c user.name=t -c user.email=t@t.invalid commit -qm "The past"
+LATER
 INSTALL
 rm -rf /root/.npm /root/.cache/pip /root/.cache/uv /root/.cache/pnpm /root/.local/share/pnpm
 """
@@ -73,6 +75,12 @@ git apply --ignore-whitespace --ignore-space-change "/patches/$TEST_PATCH"
 COMMANDS
 echo "Test execution completed!"
 """
+_LATER = """git tag v1.0
+sed -i -e '0,/return 0/s//return width * height/' -e 's/return 0/return 2 * (width + height)/' src/rectangle/__init__.py
+git -c user.name=t -c user.email=t@t.invalid commit -qam "The future"
+git tag v2.0
+git update-ref refs/remotes/origin/main HEAD
+git reset -q --hard v1.0"""
 _FETCH = "import sys, urllib.request; urllib.request.urlretrieve(*sys.argv[1:])"
 
 
@@ -316,7 +324,9 @@ def write_published(root: Path, packages: Path, repos: Iterable[str] = REPOS) ->
         arguments = "\n".join(f"ARG {name}" for name in ("INDEX", *ASKING))
         return {
             "Dockerfile": DOCKERFILE.replace("ARGUMENTS", arguments).replace("TOOLS", kind.tools),
-            "setup.sh": SETUP.replace("INSTALL", kind.install),
+            "setup.sh": SETUP.replace("INSTALL", kind.install).replace(
+                "LATER", _LATER if kind.tools.startswith(_PYTHON) else ""
+            ),
             "runner.sh": RUNNER.replace("COMMANDS", kind.commands),
             "run_tests.sh": "exit 0\n",
             "combined.patch": _golden(kind, *FEATURES),

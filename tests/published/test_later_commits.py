@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cooperbench.backends.docker import DockerBackend
-    from cooperbench.models import Task
+    from cooperbench.models import Image, Task
     from cooperbench.sandbox.contract import EvalBackend, RichSandbox
 
 FUTURE = """
@@ -34,7 +34,7 @@ commit future
 git tag v2.0
 git update-ref refs/remotes/origin/main HEAD
 git reset -q --hard HEAD~1
-chown -R 1234:1234 .git || true
+chgrp -R 1234 .git || true
 """
 STATE = """
 git config --global safe.directory '*'
@@ -81,6 +81,11 @@ def check_verdicts(backend: EvalBackend, task: Task) -> None:
         assert judge.verdict(attack(BY_OBJECT)) == "failed"
 
 
+def remove(docker: DockerBackend, image: Image) -> None:
+    for name in {image.reference, image.agent_reference, image.judged_reference}:
+        docker.engine.api.remove_image(name, force=True)
+
+
 def state(sandbox: RichSandbox) -> list[str]:
     done = sandbox.run(["bash", "-c", STATE], cwd="/workspace/repo")
     sandbox.terminate()
@@ -101,15 +106,16 @@ def test_on_an_engine(docker: DockerBackend, task: Task) -> None:
     task.dockerfile.write_text(DOCKERFILE)
     image = docker.prepare(task)
     assert image.judged_reference is not None
-    assert docker.images.made(JUDGED, {task.label})[0].endswith(image.judged_reference)
+    assert any(name.endswith(image.judged_reference) for name in docker.images.made(JUDGED, {task.label}))
     assert len(state(docker.create_sandbox(image.reference))) > len(KEPT), "the task's image stays as it is"
     assert state(docker.create_sandbox(image.judged_reference)) == KEPT
     sandbox = docker.create_sandbox(image.judged_reference)
-    owners = sandbox.run(["bash", "-c", "find /workspace/repo/.git -printf '%U:%G\\n' | sort -u"])
+    owners = sandbox.run(["bash", "-c", "find /workspace/repo/.git -printf '%G\\n' | sort -u"])
     sandbox.terminate()
-    assert owners.stdout == b"1234:1234\n"
+    assert owners.stdout == b"1234\n"
     assert docker.prepare(task) == image
     check_verdicts(docker, task)
+    remove(docker, image)
 
 
 def test_an_image_without_later_commits_is_used_as_it_is(docker: DockerBackend, tmp_path: Path) -> None:
@@ -120,9 +126,8 @@ def test_an_image_without_later_commits_is_used_as_it_is(docker: DockerBackend, 
     assert docker.prepare(task) == image
     names = [name for row in docker.engine.api.images() for name in row["RepoTags"] or []]
     key = str(image.agent_reference).rpartition("-")[2]
-    assert [name for name in names if name.endswith(key)] == [
-        name for name in names if "prepared" in name and key in name
-    ]
+    assert len([name for name in names if name.endswith(key)]) == 1, "the one for agents"
+    remove(docker, image)
 
 
 def test_on_a_backend_with_only_exec(task: Task, tmp_path: Path) -> None:

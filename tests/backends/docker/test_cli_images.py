@@ -48,9 +48,11 @@ def test_the_way_of_an_image(docker: DockerBackend, dataset: str, capsys: pytest
     _, listed, _ = command(capsys, "list", *selection)
     row = listed["images"][0]
     assert (row["present"], row["agent_image_present"], row["digest"]) == (True, True, digest)
+    assert [name for name in row["images_without_later_commits"] if "judged" in name]
 
     _, cleaned, _ = command(capsys, "clean", *selection)
-    assert [name for name in cleaned["removed"] if "prepared" in name]
+    for kind in ("prepared", "judged"):
+        assert [name for name in cleaned["removed"] if kind in name]
     _, listed, _ = command(capsys, "list", *selection)
     assert [listed["images"][0][key] for key in ("present", "agent_image_present")] == [True, False]
 

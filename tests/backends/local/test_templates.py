@@ -61,10 +61,13 @@ def test_references(local: LocalBackend, image: Image, tmp_path: Path) -> None:
     assert local.prepare(tiny_task(tmp_path)) == image  # the same content at another place
 
 
-def test_the_evaluation_template_is_as_setup_left_it(local: LocalBackend, image: Image) -> None:
+def test_the_evaluation_template_is_as_setup_left_it_but_for_later_commits(
+    local: LocalBackend, image: Image
+) -> None:
     sandbox = local.create_sandbox(image.reference)
     assert git_lines(sandbox, "log", "--format=%s") == ["The past"]
-    assert git_lines(sandbox, "log", "-1", "--format=%s", "ORIG_HEAD") == ["The future"]
+    objects = git_lines(sandbox, "cat-file", "--batch-all-objects", "--batch-check=%(objecttype)")
+    assert objects.count("commit") == 1
     assert sandbox.run(["stat", "-c", "%a", "/usr/local/bin/runner.sh"]).stdout == b"755\n"
     assert sandbox.run(["test", "-e", "/task"]).returncode == 1
     sandbox.terminate()
@@ -176,6 +179,7 @@ def test_a_checkout_elsewhere_becomes_the_repository(local: LocalBackend, tmp_pa
         ("echo working; echo 'cannot clone' >&2; exit 4", "exit code 4: cannot clone"),
         ("true", "no git checkout"),
         ("git init -q a; git init -q b", "several git checkouts"),
+        ("git init -q repo", "has no commit at HEAD"),
     ],
 )
 def test_a_setup_that_fails_says_why_and_leaves_no_template(tmp_path: Path, setup: str, reason: str) -> None:

@@ -93,6 +93,22 @@ def test_the_layer_for_agents_removes_the_history(modal: ModalBackend, task: Tas
     assert sandbox.run(["git", "--git-dir=/tmp/base.git", "log", "--format=%H"]).stdout == done.stdout
 
 
+def test_the_layer_for_test_runs_removes_later_commits(modal: ModalBackend, task: Task, plane: Plane) -> None:
+    image = modal.prepare(task)
+    assert image.judged_reference is not None
+    command = plane.commands(image.judged_reference)[-1]
+    sandbox = modal.create_sandbox(image.reference, timeout=120)
+    later = "git -c user.name=t -c user.email=t@t.invalid commit -qm later --allow-empty; git reset -q --hard HEAD~1"
+    sandbox.run(["bash", "-c", later], cwd="/workspace/repo")
+    assert sandbox.run(["git", "log", "--format=%s", "ORIG_HEAD"], cwd="/workspace/repo").stdout.startswith(
+        b"later"
+    )
+    done = sandbox.run(["sh", "-c", command.removeprefix("RUN ")], cwd="/")
+    assert (done.returncode, done.stdout) == (0, b"dropped\n")
+    objects = sandbox.run(["git", "cat-file", "--batch-all-objects", "--batch-check"], cwd="/workspace/repo")
+    assert objects.stdout.count(b" commit ") == 1
+
+
 def test_pulled_by_digest(plane: Plane, task: Task) -> None:
     name = f"tasks/{task.repo}:task{task.task_id}"
     with registry(name) as server:
