@@ -60,6 +60,20 @@ def test_an_image_is_built_once_and_agents_find_no_history(docker: DockerBackend
     evaluating.terminate()
 
 
+def test_what_we_made_is_never_looked_for_in_a_registry(
+    docker: DockerBackend, another: Callable[..., DockerBackend], tmp_path: Path
+) -> None:
+    task = write_buildable(tmp_path)
+    sandbox = docker.create_sandbox(docker.prepare(task).reference)
+    made = docker.take_snapshot(sandbox, task, "0123456789abcdef")
+    sandbox.terminate()
+    backend = another(pull="always")
+    with backend.making_snapshot(task, "0123456789abcdef") as found:
+        assert found == made
+    backend.create_sandbox(made).terminate()
+    docker.engine.api.remove_image(made, force=True)
+
+
 def test_nothing_hidden_gets_into_an_image(docker: DockerBackend, tmp_path: Path) -> None:
     image = docker.prepare(write_buildable(tmp_path))
     sandbox = docker.create_sandbox(image.reference)
