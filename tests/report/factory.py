@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from cooperbench.models import Pair, Task
 from cooperbench.report.pairs import PairKey
 from cooperbench.report.summary import save_summary
-from cooperbench.runner.options import RunOptions, options
+from cooperbench.runner.options import OPTIONS, RunOptions
 from cooperbench.storage import ExperimentPaths, PairPaths, read_json
 from tests.report.patches import BASE_PATH, feature_patch
 
@@ -167,7 +167,7 @@ def _unstarted(paths: ExperimentPaths) -> dict[Setting, list[Pair]]:
 
 def _recorded(where: str) -> dict[str, Any]:
     """Options with their defaults, as a run records them."""
-    known = options()
+    known = OPTIONS
     return {
         one.name: None if one.default is MISSING else one.default
         for one in fields(RunOptions)

@@ -13,7 +13,7 @@ from cooperbench import evaluate, run
 from cooperbench.cli.run import add_arguments
 from cooperbench.errors import UserError
 from cooperbench.runner.config import RunConfig
-from cooperbench.runner.options import RunOptions, options
+from cooperbench.runner.options import OPTIONS, RunOptions
 from cooperbench.storage import read_json
 
 if TYPE_CHECKING:
@@ -121,10 +121,10 @@ def test_an_option_is_the_same_for_the_function_and_the_command() -> None:
     add_arguments(parser)
     given = vars(parser.parse_args([]))
     for one in fields(RunOptions):
-        if one.name not in options():
+        if one.name not in OPTIONS:
             continue
         parameter = parameters.get("model_name" if one.name == "model" else one.name)
-        own_default = options()[one.name].cli_default
+        own_default = OPTIONS[one.name].cli_default
         if one.name not in ("backend", "eval_network"):
             # These two have no default of their own on the command line: variables and the config file decide.
             expected = one.default if own_default is None else own_default
@@ -145,9 +145,7 @@ def test_every_option_is_a_keyword_of_the_function(tmp_path: Path) -> None:
         "test_timeout_seconds": "test_timeout",
         "time_limit_seconds": "time_limit",
     }
-    every = {
-        others.get(one.name, one.name): one.default for one in fields(RunOptions) if one.name in options()
-    }
+    every = {others.get(one.name, one.name): one.default for one in fields(RunOptions) if one.name in OPTIONS}
     places: dict[str, Any] = {"run_name": "r", "dataset_dir": "demo", "logs_dir": tmp_path}
     with pytest.raises(UserError, match="step_limit is 0"):
         run(**{**every, **places, "step_limit": 0})

@@ -53,8 +53,8 @@ class Session:
     on_spend: Callable[[Usage], None] = lambda _: None
     on_outage: Callable[[str], None] = lambda _: None
     """Told why the model does not answer, and with an empty text that it does again."""
-    exchanges: Exchanges = field(default_factory=Exchanges)
-    """Whoever asks a model tells it."""
+    exchanges: Exchanges | None = None
+    """With `--record` or for `replay_model`; whoever asks a model tells it."""
     usage: Usage = field(default_factory=Usage, init=False)
     steps: int = field(default=0, init=False)
     received: int = field(default=0, init=False)
@@ -163,7 +163,7 @@ class Session:
         if self.inbox is None:
             return []
         with self._sandbox_in_use():
-            due = self.exchanges.due(self.received)
+            due = self.exchanges.due(self.received) if self.exchanges else None
             if due:
                 self.inbox.wait(self._capped(REPLAYED_MESSAGE_SECONDS), due)
             messages = self.inbox.incoming(due)

@@ -13,7 +13,6 @@ from cooperbench.cli.arguments import add_json_argument, add_logs_argument, prin
 from cooperbench.errors import UserError
 from cooperbench.report.loading import read_pairs, run_names
 from cooperbench.report.summary import spent_on_disk
-from cooperbench.runner.experiment import jobs_on_record
 from cooperbench.storage import ExperimentPaths, read_json
 
 _POLL_SECONDS = 0.2
@@ -77,6 +76,8 @@ def _existing(args: argparse.Namespace) -> ExperimentPaths:
 
 def _jobs_of(paths: ExperimentPaths) -> dict[str, int]:
     """How many are in which state; of Slurm's it is known, also where no driver is at work."""
+    from cooperbench.runner.executors.driver import jobs_on_record
+
     jobs = jobs_on_record(paths.jobs_record)
     if (read_json(paths.jobs_record) or {}).get("engine") != "slurm":
         return {"given out": len(jobs)} if jobs else {}

@@ -30,7 +30,7 @@ from cooperbench.runner.config import RunConfig, make_config, split_values
 from cooperbench.runner.display import Display, make_display
 from cooperbench.runner.evaluate import EVALUATION_OPTIONS, evaluation_arms
 from cooperbench.runner.experiment import carry_out
-from cooperbench.runner.options import GROUPS, REPLAY_MODEL, TEAM_PARTS, options
+from cooperbench.runner.options import GROUPS, OPTIONS, REPLAY_MODEL, TEAM_PARTS
 from cooperbench.settings import default_backend, default_eval_network
 from cooperbench.storage import checked_run_name
 from cooperbench.team.prompts import task_prompt
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-n", "--name", help=named)
     add_selection_arguments(parser)
     group: argparse._ActionsContainer = parser
-    for name, option in options().items():
+    for name, option in OPTIONS.items():
         if name in GROUPS:
             group = parser.add_argument_group(GROUPS[name])
         if option.words:
@@ -85,7 +85,7 @@ def exit_code(summaries: Collection[dict[str, Any]]) -> int:
 
 def given_options(args: argparse.Namespace) -> dict[str, Any]:
     """Those of a run that the command has."""
-    given = {name: getattr(args, name) for name in options() if hasattr(args, name)}
+    given = {name: getattr(args, name) for name in OPTIONS if hasattr(args, name)}
     backend = args.backend or default_backend()
     return given | {"dataset_dir": args.dataset_dir, "logs_dir": args.log_dir, "backend": backend}
 
@@ -109,7 +109,7 @@ def automatic_name(args: argparse.Namespace) -> str:
         parts.append("git" if args.git_enabled else "nogit")
     if not args.messaging_enabled:
         parts.append("nomsg")
-    off = [name for name in options() if name.startswith("team_") and not getattr(args, name)]
+    off = [name for name in OPTIONS if name.startswith("team_") and not getattr(args, name)]
     parts += [name.replace("team_", "no") for name in off]
     parts += [part for part in (args.subset, args.repo) if part]
     if args.task_id is not None:

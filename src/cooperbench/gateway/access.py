@@ -202,7 +202,7 @@ class Access:
 
     async def _attempt(self, request: Request, exchange: Exchange, send: Send) -> tuple[Body, list[Body]]:
         dialect, exchanges, stream = request.dialect, self.session.exchanges, request.stream
-        recorded = await self._in_thread(exchanges.find, dialect, exchange.sent)
+        recorded = exchanges and await self._in_thread(exchanges.find, dialect, exchange.sent)
         asked = self.upstream.ask(dialect, exchange.body, request.headers, stream=stream)
         seen: list[Body] = []
         last: list[Body] = []
@@ -219,7 +219,8 @@ class Access:
                 self.session.note(f"model stream failed: {type(_cause(error)).__name__}")
                 raise Refused(503, "the model's answer broke off; ask again") from error
             raise
-        await self._in_thread(exchanges.keep, dialect, exchange.sent, seen, self.session.received)
+        if exchanges:
+            await self._in_thread(exchanges.keep, dialect, exchange.sent, seen, self.session.received)
         return reply, last
 
     async def _in_thread(self, work: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -39,7 +39,7 @@ _VARYING = {
 
 
 class Exchanges:
-    """Of one agent: kept in a file, or answered from another; without either, models are asked and nothing is kept."""
+    """Of one agent: kept in a file, or answered from another."""
 
     def __init__(self, kept: Path | None = None, replayed: Path | None = None) -> None:
         self._lock = threading.Lock()

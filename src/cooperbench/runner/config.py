@@ -14,7 +14,7 @@ from cooperbench.agents.registry import uses_model
 from cooperbench.dataset.discovery import resolve_dataset_dir
 from cooperbench.errors import UserError
 from cooperbench.models import SETTINGS, Pair, seats_of
-from cooperbench.runner.options import EXECUTORS, REPLAY_MODEL, TEAM_PARTS, RunOptions, options
+from cooperbench.runner.options import EXECUTORS, OPTIONS, REPLAY_MODEL, TEAM_PARTS, RunOptions
 from cooperbench.settings import checked_eval_network
 from cooperbench.storage import ExperimentPaths, read_json, utc_now, write_json
 from cooperbench.text import plural
@@ -89,7 +89,7 @@ class RunConfig(RunOptions):
     @property
     def backend_options(self) -> dict[str, object]:
         """Those that are given, for `get_backend`."""
-        given = {one.for_backend: getattr(self, name) for name, one in options().items() if one.for_backend}
+        given = {one.for_backend: getattr(self, name) for name, one in OPTIONS.items() if one.for_backend}
         return {keyword: value for keyword, value in given.items() if value}
 
     @property
@@ -180,7 +180,7 @@ class RunConfig(RunOptions):
     def _recorded(self, where: str) -> dict[str, Any]:
         values = {
             name: getattr(self, name)
-            for name, option in options().items()
+            for name, option in OPTIONS.items()
             if option.recorded == where and (self.setting == "team" or not name.startswith("team_"))
         }
         return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}

@@ -13,7 +13,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 from cooperbench.agents.registry import get_agent
@@ -40,8 +39,6 @@ from cooperbench.storage import (
     write_json,
 )
 from cooperbench.team.mailbox import MailboxFactory, open_mailboxes
-
-JOBS_SCHEMA = "cooperbench.jobs/1"
 
 
 @dataclass(frozen=True)
@@ -125,19 +122,6 @@ def open_backend(config: RunConfig) -> EvalBackend:
     return backends.get_backend(config.backend, **config.backend_options)
 
 
-def jobs_on_record(path: Path, executor: str | None = None) -> dict[str, list[str]]:
-    """Jobs of an earlier call, with the keys of their pairs; UserError where they are another executor's."""
-    record = read_json(path) or {}
-    if record.get("schema") != JOBS_SCHEMA:
-        return {}
-    if executor is not None and record["engine"] != executor:
-        raise UserError(
-            f"jobs of an earlier call may still be at work on {record['engine']}: continue with"
-            f" --executor {record['engine']}, or, if none is left there, remove {path}"
-        )
-    return dict(record["jobs"])
-
-
 def carry_out(
     arms: Sequence[Arm],
     display: Display,
@@ -149,7 +133,13 @@ def carry_out(
     `on_start` is called when nothing can be refused any more.
     """
     config = arms[0].config
-    jobs_on_record(config.paths.jobs_record, config.executor)
+    jobs = config.paths.jobs_record
+    there = (read_json(jobs) or {}).get("engine", config.executor)
+    if there != config.executor:
+        raise UserError(
+            f"jobs of an earlier call may still be at work on {there}: continue with --executor {there},"
+            f" or, if none is left there, remove {jobs}"
+        )
     backend = engine = mailboxes = None
     with ExitStack() as stack:
         if config.executor == "local":

@@ -221,6 +221,7 @@ class RunOptions:
     force: bool = option("--force", "run finished pairs again; earlier attempts are kept", default=False)
 
 
-def options() -> dict[str, Option]:
-    """By the names of the fields, in their order."""
-    return {one.name: one.metadata["option"] for one in fields(RunOptions) if "option" in one.metadata}
+OPTIONS: dict[str, Option] = {
+    one.name: one.metadata["option"] for one in fields(RunOptions) if "option" in one.metadata
+}
+"""By the names of the fields, in their order."""

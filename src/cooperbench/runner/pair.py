@@ -208,7 +208,9 @@ class PairRun:
         version = version_of(make_agent)
         recorder = Recorder(files, seat, agent=assigned.agent, model=assigned.model, agent_version=version)
         recording = self._config.recording(self._pair, seat.agent_id)
-        exchanges = Exchanges(files.exchanges if self._config.record else None, recording)
+        exchanges = None
+        if self._config.record or recording:
+            exchanges = Exchanges(None if recording else files.exchanges, recording)
         session = Session(
             pair=self._pair,
             seat=seat,
@@ -252,7 +254,8 @@ class PairRun:
             recorder.abandon()
             raise
         finally:
-            exchanges.close()
+            if exchanges is not None:
+                exchanges.close()
         self._session.end(sandbox)
         files.write_patch(patch)
         recorder.finish(status, session.usage, session.sandbox_seconds, error)

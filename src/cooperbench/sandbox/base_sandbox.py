@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import posixpath
 import threading
 import time
@@ -10,12 +9,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
-from typing import IO, Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, TypeVar
 
 from cooperbench.errors import InfraError, SandboxDead, SandboxDestroyed, SandboxError, SandboxTimeout
 from cooperbench.models import REPO_DIR
 from cooperbench.sandbox import sandbox_script
-from cooperbench.sandbox.channel import Channel, ChannelBroken, Command, Transport
+from cooperbench.sandbox.channel import Channel, ChannelBroken, Command
 from cooperbench.sandbox.contract import DEFAULT_OUTPUT_LIMIT, TIMEOUT_EXIT_CODE, CommandResult, Stream
 from cooperbench.text import printable
 
@@ -25,7 +24,6 @@ SCRIPT_SECONDS = 900
 _BEYOND_LIFETIME_SECONDS = 30.0
 """So that the end of a sandbox's lifetime is told as such, not as a command's time limit."""
 _KILL_SECONDS = 30.0
-_NO_LIMIT_SECONDS = 10 * 365 * 24 * 3600.0
 
 
 class RichSandbox(ABC):
@@ -221,17 +219,7 @@ class RichSandbox(ABC):
             self._end_reason = self._end_reason or reason
         return bool(self._end_reason)
 
-    def _stream_over(self, transport: Transport, mark: str) -> Stream:
-        """To a command with this mark."""
-
-        def end() -> None:
-            self._end_stream(mark)
-            transport.close()
-
-        stdin = cast("IO[bytes]", _TransportFile(transport))
-        return Stream(stdin, io.BufferedReader(_TransportFile(transport)), end)
-
-    def _end_stream(self, mark: str) -> None:
+    def end_stream(self, mark: str) -> None:
         """End what a stream has started, found by its mark."""
         # With the sandbox the stream has ended too.
         with suppress(InfraError):
@@ -264,39 +252,6 @@ class RichSandbox(ABC):
 
     def _path(self, path: str) -> str:
         return posixpath.join(self._workdir, path)
-
-
-class _TransportFile(io.RawIOBase):
-    """One end of a stream, for reading or for writing."""
-
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
-        self._received = b""
-        self._ended = False
-
-    def readable(self) -> bool:
-        return True
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any) -> int:
-        content = bytes(data)
-        self._transport.send(content, time.monotonic() + _NO_LIMIT_SECONDS)
-        return len(content)
-
-    def readinto(self, buffer: Any) -> int:
-        if not self._received and not self._ended:
-            try:
-                self._received = self._transport.receive(time.monotonic() + _NO_LIMIT_SECONDS)
-            except SandboxError as error:
-                # As files fail.
-                raise OSError(str(error)) from error
-            self._ended = not self._received
-        size = min(len(buffer), len(self._received))
-        buffer[:size] = self._received[:size]
-        self._received = self._received[size:]
-        return size
 
 
 def _kill_command(mark: str) -> Command:

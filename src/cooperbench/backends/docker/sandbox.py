@@ -22,6 +22,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from cooperbench.backends.docker.engine import NEEDED_TOOLS, Engine, EngineGone, NotThere
+from cooperbench.backends.streams import stream_over
 from cooperbench.errors import InfraError, SandboxDead, SandboxError, SandboxTimeout, UserError
 from cooperbench.sandbox import sandbox_script
 from cooperbench.sandbox.base_sandbox import RichSandbox
@@ -122,7 +123,7 @@ class DockerSandbox(RichSandbox):
         command = ["sh", "-c", _STREAM, "sh", mark, *argv]
         with self._alive(), self._engine.faults("opening a stream"):
             stream = ContainerStream(self._engine.exec(self.container, command, self._workdir))
-        return self._stream_over(stream, mark)
+        return stream_over(stream, self, mark)
 
     def write_file(self, path: str, data: bytes, mode: int = 0o644) -> None:
         if self._files is None:

@@ -81,7 +81,7 @@ class LocalSandbox(RichSandbox):
         with self._alive():
             write_fd, read_fd = self._open("stream", mark, *argv)
         stdin, stdout = os.fdopen(write_fd, "wb", buffering=0), os.fdopen(read_fd, "rb")
-        return Stream(stdin, stdout, lambda: self._end_stream(mark))
+        return Stream(stdin, stdout, lambda: self.end_stream(mark))
 
     def _remove(self) -> None:
         self._timer.cancel()

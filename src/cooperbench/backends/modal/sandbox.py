@@ -14,6 +14,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from cooperbench.backends.modal.connection import Connection, Gone, RateLimited, Unavailable, faults
+from cooperbench.backends.streams import stream_over
 from cooperbench.errors import CooperBenchError, InfraError, SandboxDead, SandboxError, SandboxTimeout
 from cooperbench.sandbox import sandbox_script
 from cooperbench.sandbox.base_sandbox import RichSandbox
@@ -118,7 +119,7 @@ class ModalSandbox(RichSandbox):
         mark = f"stream-{self.name}-{next(self._numbers)}"
         with self._alive():
             transport = self._start_exec(mark, list(argv))
-        return self._stream_over(transport, mark)
+        return stream_over(transport, self, mark)
 
     def leave_out(self, folders: tuple[str, ...]) -> None:
         """Their changes from now on are no part of a snapshot."""

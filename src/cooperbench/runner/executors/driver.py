@@ -27,17 +27,12 @@ from cooperbench.processes import finished
 from cooperbench.runner.config import RunConfig
 from cooperbench.runner.display import Display
 from cooperbench.runner.executors.worker import Event, JobOrder, key_of, pack_folder, unpack_folder
-from cooperbench.runner.experiment import (
-    JOBS_SCHEMA,
-    Arm,
-    Budget,
-    interleaved,
-    jobs_on_record,
-    write_error,
-)
-from cooperbench.storage import is_finished, write_bytes, write_json
+from cooperbench.runner.experiment import Arm, Budget, interleaved, write_error
+from cooperbench.storage import is_finished, read_json, write_bytes, write_json
 from cooperbench.temporary import owned_prefix, remove_tree
 from cooperbench.text import plural
+
+JOBS_SCHEMA = "cooperbench.jobs/1"
 
 
 class Engine(Protocol):
@@ -77,6 +72,12 @@ class Engine(Protocol):
     def close(self, *, keep_files: bool) -> None:
         """No job is left. What they printed is kept if somebody has to look at it."""
         ...
+
+
+def jobs_on_record(path: Path) -> dict[str, list[str]]:
+    """Jobs of an earlier call, with the keys of their pairs."""
+    record = read_json(path) or {}
+    return dict(record["jobs"]) if record.get("schema") == JOBS_SCHEMA else {}
 
 
 def batches_of(jobs: Iterable[str]) -> set[str]:

@@ -1,0 +1,58 @@
+"""Streams (`open_stream`) of sandboxes that are reached through a `Transport`: its two ends as files."""
+
+from __future__ import annotations
+
+import io
+import time
+from typing import IO, Any, cast
+
+from cooperbench.errors import SandboxError
+from cooperbench.sandbox.base_sandbox import RichSandbox
+from cooperbench.sandbox.channel import Transport
+from cooperbench.sandbox.contract import Stream
+
+_NO_LIMIT_SECONDS = 10 * 365 * 24 * 3600.0
+
+
+def stream_over(transport: Transport, sandbox: RichSandbox, mark: str) -> Stream:
+    """To a command with this mark."""
+
+    def end() -> None:
+        sandbox.end_stream(mark)
+        transport.close()
+
+    stdin = cast("IO[bytes]", _TransportFile(transport))
+    return Stream(stdin, io.BufferedReader(_TransportFile(transport)), end)
+
+
+class _TransportFile(io.RawIOBase):
+    """One end of a stream, for reading or for writing."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._received = b""
+        self._ended = False
+
+    def readable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        content = bytes(data)
+        self._transport.send(content, time.monotonic() + _NO_LIMIT_SECONDS)
+        return len(content)
+
+    def readinto(self, buffer: Any) -> int:
+        if not self._received and not self._ended:
+            try:
+                self._received = self._transport.receive(time.monotonic() + _NO_LIMIT_SECONDS)
+            except SandboxError as error:
+                # As files fail.
+                raise OSError(str(error)) from error
+            self._ended = not self._received
+        size = min(len(buffer), len(self._received))
+        buffer[:size] = self._received[:size]
+        self._received = self._received[size:]
+        return size
