@@ -19,9 +19,9 @@ FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 5.0
 
 
-def backoff_seconds(attempt: int, longest: float = float("inf")) -> float:
+def backoff_seconds(attempt: int, longest: float = float("inf"), first: float = FIRST_PAUSE_SECONDS) -> float:
     """The pause after this failed attempt (from 1 on): growing, and not the same for all that failed together."""
-    usual = min(longest, FIRST_PAUSE_SECONDS * 2.0 ** (attempt - 1))
+    usual = min(longest, first * 2.0 ** (attempt - 1))
     return usual * random.uniform(0.5, 1.5)  # noqa: S311  # jitter, not a secret
 
 
@@ -51,6 +51,7 @@ def retry_for(
     work: Callable[[], T],
     errors: tuple[type[InfraError], ...],
     stop: threading.Event,
+    first_pause: float = FIRST_PAUSE_SECONDS,
 ) -> T:
     """`work()`, again after one of these errors, as long as the next attempt begins in time. A stop ends it at once."""
     deadline = time.monotonic() + seconds
@@ -60,7 +61,7 @@ def retry_for(
         try:
             return work()
         except errors:
-            pause_seconds = backoff_seconds(attempt, LONGEST_PAUSE_SECONDS)
+            pause_seconds = backoff_seconds(attempt, LONGEST_PAUSE_SECONDS, first_pause)
             if time.monotonic() + pause_seconds >= deadline:
                 raise
         stop.wait(pause_seconds)

@@ -211,7 +211,7 @@ def test_a_server_that_stays_away_is_an_infrastructure_error(
     mailbox.post("agent1", "agent2", "kept")
     fragile_redis.kill()
     for call in (lambda: mailbox.post("agent1", "agent2", "?"), lambda: mailbox.finish("agent1")):
-        with pytest.raises(InfraError, match=r"does not answer.*\(given up after \d+ s\)") as problem:
+        with pytest.raises(InfraError, match="does not answer") as problem:
             call()
         assert "\n" not in str(problem.value)
     mailbox.close()

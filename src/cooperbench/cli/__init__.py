@@ -13,8 +13,8 @@ from typing import NoReturn
 
 from cooperbench._version import __version__
 from cooperbench.errors import CooperBenchError, UserError
-from cooperbench.processes import end_like_ctrl_c, ignore_all, lose_no_interrupt
 from cooperbench.secrets import load_env_file, redact
+from cooperbench.signals import end_like_ctrl_c, ignore_all, lose_no_interrupt
 from cooperbench.text import printable
 
 COMMANDS = {

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from cooperbench.dataset.discovery import Selection, discover, resolve_dataset_dir
 from cooperbench.models import MOST_AGENTS
 from cooperbench.report import METHODS
 from cooperbench.runner.options import Option, RunOptions
@@ -74,12 +73,6 @@ def add_selection_arguments(parser: argparse.ArgumentParser, *, groups: bool = T
         seed = "draws the groups where there are more; those of one seed are nested over sizes (default: 0)"
         add("--seed", type=int, default=0, metavar="N", help=seed)
     add_dataset_argument(parser)
-
-
-def selected_pairs(args: argparse.Namespace) -> Selection:
-    """What `add_selection_arguments` asked for."""
-    names = ("subset", "repo", "task_id", "features", "group_sizes", "groups_per_task", "seed")
-    return discover(resolve_dataset_dir(args.dataset_dir), **{name: getattr(args, name) for name in names})
 
 
 def add_logs_argument(parser: argparse.ArgumentParser) -> None:

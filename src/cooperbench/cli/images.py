@@ -17,10 +17,9 @@ from cooperbench.cli.arguments import (
     add_selection_arguments,
     print_note,
     print_result,
-    selected_pairs,
     whole_above_zero,
 )
-from cooperbench.dataset.discovery import resolve_dataset_dir, scan_tasks
+from cooperbench.dataset.discovery import load_tasks, resolve_dataset_dir, selected_pairs
 from cooperbench.dataset.images import image_name
 from cooperbench.errors import CooperBenchError, InfraError, UserError
 from cooperbench.models import Task
@@ -68,9 +67,10 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def select_tasks(args: argparse.Namespace) -> list[Task]:
+    dataset_dir = resolve_dataset_dir(args.dataset_dir)
     if args.subset is None and args.features is None:
-        return list(scan_tasks(resolve_dataset_dir(args.dataset_dir), args.repo, args.task_id).tasks)
-    return list(dict.fromkeys(pair.task for pair in selected_pairs(args).pairs))
+        return list(load_tasks(dataset_dir, args.repo, args.task_id))
+    return list(dict.fromkeys(pair.task for pair in selected_pairs(dataset_dir, args).pairs))
 
 
 def _of_modal(action: str, labels: set[str] | None) -> Outcome:

@@ -14,14 +14,13 @@ from cooperbench.cli.arguments import (
     add_selection_arguments,
     print_json,
     print_note,
-    selected_pairs,
 )
-from cooperbench.dataset.discovery import resolve_dataset_dir, scan_tasks
-from cooperbench.dataset.stats import Chosen, Stats, dataset_stats
+from cooperbench.dataset.discovery import resolve_dataset_dir, scan_tasks, selected_pairs
 from cooperbench.dataset.subsets import subset_names
 from cooperbench.eval.conflicts import REPORT_NAME, known_conflicts
 from cooperbench.eval.reference import ReferenceStore
 from cooperbench.models import Task
+from cooperbench.report.dataset_stats import Chosen, Stats, dataset_stats
 from cooperbench.report.formatting import NOTHING, Table, print_tables
 from cooperbench.text import plural
 
@@ -53,7 +52,7 @@ def execute(args: argparse.Namespace) -> int:
             (task, task.feature_ids, [pair.feature_ids for pair in task.pairs]) for task in tasks
         ]
     else:
-        pairs, passed_over = selected_pairs(args)
+        pairs, passed_over = selected_pairs(dataset_dir, args)
         groups: dict[Task, list[tuple[int, ...]]] = {}
         for pair in pairs:
             groups.setdefault(pair.task, []).append(pair.feature_ids)

@@ -14,9 +14,9 @@ from cooperbench.cli.arguments import (
     print_json,
     print_line,
     print_note,
-    selected_pairs,
     whole_above_zero,
 )
+from cooperbench.dataset.discovery import resolve_dataset_dir, selected_pairs
 from cooperbench.errors import UserError
 from cooperbench.eval import backends
 from cooperbench.eval.conflicts import golden_conflicts
@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    pairs = selected_pairs(args).pairs
+    pairs = selected_pairs(resolve_dataset_dir(args.dataset_dir), args).pairs
     tasks = list(dict.fromkeys(pair.task for pair in pairs))
     if args.import_file:
         try:

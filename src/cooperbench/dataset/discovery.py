@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import combinations
 from math import comb
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cooperbench.dataset.subsets import SubsetTask, load_subset, subset_names
 from cooperbench.errors import UserError
@@ -125,6 +125,12 @@ def discover(
             f"no pair{what} of the tasks asked for in {where}; there is: {names_for_error(there_is)}"
         )
     return Selection(tuple(pairs), scan.notes)
+
+
+def selected_pairs(dataset_dir: Path, chosen: Any) -> Selection:
+    """`discover` with filters that are attributes: options of a run, or arguments of the command line."""
+    names = ("subset", "repo", "task_id", "features", "group_sizes", "groups_per_task", "seed")
+    return discover(dataset_dir, **{name: getattr(chosen, name) for name in names})
 
 
 def _feature_group(features: Sequence[int] | None) -> tuple[int, ...] | None:

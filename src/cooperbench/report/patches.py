@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from cooperbench.diff import Change, ChangedFile, Hunk, PatchError, parse_diff
+from cooperbench.report.parsed_diff import Change, ChangedFile, Hunk, PatchError, parse_diff
 
 _LONGEST_LINE = 1_000
 """Characters of a line that are looked at."""

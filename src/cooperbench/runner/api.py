@@ -12,7 +12,7 @@ from cooperbench.agents.base import patience_seconds
 from cooperbench.agents.llm import has_price
 from cooperbench.agents.registry import get_agent, uses_model
 from cooperbench.backends.registry import check_options, find_factory, get_backend
-from cooperbench.dataset.discovery import Selection, discover
+from cooperbench.dataset.discovery import selected_pairs
 from cooperbench.errors import UserError
 from cooperbench.eval import backends
 from cooperbench.eval.reference import sound_pairs
@@ -90,22 +90,9 @@ def config_of_call(values: dict[str, Any]) -> RunConfig:
     return make_config(values)
 
 
-def discovered(config: RunConfig) -> Selection:
-    return discover(
-        config.dataset_dir,
-        subset=config.subset,
-        repo=config.repo,
-        task_id=config.task_id,
-        features=config.features,
-        group_sizes=config.group_sizes,
-        groups_per_task=config.groups_per_task,
-        seed=config.seed,
-    )
-
-
 def select(config: RunConfig) -> tuple[Arm, tuple[str, ...]]:
     """What a call asks for, and what is to be said about it."""
-    found = discovered(config)
+    found = selected_pairs(config.dataset_dir, config)
     notes = found.notes
     if config.git_enabled and config.setting == "solo":
         notes += ("--git is for coop and team; in solo there is nobody to share with, it is ignored",)

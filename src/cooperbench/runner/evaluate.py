@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cooperbench.dataset.discovery import load_tasks, resolve_dataset_dir
+from cooperbench.dataset.discovery import load_tasks, resolve_dataset_dir, selected_pairs
 from cooperbench.errors import UserError
 from cooperbench.eval import backends
 from cooperbench.eval.executor import TestExecutor, not_run
@@ -17,7 +17,7 @@ from cooperbench.eval.trees import TreeStore
 from cooperbench.models import EvalNetwork, Pair, Setting
 from cooperbench.report.loading import read_pairs
 from cooperbench.report.summary import summary_text
-from cooperbench.runner.api import check_backend, discovered
+from cooperbench.runner.api import check_backend
 from cooperbench.runner.config import RunConfig, make_config
 from cooperbench.runner.display import make_display
 from cooperbench.runner.experiment import Arm, carry_out, named_pairs
@@ -77,7 +77,7 @@ def evaluation_arms(values: Mapping[str, Any]) -> list[Arm]:
         raise UserError(
             f"no experiment {paths.run_name!r} in {paths.logs_dir}; there are: {', '.join(known) or 'none'}"
         )
-    found = discovered(config)
+    found = selected_pairs(config.dataset_dir, config)
     arms = []
     for setting in paths.settings_on_disk():
         pairs = [*found.pairs, *_larger_groups(config, setting, found.pairs)]

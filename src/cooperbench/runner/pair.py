@@ -48,7 +48,6 @@ SCRUBBED_GIT_DIR = "/cooperbench/scrubbed.git"
 """Where the harness puts it in sandboxes of other backends."""
 PATCH_FILE = "/cooperbench/work.patch"
 ARCHIVE_FILE = "/cooperbench/work.tar"
-MOST_ARCHIVE_BYTES = 200 * 1024**2
 _UNPACK = """
 set -e
 find "$2" -mindepth 1 -maxdepth 1 -not -name .git -exec rm -rf {} +
@@ -294,21 +293,15 @@ class PairRun:
         try:
             return take_patch(sandbox, self._git_dir)
         except AgentFailure as error:
-            failure = error
-            read_folder = getattr(sandbox, "read_folder", None)
-            show_folder = getattr(sandbox, "show_folder", None)
-            archive = read_folder(REPO_DIR, MOST_ARCHIVE_BYTES) if read_folder else None
-            if archive is None and show_folder is None:
+            failure, show_folder = error, getattr(sandbox, "show_folder", None)
+            if show_folder is None:
                 raise
         with self._spare_sandbox(2 * SCRIPT_SECONDS) as other:
             prepare_repository(other, self._git_dir)
-            if archive is not None:
-                other.write_file(ARCHIVE_FILE, archive)
-            elif show_folder is not None:
-                try:
-                    show_folder(REPO_DIR, other, ARCHIVE_FILE)
-                except InfraError:
-                    raise failure from None
+            try:
+                show_folder(REPO_DIR, other, ARCHIVE_FILE)
+            except SandboxRefused:
+                raise failure from None
             argv = ["bash", "-c", _UNPACK, "unpack", ARCHIVE_FILE, REPO_DIR]
             done = other.run(argv, timeout_seconds=SNAPSHOT_SECONDS)
             if done.returncode != 0:

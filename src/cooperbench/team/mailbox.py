@@ -12,16 +12,17 @@ import socket
 import subprocess
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from cooperbench.errors import InfraError, UserError
+from cooperbench.errors import InfraError, Interrupted, UserError
 from cooperbench.models import Message
+from cooperbench.retry import retry_for
 from cooperbench.storage import utc_now
 
 DEFAULT_REDIS_URL = "redis://localhost:6379"
@@ -32,6 +33,7 @@ PATIENCE_SECONDS = 30.0
 _EXPIRY_SECONDS = 24 * 3600
 _START_SECONDS = 10.0
 _CONNECT_SECONDS = 5.0
+_FIRST_PAUSE_SECONDS = 0.05
 _MAX_CONNECTIONS = 10_000
 _URL = re.compile(r"rediss?://[^/?#]+(?<!:0)(/[0-9]*)?(\?.*)?|unix://[^?#]*/[^?#]+(\?.*)?")
 _URL_FORMS = (
@@ -218,16 +220,10 @@ class RedisMailbox(Mailbox):
 
     def _store(self, *commands: Command) -> None:
         new = [*commands, ("EXPIRE", self._hash_key, _EXPIRY_SECONDS)]
-        started = time.monotonic()
-        while not self._closed.is_set():
-            try:
-                self._store_once(new)
-                break
-            except RedisUnavailable as error:
-                lasted = time.monotonic() - started
-                if lasted >= self._patience_seconds:
-                    raise InfraError(f"{error} (given up after {lasted:.0f} s)") from error
-                self._closed.wait(min(max(lasted / 4, 0.05), 1.0))
+        work = partial(self._store_once, new)
+        # Where it was closed meanwhile, it is on record here all the same.
+        with suppress(Interrupted):
+            retry_for(self._patience_seconds, work, (RedisUnavailable,), self._closed, _FIRST_PAUSE_SECONDS)
         self._stored += new
 
     def _store_once(self, new: Sequence[Command]) -> None:

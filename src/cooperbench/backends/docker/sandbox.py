@@ -23,7 +23,14 @@ from typing import Any
 
 from cooperbench.backends.docker.engine import NEEDED_TOOLS, Engine, EngineGone, NotThere
 from cooperbench.backends.streams import stream_over
-from cooperbench.errors import InfraError, SandboxDead, SandboxError, SandboxTimeout, UserError
+from cooperbench.errors import (
+    InfraError,
+    SandboxDead,
+    SandboxError,
+    SandboxRefused,
+    SandboxTimeout,
+    UserError,
+)
 from cooperbench.sandbox import sandbox_script
 from cooperbench.sandbox.base_sandbox import RichSandbox
 from cooperbench.sandbox.channel import (
@@ -61,6 +68,7 @@ _NOT_NOW = (BlockingIOError, TimeoutError, ssl.SSLWantReadError, ssl.SSLWantWrit
 _STDERR_KEPT = 4000
 _OVERTAKEN_SECONDS = 0.5
 _HEADER_SIZE = 8
+_MOST_ARCHIVE_BYTES = 200 * 1024**2
 _STDERR = 2
 _log = logging.getLogger("cooperbench")
 
@@ -131,16 +139,16 @@ class DockerSandbox(RichSandbox):
         else:
             self._files.append((self._path(path), data, mode))
 
-    def read_folder(self, path: str, most_bytes: int) -> bytes | None:
-        """As a tar file, made by the engine: nothing in the container is needed for it. None where it is larger."""
+    def show_folder(self, path: str, other: RichSandbox, target: str) -> None:
+        """In another sandbox, as a tar file made by the engine: nothing in this container is needed for it."""
         archive = bytearray()
         with self._alive(), self._engine.faults("copying a folder"):
             pieces, _ = self._engine.api.get_archive(self.container, path)
             for piece in pieces:
                 archive += piece
-                if len(archive) > most_bytes:
-                    return None
-        return bytes(archive)
+                if len(archive) > _MOST_ARCHIVE_BYTES:
+                    raise SandboxRefused(f"{path} has more than {_MOST_ARCHIVE_BYTES} bytes")
+        other.write_file(target, bytes(archive))
 
     def _remove(self) -> None:
         try:

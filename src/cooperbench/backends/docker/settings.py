@@ -10,8 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from cooperbench.backends.setting_fields import (
+    matching,
+    name_value_pairs,
+    one_of,
+    parsers_of,
+    read_section,
+    setting,
+)
 from cooperbench.errors import UserError
-from cooperbench.settings import matching, name_value_pairs, one_of, parsers_of, read_section, setting
 
 _SMALLEST_MEMORY_BYTES = 32 * 1024**2
 _UNITS = {"": 1, "b": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}

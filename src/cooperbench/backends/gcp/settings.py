@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from cooperbench.backends.setting_fields import matching, parsers_of, read_section, setting, whole_number
 from cooperbench.dataset.images import ENVIRONMENT_VARIABLE
 from cooperbench.errors import UserError
-from cooperbench.settings import load_settings, matching, parsers_of, read_section, setting, whole_number
+from cooperbench.settings import load_settings
 
 DEFAULT_REGION = "us-central1"
 

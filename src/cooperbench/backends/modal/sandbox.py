@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from cooperbench.backends.modal.connection import Connection, Gone, RateLimited, Unavailable, faults
 from cooperbench.backends.streams import stream_over
-from cooperbench.errors import CooperBenchError, InfraError, SandboxDead, SandboxError, SandboxTimeout
+from cooperbench.errors import (
+    CooperBenchError,
+    InfraError,
+    SandboxDead,
+    SandboxError,
+    SandboxRefused,
+    SandboxTimeout,
+)
 from cooperbench.sandbox import sandbox_script
 from cooperbench.sandbox.base_sandbox import RichSandbox
 from cooperbench.sandbox.channel import BACKSTOP_SECONDS, CappedOutput, Channel, ChannelUnavailable, Command
@@ -151,8 +158,11 @@ class ModalSandbox(RichSandbox):
             )
             await other.remote.mount_image.aio(target, image)
 
-        with self._alive():
-            self._connection.call("copying a folder", show, _SNAPSHOT_SECONDS + 30.0)
+        try:
+            with self._alive():
+                self._connection.call("copying a folder", show, _SNAPSHOT_SECONDS + 30.0)
+        except InfraError as error:
+            raise SandboxRefused(str(error)) from error
 
     def _remove(self) -> None:
         self._ended = time.monotonic()

@@ -12,8 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from cooperbench.dataset.images import ENVIRONMENT_VARIABLE, PUBLISHED_TEMPLATE, image_template
-from cooperbench.settings import (
+from cooperbench.backends.setting_fields import (
     matching,
     name_value_pairs,
     one_of,
@@ -22,6 +21,7 @@ from cooperbench.settings import (
     setting,
     word_list,
 )
+from cooperbench.dataset.images import ENVIRONMENT_VARIABLE, PUBLISHED_TEMPLATE, image_template
 
 
 class Share(NamedTuple):

@@ -11,7 +11,6 @@ from dataclasses import asdict
 from typing import Any
 
 from cooperbench._version import __version__
-from cooperbench.diff import ChangedFile
 from cooperbench.errors import UserError
 from cooperbench.report.analysis import TEAM_SUMS, analyse
 from cooperbench.report.compare import analyse_studies
@@ -29,6 +28,7 @@ from cooperbench.report.pairs import (
     PairData,
     suspicious_text,
 )
+from cooperbench.report.parsed_diff import ChangedFile
 from cooperbench.report.patches import Work, meetings
 from cooperbench.report.tables import ablation_table
 from cooperbench.storage import read_json, utc_now

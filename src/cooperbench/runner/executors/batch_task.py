@@ -20,8 +20,8 @@ from pathlib import Path
 
 from cooperbench.backends.gcp.engine import google_hosts
 from cooperbench.dataset.images import image_name
-from cooperbench.processes import end_like_ctrl_c
 from cooperbench.runner.executors.worker import Event, JobOrder, work_on
+from cooperbench.signals import end_like_ctrl_c
 from cooperbench.storage import write_json
 
 FOLDER_VARIABLE = "COOPERBENCH_JOB_FOLDER"

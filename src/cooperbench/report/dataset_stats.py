@@ -10,9 +10,9 @@ from pathlib import Path, PurePosixPath
 from statistics import median
 from typing import NamedTuple
 
-from cooperbench.diff import parse_diff
 from cooperbench.errors import UserError
 from cooperbench.models import Feature, Task
+from cooperbench.report.parsed_diff import parse_diff
 
 Chosen = tuple[Task, tuple[int, ...], Sequence[tuple[int, ...]]]
 """A task, and the features and pairs of it that count."""

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cooperbench.dataset.discovery import demo_dir, load_tasks
-from cooperbench.dataset.stats import dataset_stats
+from cooperbench.report.dataset_stats import dataset_stats
 from tests.dataset.factory import task_files, write_dataset
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from cooperbench.dataset.stats import Chosen, Conflicts
+    from cooperbench.report.dataset_stats import Chosen, Conflicts
 
 
 def rows_of(folder: Path) -> list[Chosen]:

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cooperbench.backends.setting_fields import matching, name_value_pairs, one_of, read_section, word_list
 from cooperbench.errors import UserError
-from cooperbench.settings import config_file, matching, name_value_pairs, one_of, read_section, word_list
+from cooperbench.settings import config_file
 from cooperbench.storage import write_json
 
 if TYPE_CHECKING:
