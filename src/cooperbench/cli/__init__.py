@@ -42,6 +42,7 @@ _MODULES = {
     **dict.fromkeys(("ablate", "eval", "prompts", "run"), "run"),
     **dict.fromkeys(("attach", "status"), "background"),
     **dict.fromkeys(("agents", "clean", "config", "doctor", "prepare"), "machine"),
+    **dict.fromkeys(("compare", "export", "report", "view"), "results"),
 }
 """Of commands that share one; the others are modules by themselves."""
 EXIT_ERRORS = 1

@@ -84,7 +84,7 @@ def add_json_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="for machines: one JSON object on stdout")
 
 
-def add_report_arguments(parser: argparse.ArgumentParser) -> None:
+def add_analysis_arguments(parser: argparse.ArgumentParser) -> None:
     """Of `report` and `compare`."""
     how = "how intervals are made (default: %(default)s)"
     parser.add_argument("--interval", choices=METHODS, default="clustered", help=how)
