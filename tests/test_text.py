@@ -23,10 +23,6 @@ def test_hostile_characters_become_visible(text: str, shown: str) -> None:
     assert printable(text) == shown
 
 
-def test_line_feeds_and_tabs_stay_where_asked_for() -> None:
-    assert printable("a\n\tb\r\x1b", multiline=True) == "a\n\tb\\r\\x1b"
-
-
 @given(st.text(st.characters()))
 def test_the_result_is_one_line_that_can_be_written(text: str) -> None:
     shown = printable(text)

@@ -34,6 +34,7 @@ _ENVIRONMENT = {
 _BOUNDED = ("sh", "-c", 'ulimit -v 2097152 && ulimit -f 524288 && exec "$@"', "sh")
 """2 GiB of memory, 256 MiB in a file."""
 TIMED_OUT = 124
+_LONGEST_MESSAGE = 400
 _running: set[subprocess.Popen[bytes]] = set()
 
 
@@ -99,7 +100,7 @@ def run_git(
                 process.kill()
     except FileNotFoundError as error:
         raise UserError(
-            "git was not found on the PATH: install git 2.25 or newer, e.g. `apt-get install git`"
+            "git was not found on the PATH: install git 2.39 or newer, e.g. `apt-get install git`"
         ) from error
     except subprocess.TimeoutExpired as error:
         raise GitError(_shown(args), TIMED_OUT, f"no end after {timeout_seconds:g} s".encode()) from error
@@ -131,11 +132,11 @@ def encode_path(path: str) -> bytes:
     return path.encode("utf-8", "surrogateescape")
 
 
-def last_lines(stderr: bytes, limit: int = 400) -> str:
+def last_lines(stderr: bytes) -> str:
     """The end of git's error message, as one line."""
     lines = [line.strip() for line in stderr.decode("utf-8", "replace").splitlines() if line.strip()]
     text = "; ".join(line.removeprefix("error: ").removeprefix("fatal: ") for line in lines[-3:])
-    return text if len(text) <= limit else "…" + text[-limit:]
+    return text if len(text) <= _LONGEST_MESSAGE else "…" + text[-_LONGEST_MESSAGE:]
 
 
 def _shown(args: tuple[str, ...]) -> str:

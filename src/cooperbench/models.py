@@ -221,7 +221,5 @@ class Image:
     """The same without upstream history, for agents; None: the harness removes it in each sandbox."""
     digest: str = ""
     """What identifies the content, recorded with results."""
-    notes: tuple[str, ...] = ()
-    """What the user should know, e.g. how it was made."""
     judged_reference: str | None = None
     """The same without commits later than HEAD, for test runs; None: the harness removes them in each sandbox."""

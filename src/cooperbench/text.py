@@ -11,10 +11,9 @@ _HOSTILE = re.compile(
 )
 
 
-def printable(text: str, *, multiline: bool = False) -> str:
-    """One line that can neither move a terminal's cursor nor turn its direction; `multiline` keeps \\n and \\t."""
-    kept = "\n\t" if multiline else ""
-    return _HOSTILE.sub(lambda found: found[0] if found[0] in kept else repr(found[0])[1:-1], text)
+def printable(text: str) -> str:
+    """One line that can neither move a terminal's cursor nor turn its direction."""
+    return _HOSTILE.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 def plural(count: int, noun: str, nouns: str = "") -> str:

@@ -70,7 +70,4 @@ def find_factory(name: str) -> Callable[..., EvalBackend]:
     try:
         return cast("Callable[..., EvalBackend]", getattr(import_named(module), attribute))
     except (ImportError, AttributeError, ValueError) as error:
-        if name in _OURS and isinstance(error, ModuleNotFoundError):
-            hint = f"pip install 'cooperbench[{name}]'; or use --backend local"
-            raise UserError(f"the {name} backend needs {error.name}: {hint}") from error
         raise UserError(f"backend {name!r} cannot be loaded from {dotted}: {error}") from error

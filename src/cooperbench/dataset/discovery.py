@@ -49,6 +49,11 @@ def demo_dir() -> Path:
     return Path(__file__).with_name(DEMO)
 
 
+def is_of_demo(task: Task) -> bool:
+    """The demo's tasks are in no registry: an image with their name there is not ours."""
+    return task.path.resolve().is_relative_to(demo_dir().resolve())
+
+
 def resolve_dataset_dir(dataset_dir: str | Path | None) -> Path:
     """The folder meant: `demo` is the packaged dataset, None is $COOPERBENCH_DATASET_DIR or `dataset`."""
     wanted = str(dataset_dir or os.environ.get(ENVIRONMENT_VARIABLE) or DEFAULT_DATASET_DIR)

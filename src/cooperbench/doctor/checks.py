@@ -23,13 +23,13 @@ from cooperbench.agents.registry import agent_names, get_agent
 from cooperbench.dataset.discovery import load_tasks, resolve_dataset_dir
 from cooperbench.errors import CooperBenchError, UserError
 from cooperbench.eval.backends import backend_names, get_backend
+from cooperbench.eval.trees import OLDEST_GIT
+from cooperbench.git import git_version
 from cooperbench.settings import config_file, default_backend
 from cooperbench.team.mailbox import DEFAULT_REDIS_URL
 from cooperbench.text import plural
 
 _DEFAULT_AGENT = "mini_swe_agent"
-_OLDEST_GIT = (2, 39)
-"""The first whose merge-tree merges without a checkout."""
 _KEY = re.compile(
     r"[A-Z][A-Z0-9_]*_API_KEY|AWS_ACCESS_KEY_ID|GOOGLE_APPLICATION_CREDENTIALS|HF_TOKEN|VERTEXAI_PROJECT"
 )
@@ -143,14 +143,10 @@ def _settings() -> str:
 
 
 def _git() -> str:
-    version = _output("git", "--version")
-    if version is None:
-        raise _Problem(Status.MISSING, "not installed", "sudo apt-get install git")
-    numbers = re.search(r"(\d+)\.(\d+)", version)
-    if numbers and (int(numbers[1]), int(numbers[2])) < _OLDEST_GIT:
-        needed = ".".join(map(str, _OLDEST_GIT))
-        raise _Problem(Status.BROKEN, f"{version} is too old", f"install git {needed} or newer")
-    return version
+    version, needed = (".".join(map(str, one)) for one in (git_version(), OLDEST_GIT))
+    if git_version() < OLDEST_GIT:
+        raise _Problem(Status.BROKEN, f"git {version} is too old", f"install git {needed} or newer")
+    return f"git version {version}"
 
 
 def _node() -> str:

@@ -133,9 +133,9 @@ def _print_rich(tables: Iterable[Table]) -> None:
         console.print()
 
 
-def aligned(rows: Sequence[Sequence[str]], indent: str = "  ") -> list[str]:
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))] if rows else []
     return [
-        (indent + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))).rstrip()
+        ("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))).rstrip()
         for row in rows
     ]

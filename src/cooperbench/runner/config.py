@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -13,9 +13,8 @@ from cooperbench.agents.base import Limits
 from cooperbench.agents.registry import uses_model
 from cooperbench.dataset.discovery import resolve_dataset_dir
 from cooperbench.errors import UserError
-from cooperbench.models import SETTINGS, Pair, seats_of
+from cooperbench.models import Pair, seats_of
 from cooperbench.runner.options import EXECUTORS, OPTIONS, REPLAY_MODEL, TEAM_PARTS, RunOptions
-from cooperbench.settings import checked_eval_network
 from cooperbench.storage import ExperimentPaths, read_json, utc_now, write_json
 from cooperbench.text import plural
 
@@ -44,21 +43,19 @@ class RunConfig(RunOptions):
     """No agent works: the results are there, and are judged."""
 
     def __post_init__(self) -> None:
-        for name, known in (("setting", SETTINGS), ("executor", EXECUTORS)):
-            if getattr(self, name) not in known:
-                raise UserError(f"{name} is {getattr(self, name)!r}; it is one of {', '.join(known)}")
         for name, kind in _GIVEN_TYPES.items():
             value = getattr(self, name)
             if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
                 raise UserError(f"{name} is {value!r}; it is {_TYPE_NAMES[kind]}")
         if self.git_enabled is None:
             object.__setattr__(self, "git_enabled", self.setting == "team")
-        for one in fields(self):
-            value = getattr(self, one.name)
-            is_number = str(one.type).startswith(("int", "float")) and one.metadata["option"].words
-            if is_number and value is not None and value <= 0:
-                raise UserError(f"{one.name} is {value}; it is above 0")
-        checked_eval_network(self.eval_network)
+        for name, option in OPTIONS.items():
+            value, annotation = getattr(self, name), str(self.__dataclass_fields__[name].type)
+            if option.choices and value not in (None, *option.choices):
+                raise UserError(f"{name} is {value!r}; it is one of {', '.join(option.choices)}")
+            is_number = value is not None and annotation.startswith(("int", "float"))
+            if option.words and is_number and value <= 0:
+                raise UserError(f"{name} is {value}; it is above 0")
         for name in _FOR_JOBS:
             owner = name.partition("_")[0]
             wrong = self.executor == "local" or (owner in EXECUTORS and owner != self.executor)

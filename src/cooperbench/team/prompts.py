@@ -28,7 +28,6 @@ def task_prompt(
     messaging: bool,
     git: bool,
     limits: Limits,
-    repo_dir: str = REPO_DIR,
     features: Mapping[str, bool] | None = None,
     prompts_dir: Path | None = None,
 ) -> str:
@@ -51,7 +50,7 @@ def task_prompt(
                 colleagues=colleagues,
                 messaging=messaging and bool(colleagues),
                 git=git and bool(colleagues),
-                repo_dir=repo_dir,
+                repo_dir=REPO_DIR,
                 limits=_limit_texts(limits),
                 parts=on,
                 role=role,

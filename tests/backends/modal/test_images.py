@@ -130,7 +130,6 @@ def test_what_cannot_be_pulled_is_built(plane: Plane, task: Task, part: str) -> 
     template = f"127.0.0.1:1/{part}/{{repo}}:task{{task_id}}"
     backend = ModalBackend(images="auto", image_template=template)
     image = backend.prepare(task)
-    assert any("could not be pulled" in note for note in image.notes)
     assert history(backend, image.reference) == b"The past\n"
     backend.close()
     only = ModalBackend(images="registry", image_template=template)

@@ -21,7 +21,7 @@ from cooperbench.backends.docker.engine import Engine, NotThere, translated
 from cooperbench.backends.docker.sandbox import DockerSandbox, lacks_tool
 from cooperbench.backends.docker.settings import DockerSettings
 from cooperbench.backends.image_digest import has_registry
-from cooperbench.dataset.discovery import demo_dir
+from cooperbench.dataset.discovery import is_of_demo
 from cooperbench.dataset.images import (
     DEFAULT_TEMPLATE,
     ENVIRONMENT_VARIABLE,
@@ -171,7 +171,7 @@ class ImageStore:
 
     def pull_task(self, task: Task, say: Say) -> EngineImage:
         """The first of the task's names that a registry has; the published one is tried first."""
-        if _is_demo(task):
+        if is_of_demo(task):
             raise UserError(
                 f"{task.label} belongs to the demo, whose images are in no registry: cooperbench images build"
             )
@@ -324,11 +324,6 @@ def derived_name(kind: str, task: Task, source: EngineImage) -> str:
 
 def layer_name(kind: str, task: Task, key: str) -> str:
     return f"{kind.replace('.', '-')}/{task.repo.lower()}:task{task.task_id}-{key}"
-
-
-def _is_demo(task: Task) -> bool:
-    """The demo's tasks are in no registry; whoever took their names there is not us."""
-    return task.path.resolve().is_relative_to(demo_dir().resolve())
 
 
 def _context_key(task: Task) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from cooperbench.backends.image_digest import resolve_digest
 from cooperbench.backends.modal.connection import Connection, Gone
-from cooperbench.dataset.discovery import demo_dir
+from cooperbench.dataset.discovery import is_of_demo
 from cooperbench.dataset.images import image_name
 from cooperbench.errors import CooperBenchError, InfraError, UserError
 from cooperbench.models import REPO_DIR, Image, Task
@@ -64,12 +64,12 @@ class ImageStore:
 
     def provide(self, task: Task) -> Image:
         """The task's image and those made of it; the digest is the registry's, else Modal's id of the image."""
-        source, digest, notes = self._source(task)
+        source, digest = self._source(task)
         judged, agents = (
             self._built(source.dockerfile_commands(_run(script)), f"{task.label}: removing {what}").object_id
             for script, what in (("drop_later.sh", "later commits"), ("scrub.sh", "the history"))
         )
-        return Image(source.object_id, agents, digest or source.object_id, notes, judged)
+        return Image(source.object_id, agents, digest or source.object_id, judged)
 
     def find_snapshot(self, path: Path) -> str | None:
         """The id in the file of a snapshot, if Modal still has it."""
@@ -80,15 +80,13 @@ class ImageStore:
                 return found
         return None
 
-    def _source(self, task: Task) -> tuple[modal.Image, str, tuple[str, ...]]:
-        """The image as published or built, its digest if it has one, and notes for the user."""
+    def _source(self, task: Task) -> tuple[modal.Image, str]:
+        """The image as published or built, and its digest if it has one."""
         name, reason = image_name(task, self._settings.image_template), ""
-        # The demo's tasks are in no registry, and an image with their name there is not ours.
-        is_demo = task.path.resolve().is_relative_to(demo_dir().resolve())
-        if self._settings.images != "build" and not is_demo:
+        if self._settings.images != "build" and not is_of_demo(task):
             reference, digest = _pinned(name)
             try:
-                return self._pull(name, reference), digest, ()
+                return self._pull(name, reference), digest
             except _NotPulled as error:
                 if self._settings.images == "registry" or digest:  # with a digest the registry has it
                     raise
@@ -96,8 +94,7 @@ class ImageStore:
         if not task.dockerfile.is_file():
             why = reason or "it was not asked for"
             raise UserError(f"{task.label}: no image {name} ({why}), and no Dockerfile to build one from")
-        note = f"{name} could not be pulled; it was built from the task's Dockerfile"
-        return self._from_dockerfile(task), "", (note,) if reason else ()
+        return self._from_dockerfile(task), ""
 
     def _pull(self, name: str, reference: str) -> modal.Image:
         import modal
