@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tests.dataset.factory import feature_files, public_layout, write_public_shape
 
 from cooperbench.dataset.discovery import load_tasks
-from cooperbench.dataset.images import base_commit
+from cooperbench.dataset.image_names import base_commit
 from cooperbench.eval.conflicts import golden_conflicts
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from cooperbench.backends.docker import DockerBackend
 from cooperbench.backends.docker.engine import connect
 from cooperbench.backends.local import LocalBackend
 from cooperbench.dataset.discovery import discover, resolve_dataset_dir
-from cooperbench.dataset.images import image_name
+from cooperbench.dataset.image_names import image_name
 from cooperbench.eval import evaluator
 from cooperbench.eval.evaluator import evaluate_and_write
 from cooperbench.eval.executor import Conditions, TestExecutor, TestRun

@@ -19,14 +19,14 @@ from cooperbench.models import Task
 from cooperbench.runner.config import RunConfig
 from cooperbench.runner.display import Display
 from cooperbench.runner.executors.driver import Driver
-from cooperbench.runner.executors.worker import key_of
+from cooperbench.runner.executors.job import key_of
 from cooperbench.runner.experiment import Arm, Budget
 from cooperbench.storage import write_json
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
-    from cooperbench.runner.executors.worker import Event, JobOrder
+    from cooperbench.runner.executors.job import Event, JobOrder
 
 WORKERS = 500
 JOB_SECONDS = 0.5

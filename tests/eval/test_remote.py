@@ -22,7 +22,7 @@ from cooperbench.runner.display import Display
 from cooperbench.runner.executors.batch_engine import make_bundle
 from cooperbench.runner.executors.batch_task import ORDERS, pack_orders, read_order
 from cooperbench.runner.executors.driver import Driver
-from cooperbench.runner.executors.worker import (
+from cooperbench.runner.executors.job import (
     Event,
     JobOrder,
     on_this_node,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cooperbench.dataset.images import ENVIRONMENT_VARIABLE, image_name
+from cooperbench.dataset.image_names import ENVIRONMENT_VARIABLE, image_name
 from tests.backends.docker.engines import skipped_without_engine
 from tests.published.images import load_image
 from tests.published.index import PackageIndex

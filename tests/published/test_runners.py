@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cooperbench.dataset.images import image_name
+from cooperbench.dataset.image_names import image_name
 from cooperbench.sandbox.contract import CommandResult, NetworkPolicy, SandboxOptions
 from tests.published.packages import NOISE_BYTES
 

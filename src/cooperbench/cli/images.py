@@ -20,7 +20,7 @@ from cooperbench.cli.arguments import (
     whole_above_zero,
 )
 from cooperbench.dataset.discovery import load_tasks, resolve_dataset_dir, selected_pairs
-from cooperbench.dataset.images import image_name
+from cooperbench.dataset.image_names import image_name
 from cooperbench.errors import CooperBenchError, InfraError, UserError
 from cooperbench.models import Task
 from cooperbench.text import plural, printable
@@ -191,7 +191,7 @@ def registry_template(registry: str | None) -> str:
 
 
 def _push(backend: DockerBackend, template: str, task: Task, say: Say) -> tuple[str, str]:
-    from cooperbench.backends.gcp.engine import sign_in
+    from cooperbench.backends.gcp.machine_engine import sign_in
 
     found = backend.images.present(task)
     if found is None:

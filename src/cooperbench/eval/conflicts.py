@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
 
-from cooperbench.dataset.images import base_commit
+from cooperbench.dataset.image_names import base_commit
 from cooperbench.errors import CooperBenchError, UserError
 from cooperbench.eval.trees import Base, TreeStore, base_of_clone
 from cooperbench.git import git_dir_of

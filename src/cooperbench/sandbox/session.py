@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
 from typing import Literal, Self, TypeVar, cast
 
-from cooperbench.dataset.images import image_name
+from cooperbench.dataset.image_names import image_name
 from cooperbench.errors import Interrupted, UserError
 from cooperbench.git import end_running
 from cooperbench.models import Image, Task

@@ -210,13 +210,13 @@ def test_a_worker_that_says_nothing_or_too_much_is_given_up(
     with monkeypatch.context() as patch:
         patch.setattr(WorkerAgent, "silence_seconds", 0.5)
         assert "not been heard of for 0.5 s" in solo(tmp_path, "time.sleep(60)", run_name="q").result["error"]
-    monkeypatch.setattr("cooperbench.agents.worker.server.LINE_BYTES", 100_000)
+    monkeypatch.setattr("cooperbench.agents.worker.worker_process.LINE_BYTES", 100_000)
     flood = "os.write(harness._requests.fileno(), b'x' * 300_000); time.sleep(60)"
     assert "a line of more than" in solo(tmp_path, flood, run_name="f").result["error"]
 
 
 def test_a_full_disk_costs_only_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cooperbench.agents.worker.server._LOG", "/dev/full")
+    monkeypatch.setattr("cooperbench.agents.worker.worker_process._LOG", "/dev/full")
     left = solo(tmp_path, "import sys; print('a word', file=sys.stderr); harness.done('submitted', None)")
     assert left.result["status"] == "completed"
 

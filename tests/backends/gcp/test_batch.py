@@ -23,7 +23,7 @@ from cooperbench.backends.ownership import is_leftover
 from cooperbench.errors import UserError
 from cooperbench.eval.reference import ReferenceStore
 from cooperbench.runner.executors.batch_engine import job_spec
-from cooperbench.runner.executors.worker import JobOrder
+from cooperbench.runner.executors.job import JobOrder
 from cooperbench.storage import read_json
 from tests.backends.gcp.batch_cloud import (
     WITH_AGENTS,

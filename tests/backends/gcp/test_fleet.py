@@ -16,7 +16,7 @@ import pytest
 
 from cooperbench.backends.docker.containers import remove_leftovers as remove_containers
 from cooperbench.backends.gcp import GCPBatchBackend
-from cooperbench.backends.gcp.api import PURPOSE, resource_labels
+from cooperbench.backends.gcp.google_clients import PURPOSE, resource_labels
 from cooperbench.backends.ownership import this_owner
 from cooperbench.cli import main
 from cooperbench.errors import InfraError, Interrupted, SandboxDead, SandboxDestroyed, UserError

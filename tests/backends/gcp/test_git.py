@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import yaml
 
 from cooperbench import run
-from cooperbench.backends.gcp.api import PURPOSE
+from cooperbench.backends.gcp.google_clients import PURPOSE
 from tests.backends.docker.tasks import write_buildable
 from tests.runner.helpers import Left
 from tests.sandbox.sharing import check_that_they_talked_and_shared, lower_quota, talk_and_share

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cooperbench.backends.gcp.api import resource_labels
 from cooperbench.backends.gcp.compute import machine_of
-from cooperbench.backends.gcp.engine import google_hosts
+from cooperbench.backends.gcp.google_clients import resource_labels
+from cooperbench.backends.gcp.machine_engine import google_hosts
 from cooperbench.backends.gcp.settings import KEYS, VARIABLES, read_settings
 from cooperbench.backends.ownership import OWNER_LABEL, is_leftover, read_owner, this_owner
 from cooperbench.errors import UserError

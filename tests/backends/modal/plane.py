@@ -24,7 +24,7 @@ from modal_proto.task_command_router_grpc import TaskCommandRouterBase
 
 from cooperbench.backends.local import LocalBackend
 from cooperbench.dataset.discovery import load_tasks
-from cooperbench.dataset.images import image_name
+from cooperbench.dataset.image_names import image_name
 from cooperbench.sandbox.contract import SandboxOptions
 from tests.backends.modal.faulty import Faults
 from tests.backends.modal.guest import Guest

@@ -1,7 +1,7 @@
 """Agents that are programs: anybody's (`-a ./my_agent`), in any language, and the frameworks `openhands`, `swe_agent`.
 
 The program (the worker) runs on the harness's machine and talks to us in JSON lines over its stdin and stdout
-(docs/workers.md). `server` is our side, `client` the worker's, `supervisor` its parent process.
+(docs/workers.md). `worker_process` is our side, `client` the worker's, `supervisor` its parent process.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cooperbench.agents import llm
 from cooperbench.agents.base import read_yaml
 from cooperbench.agents.environments import InstalledAgent
 from cooperbench.agents.session import Session
-from cooperbench.agents.worker.server import Worker, start_message
+from cooperbench.agents.worker.worker_process import Worker, start_message
 from cooperbench.errors import AgentFailure, CooperBenchError, InfraError, UserError
 from cooperbench.gateway.conversations import Calls
 from cooperbench.models import Pair, Setting

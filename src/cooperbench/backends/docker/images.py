@@ -22,7 +22,7 @@ from cooperbench.backends.docker.sandbox import DockerSandbox, lacks_tool
 from cooperbench.backends.docker.settings import DockerSettings
 from cooperbench.backends.image_digest import has_registry
 from cooperbench.dataset.discovery import is_of_demo
-from cooperbench.dataset.images import (
+from cooperbench.dataset.image_names import (
     DEFAULT_TEMPLATE,
     ENVIRONMENT_VARIABLE,
     PUBLISHED_TEMPLATE,

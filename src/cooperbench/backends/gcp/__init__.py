@@ -13,13 +13,13 @@ from typing import ClassVar
 
 from cooperbench.backends.docker.sandbox import DockerSandbox
 from cooperbench.backends.docker.settings import read_settings as read_docker_settings
-from cooperbench.backends.gcp.api import NOT_INSTALLED
 from cooperbench.backends.gcp.batch import remove_leftover_jobs
 from cooperbench.backends.gcp.compute import Compute
+from cooperbench.backends.gcp.google_clients import NOT_INSTALLED
 from cooperbench.backends.gcp.machines import AGENTS_SUFFIX, Fleet
 from cooperbench.backends.gcp.settings import GcpSettings, read_settings
 from cooperbench.backends.image_digest import resolve_digest
-from cooperbench.dataset.images import PUBLISHED_TEMPLATE, image_name
+from cooperbench.dataset.image_names import PUBLISHED_TEMPLATE, image_name
 from cooperbench.errors import InfraError, UserError
 from cooperbench.models import Image, Task
 from cooperbench.sandbox.contract import Capabilities, ResourceUse, SandboxOptions

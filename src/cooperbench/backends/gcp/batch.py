@@ -7,7 +7,7 @@ from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from cooperbench.backends.gcp.api import (
+from cooperbench.backends.gcp.google_clients import (
     BATCH_ENDPOINT_VARIABLE,
     CALL_SECONDS,
     STORAGE_ENDPOINT_VARIABLE,

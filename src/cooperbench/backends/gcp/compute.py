@@ -9,7 +9,7 @@ from contextlib import suppress
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from cooperbench.backends.gcp.api import (
+from cooperbench.backends.gcp.google_clients import (
     CALL_SECONDS,
     ask,
     client_options,

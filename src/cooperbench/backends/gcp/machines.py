@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING
 
 from cooperbench.backends.docker import DockerBackend
 from cooperbench.backends.docker.containers import EngineSession
-from cooperbench.backends.gcp.api import OutOfMachines, QuotaExceeded
 from cooperbench.backends.gcp.compute import Compute, machine_of
-from cooperbench.backends.gcp.engine import Keys, MachineEngine, MachineSandbox, sign_in
+from cooperbench.backends.gcp.google_clients import OutOfMachines, QuotaExceeded
+from cooperbench.backends.gcp.machine_engine import Keys, MachineEngine, MachineSandbox, sign_in
 from cooperbench.errors import CooperBenchError, InfraError, Interrupted, SandboxError, SandboxTimeout
 from cooperbench.retry import Once
 from cooperbench.sandbox.contract import ResourceUse, SandboxOptions

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cooperbench.backends.setting_fields import matching, parsers_of, read_section, setting, whole_number
-from cooperbench.dataset.images import ENVIRONMENT_VARIABLE
+from cooperbench.dataset.image_names import ENVIRONMENT_VARIABLE
 from cooperbench.errors import UserError
 from cooperbench.settings import load_settings
 

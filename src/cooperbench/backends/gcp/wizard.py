@@ -11,9 +11,9 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 
-from cooperbench.backends.gcp.api import SIGN_IN
 from cooperbench.backends.gcp.batch import batch_client, list_jobs, open_bucket
 from cooperbench.backends.gcp.compute import Compute
+from cooperbench.backends.gcp.google_clients import SIGN_IN
 from cooperbench.backends.gcp.settings import (
     DEFAULT_REGION,
     KEYS,

@@ -119,7 +119,7 @@ class LocalBackend:
 
     def _task_of(self, image: str) -> Task:
         from cooperbench.dataset.discovery import load_tasks, resolve_dataset_dir
-        from cooperbench.dataset.images import DEFAULT_TEMPLATE, PUBLISHED_TEMPLATE, image_name
+        from cooperbench.dataset.image_names import DEFAULT_TEMPLATE, PUBLISHED_TEMPLATE, image_name
 
         dataset_dir = resolve_dataset_dir(self._dataset_dir)
         tasks = load_tasks(dataset_dir)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from cooperbench.backends.image_digest import resolve_digest
 from cooperbench.backends.modal.connection import Connection, Gone
 from cooperbench.dataset.discovery import is_of_demo
-from cooperbench.dataset.images import image_name
+from cooperbench.dataset.image_names import image_name
 from cooperbench.errors import CooperBenchError, InfraError, UserError
 from cooperbench.models import REPO_DIR, Image, Task
 from cooperbench.sandbox import sandbox_script

@@ -21,7 +21,7 @@ from cooperbench.backends.setting_fields import (
     setting,
     word_list,
 )
-from cooperbench.dataset.images import ENVIRONMENT_VARIABLE, PUBLISHED_TEMPLATE, image_template
+from cooperbench.dataset.image_names import ENVIRONMENT_VARIABLE, PUBLISHED_TEMPLATE, image_template
 
 
 class Share(NamedTuple):

@@ -17,16 +17,16 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cooperbench.backends.gcp.api import OURS, PURPOSE, RUN, resource_labels
 from cooperbench.backends.gcp.batch import TOP_FOLDER, BatchJob, batch_client, open_bucket
-from cooperbench.dataset.images import ENVIRONMENT_VARIABLE
+from cooperbench.backends.gcp.google_clients import OURS, PURPOSE, RUN, resource_labels
+from cooperbench.dataset.image_names import ENVIRONMENT_VARIABLE
 from cooperbench.errors import CooperBenchError, InfraError
 from cooperbench.eval.executor import SPARE_SECONDS
 from cooperbench.runner.config import RunConfig
 from cooperbench.runner.display import Display
 from cooperbench.runner.executors.batch_task import EVENTS, FOLDER_VARIABLE, JOB_VARIABLE, ORDERS, pack_orders
 from cooperbench.runner.executors.driver import Driver, batches_of
-from cooperbench.runner.executors.worker import Event, JobOrder
+from cooperbench.runner.executors.job import Event, JobOrder
 from cooperbench.runner.experiment import Arm, Budget
 from cooperbench.text import plural
 

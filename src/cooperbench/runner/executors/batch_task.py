@@ -18,9 +18,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from cooperbench.backends.gcp.engine import google_hosts
-from cooperbench.dataset.images import image_name
-from cooperbench.runner.executors.worker import Event, JobOrder, work_on
+from cooperbench.backends.gcp.machine_engine import google_hosts
+from cooperbench.dataset.image_names import image_name
+from cooperbench.runner.executors.job import Event, JobOrder, work_on
 from cooperbench.signals import end_like_ctrl_c
 from cooperbench.storage import write_json
 

@@ -26,7 +26,7 @@ from cooperbench.models import Message, Pair, Usage, seats_of
 from cooperbench.processes import finished
 from cooperbench.runner.config import RunConfig
 from cooperbench.runner.display import Display
-from cooperbench.runner.executors.worker import Event, JobOrder, key_of, pack_folder, unpack_folder
+from cooperbench.runner.executors.job import Event, JobOrder, key_of, pack_folder, unpack_folder
 from cooperbench.runner.experiment import Arm, Budget, interleaved, write_error
 from cooperbench.storage import is_finished, read_json, write_bytes, write_json
 from cooperbench.temporary import owned_prefix, remove_tree

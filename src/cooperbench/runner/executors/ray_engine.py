@@ -18,7 +18,7 @@ from cooperbench.errors import CooperBenchError, InfraError, UserError
 from cooperbench.retry import ATTEMPTS
 from cooperbench.runner.config import RunConfig
 from cooperbench.runner.executors.driver import parse_options
-from cooperbench.runner.executors.worker import Event, JobOrder, work_on
+from cooperbench.runner.executors.job import Event, JobOrder, work_on
 from cooperbench.runner.experiment import open_backend
 from cooperbench.sandbox.session import SandboxSession
 from cooperbench.secrets import redact

@@ -24,7 +24,7 @@ from cooperbench.errors import InfraError, UserError
 from cooperbench.retry import ATTEMPTS
 from cooperbench.runner.config import RunConfig
 from cooperbench.runner.executors.driver import batches_of, parse_options
-from cooperbench.runner.executors.worker import Event, JobOrder, work_on
+from cooperbench.runner.executors.job import Event, JobOrder, work_on
 from cooperbench.secrets import redact
 from cooperbench.temporary import remove_tree
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cooperbench.dataset.images import (
+from cooperbench.dataset.image_names import (
     DEFAULT_TEMPLATE,
     PUBLISHED_TEMPLATE,
     base_commit,

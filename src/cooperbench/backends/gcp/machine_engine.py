@@ -19,8 +19,8 @@ from typing import Any
 
 from cooperbench.backends.docker.engine import Engine, EngineGone, open_api, translated
 from cooperbench.backends.docker.sandbox import DockerSandbox
-from cooperbench.backends.gcp.api import faults
 from cooperbench.backends.gcp.compute import SSH_USER
+from cooperbench.backends.gcp.google_clients import faults
 from cooperbench.errors import CooperBenchError, InfraError, SandboxDead, UserError
 from cooperbench.temporary import owned_prefix
 from cooperbench.text import printable
