@@ -12,7 +12,7 @@ class UserError(CooperBenchError, ValueError):
 
 
 class RunStopped(UserError):
-    """Said by an agent at work, and no other pair would fare better: the whole run ends with this line."""
+    """A problem that every pair would have, raised by an agent at work: the whole run ends with this line."""
 
 
 class AgentFailure(CooperBenchError):
@@ -37,7 +37,7 @@ class SandboxDead(SandboxError):
 
 
 class SandboxDestroyed(SandboxDead):
-    """It ended from inside, with everything around it healthy: that is the doing of whoever worked in it."""
+    """It ended from inside, while engine and host were healthy: the agent that worked in it did that."""
 
 
 class SandboxRefused(SandboxError):

@@ -1,5 +1,5 @@
 """The one place that runs git on the host: no configuration of the machine or the user is read, no hook is run (a
-repository's own one has falsified published verdicts), nothing is fetched. Callers say what they want in git's words.
+repository's own one has falsified published verdicts), nothing is fetched. Callers pass git's own arguments.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def git(
 
 
 def end_running() -> None:
-    """The process was told to stop: whoever waits for git gets `Interrupted`."""
+    """The process was told to stop: callers that wait for git get `Interrupted`."""
     with suppress(KeyError):
         while True:
             _running.pop().kill()

@@ -1,4 +1,4 @@
-"""The nouns of CooperBench. Frozen, typed, and without any I/O: they know where files are, not what is in them."""
+"""Data types that all packages share. Frozen, typed, without I/O: they know where files are, not what is in them."""
 
 from __future__ import annotations
 

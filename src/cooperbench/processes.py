@@ -1,5 +1,5 @@
-"""Which process is which (a number is given out again, with its start time it is not), and work that Ctrl-C must not
-leave undone."""
+"""Identity of processes (a process id is used again, together with the start time it is unique), and clean-up that
+Ctrl-C must not cut short."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 _MOST_INTERRUPTS = 5
-"""Then a clean-up that does not come to an end is given up."""
+"""After these a clean-up that does not finish is given up."""
 
 
 def start_of(pid: int) -> str:

@@ -1,4 +1,4 @@
-"""Trying again what failed through nobody's fault, with growing pauses; and doing once what many ask for."""
+"""Retries with growing pauses, and work that is done once for all who ask for it."""
 
 from __future__ import annotations
 

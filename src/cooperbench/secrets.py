@@ -1,4 +1,4 @@
-"""API keys: how they come from `.env`, and how they are kept out of whatever is written or shown.
+"""API keys: how they come from `.env`, and how they are kept out of everything that is written or shown.
 
 A secret is the value of an environment variable whose name says so, or one that was handed to `remember`. Only these
 exact values are replaced, and not those too short or plain (`EMPTY`): guessing would change what agents wrote.

@@ -1,4 +1,4 @@
-"""Signals to a process of ours: each that means an end does what Ctrl-C does."""
+"""Signals that end the process: all of them do what Ctrl-C does."""
 
 from __future__ import annotations
 

@@ -214,7 +214,7 @@ class ExperimentPaths:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Exclusive use of the experiment; whoever else holds it is named."""
+        """Exclusive use of the experiment; the error names the process that has it."""
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             opened = (self.root / ".lock").open("a+")
@@ -252,7 +252,7 @@ class ExperimentPaths:
 
 
 def error_record(paths: ExperimentPaths, pair: Pair, setting: Setting, error: Exception) -> dict[str, Any]:
-    """What result.json or eval.json says of a pair that ended through nobody's fault; it is run again next time."""
+    """What result.json or eval.json says of a pair that ended in an error; it is run again next time."""
     expected = isinstance(error, CooperBenchError)
     if not expected:
         trace = "".join(traceback.format_exception(error))

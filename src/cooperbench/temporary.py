@@ -1,4 +1,4 @@
-"""Temporary folders: those of killed processes are told by their names, and removed whatever is in them."""
+"""Temporary folders: their names say which process owns them, so that those of killed processes can be removed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _USUAL_PLACES = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108  # looked into, n
 
 
 def owned_prefix(purpose: str) -> str:
-    """For `mkdtemp` and its kin: `purpose` in small letters, and whose it is."""
+    """For `mkdtemp` and similar functions: `purpose`, in lower case, and the owner."""
     pid = os.getpid()
     return f"cooperbench-{purpose}-{pid}-{start_of(pid)}-{namespace()}-"
 
@@ -33,7 +33,7 @@ def remove_abandoned() -> list[Path]:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a folder whatever the modes and however deep; absent is fine. Does not follow links."""
+    """Remove a folder of any depth and with any modes; absent is fine. Does not follow links."""
     if path.is_symlink() or not path.is_dir():
         return
     # rm instead of shutil.rmtree: agents can nest folders deeper than Python can recurse.
@@ -48,7 +48,7 @@ def _quietly(*argv: str) -> None:
 
 
 def is_abandoned(folder: Path) -> bool:
-    """Is it a folder of ours whose process is certainly gone?"""
+    """Whether a process made it that has certainly ended."""
     match = _NAME.fullmatch(folder.name)
     if match is None or match["space"] != namespace():
         return False

@@ -1,4 +1,4 @@
-"""Text for people's eyes: hostile characters made visible, and lists of names for error lines."""
+"""Text for people: hostile characters made visible, and lists of names for error lines."""
 
 from __future__ import annotations
 

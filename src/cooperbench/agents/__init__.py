@@ -1,1 +1,1 @@
-"""Who solves it: the protocol, the registry, and an adapter for each framework."""
+"""Agents: the protocol, the registry, and an adapter for each framework."""

@@ -1,8 +1,8 @@
-"""What an agent is, to CooperBench, and the two simplest ones.
+"""The protocol of agents, and the two simplest ones.
 
 An adapter is a class with one method, `run(session)`. Returning means that the agent submits; every other end is an
-`AgentFailure`. Whatever happens, the harness takes the work from the sandbox itself. A `UserError` is for what no pair
-would do better with: it stops the whole run. Besides `run` the class may have:
+`AgentFailure`. Whatever happens, the harness takes the work from the sandbox itself. A `UserError` is for a
+problem that every pair would have: it stops the whole run. Besides `run` the class may have:
 - `check(config_path, pairs, setting)`: raises UserError for a configuration that cannot work, before anything starts;
 - `check_model(model, config_path)`: the same for a model; it takes `base_url` too, if `--base-url` is to work;
 - `uses_model = False`: it asks none; `version`: a text, for the record;

@@ -1,4 +1,4 @@
-"""What every agent must do whatever it is made of, as a pytest suite that any of them can be put through.
+"""A pytest suite with what every agent must do, for agents of any kind.
 
     class TestMyAgent(AgentConformance):
         @pytest.fixture

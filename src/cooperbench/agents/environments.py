@@ -146,7 +146,7 @@ class InstalledAgent:
 def install(
     framework: Framework, *, source: str | None, python: Path | None, say: Callable[[str], None]
 ) -> Environment:
-    """Make the environment anew; an earlier one stays until this one is complete."""
+    """Make a new environment; an earlier one stays until this one is complete."""
     if framework.source_folders and source is None:
         raise UserError(
             f"{framework.name} has no release to install: name its source tree or git URL, {framework.install_command}"

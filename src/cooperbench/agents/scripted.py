@@ -186,7 +186,7 @@ def _repeat(step: Step, session: Session) -> None:
 
 
 def _edit(path: str, args: Step, session: Session) -> None:
-    """What the tools of command-line agents write, whatever they are called; one that failed then changes nothing."""
+    """Files that tools of command-line agents write; a call that failed in the earlier run changes nothing."""
     old, new = (args.get(f"{which}_string", args.get(f"{which}String")) for which in ("old", "new"))
     content = args.get("content")
     if isinstance(old, str) and isinstance(new, str):

@@ -1,4 +1,4 @@
-"""The digest that a name in a container registry stands for today, asked for without credentials.
+"""The current digest of an image name in a container registry, asked for without credentials.
 
 Clouds keep what they once pulled by a name: with the digest a newer image under the old name is noticed.
 """

@@ -46,7 +46,7 @@ def this_owner() -> Owner:
 
 
 def read_owner(text: str) -> Owner | None:
-    """None for what is no owner of ours."""
+    """None for a text that is not one of ours."""
     parts = text.split("-")
     if len(parts) != len(Owner._fields) or not parts[4].isdecimal():
         return None
@@ -55,7 +55,7 @@ def read_owner(text: str) -> Owner | None:
 
 
 def is_leftover(labels: Mapping[str, str], label: str = OWNER_LABEL, *, running: bool = True) -> bool:
-    """Is it certain that the process of ours that something names as its owner has ended?
+    """Whether the owner that a label names was a process of ours that has certainly ended.
 
     After a restart of the machine it is; but as a copied machine looks the same, what still runs is then left alone.
     """

@@ -40,7 +40,7 @@ _SIGNS = {Status.OK: "✓", Status.MISSING: "-", Status.BROKEN: "✗"}
 def add_agents_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     add_json_argument(actions.add_parser("list", help="agents, and which frameworks are installed"))
-    installing = actions.add_parser("install", help="make the environment of a framework, or make it anew")
+    installing = actions.add_parser("install", help="make the environment of a framework, or make it again")
     installing.add_argument("name", help=", ".join(FRAMEWORKS))
     source = "the framework's source, where it has no release"
     installing.add_argument("--from", dest="source", metavar="PATH_OR_GIT_URL", help=source)

@@ -110,7 +110,7 @@ def _examine(name: str, check: Callable[[], str]) -> Finding:
         problem = _Problem.of(Status.MISSING, error, fix_is_last=False)
     except CooperBenchError as error:
         problem = _Problem.of(Status.BROKEN, error)
-    except Exception as error:  # somebody else's code, perhaps
+    except Exception as error:  # perhaps a plug-in
         detail = f"it cannot be used: {type(error).__name__}: {error}"
         problem = _Problem(Status.BROKEN, detail, "see where it comes from: pip list")
     return replace(problem.finding, name=name)

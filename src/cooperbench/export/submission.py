@@ -38,7 +38,7 @@ def submission_bytes(run: Run) -> bytes:
 
 
 def submission_of(run: Run) -> Document:
-    """The whole document; made anew of the same files it is the same."""
+    """The whole document: the same files give the same document."""
     pairs = [_pair(pair) for pair in run.pairs]
     calls = listed(run.config, "invocations", dict)
     asked = [{name: call.get(name) for name in _ASKED_FOR} for call in calls]

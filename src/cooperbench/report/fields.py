@@ -1,4 +1,4 @@
-"""Records that nobody vouches for: what is missing or of another type is None, 0 or empty, never an error."""
+"""Reading records that may be incomplete or wrong: what is missing or of another type is None, 0 or empty."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model's opinion of a failed pair, in the words of a taxonomy, beside the computed numbers and never among them.
+"""A model's opinion of a failed pair, as labels of a taxonomy, kept apart from the computed numbers.
 
 The kinds of failed cooperation are those of the CooperBench paper (arXiv 2601.13295) in our words (judge_prompt.txt).
 Of an answer only known words are taken, and quotes that really occur where it says.

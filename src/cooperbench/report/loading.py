@@ -2,7 +2,7 @@
 
 `load_run` reads config.json, and result.json and eval.json of each pair. Trajectories, conversations, patches and test
 outputs are read by `PairData` when asked for: a run of 652 pairs has gigabytes of them. `pair_rows` are a flat row for
-each pair, for CSV, Parquet and whatever reads tables.
+each pair, for CSV, Parquet and other tables.
 """
 
 from __future__ import annotations

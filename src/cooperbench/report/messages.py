@@ -1,4 +1,4 @@
-"""What agents spent on messages, and what messages are by their form: questions, repetitions, never read.
+"""What agents spent on messages, and what their form shows: questions, repetitions, messages never read.
 
 Every number is defined in docs/coordination.md.
 """

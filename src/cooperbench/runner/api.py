@@ -110,7 +110,7 @@ def check_backend(config: RunConfig) -> None:
 
 
 def check(arm: Arm) -> Arm:
-    """With what is left to do. UserError for whatever can be known to be wrong before anything is made."""
+    """With what is left to do. UserError for everything that can be found wrong before the run starts."""
     config, pairs = arm.config, arm.pairs
     patience_seconds()
     check_backend(config)

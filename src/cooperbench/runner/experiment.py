@@ -154,9 +154,9 @@ def carry_out(
             arm.config.check_against_disk()
         arms = [arm.planned() for arm in arms]
         if backend:
-            mailboxes = place_for_messages(arms, stack)
+            mailboxes = mailboxes_for(arms, stack)
         on_start()
-        _write_down(arms)
+        _save_configs(arms)
         to_run = sum(len(arm.to_run) for arm in arms)
         to_judge = sum(len(arm.to_evaluate) for arm in arms) + (to_run if config.auto_eval else 0)
         display.begin(header_lines(arms), to_run=to_run, to_judge=to_judge)
@@ -188,7 +188,7 @@ def _without_evaluation(arm: Arm) -> Arm:
     return replace(arm, config=replace(arm.config, auto_eval=False), to_evaluate=())
 
 
-def place_for_messages(arms: Sequence[Arm], stack: ExitStack) -> MailboxFactory | None:
+def mailboxes_for(arms: Sequence[Arm], stack: ExitStack) -> MailboxFactory | None:
     """None where no agents will be at work that write to each other."""
     working = [arm.config for arm in arms if arm.to_run]
     if not any(config.messaging_enabled and config.setting != "solo" for config in working):
@@ -197,8 +197,8 @@ def place_for_messages(arms: Sequence[Arm], stack: ExitStack) -> MailboxFactory 
     return stack.enter_context(open_mailboxes(working[0].redis_url, name))
 
 
-def _write_down(arms: Iterable[Arm]) -> None:
-    """Configurations; in verdicts what `validate` has found since."""
+def _save_configs(arms: Iterable[Arm]) -> None:
+    """Also marks, in verdicts, the unsound features that `validate` has found since."""
     store = ReferenceStore()
     for arm in arms:
         if not arm.config.evaluate_only:
@@ -248,7 +248,7 @@ class Experiment:
         to_judge = [(arm.config, pair) for arm in self._arms for pair in arm.to_evaluate]
         judged = [pair for _, pair in to_judge]
         for name in dict.fromkeys(config.agents) if to_run else ():
-            # Slow imports. What is wrong is said by the agent itself, with a better word, when it works.
+            # Slow imports. If one fails, the agent itself reports that later, with a better message.
             self._session.pool(1, "warm-up").submit(getattr(get_agent(name), "warm_up", bool))
         self._session.prepare(
             [pair.task for pair in (*to_run, *judged)],
@@ -312,7 +312,7 @@ class Experiment:
 
 
 def write_error(config: RunConfig, pair: Pair, error: Exception) -> dict[str, Any]:
-    """result.json of a pair that ended through nobody's fault."""
+    """result.json of a pair that ended in an error."""
     record = {"schema": RESULT_SCHEMA} | error_record(config.paths, pair, config.setting, error)
     write_json(config.paths.pair(pair, config.setting).result, record)
     return record

@@ -87,7 +87,7 @@ def take_patch(sandbox: RichSandbox, git_dir: str) -> bytes:
         try:
             return sandbox.read_file(PATCH_FILE)
         except (SandboxRefused, FileNotFoundError) as error:
-            # What the agent has left running put something else in its place.
+            # A process that the agent left running has replaced the file.
             problem = error
     raise AgentFailure(PATCH_LOST, f"the patch could not be taken: {problem}")
 
@@ -138,9 +138,9 @@ class PairRun:
                         raise InfraError(f"sandboxes of {self._pair.label} start from different commits")
                     agents = _gather([pool.submit(self._work, *one, sandboxes) for one in seats])
                 finally:
-                    # On failure whoever still works is torn out of it, so that the pool can end.
+                    # After a failure this ends the agents that are still at work, so that the pool can end.
                     self._end(sandboxes)
-            said_and_done = self._team.write_records(self._paths, agents)
+            records = self._team.write_records(self._paths, agents)
         finally:
             # One may have been opened while the others were being ended.
             self._end(sandboxes)
@@ -155,7 +155,7 @@ class PairRun:
             "features": list(self._pair.feature_ids),
             "setting": self._config.setting,
             "agents": {agent["agent_id"]: agent for agent in agents},
-            **said_and_done,
+            **records,
             **summed_accounts(agents),
             "base_commit": commits[0],
             "backend": self._config.backend,
@@ -324,7 +324,7 @@ def _gather(futures: list[Future[T]]) -> list[T]:
     """All results in order; the first failure at once, while the others may still be at it."""
     done, _ = wait(futures, return_when=FIRST_EXCEPTION)
     failures = [error for future in done if (error := future.exception())]
-    # What one agent broke off because of a stop tells less than what went wrong.
+    # An agent that was interrupted by a stop tells less than the error that caused it.
     failures.sort(key=lambda error: (not isinstance(error, RunStopped), isinstance(error, Interrupted)))
     if failures:
         raise failures[0]

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 SCRIPT_SECONDS = 900
 _BEYOND_LIFETIME_SECONDS = 30.0
-"""So that the end of a sandbox's lifetime is told as such, not as a command's time limit."""
+"""So that the end of a sandbox's lifetime is reported as such, not as a command's time limit."""
 _KILL_SECONDS = 30.0
 
 
@@ -135,7 +135,7 @@ class RichSandbox(ABC):
         self.end("it was terminated")
 
     def death(self) -> SandboxDead:
-        """The error for whoever uses it after its end."""
+        """The error for any use after its end."""
         kind = SandboxDestroyed if self._destroyed else SandboxDead
         return kind(f"the sandbox has ended: {self._end_reason or 'its processes were killed'}")
 
@@ -215,7 +215,7 @@ class RichSandbox(ABC):
         """Has it ended? Finds out the reason."""
         if not self._end_reason:
             reason = self._find_reason()
-            # Whoever ended it meanwhile knows better.
+            # If it was ended meanwhile, that reason is the better one.
             self._end_reason = self._end_reason or reason
         return bool(self._end_reason)
 
@@ -231,7 +231,7 @@ class RichSandbox(ABC):
 
     @contextmanager
     def _alive(self) -> Iterator[None]:
-        """Around whatever needs the sandbox: says why it is dead; one that does not answer is ended."""
+        """Around each use of the sandbox: says why it is dead; one that does not answer is ended."""
         losses: tuple[type[InfraError], ...] = (SandboxDead, *self._losses)
         self._check_alive()
         try:

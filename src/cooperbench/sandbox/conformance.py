@@ -1,4 +1,4 @@
-"""What every sandbox must do, as a pytest suite that any backend can be put through.
+"""A pytest suite with what every sandbox must do, for any backend.
 
     class TestMyBackend(SandboxConformance):
         @pytest.fixture

@@ -90,7 +90,7 @@ class Stream:
     """A long-running command's ends. It lasts until `close`: there is no end of its input alone."""
 
     def __init__(self, stdin: IO[bytes], stdout: IO[bytes], end_command: Callable[[], None]) -> None:
-        """`end_command` also frees whoever is reading or writing."""
+        """`end_command` also ends reads and writes that are waiting."""
         self.stdin = stdin
         self.stdout = stdout
         self._end_command = end_command
@@ -188,10 +188,10 @@ class FullBackend(EvalBackend, Protocol):
         """UserError where no sandbox at all could be made, so that this is said once, not for each."""
 
     def interrupt(self) -> None:
-        """The run is being stopped: whoever waits for a sandbox to be made waits no longer."""
+        """The run is being stopped: calls that wait for a sandbox to be made return."""
 
     def close(self) -> None:
-        """Let go of whatever it holds, as a run is over."""
+        """The run is over: release everything."""
 
     def resource_use(self) -> ResourceUse:
         """What it has used so far, also after `close`."""
@@ -215,7 +215,7 @@ def resource_use_of(backend: EvalBackend) -> ResourceUse | None:
 
 @contextmanager
 def foreign_errors(what: str) -> Iterator[None]:
-    """Whatever somebody else's backend raises is about its sandboxes, not about a command or a task."""
+    """Any exception of a third party's backend is a failure of its sandboxes, not of a command or a task."""
     try:
         yield
     except CooperBenchError:

@@ -79,7 +79,7 @@ def _stopped_if_cancelled() -> Iterator[None]:
 class SandboxSession:
     """A backend with its images, its open sandboxes and the threads that use them.
 
-    Leaving its `with` block ends every sandbox, every thread and whatever the backend holds, also on Ctrl-C.
+    Leaving its `with` block ends every sandbox, every thread and everything that the backend holds, also on Ctrl-C.
     """
 
     def __init__(self, backend: EvalBackend) -> None:

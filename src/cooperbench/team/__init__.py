@@ -1,1 +1,1 @@
-"""How agents cooperate: mailbox and the commands in the sandbox."""
+"""How agents cooperate: messages, shared git, tools, and the commands for them in the sandbox."""

@@ -1,7 +1,7 @@
 """One agent's inbox: messages that came and were not shown yet, and what the agent sends.
 
 An incoming message becomes a file in the sandbox (for `read_messages`) and waits here for the agent's next step; it is
-shown once, by whichever way comes first. What the team's tools have to say comes as one message from `team`.
+shown once, by the way that comes first. What the team's tools have to say comes as one message from `team`.
 """
 
 from __future__ import annotations

@@ -323,7 +323,7 @@ def _try_out(client: RedisClient, patience_seconds: float) -> None:
 
 
 def _is_missing_here(url: str) -> bool:
-    """Whether the host is localhost, by name or number, and nothing listens: then one of ours may take its place."""
+    """Whether the host is localhost, by name or number, and nothing listens: then we may start one instead."""
     parts = urlsplit(url)
     host = parts.hostname or "localhost"
     if parts.scheme == "unix" or not re.fullmatch(r"localhost|127\.[0-9.]+|::1", host):

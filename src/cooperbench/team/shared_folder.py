@@ -77,7 +77,7 @@ class SharedFolder:
         self._sandboxes.pop(agent_id, None)
 
     def sync(self, agent_id: str) -> None:
-        """What an agent does to its folder and its tools is no failure of ours; errors of its sandbox pass through."""
+        """Damage that an agent does to its folder or tools is ignored; errors of its sandbox pass through."""
         sandbox, lock = self._sandboxes.get(agent_id, (None, threading.Lock()))
         with lock, suppress(SandboxRefused):
             if sandbox is not None and self._take(agent_id, sandbox):

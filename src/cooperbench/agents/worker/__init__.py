@@ -78,7 +78,7 @@ def program_agent(path: Path) -> type[WorkerAgent]:
 
 
 def _model_variables() -> dict[str, str]:
-    """What LiteLLM and its kin look for: keys and addresses of providers."""
+    """What LiteLLM and similar libraries look for: keys and addresses of providers."""
     return {
         name: value
         for name, value in os.environ.items()

@@ -1,4 +1,4 @@
-"""Our side of the worker protocol (docs/workers.md): a running worker, and what it gets for what it asks.
+"""Our side of the worker protocol (docs/workers.md): a running worker, and the answers to its requests.
 
 What cannot be done is an answer with an `error`; what ends the agent is told to the worker too, and then raised here.
 """

@@ -1,6 +1,6 @@
 """What we make in an engine besides images: containers, networks and volumes, and their removal.
 
-Everything carries labels, by which it is found again, and only by which: nothing that is not ours is touched.
+Everything has labels and is found by them alone: nothing that is not ours is touched.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def remove_leftovers(engine: Engine) -> list[str]:
 
 
 def remove_session(engine: Engine, session: str) -> list[str]:
-    """Remove whatever one backend object has made and not removed itself."""
+    """Remove everything that one backend object has made and not removed itself."""
     return _remove(engine, lambda labels, _: labels.get(SESSION) == session)
 
 

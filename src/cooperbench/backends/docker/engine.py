@@ -1,7 +1,7 @@
-"""The engine: found, connected to, and asked over its HTTP API with docker-py, which is imported only here.
+"""The engine: found, connected to, and used over its HTTP API with docker-py, which is imported only here.
 
-What goes wrong with an engine leaves `faults` as one line: `UserError` for what the user must fix, `InfraError` (and
-its children) for what may be gone when tried again.
+`faults` turns errors of the engine into one line: `UserError` for what the user must fix, `InfraError` (and its
+subclasses) for what may work when tried again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ while read -r line; do :; done
 kill -KILL "$service"
 wait "$service"
 """
-"""Ends Podman's service when we do: our end of its stdin closes, whichever way we die."""
+"""Ends Podman's service with this process: its stdin closes then, also after SIGKILL."""
 _MOST_IDLE_CONNECTIONS = 64
 _ANY_VERSION = "1.41"
 _LONGEST_WORDS = 300
@@ -68,7 +68,7 @@ def words_of(error: BaseException) -> str:
 
 
 def translated(error: Exception, doing: str, client: str = "docker") -> CooperBenchError:
-    """The error of ours for one of docker-py, requests or the operating system."""
+    """Our error for one of docker-py, requests or the operating system."""
     import requests
     from urllib3.exceptions import HTTPError
 
@@ -125,7 +125,7 @@ class Engine:
 
     @contextmanager
     def faults(self, doing: str) -> Iterator[None]:
-        """Everything that the engine throws inside leaves as an error of ours."""
+        """Turns errors of the engine into ours."""
         try:
             yield
         except CooperBenchError:
@@ -194,14 +194,14 @@ class PodmanService:
 
     def _wait(self) -> None:
         deadline, said = time.monotonic() + _PODMAN_START_SECONDS, ""
-        # The watcher outlives a service that fails at once, so the log is what tells.
+        # The shell lives on when the service fails at once: only the log shows that.
         while time.monotonic() < deadline and "Error:" not in said:
             with suppress(OSError):
                 _knock(self.url)
                 return
             time.sleep(0.02)
             said = (self._folder / "log").read_text("utf-8", "replace").strip()
-        why = printable(said.rpartition("\n")[2]) or "no word why"
+        why = printable(said.rpartition("\n")[2]) or "no reason given"
         raise UserError(
             f"podman system service did not start: {why}; try `podman info`, or use --backend local"
         )

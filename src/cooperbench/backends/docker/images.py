@@ -1,4 +1,4 @@
-"""A task's images: found, pulled or built, and the ones made from it, each once, whoever asks for it.
+"""A task's images: found, pulled or built, and the ones made from it, each once.
 
 The image that agents get is the task's with the repository's history replaced by one commit, in a layer on top: what
 lies below cannot be seen from inside a container. The image for test runs is without later commits, where it has any.
@@ -95,7 +95,7 @@ class ImageStore:
         self._engine = engine
         self._settings = settings
         self._known: dict[str, EngineImage] = {}
-        """By name; sandboxes stick to this content, whatever the name comes to mean."""
+        """By name: sandboxes of one session have the same content, also if the name is given to another image."""
         self._unreachable = ""
 
     def find(self, name: str) -> EngineImage | None:

@@ -1,7 +1,7 @@
 """One container, from its creation to its removal, and the connections into it.
 
-Its first process is the supervisor, which no process inside can kill. So whose doing its end is can be told: if it was
-killed, then from outside, which the engine knows of, or by the kernel for the sandbox's memory.
+Its first process is the supervisor, which no process inside can kill. So the cause of its end is known: it can only
+be killed from outside, which the engine reports, or by the kernel when the sandbox has used up its memory.
 """
 
 from __future__ import annotations

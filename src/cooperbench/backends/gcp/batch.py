@@ -166,5 +166,5 @@ def open_bucket(settings: GcpSettings, *, make: bool = True) -> Bucket:
             return client.create_bucket(bucket, location=settings.region)
         except exceptions.Conflict:
             raise UserError(
-                f"the bucket name {name!r} is somebody else's: choose another with cooperbench config gcp or GCP_BUCKET"
+                f"the bucket name {name!r} is taken: choose another with cooperbench config gcp or GCP_BUCKET"
             ) from None

@@ -1,6 +1,6 @@
 """What all of Google's APIs have in common: how clients are made and asked, what goes wrong, and labels.
 
-Everything that we make has labels, by which it is found again: what has none of ours is never touched.
+Everything that we make has labels and is found by them: nothing without our labels is touched.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ _FAULTS: tuple[tuple[type[CooperBenchError], str, str], ...] = (
 
 
 def translated(error: Exception, doing: str) -> CooperBenchError:
-    """The error of ours for one of the clients, their transport or the operating system."""
+    """Our error for one of the clients, their transport or the operating system."""
     if isinstance(error, ModuleNotFoundError):
         return UserError(NOT_INSTALLED)
     words = re.sub(r"\s+", " ", str(error) or type(error).__name__)
@@ -116,7 +116,7 @@ def translated(error: Exception, doing: str) -> CooperBenchError:
 
 @contextmanager
 def faults(doing: str) -> Iterator[None]:
-    """Around calls of Google's clients, and around importing them: errors of ours instead of theirs."""
+    """Around calls and imports of Google's clients: turns their errors into ours."""
     try:
         yield
     except CooperBenchError:

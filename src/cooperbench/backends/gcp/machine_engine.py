@@ -1,4 +1,4 @@
-"""Docker on a machine: its engine, whose socket `ssh` makes appear as one of ours, and what is different there.
+"""Docker on a machine: its engine, whose socket `ssh` forwards to a local one, and what is different there.
 
 The remote command of `ssh` only reads what we hold: when this process ends, so does `ssh`, and with it the sandboxes.
 """
@@ -62,7 +62,7 @@ class MachineEngine(Engine):
             "IdentityFile": keys.private,
             "IdentitiesOnly": "yes",
             "BatchMode": "yes",
-            # The host key is the one that the machine told Google: whoever has another is not talked to.
+            # The host key is the one that the machine told Google: a server with another key is refused.
             "UserKnownHostsFile": known_hosts,
             "GlobalKnownHostsFile": "/dev/null",
             "HostKeyAlias": machine,
@@ -145,7 +145,7 @@ class MachineSandbox(DockerSandbox):
         super().__init__(*args, **options)
 
     def death(self) -> SandboxDead:
-        """A machine that shuts down ends its containers, too: that is nobody's doing who worked in them."""
+        """A machine that shuts down ends its containers too: that is not the agent's doing."""
         if self._destroyed and not self._machine_is_running():
             self._destroyed, self._end_reason = False, "its machine was shut down"
         return super().death()

@@ -1,7 +1,7 @@
 """Machines of Compute Engine: each from its creation to its deletion, and which sandbox goes to which of them.
 
-Where the project may have no more machines, sandboxes share what there is, more of them than there is room for: two
-agents of different pairs that hold a place each and wait for another would wait for ever.
+Where the project may have no more machines, sandboxes share those that there are, even beyond their size: otherwise
+agents of two pairs could each hold one place and wait for another one for ever.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ AGENTS_SUFFIX = "#agents"
 SPARE_SECONDS = 600
 """Between the end of a sandbox's lifetime and that of its machine."""
 LIFETIME_SECONDS = 12 * 3600
-"""After this a machine is deleted by Google, whatever became of us. One for longer sandboxes lives longer."""
+"""After this Google deletes a machine, also if the harness is gone. One for longer sandboxes lives longer."""
 _CPUS_PER_SANDBOX = 2
 _BOOT_SECONDS = 600.0
 _LOOK_SECONDS = 2.0
@@ -254,7 +254,7 @@ class Fleet:
             self._delete(unused)
 
     def _delete(self, machines: list[Machine]) -> None:
-        """The requests first: what costs ends, whatever happens to the rest."""
+        """The requests first: machines cost money, also if the rest fails."""
         self.compute.delete([machine.name for machine in machines])
         for machine in machines:
             with suppress(CooperBenchError):

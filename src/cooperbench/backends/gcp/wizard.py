@@ -1,4 +1,4 @@
-"""`cooperbench config gcp`: from nothing to a project that runs and evaluations can use, question by question.
+"""`cooperbench config gcp`: sets up a project for runs and evaluations, question by question.
 
 Answers are written before the services are asked, so that one that is still being enabled costs no answers.
 """

@@ -288,7 +288,7 @@ def find_host_tools(private: tuple[Path, ...]) -> HostTools:
     """Those that live outside of the system's folders, often in the user's home (pyenv, uv, conda, nvm, rustup).
 
     Just their own folders, and only if they look like an installation of that tool and hold nothing else of the user's.
-    `private`: folders of ours that no prefix may contain.
+    `private`: our folders, which no prefix may contain.
     """
     python, prefix = _find_python(private)
     prefixes = [prefix] if prefix else []

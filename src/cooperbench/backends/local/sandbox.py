@@ -198,7 +198,7 @@ class LocalSandbox(RichSandbox):
         return not self._started.has_ended()
 
     def _find_reason(self) -> str:
-        """That process 1 does not answer is the doing of whoever works in it, unless proven to be another's."""
+        """If process 1 does not answer, the agent did that, unless bubblewrap was killed."""
         if self._started.has_ended(_DYING_SECONDS) and self._started.wait() is None:
             return "bubblewrap was killed"
         self._destroyed = True

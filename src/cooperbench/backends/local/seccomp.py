@@ -1,8 +1,8 @@
 """The system calls that a sandbox does not get, as a program for the kernel's seccomp filter (`bwrap --seccomp`).
 
-Refused is what looks into other processes, what needs rights that nobody has inside, and what is known for bugs of the
-kernel by which sandboxes were left. A sandbox so has no debuggers, no `strace` and no io_uring, and no programs for
-other processors (on x86-64: no 32-bit ones).
+Refused are calls that look into other processes, calls that need rights which nobody has inside, and calls that are
+known for kernel bugs through which sandboxes were escaped. So there are no debuggers, no `strace`, no io_uring and no
+programs for other processors (on x86-64: no 32-bit ones).
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ class Connection:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def call_once(self, doing: str, work: Coroutine[Any, Any, T], limit_seconds: float) -> T:
-        """With a time limit and errors of ours. Whatever ends the wait cancels the work too."""
+        """With a time limit, and with our errors. When the wait ends, the work is cancelled."""
         with faults(doing):
             future = self.spawn(work)
             try:
@@ -126,7 +126,7 @@ class Connection:
 
 @contextmanager
 def faults(doing: str) -> Iterator[None]:
-    """Whatever the client raises inside leaves as an error of ours, in one line with what to do."""
+    """Turns errors of the client into ours, in one line with what to do."""
     try:
         yield
     except CooperBenchError:

@@ -1,4 +1,4 @@
-"""The page while runs go on: served on this machine only, read-only, made anew when files change.
+"""The page while runs go on: served on this machine only, read-only, made again when files change.
 
 Anyone who can connect to the port can read the runs, so it listens on 127.0.0.1, and answers only requests whose Host
 says so too: another site that lets its name point here (DNS rebinding) gets nothing. No path is taken from a request.
@@ -141,4 +141,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_error(status)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the base class's names
-        """Requests are nobody's business; errors reach the browser."""
+        """Requests are not logged; errors reach the browser."""

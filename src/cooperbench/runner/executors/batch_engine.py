@@ -74,7 +74,7 @@ _JUDGED_BY = (
     *("run_name", "dataset_dir", "logs_dir", "setting"),
     *("eval_network", "test_timeout_seconds", "canary"),
 )
-"""Of a configuration; whatever else is in it (agents, a Redis with its password) stays here."""
+"""Of a configuration; the rest of it (agents, a Redis with its password) stays here."""
 
 
 def judge_by_batch(settings: GcpSettings, arms: Sequence[Arm], display: Display) -> None:
@@ -254,7 +254,7 @@ def job_spec(
     machines: dict[str, Any] = {
         "instances": [{"policy": policy}],
         "location": {"allowed_locations": [f"regions/{settings.region}"]},
-        # They name no owner: machines are the job's, and end with it, whatever becomes of the harness.
+        # Without an owner: machines belong to the job and end with it, even if the harness is gone.
         "labels": {name: labels[name] for name in (OURS, RUN, PURPOSE)},
     }
     if settings.service_account:

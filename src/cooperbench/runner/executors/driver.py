@@ -1,4 +1,4 @@
-"""Hands out pairs to the jobs of an engine, and gathers what they did.
+"""Gives pairs to the jobs of an engine, and collects their results.
 
 jobs.json (batch.json for Google Batch) is written before jobs are submitted: the same command finds those of a driver
 that was killed. A pair whose job ended without an outcome goes to another one, as often as the engine says; then it is
@@ -223,7 +223,7 @@ class Driver:
             size = min(self._config.pairs_per_job or 1, len(self._to_submit))
             jobs[f"{batch}.{len(jobs)}"] = [self._to_submit.popleft() for _ in range(size)]
         self._active |= jobs
-        # First: whatever happens from now on, it says what there may be.
+        # First: from now on it says which jobs there may be, also after a crash.
         record = {"schema": JOBS_SCHEMA, "engine": self._engine.name, "jobs": self._active}
         write_json(self._record, record)
         try:
@@ -314,7 +314,7 @@ class Driver:
             ReferenceStore().add(event["references"])
         except CooperBenchError as error:
             return write_failure(config.paths, pair, config.setting, error)
-        # Last: where it is, everything that it speaks of is there too.
+        # Last: where it exists, all files that it refers to exist too.
         write_json(place.evaluation, record)
         return record
 

@@ -24,7 +24,7 @@ from cooperbench.eval.reference import Reference, ReferenceStore, exported
 from cooperbench.models import Message, Pair, Seat, Usage
 from cooperbench.runner.config import RunConfig
 from cooperbench.runner.display import Display
-from cooperbench.runner.experiment import Arm, Budget, Experiment, open_backend, place_for_messages
+from cooperbench.runner.experiment import Arm, Budget, Experiment, mailboxes_for, open_backend
 from cooperbench.sandbox.session import SandboxSession
 from cooperbench.secrets import redact
 from cooperbench.temporary import owned_prefix, remove_tree
@@ -102,7 +102,7 @@ def _work(order: JobOrder, link: Link) -> None:
         # From disk again: a job that is started once more goes on where it was.
         arms = [Arm(one, [pair for config, pair in order.work if config == one]).planned() for one in configs]
         backend = open_backend(arms[0].config)
-        mailboxes = place_for_messages(arms, stack)
+        mailboxes = mailboxes_for(arms, stack)
         session = stack.enter_context(SandboxSession(backend))
         store = ReferenceStore(order.references_dir)
         for reference in order.references:
