@@ -22,25 +22,12 @@ from cooperbench.errors import UserError
 from cooperbench.export import FORMATS, default_target, export_run
 from cooperbench.export.submission import verify_submission
 from cooperbench.models import SETTINGS, Setting
-from cooperbench.report import LEVELS
+from cooperbench.report import LEVELS, loading
 from cooperbench.report.analysis import analyse
 from cooperbench.report.compare import analyse_studies, compare_sides, sides_to_compare
 from cooperbench.report.coordination import coordination_of_run, coordination_tables
 from cooperbench.report.formatting import Table, print_tables
 from cooperbench.report.llm_judge import judge_run
-from cooperbench.report.loading import (
-    Run,
-    check_same_dataset,
-    csv_bytes,
-    left_out_lines,
-    load_folder,
-    pair_rows,
-    parquet_bytes,
-    resolve_run,
-    run_folders,
-    run_names,
-    sound_only,
-)
 from cooperbench.report.page.build import build_page
 from cooperbench.report.page.live_server import ADDRESS, LiveServer
 from cooperbench.report.pairs import VERDICTS
@@ -78,10 +65,10 @@ def add_report_arguments(parser: argparse.ArgumentParser) -> None:
 def report(args: argparse.Namespace) -> int:
     logs_dir = Path(args.log_dir)
     if not args.runs:
-        raise UserError(f"which run? in {logs_dir} there are: {names_for_error(run_names(logs_dir))}")
-    runs = [load_folder(folder) for folder in run_folders(args.runs, logs_dir)]
-    runs = sound_only(runs) if args.sound_only else runs
-    check_same_dataset(runs, anyway=args.anyway)
+        raise UserError(f"which run? in {logs_dir} there are: {names_for_error(loading.run_names(logs_dir))}")
+    runs = [loading.load_folder(folder) for folder in loading.run_folders(args.runs, logs_dir)]
+    runs = loading.sound_only(runs) if args.sound_only else runs
+    loading.check_same_dataset(runs, anyway=args.anyway)
     ablations = analyse_studies(runs)
     opinions = [judge_run(run, args.judge, print_note) for run in runs] if args.judge else []
     _write_files(runs, args)
@@ -102,13 +89,13 @@ def report(args: argparse.Namespace) -> int:
     return 0
 
 
-def _write_files(runs: Sequence[Run], args: argparse.Namespace) -> None:
+def _write_files(runs: Sequence[loading.Run], args: argparse.Namespace) -> None:
     if args.split and not args.html:
         raise UserError("--split is for --html FILE")
-    for target, encode in ((args.csv, csv_bytes), (args.parquet, parquet_bytes)):
+    for target, encode in ((args.csv, loading.csv_bytes), (args.parquet, loading.parquet_bytes)):
         if target:
             try:
-                write_bytes(target, encode(pair_rows(runs)))
+                write_bytes(target, encode(loading.pair_rows(runs)))
             except OSError as error:
                 raise UserError(f"{target} cannot be written: {error.strerror}") from error
             print_note(f"written: {target}")
@@ -129,9 +116,9 @@ def add_compare_arguments(parser: argparse.ArgumentParser) -> None:
 
 def compare(args: argparse.Namespace) -> int:
     chosen = [_chosen(text, Path(args.log_dir)) for text in args.runs]
-    check_same_dataset([run for run, _ in chosen], anyway=args.anyway)
+    loading.check_same_dataset([run for run, _ in chosen], anyway=args.anyway)
     if args.sound_only:
-        sound = sound_only([run for run, _ in chosen])
+        sound = loading.sound_only([run for run, _ in chosen])
         chosen = [(run, setting) for run, (_, setting) in zip(sound, chosen, strict=True)]
     found = [compare_sides(*sides, args.verdict, args.interval) for sides in sides_to_compare(chosen)]
     for one in found:
@@ -159,7 +146,7 @@ def compare(args: argparse.Namespace) -> int:
     else:
         print_tables(table for one in found for table in comparison_tables(one, problems))
         if args.sound_only:
-            print_tables([Table("Only sound pairs", notes=left_out_lines(list(runs.values())))])
+            print_tables([Table("Only sound pairs", notes=loading.left_out_lines(list(runs.values())))])
     sys.stdout.flush()
     for one in dropped:
         sides = f"from {one.first} to {one.second}"
@@ -169,14 +156,14 @@ def compare(args: argparse.Namespace) -> int:
     return EXIT_DROPPED if dropped else 0
 
 
-def _chosen(text: str, logs_dir: Path) -> tuple[Run, Setting | None]:
+def _chosen(text: str, logs_dir: Path) -> tuple[loading.Run, Setting | None]:
     name, colon, wanted = text.rpartition(":")
     if not colon:
-        return resolve_run(text, logs_dir), None
+        return loading.resolve_run(text, logs_dir), None
     setting = next((one for one in SETTINGS if one == wanted), None)
     if setting is None:
         raise UserError(f"{text!r}: after the colon stands a setting, one of {', '.join(SETTINGS)}")
-    return resolve_run(name, logs_dir), setting
+    return loading.resolve_run(name, logs_dir), setting
 
 
 def add_export_arguments(parser: argparse.ArgumentParser) -> None:
@@ -195,11 +182,11 @@ def add_export_arguments(parser: argparse.ArgumentParser) -> None:
 
 def export(args: argparse.Namespace) -> int:
     logs_dir = Path(args.log_dir)
-    run = resolve_run(args.run, logs_dir) if args.run else None
+    run = loading.resolve_run(args.run, logs_dir) if args.run else None
     if args.verify:
         return _verify(args.verify, logs_dir, run)
     if run is None:
-        raise UserError(f"which run? in {logs_dir} there are: {names_for_error(run_names(logs_dir))}")
+        raise UserError(f"which run? in {logs_dir} there are: {names_for_error(loading.run_names(logs_dir))}")
     target = args.output or default_target(run, args.format)
     done = export_run(run, args.format, target)
     for line in done.left_out:
@@ -216,7 +203,7 @@ def export(args: argparse.Namespace) -> int:
     return 0
 
 
-def _verify(path: Path, logs_dir: Path, run: Run | None) -> int:
+def _verify(path: Path, logs_dir: Path, run: loading.Run | None) -> int:
     found = verify_submission(path, logs_dir, run)
     for line in found.mismatches:
         print_line(line)
@@ -242,10 +229,10 @@ def add_view_arguments(parser: argparse.ArgumentParser) -> None:
 
 def view(args: argparse.Namespace) -> int:
     logs_dir = Path(args.log_dir)
-    chosen = run_folders(args.runs, logs_dir)
+    chosen = loading.run_folders(args.runs, logs_dir)
 
     def roots() -> list[Path]:
-        return chosen or [logs_dir / name for name in reversed(run_names(logs_dir)[:_NEWEST])]
+        return chosen or [logs_dir / name for name in reversed(loading.run_names(logs_dir)[:_NEWEST])]
 
     if not roots():
         raise UserError(f"there is no run in {logs_dir}; start one with `cooperbench run`, or say --log-dir")

@@ -9,12 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from cooperbench.cli.arguments import (
-    add_json_argument,
-    add_selection_arguments,
-    print_json,
-    print_note,
-)
+from cooperbench.cli.arguments import add_json_argument, add_selection_arguments, print_json, print_note
 from cooperbench.dataset.discovery import resolve_dataset_dir, scan_tasks, selected_pairs
 from cooperbench.dataset.subsets import subset_names
 from cooperbench.eval.conflicts import REPORT_NAME, known_conflicts

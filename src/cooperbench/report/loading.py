@@ -19,12 +19,7 @@ from cooperbench.errors import UserError
 from cooperbench.models import MOST_AGENTS, SETTINGS, Setting
 from cooperbench.report.fields import flag, listed, mapping, text_or_none
 from cooperbench.report.pairs import VERDICTS, PairData, PairKey, is_completed
-from cooperbench.storage import (
-    ExperimentPaths,
-    PairPaths,
-    read_json,
-    read_json_or_problem,
-)
+from cooperbench.storage import ExperimentPaths, PairPaths, read_json, read_json_or_problem
 from cooperbench.text import names_for_error, plural
 
 _FOLDER = re.compile(r"f[0-9]{1,18}(?:_f[0-9]{1,18})*")

@@ -31,13 +31,7 @@ from cooperbench.runner.pair import RESULT_SCHEMA, PairRun
 from cooperbench.sandbox.contract import EvalBackend, ResourceUse, resource_use_of
 from cooperbench.sandbox.session import SandboxSession
 from cooperbench.secrets import redact
-from cooperbench.storage import (
-    error_record,
-    is_finished,
-    is_undamaged,
-    read_json,
-    write_json,
-)
+from cooperbench.storage import error_record, is_finished, is_undamaged, read_json, write_json
 from cooperbench.team.mailbox import MailboxFactory, open_mailboxes
 
 
