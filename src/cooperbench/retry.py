@@ -54,14 +54,14 @@ def retry_for(
     first_pause: float = FIRST_PAUSE_SECONDS,
 ) -> T:
     """`work()`, again after one of these errors, as long as the next attempt begins in time. A stop ends it at once."""
-    deadline = time.monotonic() + seconds
+    deadline, longest = time.monotonic() + seconds, min(LONGEST_PAUSE_SECONDS, 20 * first_pause)
     attempt = 0
     while not stop.is_set():
         attempt += 1
         try:
             return work()
         except errors:
-            pause_seconds = backoff_seconds(attempt, LONGEST_PAUSE_SECONDS, first_pause)
+            pause_seconds = backoff_seconds(attempt, longest, first_pause)
             if time.monotonic() + pause_seconds >= deadline:
                 raise
         stop.wait(pause_seconds)
