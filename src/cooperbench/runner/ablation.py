@@ -5,24 +5,40 @@ An arm is a run of its own in the folder of the study (`logs/study/no-git`); stu
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from inspect import signature
 from itertools import combinations
 from typing import Any
 
 from cooperbench.errors import UserError
+from cooperbench.models import Pair
 from cooperbench.report.formatting import Table, print_tables
 from cooperbench.report.summary import budget_text, rate_cells
 from cooperbench.runner.api import check, config_of_call, price_notes, run, select
 from cooperbench.runner.config import RunConfig
 from cooperbench.runner.display import Display, make_display
-from cooperbench.runner.experiment import Arm, carry_out, named_pairs
+from cooperbench.runner.experiment import Arm, carry_out
 from cooperbench.runner.options import TEAM_PARTS
 from cooperbench.storage import ExperimentPaths, read_json, write_json
 from cooperbench.text import dollars_text, names_for_error
 
 SCHEMA = "cooperbench.study/1"
+
+
+@dataclass(frozen=True)
+class ArmPair(Pair):
+    """A pair in one arm: it may be at work in several at once."""
+
+    arm: str = ""
+
+    @property
+    def label(self) -> str:
+        return f"{super().label} ({self.arm})"
+
+
+def named_pairs(pairs: Iterable[Pair], arm: str) -> tuple[ArmPair, ...]:
+    return tuple(ArmPair(pair.task, pair.feature_ids, arm) for pair in pairs)
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,11 @@ from cooperbench.eval.trees import TreeStore
 from cooperbench.models import EvalNetwork, Pair, Setting
 from cooperbench.report.loading import read_pairs
 from cooperbench.report.summary import summary_text
+from cooperbench.runner.ablation import named_pairs
 from cooperbench.runner.api import check_backend
 from cooperbench.runner.config import RunConfig, make_config
 from cooperbench.runner.display import make_display
-from cooperbench.runner.experiment import Arm, carry_out, named_pairs
+from cooperbench.runner.experiment import Arm, carry_out
 from cooperbench.sandbox.session import SandboxSession
 from cooperbench.settings import DOCUMENTED_BACKEND, checked_eval_network
 from cooperbench.storage import DEFAULT_LOGS_DIR, ExperimentPaths, is_finished, read_json

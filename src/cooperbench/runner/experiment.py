@@ -28,22 +28,11 @@ from cooperbench.retry import with_retries
 from cooperbench.runner.config import RunConfig
 from cooperbench.runner.display import Display, header_lines
 from cooperbench.runner.pair import RESULT_SCHEMA, PairRun
-from cooperbench.sandbox.contract import EvalBackend, ResourceUse, resource_use_of
+from cooperbench.sandbox.contract import EvalBackend, ResourceUse
 from cooperbench.sandbox.session import SandboxSession
 from cooperbench.secrets import redact
 from cooperbench.storage import error_record, is_finished, is_undamaged, read_json, write_json
 from cooperbench.team.mailbox import MailboxFactory, open_mailboxes
-
-
-@dataclass(frozen=True)
-class ArmPair(Pair):
-    """A pair in one arm: it may be at work in several at once."""
-
-    arm: str = ""
-
-    @property
-    def label(self) -> str:
-        return f"{super().label} ({self.arm})"
 
 
 @dataclass(frozen=True)
@@ -71,10 +60,6 @@ class Arm:
             elif config.auto_eval and (config.force or not is_evaluated(*verdict_on)):
                 to_evaluate.append(pair)
         return replace(self, to_run=tuple(to_run), to_evaluate=tuple(to_evaluate))
-
-
-def named_pairs(pairs: Iterable[Pair], arm: str) -> tuple[ArmPair, ...]:
-    return tuple(ArmPair(pair.task, pair.feature_ids, arm) for pair in pairs)
 
 
 class Budget:
@@ -173,7 +158,7 @@ def carry_out(
             elif engine:
                 Driver(engine, arms, display, budget).work_off()
         finally:
-            used = resource_use_of(backend) if backend else None
+            used = getattr(backend, "resource_use", lambda: None)()
             summaries = finished(lambda: _sum_up(arms, budget, used))
         return summaries
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import IO, TYPE_CHECKING, Literal, Protocol, cast
+from typing import IO, TYPE_CHECKING, Literal, Protocol
 
 from cooperbench.errors import CooperBenchError, SandboxError, UserError
 
@@ -206,11 +206,6 @@ class FullBackend(EvalBackend, Protocol):
 def capabilities_of(backend: EvalBackend) -> Capabilities:
     found = getattr(backend, "capabilities", None)
     return found if isinstance(found, Capabilities) else Capabilities()
-
-
-def resource_use_of(backend: EvalBackend) -> ResourceUse | None:
-    """None from a backend that does not measure it."""
-    return cast("FullBackend", backend).resource_use() if hasattr(backend, "resource_use") else None
 
 
 @contextmanager
