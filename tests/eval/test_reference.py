@@ -327,5 +327,5 @@ def test_a_backend_that_cannot_be_asked_is_not(tmp_path: Path) -> None:
     backends.register("theirs-without-options", TheirBackend)
     with pytest.raises(UserError, match="cannot be asked for a network of evaluation"):
         lab.run(backend="theirs-without-options", eval_network="none")
-    with pytest.raises(UserError, match="it is one of auto, none, public"):
+    with pytest.raises(UserError, match="one of auto, none, public"):
         lab.run(eval_network="some")

@@ -67,7 +67,7 @@ def test_what_was_written_holds_with_and_without_logs(logs: Path, capsys: pytest
     assert handed_in(logs).read_bytes() == again
     capsys.readouterr()
     for words, answer in (
-        (["--log-dir", str(logs)], f"holds: 6 pairs, all as in {logs}/r\n"),
+        (["--log-dir", str(logs)], f"is valid: 6 pairs, all as in {logs}/r\n"),
         (["--log-dir", str(logs / "elsewhere")], "nothing else was checked\n"),
     ):
         assert main(["export", "--verify", str(path), *words]) == 0
@@ -164,7 +164,7 @@ def test_changed_logs_are_found_file_by_file(logs: Path, capsys: pytest.CaptureF
     for name in ("agent1.patch.sha256", "eval.json.sha256", "merged.patch"):
         assert f"pairs.{PAIR}.files.{name}" in places
     assert f"pairs.{PAIR}.verdicts.overall is true in the submission, false in the logs" in lines
-    assert err == f"cooperbench: {path} does not hold: {len(lines)} mismatches\n"
+    assert err == f"cooperbench: {path} is not valid: {len(lines)} mismatches\n"
 
 
 JSON = st.recursive(

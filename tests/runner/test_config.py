@@ -76,10 +76,10 @@ def test_a_foreign_config_file_is_not_overwritten(tmp_path: Path) -> None:
         ({"setting": "duo"}, "setting is 'duo'"),
         ({"concurrency": 0}, "concurrency is 0"),
         ({"eval_concurrency": -1}, "eval_concurrency is -1"),
-        ({"step_limit": 0}, "step_limit is 0; it is above 0"),
+        ({"step_limit": 0}, "step_limit is 0; it must be above 0"),
         ({"cost_limit": -1.0}, "cost_limit is -1.0"),
-        ({"task_id": "0"}, "task_id is '0'; it is a whole number"),
-        ({"backend": object()}, "backend is <object.*>; it is a name"),
+        ({"task_id": "0"}, "task_id is '0'; it must be a whole number"),
+        ({"backend": object()}, "backend is <object.*>; it must be a name"),
     ],
 )
 def test_values_that_cannot_work_are_refused(tmp_path: Path, change: dict[str, object], said: str) -> None:
@@ -91,7 +91,7 @@ def test_values_that_cannot_work_are_refused(tmp_path: Path, change: dict[str, o
     ("arguments", "said"),
     [
         ({"run_name": None}, "None is no usable experiment name"),
-        ({"run_name": "r", "features": "1,2"}, "features is '1,2'; it is a list of whole numbers"),
+        ({"run_name": "r", "features": "1,2"}, "features is '1,2'; it must be a list of whole numbers"),
         ({"run_name": "r", "features": ["1"]}, r"features is \['1'\]"),
         ({"run_name": "r", "agent": "mini_swe_agent", "backend": "nosuch"}, "unknown backend 'nosuch'"),
     ],

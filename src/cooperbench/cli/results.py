@@ -209,12 +209,12 @@ def _verify(path: Path, logs_dir: Path, run: loading.Run | None) -> int:
         print_line(line)
     if found.mismatches:
         count = plural(len(found.mismatches), "mismatch", "mismatches")
-        print_note(f"cooperbench: {path} does not hold: {count}")
+        print_note(f"cooperbench: {path} is not valid: {count}")
         return EXIT_MISMATCH
     if found.run is None:
-        print_line(f"{path} holds in itself; its logs are not in {logs_dir}, nothing else was checked")
+        print_line(f"{path} is consistent in itself; its logs are not in {logs_dir}, nothing else was checked")
     else:
-        print_line(f"{path} holds: {plural(found.pairs, 'pair')}, all as in {found.run.root}")
+        print_line(f"{path} is valid: {plural(found.pairs, 'pair')}, all as in {found.run.root}")
     return 0
 
 

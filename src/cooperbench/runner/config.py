@@ -46,16 +46,16 @@ class RunConfig(RunOptions):
         for name, kind in _GIVEN_TYPES.items():
             value = getattr(self, name)
             if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
-                raise UserError(f"{name} is {value!r}; it is {_TYPE_NAMES[kind]}")
+                raise UserError(f"{name} is {value!r}; it must be {_TYPE_NAMES[kind]}")
         if self.git_enabled is None:
             object.__setattr__(self, "git_enabled", self.setting == "team")
         for name, option in OPTIONS.items():
             value, annotation = getattr(self, name), str(self.__dataclass_fields__[name].type)
             if option.choices and value not in (None, *option.choices):
-                raise UserError(f"{name} is {value!r}; it is one of {', '.join(option.choices)}")
+                raise UserError(f"{name} is {value!r}; it must be one of {', '.join(option.choices)}")
             is_number = value is not None and annotation.startswith(("int", "float"))
             if option.words and is_number and value <= 0:
-                raise UserError(f"{name} is {value}; it is above 0")
+                raise UserError(f"{name} is {value}; it must be above 0")
         for name in _FOR_JOBS:
             owner = name.partition("_")[0]
             wrong = self.executor == "local" or (owner in EXECUTORS and owner != self.executor)
@@ -228,7 +228,7 @@ def make_config(values: Mapping[str, Any]) -> RunConfig:
     lists = {name: values.get(name) for name in ("features", "group_sizes")}
     for name, value in lists.items():
         if value is not None and (isinstance(value, str) or not all(type(one) is int for one in value)):
-            raise UserError(f"{name} is {value!r}; it is a list of whole numbers, e.g. [1, 2]")
+            raise UserError(f"{name} is {value!r}; it must be a list of whole numbers, e.g. [1, 2]")
     return RunConfig(
         **{
             **values,

@@ -126,7 +126,7 @@ def run_patch_test(
             f"{task.label} has no feature {feature_id}; there are: {', '.join(map(str, task.feature_ids))}"
         )
     if timeout < 1:
-        raise UserError(f"timeout is {timeout}; it is at least 1")
+        raise UserError(f"timeout is {timeout}; it must be at least 1")
     feature = task.feature(feature_id)
     patch = feature.patch.read_bytes() if agent_patch is None else _read_patch(agent_patch)
     with SandboxSession(backends.get_backend(backend)) as session:
