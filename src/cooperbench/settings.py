@@ -75,7 +75,7 @@ def default_eval_network() -> EvalNetwork:
 def checked_eval_network(value: object) -> EvalNetwork:
     found = next((policy for policy in EVAL_NETWORKS if policy == value), None)
     if found is None:
-        raise UserError(f"the network of evaluation is {value!r}; it must be one of {', '.join(EVAL_NETWORKS)}")
+        raise UserError(f"eval_network is {value!r}; it must be one of {', '.join(EVAL_NETWORKS)}")
     return found
 
 

@@ -212,7 +212,7 @@ def _verify(path: Path, logs_dir: Path, run: loading.Run | None) -> int:
         print_note(f"cooperbench: {path} is not valid: {count}")
         return EXIT_MISMATCH
     if found.run is None:
-        print_line(f"{path} is consistent in itself; its logs are not in {logs_dir}, nothing else was checked")
+        print_line(f"{path} is consistent; its logs are not in {logs_dir}, nothing else was checked")
     else:
         print_line(f"{path} is valid: {plural(found.pairs, 'pair')}, all as in {found.run.root}")
     return 0
