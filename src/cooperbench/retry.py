@@ -1,4 +1,4 @@
-"""Retries with growing pauses, and work that is done once for all who ask for it."""
+"""Retries with growing pauses, clean-up that Ctrl-C must not cut short, and work that is done once for all who ask."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Generic, TypeVar
 
 from cooperbench.errors import InfraError, Interrupted
@@ -17,6 +18,8 @@ V = TypeVar("V")
 ATTEMPTS = 3
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 5.0
+_MOST_INTERRUPTS = 5
+"""After these a clean-up that does not finish is given up."""
 
 
 def backoff_seconds(attempt: int, longest: float = float("inf"), first: float = FIRST_PAUSE_SECONDS) -> float:
@@ -66,6 +69,18 @@ def retry_for(
                 raise
         stop.wait(pause_seconds)
     raise Interrupted("stopped")
+
+
+def finished(action: Callable[[], T]) -> T:
+    """What an action gives; as often as Ctrl-C comes meanwhile it is begun again, and then interrupted."""
+    try:
+        return action()
+    except KeyboardInterrupt:
+        for _ in range(_MOST_INTERRUPTS):
+            with suppress(KeyboardInterrupt):
+                action()
+                break
+        raise
 
 
 class Once(Generic[K, V]):

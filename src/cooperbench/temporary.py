@@ -1,4 +1,7 @@
-"""Temporary folders: their names say which process owns them, so that those of killed processes can be removed."""
+"""Temporary folders: their names say which process owns them, so that those of killed processes can be removed.
+
+A process id is used again; together with the start time it is unique.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,26 @@ import re
 import stat
 import subprocess
 import tempfile
+from functools import cache
 from pathlib import Path
-
-from cooperbench.processes import namespace, start_of
 
 _NAME = re.compile(r"cooperbench-[a-z]+-(?P<pid>[0-9]{1,10})-(?P<start>\w+)-(?P<space>[0-9a-f]+)-\w+")
 _USUAL_PLACES = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108  # looked into, never written to by these names
+
+
+def start_of(pid: int) -> str:
+    """When a process started; empty where there is none. OSError where that cannot be known: it may be alive."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+    return stat.rpartition(")")[2].split()[19]
+
+
+@cache
+def namespace() -> str:
+    """Of process numbers: a process of another one cannot be seen from here, dead or alive."""
+    return f"{Path('/proc/self/ns/pid').stat().st_ino:x}"
 
 
 def owned_prefix(purpose: str) -> str:

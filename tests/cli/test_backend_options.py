@@ -13,7 +13,7 @@ from cooperbench.cli import main
 from cooperbench.cli.machine import NEARBY
 from cooperbench.cli.run import add_arguments, config_of
 from cooperbench.errors import UserError
-from cooperbench.processes import namespace
+from cooperbench.temporary import namespace
 
 if TYPE_CHECKING:
     from pathlib import Path

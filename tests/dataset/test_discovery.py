@@ -253,9 +253,9 @@ def test_what_is_nearly_a_task_is_noted(dataset: Path) -> None:
         "beta_task/task12/feature4 skipped: no feature.md, feature.patch, tests.patch",
     )
     assert found.notes == ("alpha_task/task9 skipped: it has no whole feature", *beta_notes)
-    assert scan_tasks(dataset, "beta").notes == beta_notes
-    assert scan_tasks(dataset, task_id=3).notes == ()
-    assert scan_tasks(dataset, task_id=0).notes == ()
+    assert scan_tasks(dataset, "beta")[1] == beta_notes
+    assert scan_tasks(dataset, task_id=3)[1] == ()
+    assert scan_tasks(dataset, task_id=0)[1] == ()
 
 
 def test_links_to_tasks_are_followed(dataset: Path, tmp_path: Path) -> None:

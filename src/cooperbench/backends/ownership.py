@@ -15,8 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from cooperbench.processes import namespace as process_namespace
-from cooperbench.processes import start_of
+from cooperbench.temporary import namespace as process_namespace
+from cooperbench.temporary import start_of
 
 HOST_LABEL = "cooperbench-host"
 OWNER_LABEL = "cooperbench-owner"

@@ -31,11 +31,8 @@ _REPO_SUFFIX = "_task"
 _FEATURE_FILES = ("feature.md", "feature.patch", "tests.patch")
 
 
-class Scan(NamedTuple):
-    """The tasks that were asked for, by repository and number, and a line for all that was passed over in them."""
-
-    tasks: tuple[Task, ...]
-    notes: tuple[str, ...]
+Scan = tuple[tuple[Task, ...], tuple[str, ...]]
+"""The tasks that were asked for, by repository and number, and a line for all that was passed over in them."""
 
 
 class Selection(NamedTuple):
@@ -70,7 +67,7 @@ def resolve_dataset_dir(dataset_dir: str | Path | None) -> Path:
 
 
 def load_tasks(dataset_dir: Path, repo: str | None = None, task_id: int | None = None) -> tuple[Task, ...]:
-    return scan_tasks(dataset_dir, repo, task_id).tasks
+    return scan_tasks(dataset_dir, repo, task_id)[0]
 
 
 def scan_tasks(dataset_dir: Path, repo: str | None = None, task_id: int | None = None) -> Scan:
@@ -104,11 +101,11 @@ def discover(
         return [one for size in sizes or (2,) for one in _groups(task, chosen, size, groups_per_task, seed)]
 
     every_task = _scan(dataset_dir)
-    scan = _narrowed(every_task, repo, task_id)
+    tasks, notes = _narrowed(every_task, repo, task_id)
     if subset is None or (subset == EVERYTHING and EVERYTHING not in subset_names(dataset_dir)):
-        pairs = [Pair(task, one) for task in scan.tasks for one in groups_of(task)]
+        pairs = [Pair(task, one) for task in tasks for one in groups_of(task)]
         where = str(dataset_dir)
-        there_is = [f"{task.label}: {_ids(task.feature_ids)}" for task in scan.tasks]
+        there_is = [f"{task.label}: {_ids(task.feature_ids)}" for task in tasks]
     else:
         named = load_subset(dataset_dir, subset)
         if groups_per_task is not None and any(entry.groups is not None for entry in named):
@@ -117,7 +114,7 @@ def discover(
         pairs = [
             pair
             for pair in every
-            if pair.task in scan.tasks
+            if pair.task in tasks
             and (not sizes or len(pair.feature_ids) in sizes)
             and (group is None or set(pair.feature_ids) <= set(group))
         ]
@@ -129,7 +126,7 @@ def discover(
         raise UserError(
             f"no pair{what} of the tasks asked for in {where}; there is: {names_for_error(there_is)}"
         )
-    return Selection(tuple(pairs), scan.notes)
+    return Selection(tuple(pairs), notes)
 
 
 def selected_pairs(dataset_dir: Path, chosen: Any) -> Selection:
@@ -239,7 +236,7 @@ def _narrowed(found: dict[Task, list[str]], repo: str | None, task_id: int | Non
         if not whole:
             raise UserError(f"no task {task_id}{where}; there is: {names_for_error(labels)}")
     looked_at = [task for task in found if task_id in (None, task.task_id)]
-    return Scan(tuple(whole), tuple(note for task in looked_at for note in found[task]))
+    return tuple(whole), tuple(note for task in looked_at for note in found[task])
 
 
 def _repo_named(name: str, repos: Iterable[str]) -> str | None:

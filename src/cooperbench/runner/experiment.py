@@ -22,9 +22,8 @@ from cooperbench.eval.evaluator import evaluate_and_write, is_evaluated, mark_un
 from cooperbench.eval.executor import TestExecutor
 from cooperbench.eval.reference import References, ReferenceStore
 from cooperbench.models import Pair, Usage, seats_of
-from cooperbench.processes import finished
 from cooperbench.report.summary import save_summary, spent_on_disk
-from cooperbench.retry import with_retries
+from cooperbench.retry import finished, with_retries
 from cooperbench.runner.config import RunConfig
 from cooperbench.runner.display import Display, header_lines
 from cooperbench.runner.pair import RESULT_SCHEMA, PairRun

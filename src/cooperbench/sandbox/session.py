@@ -21,7 +21,7 @@ from cooperbench.dataset.image_names import image_name
 from cooperbench.errors import Interrupted, UserError
 from cooperbench.git import end_running
 from cooperbench.models import Image, Task
-from cooperbench.processes import finished
+from cooperbench.retry import finished
 from cooperbench.sandbox.base_sandbox import RichSandbox
 from cooperbench.sandbox.contract import (
     EvalBackend,

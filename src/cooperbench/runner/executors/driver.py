@@ -23,7 +23,7 @@ from cooperbench.errors import CooperBenchError, InfraError, RunStopped, UserErr
 from cooperbench.eval.evaluator import evaluation_key, read_patches, write_failure
 from cooperbench.eval.reference import ReferenceStore
 from cooperbench.models import Message, Pair, Usage, seats_of
-from cooperbench.processes import finished
+from cooperbench.retry import finished
 from cooperbench.runner.config import RunConfig
 from cooperbench.runner.display import Display
 from cooperbench.runner.executors.job import Event, JobOrder, key_of, pack_folder, unpack_folder
