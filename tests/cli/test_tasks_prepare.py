@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cooperbench.cli import tasks
+from cooperbench.cli import dataset as dataset_commands
 from cooperbench.cli.arguments import add_selection_arguments, number_list, task_number
 from cooperbench.cli.machine import add_prepare_arguments
 from cooperbench.errors import UserError
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 def run_tasks(*arguments: str) -> int:
     parser = argparse.ArgumentParser()
-    tasks.add_arguments(parser)
-    return tasks.execute(parser.parse_args(arguments))
+    dataset_commands.add_tasks_arguments(parser)
+    return dataset_commands.tasks(parser.parse_args(arguments))
 
 
 @pytest.fixture

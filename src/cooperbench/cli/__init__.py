@@ -6,15 +6,17 @@ import argparse
 import atexit
 import errno
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import NoReturn
+from types import FrameType
+from typing import NoReturn, cast
 
 from cooperbench._version import __version__
 from cooperbench.errors import CooperBenchError, UserError
 from cooperbench.secrets import load_env_file, redact
-from cooperbench.signals import end_like_ctrl_c, ignore_all, lose_no_interrupt
 from cooperbench.text import printable
 
 COMMANDS = {
@@ -39,18 +41,22 @@ COMMANDS = {
     "clean": "remove what killed runs left behind",
 }
 _MODULES = {
-    **dict.fromkeys(("ablate", "eval", "prompts", "run"), "run"),
+    **dict.fromkeys(("ablate", "demo", "eval", "prompts", "run"), "run"),
     **dict.fromkeys(("attach", "status"), "background"),
+    **dict.fromkeys(("tasks", "validate"), "dataset"),
     **dict.fromkeys(("agents", "clean", "config", "doctor", "prepare"), "machine"),
     **dict.fromkeys(("compare", "export", "report", "view"), "results"),
 }
-"""Of commands that share one; the others are modules by themselves."""
+"""Where commands are that have no module of their name."""
+Add = Callable[[argparse.ArgumentParser], None]
+Execute = Callable[[argparse.Namespace], int]
 EXIT_ERRORS = 1
 """Some pairs ended in infrastructure errors."""
 EXIT_USAGE = 2
 EXIT_OVER_BUDGET = 3
 EXIT_INTERRUPTED = 130
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_FINALIZER_SECONDS = 0.1
 
 
 class _Parser(argparse.ArgumentParser):
@@ -78,12 +84,10 @@ def make_parser(command: str | None = None) -> argparse.ArgumentParser:
     return parser
 
 
-def _functions(
-    command: str,
-) -> tuple[Callable[[argparse.ArgumentParser], None], Callable[[argparse.Namespace], int]]:
+def _functions(command: str) -> tuple[Add, Execute]:
     """What adds the arguments of a command, and what executes it; imported only where it is called."""
-    module = import_module(f"cooperbench.cli.{_MODULES.get(command, command)}")
-    return module.COMMANDS[command] if command in _MODULES else (module.add_arguments, module.execute)
+    functions = import_module(f"cooperbench.cli.{_MODULES.get(command, command)}").COMMANDS
+    return cast("tuple[Add, Execute]", functions[command])
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -93,7 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     codes: list[int] = []
     # Before anything else registers: what is registered first comes last.
     atexit.register(_end_process, codes)
-    lose_no_interrupt()
+    _lose_no_interrupt()
     codes.append(_execute(sys.argv[1:]))
     return codes[0]
 
@@ -116,7 +120,7 @@ def _end_process(codes: list[int]) -> None:
 
 def _execute(words: list[str]) -> int:
     command = next((word for word in words if word in COMMANDS), None)
-    end_like_ctrl_c()
+    _end_like_ctrl_c()
     try:
         args = make_parser(command).parse_args(words)
         args.words = words
@@ -131,7 +135,7 @@ def _execute(words: list[str]) -> int:
         return _fail(error, EXIT_ERRORS)
     except KeyboardInterrupt:
         # Everything has ended: another Ctrl-C must not turn the orderly exit into a killed process.
-        ignore_all()
+        _ignore_all()
         sys.stderr.write("cooperbench: interrupted; what is finished is kept, the same command continues\n")
         return EXIT_INTERRUPTED
     except BrokenPipeError:
@@ -156,3 +160,51 @@ def _say_no_more() -> None:
 def _fail(error: Exception, code: int) -> int:
     sys.stderr.write(f"cooperbench: {printable(redact(str(error)))}\n")
     return code
+
+
+def _end_like_ctrl_c() -> None:
+    """SIGTERM, SIGQUIT, and SIGHUP unless it is ignored, as under `nohup`.
+
+    SIGINT also where it is ignored, as in the background of a shell without job control: `kill -INT` must end it.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGQUIT, _interrupt)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, _hang_up)
+
+
+def _lose_no_interrupt() -> None:
+    """One that comes while Python runs a finalizer would only be reported there: it comes once more, a moment later."""
+    report = sys.unraisablehook
+
+    def hook(problem: sys.UnraisableHookArgs) -> None:
+        if problem.exc_type is KeyboardInterrupt:
+            threading.Timer(_FINALIZER_SECONDS, os.kill, (os.getpid(), signal.SIGINT)).start()
+        else:
+            report(problem)
+
+    sys.unraisablehook = hook
+
+
+def _ignore_all() -> None:
+    """From now on nothing but SIGKILL ends the process before it ends by itself."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _interrupt(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001  # the signal handler's shape
+    raise KeyboardInterrupt
+
+
+def _hang_up(signum: int, frame: FrameType | None) -> None:
+    # It may come twice, from the shell and from the kernel.
+    signal.signal(signum, signal.SIG_IGN)
+    for descriptor in (1, 2):
+        try:
+            os.write(descriptor, b"")
+        except OSError:
+            # The terminal is gone: a line for it must not become an error in the middle of the clean-up.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+    _interrupt(signum, frame)

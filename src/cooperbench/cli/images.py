@@ -215,3 +215,6 @@ def _push(backend: DockerBackend, template: str, task: Task, say: Say) -> tuple[
     return name, next(
         (str(event["aux"]["Digest"]) for event in events if "Digest" in event.get("aux", {})), ""
     )
+
+
+COMMANDS = {"images": (add_arguments, execute)}

@@ -1,11 +1,13 @@
-"""What runs agents, judges them, or says what they are told: `cooperbench run`, `ablate`, `eval` and `prompts`."""
+"""What runs agents, judges them, or shows their prompts: `cooperbench run`, `ablate`, `eval`, `demo` and `prompts`."""
 
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 from collections.abc import Collection
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from cooperbench.agents.registry import short_name, uses_model
@@ -20,10 +22,11 @@ from cooperbench.cli.arguments import (
     whole_above_zero,
 )
 from cooperbench.cli.background import detach
+from cooperbench.dataset.discovery import demo_dir
 from cooperbench.errors import UserError
 from cooperbench.eval.reference import ReferenceStore
-from cooperbench.models import seats_of
-from cooperbench.report.summary import summary_text
+from cooperbench.models import Setting, seats_of
+from cooperbench.report.summary import deficit_text, summary_text
 from cooperbench.runner.ablation import Study, make_study
 from cooperbench.runner.api import check, run_experiment, select
 from cooperbench.runner.config import RunConfig, make_config, split_values
@@ -34,6 +37,10 @@ from cooperbench.runner.options import GROUPS, OPTIONS, REPLAY_MODEL, TEAM_PARTS
 from cooperbench.settings import default_backend, default_eval_network
 from cooperbench.storage import checked_run_name
 from cooperbench.team.prompts import task_prompt
+
+_DEMO_SETTINGS: tuple[Setting, ...] = ("coop", "solo")
+_DEMO_SUBSET = "demo"
+_PYTHON_SUBSET = "demo-python"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -209,6 +216,47 @@ def evaluate(args: argparse.Namespace) -> int:
     return EXIT_ERRORS if summary["errors"] else 0
 
 
+def add_demo_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("-c", "--concurrency", type=whole_above_zero, default=4, help="pairs at once (default: %(default)s)")
+    add("--all", action="store_true", help="every pair of the demo dataset instead of a few")
+    add("--setting", choices=_DEMO_SETTINGS, help="only one of the two settings")
+    add("--backend", default="local", help="where it runs (default: %(default)s)")
+    add_logs_argument(parser)
+
+
+def demo(args: argparse.Namespace) -> int:
+    say = sys.stdout.write
+    say(
+        "The agents of this demo follow scripts: no model is asked, so nothing here says how good any model is.\n"
+        "Everything else is real: sandboxes, commands, messages, git merges, tests, verdicts.\n\n"
+    )
+    subset = None if args.all else _DEMO_SUBSET
+    if shutil.which("node") is None:
+        subset = _PYTHON_SUBSET
+        say("Node.js is not installed: the JavaScript pairs are left out.\n\n")
+    summaries: dict[Setting, dict[str, Any]] = {}
+    for setting in _DEMO_SETTINGS if args.setting is None else (args.setting,):
+        config = RunConfig(
+            run_name=f"demo-{setting}",
+            dataset_dir=demo_dir(),
+            logs_dir=Path(args.log_dir),
+            setting=setting,
+            agent="scripted",
+            backend=args.backend,
+            agent_config=demo_dir() / "agents.yaml",
+            subset=subset,
+            concurrency=args.concurrency,
+            eval_concurrency=args.concurrency,
+            force=True,
+        )
+        summaries[setting] = run_experiment(config, make_display())
+        say(f"\n{summary_text(summaries[setting], str(config.paths.root))}\n\n")
+    if len(summaries) == len(_DEMO_SETTINGS):
+        say(deficit_text(summaries["solo"]["settings"]["solo"], summaries["coop"]["settings"]["coop"]) + "\n")
+    return 1 if any(summary["errors"] for summary in summaries.values()) else 0
+
+
 def prompts(args: argparse.Namespace) -> int:
     config = config_of(args)
     pair = select(config)[0].pairs[0]
@@ -233,5 +281,6 @@ COMMANDS = {
     "run": (add_arguments, run),
     "ablate": (add_ablate_arguments, ablate),
     "eval": (add_eval_arguments, evaluate),
+    "demo": (add_demo_arguments, demo),
     "prompts": (add_arguments, prompts),
 }

@@ -11,6 +11,7 @@ import os
 import pathlib
 import pickle
 import platform
+import signal
 import sys
 import urllib.request
 import zlib
@@ -21,7 +22,6 @@ from pathlib import Path
 from cooperbench.backends.gcp.machine_engine import google_hosts
 from cooperbench.dataset.image_names import image_name
 from cooperbench.runner.executors.job import Event, JobOrder, work_on
-from cooperbench.signals import end_like_ctrl_c
 from cooperbench.storage import write_json
 
 FOLDER_VARIABLE = "COOPERBENCH_JOB_FOLDER"
@@ -47,7 +47,7 @@ class _Gathered:
 
 
 def main() -> int:
-    end_like_ctrl_c()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     folder, job = Path(os.environ[FOLDER_VARIABLE]), os.environ[JOB_VARIABLE]
     order = read_order(folder, job)
     os.environ.update(order.environment)

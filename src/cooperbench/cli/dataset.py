@@ -1,0 +1,261 @@
+"""What there is to be solved, and whether it is sound: `cooperbench tasks` and `validate`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from cooperbench.cli.arguments import (
+    add_json_argument,
+    add_option,
+    add_selection_arguments,
+    print_json,
+    print_line,
+    print_note,
+    whole_above_zero,
+)
+from cooperbench.dataset.discovery import resolve_dataset_dir, scan_tasks, selected_pairs
+from cooperbench.dataset.subsets import subset_names
+from cooperbench.errors import UserError
+from cooperbench.eval import backends
+from cooperbench.eval.conflicts import REPORT_NAME, golden_conflicts, known_conflicts
+from cooperbench.eval.executor import TestExecutor
+from cooperbench.eval.reference import References, ReferenceStore, exported
+from cooperbench.eval.validate import SCHEMA, TaskReport, validate_features
+from cooperbench.models import Pair, Task
+from cooperbench.report.dataset_stats import Chosen, Stats, dataset_stats
+from cooperbench.report.formatting import NOTHING, Table, print_tables
+from cooperbench.sandbox.session import SandboxSession
+from cooperbench.settings import default_backend, default_eval_network
+from cooperbench.storage import write_json
+from cooperbench.text import plural
+
+_STATS_HEADINGS = (
+    *("repository", "language", "tests", "tasks", "features", "pairs"),
+    *("golden +", "golden -", "test lines", "conflicts"),
+)
+_STATS_NOTE = (
+    "golden +, golden -, test lines: median lines of a feature; conflicts: of golden pairs that were merged"
+)
+
+
+def add_tasks_arguments(parser: argparse.ArgumentParser) -> None:
+    add_selection_arguments(parser)
+    tests = "for each feature the tests that have to pass, as far as known"
+    add = parser.add_mutually_exclusive_group().add_argument
+    add("--tests", action="store_true", help=tests)
+    stats = "a row per repository instead: language, sizes, golden conflicts"
+    add("--stats", action="store_true", help=stats)
+    add_json_argument(parser)
+
+
+def tasks(args: argparse.Namespace) -> int:
+    dataset_dir = resolve_dataset_dir(args.dataset_dir)
+    if (args.subset, args.features, args.group_sizes, args.groups_per_task) == (None,) * 4:
+        # A task with a single feature has no pairs, and is listed all the same.
+        tasks, passed_over = scan_tasks(dataset_dir, args.repo, args.task_id)
+        rows: list[Chosen] = [
+            (task, task.feature_ids, [pair.feature_ids for pair in task.pairs]) for task in tasks
+        ]
+    else:
+        pairs, passed_over = selected_pairs(dataset_dir, args)
+        groups: dict[Task, list[tuple[int, ...]]] = {}
+        for pair in pairs:
+            groups.setdefault(pair.task, []).append(pair.feature_ids)
+        rows = [(task, tuple(sorted({*chain(*chosen)})), chosen) for task, chosen in groups.items()]
+    notes = list(passed_over)
+    if args.stats:
+        content, tables = _stats(dataset_dir, rows, notes)
+    else:
+        content, tables = (_tests if args.tests else _list)(rows)
+    if args.json:
+        print_json({"dataset_dir": str(dataset_dir), **content, "notes": notes})
+        return 0
+    print_tables(tables)
+    for note in (*notes, f"subsets (-s): {', '.join(subset_names(dataset_dir)) or 'none'}"):
+        print_note(f"note: {note}")
+    return 0
+
+
+def _list(rows: Sequence[Chosen]) -> tuple[dict[str, Any], list[Table]]:
+    totals = {
+        "repositories": len({task.repo for task, _, _ in rows}),
+        "tasks": len(rows),
+        "features": sum(len(features) for _, features, _ in rows),
+        "pairs": sum(len(groups) for _, _, groups in rows),
+    }
+    tasks = [
+        {"repo": task.repo, "task_id": task.task_id, "features": features, "pairs": groups}
+        for task, features, groups in rows
+    ]
+    cells = [
+        (task.repo, f"task{task.task_id}", ", ".join(map(str, features)), len(groups))
+        for task, features, groups in rows
+    ]
+    counts = [plural(totals[noun + "s"], noun) for noun in ("task", "feature", "pair")]
+    title = ", ".join((plural(totals["repositories"], "repository", "repositories"), *counts))
+    return {"totals": totals, "tasks": tasks}, [
+        Table(title, ("repository", "task", "features", "pairs"), cells)
+    ]
+
+
+def _stats(dataset_dir: Path, rows: Sequence[Chosen], notes: list[str]) -> tuple[dict[str, Any], list[Table]]:
+    by_repo, total, unread = dataset_stats(rows, known_conflicts(dataset_dir))
+    notes += unread
+    if total.conflicts is None:
+        report = f"--conflicts-only --report {dataset_dir / REPORT_NAME}"
+        notes.append(
+            f"no golden conflicts are known: cooperbench validate --dataset-dir {dataset_dir} {report}"
+        )
+    cells = [
+        _stats_cells(name, stats)
+        for name, stats in [*by_repo.items(), ("total", replace(total, language="", framework=""))]
+    ]
+    repositories = [{"repo": repo, **asdict(stats)} for repo, stats in by_repo.items()]
+    found = {"repositories": repositories, "total": asdict(total)}
+    return found, [Table(str(dataset_dir), _STATS_HEADINGS, cells, [_STATS_NOTE])]
+
+
+def _stats_cells(name: str, stats: Stats) -> tuple[str, ...]:
+    conflicts = None if stats.conflicts is None else f"{stats.conflicts}/{stats.judged_pairs}"
+    medians = (stats.lines_added, stats.lines_removed, stats.test_lines)
+    shown = [stats.language, stats.framework, *map(str, (stats.tasks, stats.features, stats.pairs))]
+    shown += [None if value is None else f"{value:g}" for value in medians]
+    return (name, *(NOTHING if cell is None else cell for cell in (*shown, conflicts)))
+
+
+def _tests(rows: Sequence[Chosen]) -> tuple[dict[str, Any], list[Table]]:
+    """From the runs with golden patches that this machine knows of: those of `run`, `eval`, `validate` or imported."""
+    store = ReferenceStore()
+    content: list[dict[str, Any]] = []
+    tables = []
+    for task, feature_ids, _ in rows:
+        for feature in map(task.feature, feature_ids):
+            known = [one for one in store.about(feature) if one.success]
+            newest = max(known, key=lambda one: one.time, default=None)
+            about = {"repo": task.repo, "task_id": task.task_id, "feature": feature.feature_id}
+            title = f"{task.label}/feature{feature.feature_id}"
+            if newest is None:
+                tables.append(Table(f"{title}: not known yet: cooperbench validate finds out"))
+                content.append({**about, "expected": None, "flaky": None, "tests_passed": None})
+                continue
+            expected = sorted({*newest.passed_tests} - {*newest.flaky_tests})
+            said = plural(len(expected) or newest.golden.tests_passed, "test")
+            unnamed = "" if expected else f", not named by {newest.golden.framework or 'the runner'}"
+            tables.append(Table(f"{title}: {said}{unnamed}", notes=expected))
+            counted = {"flaky": newest.flaky_tests, "tests_passed": newest.golden.tests_passed}
+            content.append({**about, "expected": expected, **counted})
+    return {"features": content}, tables
+
+
+def add_validate_arguments(parser: argparse.ArgumentParser) -> None:
+    add_selection_arguments(parser)
+    add = parser.add_argument
+    only = "only which golden patches conflict; no tests are run"
+    add("--conflicts-only", action="store_true", help=only)
+    clones = "clones, one for each repository, named like the dataset's folders"
+    add("--repos", type=Path, metavar="DIR", help=clones)
+    add("--report", type=Path, metavar="FILE", help="write the conflicts to this file as well")
+    for name in ("backend", "eval_network", "test_timeout_seconds"):
+        add_option(parser, name)
+    add_option(parser, "concurrency", default=4, help="tasks at once (default: %(default)s)")
+    flaky = "run base and golden patches K times: tests whose results differ are named and not required"
+    add("--repeat", type=whole_above_zero, default=1, metavar="K", help=flaky)
+    attacks = "also try patches that implement nothing and attack the tests: none may be scored as a success"
+    add("--attacks", action="store_true", help=attacks)
+    export = "write the reference runs to a file, for another machine"
+    add("--export", type=Path, metavar="FILE", help=export)
+    other = "take in another machine's reference runs"
+    add("--import", dest="import_file", type=Path, metavar="FILE", help=other)
+    add_json_argument(parser)
+
+
+def validate(args: argparse.Namespace) -> int:
+    pairs = selected_pairs(resolve_dataset_dir(args.dataset_dir), args).pairs
+    tasks = list(dict.fromkeys(pair.task for pair in pairs))
+    if args.import_file:
+        try:
+            imported = ReferenceStore().add(json.loads(args.import_file.read_bytes()))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{args.import_file}: references cannot be read from it: {error}") from error
+        _say(f"{plural(imported, 'reference')} imported from {args.import_file}")
+    if args.conflicts_only and args.repos:
+        conflicts = golden_conflicts(tasks, pairs=pairs, repos_dir=args.repos)
+        reports: list[TaskReport] = []
+    else:
+        conflicts, reports = _in_sandboxes(args, tasks, pairs)
+    if args.report:
+        write_json(args.report, conflicts)
+    if args.export:
+        known = ReferenceStore().known(tasks)
+        write_json(args.export, exported(known))
+        _say(f"{plural(len(known), 'reference')} exported to {args.export}")
+    ok = not conflicts["broken"] and not any(report.problems for report in reports)
+    if not args.json:
+        _show(conflicts, reports)
+    elif args.conflicts_only:
+        print_json(conflicts)
+    else:
+        found = [report.to_json() for report in reports]
+        print_json({"schema": SCHEMA, "ok": ok, "tasks": found, "conflicts": conflicts})
+    return 0 if ok else 1
+
+
+def _in_sandboxes(
+    args: argparse.Namespace, tasks: list[Task], pairs: tuple[Pair, ...]
+) -> tuple[dict[str, Any], list[TaskReport]]:
+    reports: list[TaskReport] = []
+    with SandboxSession(backends.get_backend(args.backend or default_backend())) as session:
+        executor = TestExecutor(session, args.test_timeout_seconds)
+        references = References(executor, args.eval_network or default_eval_network(), note=_say)
+        session.prepare(tasks, lambda task, done, total: _say(f"prepared {done}/{total}: {task.label}"))
+        where: Any = {"repos_dir": args.repos} if args.repos else {"base_of": executor.base}
+        conflicts = golden_conflicts(tasks, pairs=pairs, **where)
+        if not args.conflicts_only:
+            wanted = {
+                task: [one for one in task.features if not args.features or one.feature_id in args.features]
+                for task in tasks
+            }
+            reports = validate_features(
+                wanted,
+                session,
+                references,
+                concurrency=args.concurrency,
+                repeat=args.repeat,
+                attacks=args.attacks,
+                progress=lambda report: _say(_headline(report)),
+            )
+    return conflicts, reports
+
+
+def _say(text: str) -> None:
+    print_note(f"[CooperBench] {text}")
+
+
+def _headline(report: TaskReport) -> str:
+    state = "sound" if not report.problems else plural(len(report.problems), "problem")
+    return f"{report.repo}/task{report.task_id}: {state}, {plural(report.checks, 'test run')}"
+
+
+def _show(conflicts: dict[str, Any], reports: list[TaskReport]) -> None:
+    for report in reports:
+        for line in (*report.problems, *(f"note: {note}" for note in report.notes)):
+            print_line(f"{report.repo}/task{report.task_id}: {line}")
+    for broken in conflicts["broken"]:
+        print_line(f"{broken['repo']}/task{broken['task_id']}: {broken['reason']}")
+    if reports:
+        sound = sum(not report.problems for report in reports)
+        print_line(f"{sound} of {plural(len(reports), 'task')} sound")
+    summary = conflicts["summary"]
+    for size, counts in summary.get("by_agents", {"2": summary}).items():
+        noun = "pairs" if size == "2" else f"groups of {size}"
+        found = f"{counts['conflict']} conflict, {counts['clean']} merge cleanly"
+        print_line(f"{counts['pairs']} golden {noun}: {found}")
+
+
+COMMANDS = {"tasks": (add_tasks_arguments, tasks), "validate": (add_validate_arguments, validate)}
