@@ -1,4 +1,4 @@
-"""The lines of a git diff, as far as verdicts need them; `report/parsed_diff` takes a whole one apart for people."""
+"""The lines of a git diff, as far as verdicts need them; `report/patches` takes a whole one apart for people."""
 
 from __future__ import annotations
 

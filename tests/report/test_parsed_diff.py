@@ -11,12 +11,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cooperbench.report.parsed_diff import PatchError, parse_diff
+from cooperbench.report.patches import PatchError, parse_diff
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cooperbench.report.parsed_diff import ChangedFile
+    from cooperbench.report.patches import ChangedFile
 
 MODIFIED = b"""\
 diff --git a/src/x.py b/src/x.py

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from cooperbench.errors import UserError
 from cooperbench.models import Feature, Task
-from cooperbench.report.parsed_diff import parse_diff
+from cooperbench.report.patches import parse_diff
 
 Chosen = tuple[Task, tuple[int, ...], Sequence[tuple[int, ...]]]
 """A task, and the features and pairs of it that count."""

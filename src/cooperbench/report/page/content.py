@@ -28,8 +28,7 @@ from cooperbench.report.pairs import (
     PairData,
     suspicious_text,
 )
-from cooperbench.report.parsed_diff import ChangedFile
-from cooperbench.report.patches import Work, meetings
+from cooperbench.report.patches import ChangedFile, Work, meetings
 from cooperbench.report.tables import ablation_table
 from cooperbench.storage import read_json, utc_now
 from cooperbench.text import head_and_tail
