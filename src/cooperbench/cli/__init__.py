@@ -11,7 +11,6 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from types import FrameType
 from typing import NoReturn, cast
 
 from cooperbench._version import __version__
@@ -169,8 +168,8 @@ def _end_like_ctrl_c() -> None:
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, _interrupt)
-    signal.signal(signal.SIGQUIT, _interrupt)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.signal(signal.SIGQUIT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         signal.signal(signal.SIGHUP, _hang_up)
 
@@ -194,11 +193,7 @@ def _ignore_all() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-def _interrupt(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001  # the signal handler's shape
-    raise KeyboardInterrupt
-
-
-def _hang_up(signum: int, frame: FrameType | None) -> None:
+def _hang_up(signum: int, _: object) -> None:
     # It may come twice, from the shell and from the kernel.
     signal.signal(signum, signal.SIG_IGN)
     for descriptor in (1, 2):
@@ -207,4 +202,4 @@ def _hang_up(signum: int, frame: FrameType | None) -> None:
         except OSError:
             # The terminal is gone: a line for it must not become an error in the middle of the clean-up.
             os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
-    _interrupt(signum, frame)
+    raise KeyboardInterrupt
