@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 from cooperbench.agents import llm
 from cooperbench.errors import UserError
 from cooperbench.storage import read_json, write_json
+from cooperbench.temporary import remove_tree
 from cooperbench.text import printable
 
 DATA_VARIABLE = "COOPERBENCH_DATA_DIR"
@@ -173,11 +174,11 @@ def install(
             "size_bytes": sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir()),
         }
         write_json(folder / _DESCRIPTION, description)
-        _remove(place)
+        remove_tree(place)
         # Only its `bin/python` is used, which also works where a virtual environment was moved to.
         folder.rename(place)
     except BaseException:
-        _remove(folder)
+        remove_tree(folder)
         raise
     return Environment(framework, place, description)
 
@@ -186,7 +187,8 @@ def remove(framework: Framework) -> bool:
     """Whether there was anything; incomplete ones of killed installations go too."""
     home = environments_dir()
     present = [*home.glob(framework.name), *home.glob(f".{framework.name}-*")]
-    _remove(*present)
+    for folder in present:
+        remove_tree(folder)
     return bool(present)
 
 
@@ -272,10 +274,6 @@ def _installed_version(folder: Path, framework: Framework) -> str:
         return framework.version
     asked = [str(folder / _PYTHON), "-c", _VERSION_OF, framework.distribution]
     return _output(asked, "it cannot be used").strip()
-
-
-def _remove(*paths: Path) -> None:
-    subprocess.run(["rm", "-rf", "--", *paths], check=False)
 
 
 def _output(argv: Sequence[str], problem: str = "") -> str:
