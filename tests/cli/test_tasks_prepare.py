@@ -163,17 +163,10 @@ def test_the_subsets_are_named(dataset: Path, capsys: pytest.CaptureFixture[str]
 
 
 def test_a_terminal_gets_a_table(dataset: Path) -> None:
-    code = (
-        "import argparse, sys\n"
-        "from cooperbench.cli import tasks\n"
-        "parser = argparse.ArgumentParser()\n"
-        "tasks.add_arguments(parser)\n"
-        "sys.exit(tasks.execute(parser.parse_args(sys.argv[1:])))\n"
-    )
     master, terminal = pty.openpty()
     try:
         environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
-        arguments = [sys.executable, "-c", code, "--dataset-dir", str(dataset)]
+        arguments = [sys.executable, "-m", "cooperbench", "tasks", "--dataset-dir", str(dataset)]
         subprocess.run(arguments, stdout=terminal, env=environment, check=True)
         shown = os.read(master, 100_000).decode()
     finally:
