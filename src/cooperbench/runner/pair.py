@@ -9,7 +9,6 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from hashlib import sha256
-from importlib.resources import files
 from typing import Any, TypeVar
 
 from cooperbench._version import __version__
@@ -77,8 +76,8 @@ def prepare_repository(sandbox: RichSandbox, git_dir: str) -> str:
 
 def take_patch(sandbox: RichSandbox, git_dir: str) -> bytes:
     """What the agent has done, committed or not; AgentFailure where it has broken its tools, or it is too large."""
-    script = (files("cooperbench.runner") / "snapshot.sh").read_text()
-    argv = ["bash", "-c", script, "snapshot", REPO_DIR, git_dir, PATCH_FILE, str(MOST_PATCH_BYTES)]
+    words = ("snapshot", REPO_DIR, git_dir, PATCH_FILE, str(MOST_PATCH_BYTES))
+    argv = ["bash", "-c", sandbox_script("snapshot.sh"), *words]
     done = sandbox.run(argv, timeout_seconds=SNAPSHOT_SECONDS)
     problem: object = done.stderr_read().strip()[-300:]
     if done.timed_out:
