@@ -32,6 +32,7 @@ from cooperbench.gateway.recording import Exchanges
 from cooperbench.models import Pair, Seat, Usage, seats_of, summed_accounts
 from cooperbench.runner.config import Assigned, RunConfig
 from cooperbench.runner.display import Display
+from cooperbench.sandbox import sandbox_script
 from cooperbench.sandbox.base_sandbox import SCRIPT_SECONDS, RichSandbox
 from cooperbench.sandbox.contract import SandboxOptions
 from cooperbench.sandbox.session import SandboxSession
