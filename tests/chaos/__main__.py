@@ -19,6 +19,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from cooperbench.processes import end_like_ctrl_c
 from tests.chaos import checker
 from tests.chaos.faults import INTERRUPTS, Strike, faults_of
 from tests.chaos.rounds import Round
@@ -136,6 +137,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=1, help="the first round, to repeat one")
     parser.add_argument("--backends", default="local,docker")
     args = parser.parse_args()
+    end_like_ctrl_c()
     end = time.monotonic() + args.seconds
     folder = Path(tempfile.mkdtemp(prefix="cooperbench-chaos-"))
     counts: Counter[str] = Counter({"file damaged": 0})

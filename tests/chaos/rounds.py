@@ -123,6 +123,8 @@ class Round:
         answered, begun = self.world.provider.answered, self.world.provider.begun
         before, begun_before = self.answered_before
         found += checker.wrong_money(self.run, answered - before, begun - begun_before, self.calls_lost)
+        if self.world.engine and self.world.engine.was_killed:
+            self.world.engine.end_forgotten()
         deadline = time.monotonic() + LEFT_SECONDS
         while (left := self.leftovers()) and time.monotonic() < deadline:
             time.sleep(0.3)

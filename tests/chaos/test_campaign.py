@@ -29,6 +29,8 @@ from tests.chaos.world import DockerEngine, World
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from cooperbench.backends.docker.engine import Engine
+
 pytestmark = [pytest.mark.xdist_group("litellm"), pytest.mark.timeout(600)]
 PAIR = "coop/tiny_task/7/f1_f2"
 
@@ -209,37 +211,90 @@ def sleeping_image() -> bytes:
     return packed.getvalue()
 
 
-def test_what_is_left_in_an_engine_is_found() -> None:
+@pytest.fixture(scope="module")
+def private() -> Iterator[DockerEngine]:
     with skipped_without_engine():
         if os.geteuid() != 0 or shutil.which("dockerd", path=f"{os.environ['PATH']}:/usr/sbin") is None:
             raise NoEngine("no dockerd could be started here")
     # Not a folder of the test: names of sockets must be short.
     folder = Path(tempfile.mkdtemp(prefix="chaos-"))
-    private = DockerEngine(folder / "engine")
+    engine = DockerEngine(folder / "engine")
     try:
-        with private.connected() as engine:
-            assert checker.engine_leftovers(engine, private.folder) == []
-            network = engine.api.create_network("left", "bridge")["Id"]
-            assert checker.engine_leftovers(engine, private.folder) == ["network left"]
-            engine.api.remove_network(network)
-            engine.api.import_image_from_data(sleeping_image(), "sleeping")
-            container = engine.api.create_container_from_config(
-                {
-                    "Image": "sleeping",
-                    "Cmd": ["/usr/bin/sleep", "600"],
-                    "HostConfig": {"Binds": ["/usr:/usr:ro"], "NetworkMode": "none"},
-                },
-                "left",
-            )["Id"]
-            assert checker.engine_leftovers(engine, private.folder) == ["container ['/left']"]
-            engine.api.start(container)
-            kinds = [text.split()[0] for text in checker.engine_leftovers(engine, private.folder)]
-            assert kinds == ["container", "process", "mount"]
-            engine.api.remove_container(container, force=True)
-            assert checker.engine_leftovers(engine, private.folder) == []
+        yield engine
     finally:
-        private.close()
+        engine.close()
         shutil.rmtree(folder)
+
+
+def new_container(engine: Engine) -> str:
+    engine.api.import_image_from_data(sleeping_image(), "sleeping")
+    config = {
+        "Image": "sleeping",
+        "Cmd": ["/usr/bin/sleep", "600"],
+        "HostConfig": {"Binds": ["/usr:/usr:ro"], "NetworkMode": "none"},
+    }
+    return str(engine.api.create_container_from_config(config, "left")["Id"])
+
+
+def test_what_is_left_in_an_engine_is_found(private: DockerEngine) -> None:
+    with private.connected() as engine:
+        assert checker.engine_leftovers(engine, private.folder) == []
+        network = engine.api.create_network("left", "bridge")["Id"]
+        assert checker.engine_leftovers(engine, private.folder) == ["network left"]
+        engine.api.remove_network(network)
+        container = new_container(engine)
+        assert checker.engine_leftovers(engine, private.folder) == ["container ['/left']"]
+        engine.api.start(container)
+        kinds = [text.split()[0] for text in checker.engine_leftovers(engine, private.folder)]
+        assert kinds == ["container", "process", "mount"]
+        # It has begun, and the engine knows it: whoever had it started has to end it.
+        private.end_forgotten()
+        assert [text.split()[0] for text in checker.engine_leftovers(engine, private.folder)] == kinds
+        engine.api.remove_container(container, force=True)
+        assert checker.engine_leftovers(engine, private.folder) == []
+
+
+@contextmanager
+def waiting_to_begin(private: DockerEngine, container: str) -> Iterator[None]:
+    """What an engine that is killed then leaves: a container that runc has made, and that nobody tells to begin."""
+    bundle = private.folder / container[:12]
+    parts = {name: bundle / name for name in ("lowerdir", "upperdir", "workdir")}
+    for folder in (*parts.values(), root := bundle / "rootfs"):
+        folder.mkdir(parents=True)
+    (program := parts["lowerdir"] / "program").touch(0o755)
+    options = ",".join(f"{name}={folder}" for name, folder in parts.items())
+    subprocess.run(["mount", "-t", "overlay", "overlay", "-o", options, str(root)], check=True)
+    subprocess.run(["runc", "spec", "--bundle", str(bundle)], check=True)
+    started = {"terminal": False, "args": [f"/{program.name}"]}
+    edited(bundle / "config.json", lambda content: content["process"].update(started))
+    runc = ["runc", "--root", str(private.folder / "exec/runtime-runc/moby")]
+    quiet: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
+    subprocess.run([*runc, "create", "--bundle", str(bundle), container], check=True, **quiet)
+    try:
+        yield
+    finally:
+        subprocess.run([*runc, "delete", "--force", container], check=True)
+        subprocess.run(["umount", str(root)], check=True)
+        shutil.rmtree(bundle)
+
+
+def test_what_only_a_killed_engine_could_have_ended_is_no_leftover(private: DockerEngine) -> None:
+    layers = [private.folder / f"data/overlay2/{name}/merged" for name in ("forgotten-init", "left")]
+    for layer in layers:
+        layer.mkdir(parents=True)
+        subprocess.run(["mount", "--bind", str(layer), str(layer)], check=True)
+    with private.connected() as engine:
+        known = new_container(engine)
+        with waiting_to_begin(private, "f" * 64), waiting_to_begin(private, known):
+            kinds = [text.split()[0] for text in checker.engine_leftovers(engine, private.folder)]
+            assert kinds == ["container", "process", "process", "mount", "mount"]
+            private.end_forgotten()
+            left = checker.engine_leftovers(engine, private.folder)
+            assert [text.split()[0] for text in left] == ["container", "process", "mount"]
+            assert left[-1] == f"mount {layers[1]}"
+        engine.api.remove_container(known, force=True)
+        subprocess.run(["umount", str(layers[1])], check=True)
+        assert checker.engine_leftovers(engine, private.folder) == []
 
 
 def test_every_kind_of_fault_has_its_turn(calm: Round) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import threading
 import time
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -18,7 +19,7 @@ from cooperbench.backends.docker.engine import Engine, connect
 from tests.agents.mini_swe.helpers import SUBMIT, TOOLS, act, patching, write_config
 from tests.backends.docker.engines import provide_base
 from tests.backends.docker.tasks import write_buildable
-from tests.chaos.checker import processes
+from tests.chaos.checker import contained, processes
 from tests.modelserver import Answer, ModelServer, Request
 from tests.modelserver.replies import Broken, Failure, Reply
 from tests.tiny import golden, write_tiny
@@ -141,6 +142,7 @@ class DockerEngine:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.was_killed = False
         folder.mkdir()
         self.address = f"unix://{folder}/docker.sock"
         self.start()
@@ -175,18 +177,56 @@ class DockerEngine:
         return closing(engine)
 
     def kill(self) -> None:
+        self.was_killed = True
         self.process.kill()
         self.process.wait()
 
     def shims(self) -> list[int]:
         return [pid for pid, words in processes(str(self.folder)) if "containerd-shim" in words]
 
+    def end_forgotten(self) -> None:
+        """What it had begun to make when it was killed, and has forgotten: nobody else could name it, so nobody could end it.
+
+        That is a process that waits to become a container's first one, where there is no such container, and the mount of
+        an `-init` layer, which is there while a container is made.
+        """
+        with self.connected() as engine:
+            known = {str(one["Id"]) for one in engine.api.containers(all=True)}
+        for pid, _ in contained(self.folder):
+            if (container := _waits_to_begin(pid)) and container not in known:
+                _end(pid)
+        for place in _mounts_under(self.folder / "data/overlay2"):
+            if Path(place).parent.name.endswith("-init"):
+                subprocess.run(["umount", "--lazy", place], check=False)
+        self.was_killed = False
+
     def close(self) -> None:
         self.process.terminate()
         self.process.wait(60)
-        for line in reversed(Path("/proc/self/mounts").read_text().splitlines()):
-            if (place := line.split()[1]).startswith(f"{self.folder}/"):
-                subprocess.run(["umount", "--lazy", place], check=False)
+        for pid in self.shims():
+            _end(pid)
+        for place in _mounts_under(self.folder):
+            subprocess.run(["umount", "--lazy", place], check=False)
+
+
+def _mounts_under(folder: Path) -> list[str]:
+    """The last one first."""
+    lines = reversed(Path("/proc/self/mounts").read_text().splitlines())
+    return [place for line in lines if (place := line.split()[1]).startswith(f"{folder}/")]
+
+
+def _waits_to_begin(pid: int) -> str:
+    """The container that a `runc init` is going to be: it holds its fifo until it is told to begin. Else empty."""
+    with suppress(OSError):
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            if (target := link.readlink()).name == "exec.fifo":
+                return target.parent.name
+    return ""
+
+
+def _end(pid: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
 
 
 def build_clock(library: Path) -> Path | None:
