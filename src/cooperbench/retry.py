@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Hashable
-from concurrent.futures import Future
+from collections.abc import Callable, Hashable, Iterable
+from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from typing import Generic, TypeVar
 
@@ -81,6 +81,27 @@ def finished(action: Callable[[], T]) -> T:
                 action()
                 break
         raise
+
+
+def in_daemon_threads(
+    work: Callable[[K], T], keys: Iterable[K], most: int, name: str
+) -> tuple[dict[K, Future[T]], list[threading.Thread]]:
+    """Work that cannot be told to end. Python would wait for it in a pool; who cancels these futures does not."""
+    futures: dict[K, Future[T]] = {key: Future() for key in keys}
+    left = list(reversed(futures))
+
+    def take() -> None:
+        with suppress(IndexError, InvalidStateError):
+            while not (future := futures[key := left.pop()]).cancelled():
+                try:
+                    future.set_result(work(key))
+                except Exception as error:
+                    future.set_exception(error)
+
+    threads = [threading.Thread(target=take, name=name, daemon=True) for _ in left[:most]]
+    for thread in threads:
+        thread.start()
+    return futures, threads
 
 
 class Once(Generic[K, V]):

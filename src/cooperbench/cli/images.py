@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
 from typing import Any, NamedTuple
@@ -23,6 +22,7 @@ from cooperbench.dataset.discovery import load_tasks, resolve_dataset_dir, selec
 from cooperbench.dataset.image_names import image_name
 from cooperbench.errors import CooperBenchError, InfraError, UserError
 from cooperbench.models import Task
+from cooperbench.retry import in_daemon_threads
 from cooperbench.text import plural, printable
 
 ACTIONS = {
@@ -155,8 +155,12 @@ def _for_each(
         say(f"ready: {name} {digest}")
         return {"task": task.label, "image": name, "digest": digest}
 
-    with ThreadPoolExecutor(jobs, thread_name_prefix="image") as pool:
-        rows = list(pool.map(one, tasks))
+    futures, _ = in_daemon_threads(one, tasks, jobs, "image")
+    try:
+        rows = [future.result() for future in futures.values()]
+    finally:
+        for future in futures.values():
+            future.cancel()
     failed = sum("error" in row for row in rows)
     line = f"{len(rows) - failed} of {plural(len(rows), 'image')} ready"
     return Outcome({"images": rows}, [line])

@@ -5,23 +5,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import (
-    FIRST_COMPLETED,
-    CancelledError,
-    Future,
-    InvalidStateError,
-    ThreadPoolExecutor,
-    wait,
-)
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
-from queue import Empty, SimpleQueue
 from typing import Literal, Self, TypeVar, cast
 
 from cooperbench.dataset.image_names import image_name
 from cooperbench.errors import Interrupted, UserError
 from cooperbench.git import end_running
 from cooperbench.models import Image, Task
-from cooperbench.retry import finished
+from cooperbench.retry import finished, in_daemon_threads
 from cooperbench.sandbox.base_sandbox import RichSandbox
 from cooperbench.sandbox.contract import (
     EvalBackend,
@@ -107,15 +99,9 @@ class SandboxSession:
         wanted = list(dict.fromkeys(task for task in tasks if task not in self._images))
         if wanted:
             self.check()
-        left: SimpleQueue[Task] = SimpleQueue()
-        for task in wanted:
-            self._images[task] = Future()
-            left.put(task)
-        for _ in wanted[:_IMAGE_WORKERS]:
-            # No pool: that would wait for a pull or a build, which cannot be told to end.
-            thread = threading.Thread(target=self._prepare_images, args=(left,), name="image", daemon=True)
-            self._image_threads.append(thread)
-            thread.start()
+        images, threads = in_daemon_threads(self._prepare_image, wanted, _IMAGE_WORKERS, "image")
+        self._images |= images
+        self._image_threads += threads
         with _stopped_if_cancelled():
             for number, task in enumerate(wanted, 1):
                 self._images[task].exception()
@@ -203,16 +189,6 @@ class SandboxSession:
             # One that cannot be ended must not keep the others alive.
             with suppress(Exception):
                 self.end(sandbox)
-
-    def _prepare_images(self, left: SimpleQueue[Task]) -> None:
-        # Cancelled: the session has ended.
-        with suppress(Empty, InvalidStateError):
-            while not self.stop.is_set():
-                image = self._images[task := left.get_nowait()]
-                try:
-                    image.set_result(self._prepare_image(task))
-                except Exception as error:
-                    image.set_exception(error)
 
     def _prepare_image(self, task: Task) -> Image:
         if not hasattr(self.backend, "prepare"):

@@ -1,4 +1,4 @@
-"""A run that is interrupted while an image is built or pulled: it ends at once, and so does what the engine was doing."""
+"""Interrupted while an image is built or pulled: a run or `images build` ends at once, and so does what the engine was doing."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,10 +25,12 @@ if TYPE_CHECKING:
 PHASE_SECONDS = 120.0
 
 
-def start(folder: Path, dockerfile: str, **variables: str) -> subprocess.Popen[str]:
+def start(folder: Path, dockerfile: str, command: str = "run", **variables: str) -> subprocess.Popen[str]:
     folder.mkdir()
     run = Harness(folder)
     write_buildable(folder / "buildable", dockerfile)
+    if command != "run":
+        run.words = [sys.executable, "-m", "cooperbench", *command.split()]
     run.words += ["-f", "1,2", "--backend", "docker", "--dataset-dir", str(folder / "buildable")]
     return run.start(**variables)
 
@@ -69,12 +72,16 @@ def sleeping(words: str) -> list[int]:
 
 
 @pytest.mark.usefixtures("hangup", "docker")
-def test_interrupted_while_an_image_is_built(engine_kind: str, base_image: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", ["run", "images build"])
+def test_interrupted_while_an_image_is_built(
+    engine_kind: str, base_image: str, tmp_path: Path, command: str
+) -> None:
     token = f"sleep 30{os.getpid()}"
     processes = [
         start(
             tmp_path / str(number),
             f"{DOCKERFILE}RUN echo {number} && {token}\n",
+            command,
             COOPERBENCH_BUILD_ARGS=f"BASE_IMAGE={base_image}",
         )
         for number in range(len(SIGNALS))
