@@ -10,6 +10,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from tests.chaos.agent import PROGRAM
 from tests.chaos.checker import mounted_from, processes
@@ -83,7 +84,7 @@ def redis_killed(one: Round, _: Process, rng: random.Random) -> bool:
 def sandbox_killed(one: Round, process: Process, rng: random.Random) -> bool:
     """From outside: nobody's doing, so the pair is run again."""
     if not one.world.engine:
-        return _kill_one(lambda: _first_processes(one), process, rng)
+        return _kill_one(lambda: _bubblewraps(one), process, rng)
     with contextlib.suppress(Exception), one.world.engine.connected() as engine:
         deadline = time.monotonic() + TARGET_SECONDS
         while process.poll() is None and time.monotonic() < deadline:
@@ -94,10 +95,19 @@ def sandbox_killed(one: Round, process: Process, rng: random.Random) -> bool:
     return False
 
 
-def _first_processes(one: Round) -> list[int]:
-    """Of local sandboxes, which end with them. They have nothing of ours in their environment."""
-    found = processes(str(one.world.cache), mounted_from(one.world.cache))
-    return [pid for pid, words in found if "/cooperbench/lib/supervisor.sh" in words]
+def _bubblewraps(one: Round) -> list[int]:
+    """Of local sandboxes, which end with them. A first process that is killed counts as the doing of who works there."""
+    found = set()
+    for pid, words in processes(str(one.world.cache), mounted_from(one.world.cache)):
+        with contextlib.suppress(OSError):
+            # Forks of a first process have its arguments, too.
+            parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+            if (
+                "/cooperbench/lib/supervisor.sh" in words
+                and Path(f"/proc/{parent}/comm").read_text() == "bwrap\n"
+            ):
+                found.add(parent)
+    return sorted(found)
 
 
 def worker_killed(one: Round, process: Process, rng: random.Random) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -13,16 +14,18 @@ import tarfile
 import tempfile
 import time
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cooperbench.backends.local import LocalBackend
+from cooperbench.errors import SandboxDead, SandboxDestroyed
 from tests.backends.docker.engines import NoEngine, skipped_without_engine
 from tests.chaos import checker
 from tests.chaos.__main__ import order_of, tell
-from tests.chaos.faults import faults_of
+from tests.chaos.faults import faults_of, sandbox_killed
 from tests.chaos.rounds import Round
 from tests.chaos.world import DockerEngine, World
 
@@ -152,12 +155,12 @@ def test_a_call_of_each_agent_may_be_lost_when_an_attempt_is_broken_off(tmp_path
 
 
 @contextmanager
-def running(command: list[str], **options: Any) -> Iterator[None]:
-    with subprocess.Popen(command, stdout=subprocess.PIPE, **options) as process:
+def running(command: list[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **options) as process:
         assert process.stdout is not None
-        assert process.stdout.readline() == b"there\n"
+        assert process.stdout.readline() == "there\n"
         try:
-            yield
+            yield process
         finally:
             os.kill(process.pid, signal.SIGKILL)
 
@@ -303,6 +306,17 @@ def test_every_kind_of_fault_has_its_turn(calm: Round) -> None:
     half = len(names) // 2 + 1
     local, docker = order_of(names[2:], 7, 0), order_of(names, 7, 1)
     assert {*local[:half], *docker[:half]} == {*names}
+
+
+def test_a_sandbox_is_killed_from_outside(calm: Round) -> None:
+    """What ends it inside would be its agent's doing, and scored."""
+    with closing(LocalBackend(cache_dir=calm.world.cache)) as backend, running(SLEEP) as process:
+        for _ in range(3):
+            sandbox = backend.create_sandbox("host")
+            assert sandbox_killed(calm, process, random.Random(1))
+            with pytest.raises(SandboxDead) as death:
+                sandbox.run(["sleep", "60"])
+            assert not isinstance(death.value, SandboxDestroyed)
 
 
 def test_a_violation_fails_the_campaign(capsys: pytest.CaptureFixture[str]) -> None:
