@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cooperbench import run
 from cooperbench.backends.docker.settings import Mount, read_settings
 from cooperbench.backends.registry import OUR_BACKENDS, find_factory, get_backend
 from cooperbench.cli import main
@@ -67,6 +68,14 @@ def test_run_and_eval_have_them(
     words = ["--backend", "local", "--mount", "/a:/b", "--dataset-dir", "demo", "--log-dir", str(tmp_path)]
     assert main([*command, *words]) == 2
     assert capsys.readouterr().err == "cooperbench: --mount is for --backend docker, not local\n"
+
+
+def test_in_python_one_mount_needs_no_list(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It is taken as a whole: what is wrong here is only that there is no engine."""
+    monkeypatch.delenv("MSWEA_DOCKER_EXECUTABLE", raising=False)
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
+    with pytest.raises(UserError, match="cannot connect"):
+        run("r", agent="oracle", backend="docker", mount="/a:/b", dataset_dir="demo", logs_dir=tmp_path)
 
 
 def test_clean_goes_on_where_there_is_no_engine(

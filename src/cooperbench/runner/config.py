@@ -235,7 +235,7 @@ def make_config(values: Mapping[str, Any]) -> RunConfig:
             "dataset_dir": resolve_dataset_dir(values["dataset_dir"]),
             "logs_dir": Path(values["logs_dir"]),
             **{name: None if value is None else tuple(value) for name, value in lists.items()},
-            "mount": tuple(values.get("mount") or ()),
+            "mount": (mount,) if isinstance(mount := values.get("mount"), str) else tuple(mount or ()),
             "prompts_dir": Path(values["prompts_dir"]) if values.get("prompts_dir") else None,
         }
     )

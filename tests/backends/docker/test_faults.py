@@ -36,6 +36,12 @@ def test_no_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_a_client_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MSWEA_DOCKER_EXECUTABLE", "nosuch")
+    with pytest.raises(UserError, match="no program 'nosuch'; MSWEA_DOCKER_EXECUTABLE names"):
+        DockerBackend().check()
+
+
 def test_a_run_without_an_engine_stops_at_once(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

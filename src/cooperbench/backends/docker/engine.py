@@ -218,6 +218,10 @@ def connect(executable: str = "docker") -> Engine:
         hint = "pip install 'cooperbench[docker]'; or use --backend local"
         raise UserError(f"the docker backend needs the Python package docker: {hint}") from error
     if not Path(executable).name.endswith("podman"):
+        if executable != "docker" and shutil.which(executable) is None:
+            raise UserError(
+                f"there is no program {executable!r}; MSWEA_DOCKER_EXECUTABLE names docker or a podman"
+            )
         where, options = _docker_address(docker)
         return _connect_to(docker, where, options)
     if named := os.environ.get("CONTAINER_HOST"):
