@@ -145,7 +145,7 @@ def _translated(error: Exception, doing: str) -> CooperBenchError:
     match error:
         case modal.AuthError():
             remedy = "modal token new, or check MODAL_TOKEN_ID and MODAL_TOKEN_SECRET"
-            return UserError(f"Modal knows no such token ({message}): {remedy}; {_OTHERWISE}")
+            return UserError(f"Modal knows no such token: {remedy}; {_OTHERWISE} ({message})")
         case modal.ImageBuildError() if "due to external shut-down" in message:
             return Unavailable(f"{doing}: {message}")
         case modal.ImageBuildError():
