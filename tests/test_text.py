@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cooperbench.text import head_and_tail, names_for_error, plural, printable
+from cooperbench.text import dollars_text, head_and_tail, names_for_error, plural, printable
 
 
 @pytest.mark.parametrize(
@@ -64,3 +64,11 @@ def test_plural() -> None:
 )
 def test_of_a_long_text_both_ends_are_kept(text: str, most: int, shown: str) -> None:
     assert head_and_tail(text, most, "<{cut}>") == shown
+
+
+@pytest.mark.parametrize(
+    ("dollars", "text"),
+    [(0, "$0.00"), (3.2, "$3.20"), (0.00126, "$0.0013"), (0.000084, "$0.000084"), (2e-7, "$0.0000002")],
+)
+def test_dollars(dollars: float, text: str) -> None:
+    assert dollars_text(dollars) == text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from decimal import Decimal
 
 # Control characters, changes of direction, invisible line breaks, surrogates.
 _HOSTILE = re.compile(
@@ -55,4 +56,4 @@ def duration_text(seconds: float) -> str:
 
 def dollars_text(dollars: float) -> str:
     """`$3.20`; less than a cent as `$0.001`, since that is not nothing."""
-    return f"${dollars:.2f}" if dollars >= 0.01 or dollars <= 0 else f"${dollars:.2g}"
+    return f"${dollars:.2f}" if dollars >= 0.01 or dollars <= 0 else f"${Decimal(f'{dollars:.2g}'):f}"
