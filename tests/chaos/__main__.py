@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from cooperbench.processes import end_like_ctrl_c
 from tests.chaos import checker
 from tests.chaos.faults import INTERRUPTS, Strike, faults_of
-from tests.chaos.rounds import Round
+from tests.chaos.rounds import RUN_SECONDS, Round
 from tests.chaos.world import World
 
 CLOCK = "clock jump"
@@ -64,7 +64,7 @@ def disturb(
             if strike(one, process, rng):
                 counts[name] += 1
                 struck.append(name)
-        code = process.wait(180)
+        code = process.wait(RUN_SECONDS)
     except subprocess.TimeoutExpired:
         return [f"the run did not end after {struck}: {one.last_output()}"]
     finally:

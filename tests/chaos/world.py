@@ -41,9 +41,13 @@ PROVIDER_FAULTS: dict[str, Callable[[Request, Answer], Reply | None]] = {
     "nothing": lambda _, __: Broken(None, hold=2.0),
 }
 UNTIL_THE_OTHER_ENDS = (
-    "for _ in $(seq 600); do read_messages --all | grep -q ' ends' && break; sleep 0.1; done"
+    "until read_messages --all | grep -q ' ends' || [ $SECONDS -gt 280 ]; do sleep 0.1; done"
 )
-"""So that every message is shown to somebody."""
+"""So that every message is shown to somebody, on a slow machine too: a command has 300 seconds."""
+
+
+START_SECONDS = 180.0
+"""Of an engine, or of the first request, on a busy machine."""
 
 
 class Provider:
@@ -64,7 +68,7 @@ class Provider:
         """From the next request on that the fault can hit; whether there was one."""
         with self._lock:
             self._fault, self._seconds, self._failing_until = PROVIDER_FAULTS[fault], seconds, None
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + START_SECONDS
         while self._failing_until is None and time.monotonic() < deadline and not ended():
             time.sleep(0.02)
         with self._lock:
@@ -156,7 +160,7 @@ class DockerEngine:
             (self.folder / name).unlink(missing_ok=True)
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(words, stdout=log, stderr=log)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + START_SECONDS
         while True:
             try:
                 with self.connected():
@@ -202,7 +206,7 @@ class DockerEngine:
 
     def close(self) -> None:
         self.process.terminate()
-        self.process.wait(60)
+        self.process.wait(START_SECONDS)
         for pid in self.shims():
             _end(pid)
         for place in _mounts_under(self.folder):
