@@ -86,13 +86,13 @@ def finished(action: Callable[[], T]) -> T:
 def in_daemon_threads(
     work: Callable[[K], T], keys: Iterable[K], most: int, name: str
 ) -> tuple[dict[K, Future[T]], list[threading.Thread]]:
-    """Work that cannot be told to end. Python would wait for it in a pool; who cancels these futures does not."""
+    """Work that cannot be told to end: Python would wait for it in a pool. A future that has an end is not begun."""
     futures: dict[K, Future[T]] = {key: Future() for key in keys}
     left = list(reversed(futures))
 
     def take() -> None:
         with suppress(IndexError, InvalidStateError):
-            while not (future := futures[key := left.pop()]).cancelled():
+            while not (future := futures[key := left.pop()]).done():
                 try:
                     future.set_result(work(key))
                 except Exception as error:

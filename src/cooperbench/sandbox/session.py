@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from typing import Literal, Self, TypeVar, cast
 
@@ -60,14 +60,6 @@ def open_sandbox(
     return PlainSandbox(sandbox, lifetime_seconds=timeout_seconds, workdir=workdir)
 
 
-@contextmanager
-def _stopped_if_cancelled() -> Iterator[None]:
-    try:
-        yield
-    except CancelledError as error:
-        raise Interrupted("stopped") from error
-
-
 class SandboxSession:
     """A backend with its images, its open sandboxes and the threads that use them.
 
@@ -102,17 +94,15 @@ class SandboxSession:
         images, threads = in_daemon_threads(self._prepare_image, wanted, _IMAGE_WORKERS, "image")
         self._images |= images
         self._image_threads += threads
-        with _stopped_if_cancelled():
-            for number, task in enumerate(wanted, 1):
-                self._images[task].exception()
-                progress(task, number, len(wanted))
+        for number, task in enumerate(wanted, 1):
+            self._images[task].exception()
+            progress(task, number, len(wanted))
 
     def image(self, task: Task) -> Image:
         """The task's image, prepared now if it is not yet."""
         if task not in self._images:
             self.prepare([task], lambda *_: None)
-        with _stopped_if_cancelled():
-            return self._images[task].result()
+        return self._images[task].result()
 
     def open(self, image: str, *, timeout_seconds: int, options: SandboxOptions) -> RichSandbox:
         """A sandbox that ends with the session if nobody ends it before."""
@@ -167,7 +157,8 @@ class SandboxSession:
     def _close(self) -> None:
         self.stop.set()
         for image in self._images.values():
-            image.cancel()
+            with suppress(InvalidStateError):
+                image.set_exception(Interrupted("stopped"))
         self._call_backend("interrupt")
         for pool in self._pools:
             pool.shutdown(wait=False, cancel_futures=True)
