@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import socket
 import threading
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from cooperbench.backends.docker import DockerBackend
-from cooperbench.errors import InfraError, SandboxDead, SandboxDestroyed, UserError
+from cooperbench.errors import InfraError, SandboxDead, SandboxDestroyed, SandboxError, UserError
 from cooperbench.sandbox.contract import SandboxOptions
 from tests.backends.docker.conftest import build_image
 from tests.sandbox.programs import check_programs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from cooperbench.backends.docker.sandbox import DockerSandbox
 
@@ -139,6 +142,28 @@ def test_an_engine_that_goes(
         backend.close()
         relay.close()
         docker.engine.remove_container(sandbox.container)
+
+
+def kill_shim(sandbox: DockerSandbox) -> None:
+    stat = Path(f"/proc/{sandbox._state()['Pid']}/stat").read_text()
+    os.kill(int(stat.rpartition(")")[2].split()[1]), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("judged", [False, True])
+def test_the_engines_process_beside_a_container_being_killed_is_nobodys_doing(
+    docker: DockerBackend, base_image: str, engine_kind: str, judged: bool
+) -> None:
+    if engine_kind != "docker":
+        pytest.skip("Podman has others")
+    sandbox = docker.create_sandbox(base_image, options=SandboxOptions(judged=judged))
+    timer = threading.Timer(1, kill_shim, [sandbox])
+    timer.start()
+    run = partial(sandbox.run_last, timeout_seconds=60) if judged else sandbox.run
+    with pytest.raises(SandboxError) as caught:
+        run(["sleep", "60"])
+    assert not isinstance(caught.value, SandboxDestroyed)
+    timer.join()
+    sandbox.terminate()
 
 
 @pytest.mark.parametrize(

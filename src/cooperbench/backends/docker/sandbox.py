@@ -50,6 +50,7 @@ SCRATCH_DIR = "/cooperbench/scratch"
 _LIFETIME_OVER = 86
 _STREAM_ENDED = 87
 _KILLED = 137
+_UNKNOWN_STATUS = "255"
 _CLOCKS_APART_SECONDS = 2.0
 _DYING_SECONDS = 5.0
 _EVENT_SECONDS = 0.5
@@ -250,11 +251,16 @@ class DockerSandbox(RichSandbox):
         return state
 
     def _was_killed_from_outside(self) -> bool:
-        """Does the engine say so? The kernel, which kills for the sandbox's own memory, is not always told of by it."""
+        """Does the engine say so? The kernel, which kills for the sandbox's own memory, is not always told of by it.
+
+        With an end of unknown status it says that the process which it has beside each container was killed.
+        """
         time.sleep(_EVENT_SECONDS)
-        filters, now = {"container": [self.container], "event": ["kill"]}, f"{time.time():.6f}"
+        filters, now = {"container": [self.container], "event": ["kill", "die"]}, f"{time.time():.6f}"
         with self._engine.faults("asking who killed a container"):
-            return bool(list(self._engine.api.events(since=0, until=now, filters=filters, decode=True)))
+            events = list(self._engine.api.events(since=0, until=now, filters=filters, decode=True))
+        codes = [event.get("Actor", {}).get("Attributes", {}).get("exitCode") for event in events]
+        return _UNKNOWN_STATUS in codes or any(event.get("Action") == "kill" for event in events)
 
 
 def _last_script(command: Command, files: list[tuple[str, bytes, int]]) -> bytes:
