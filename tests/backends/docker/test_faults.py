@@ -38,7 +38,7 @@ def test_no_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_a_client_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MSWEA_DOCKER_EXECUTABLE", "nosuch")
-    with pytest.raises(UserError, match="no program 'nosuch'; MSWEA_DOCKER_EXECUTABLE names"):
+    with pytest.raises(UserError, match="no 'nosuch'; MSWEA_DOCKER_EXECUTABLE is docker"):
         DockerBackend().check()
 
 

@@ -219,9 +219,7 @@ def connect(executable: str = "docker") -> Engine:
         raise UserError(f"the docker backend needs the Python package docker: {hint}") from error
     if not Path(executable).name.endswith("podman"):
         if executable != "docker" and shutil.which(executable) is None:
-            raise UserError(
-                f"there is no program {executable!r}; MSWEA_DOCKER_EXECUTABLE names docker or a podman"
-            )
+            raise UserError(f"there is no {executable!r}; MSWEA_DOCKER_EXECUTABLE is docker or a podman")
         where, options = _docker_address(docker)
         return _connect_to(docker, where, options)
     if named := os.environ.get("CONTAINER_HOST"):

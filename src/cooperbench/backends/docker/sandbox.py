@@ -259,8 +259,8 @@ class DockerSandbox(RichSandbox):
         filters, now = {"container": [self.container], "event": ["kill", "die"]}, f"{time.time():.6f}"
         with self._engine.faults("asking who killed a container"):
             events = list(self._engine.api.events(since=0, until=now, filters=filters, decode=True))
-        codes = [event.get("Actor", {}).get("Attributes", {}).get("exitCode") for event in events]
-        return _UNKNOWN_STATUS in codes or any(event.get("Action") == "kill" for event in events)
+        codes = [event["Actor"]["Attributes"].get("exitCode") for event in events]
+        return _UNKNOWN_STATUS in codes or "kill" in [event["Action"] for event in events]
 
 
 def _last_script(command: Command, files: list[tuple[str, bytes, int]]) -> bytes:
