@@ -218,11 +218,26 @@ class Agent:
     def run(self, session):
         session.execute("sleep 60")
 """
+INTERRUPTED_CLASS = """
+import os, signal
+
+class Field:
+    def __set_name__(self, owner, name):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+class Agent:
+    field = Field()
+    def run(self, session):
+        session.execute("sleep 60")
+"""
 
 
-def test_an_interrupt_in_a_finalizer_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in those of Python's own imports."""
-    (tmp_path / "interrupted.py").write_text(INTERRUPTED_FINALIZER)
+@pytest.mark.parametrize("module", [INTERRUPTED_FINALIZER, INTERRUPTED_CLASS], ids=["finalizer", "class"])
+def test_an_interrupt_where_python_would_lose_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str
+) -> None:
+    """In a finalizer it would be reported, where a class is made it would be another error: imports have both."""
+    (tmp_path / "interrupted.py").write_text(module)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     harness = Harness(tmp_path)
     harness.words += ["-a", "interrupted:Agent", "-f", "1,2"]

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from types import FrameType
 from typing import NoReturn, cast
 
 from cooperbench._version import __version__
@@ -55,7 +56,7 @@ EXIT_USAGE = 2
 EXIT_OVER_BUDGET = 3
 EXIT_INTERRUPTED = 130
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-_FINALIZER_SECONDS = 0.1
+_LATER_SECONDS = 0.1
 
 
 class _Parser(argparse.ArgumentParser):
@@ -166,25 +167,27 @@ def _end_like_ctrl_c() -> None:
 
     SIGINT also where it is ignored, as in the background of a shell without job control: `kill -INT` must end it.
     """
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    signal.signal(signal.SIGQUIT, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
+        signal.signal(number, _interrupt)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         signal.signal(signal.SIGHUP, _hang_up)
 
 
 def _lose_no_interrupt() -> None:
-    """One that comes while Python runs a finalizer would only be reported there: it comes once more, a moment later."""
+    """One that comes while Python runs a finalizer would only be reported there."""
     report = sys.unraisablehook
 
     def hook(problem: sys.UnraisableHookArgs) -> None:
         if problem.exc_type is KeyboardInterrupt:
-            threading.Timer(_FINALIZER_SECONDS, os.kill, (os.getpid(), signal.SIGINT)).start()
+            _interrupt_later()
         else:
             report(problem)
 
     sys.unraisablehook = hook
+
+
+def _interrupt_later() -> None:
+    threading.Timer(_LATER_SECONDS, os.kill, (os.getpid(), signal.SIGINT)).start()
 
 
 def _ignore_all() -> None:
@@ -193,7 +196,16 @@ def _ignore_all() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-def _hang_up(signum: int, _: object) -> None:
+def _interrupt(_: int, frame: FrameType | None) -> None:
+    while frame is not None and frame.f_code.co_name != "__set_name__":
+        frame = frame.f_back
+    if frame is None:
+        raise KeyboardInterrupt
+    # While a class is made, as imports do: Python 3.11 would turn it into a RuntimeError.
+    _interrupt_later()
+
+
+def _hang_up(signum: int, frame: FrameType | None) -> None:
     # It may come twice, from the shell and from the kernel.
     signal.signal(signum, signal.SIG_IGN)
     for descriptor in (1, 2):
@@ -202,4 +214,4 @@ def _hang_up(signum: int, _: object) -> None:
         except OSError:
             # The terminal is gone: a line for it must not become an error in the middle of the clean-up.
             os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
-    raise KeyboardInterrupt
+    _interrupt(signum, frame)
