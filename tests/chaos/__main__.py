@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -19,7 +20,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cooperbench.processes import end_like_ctrl_c
 from tests.chaos import checker
 from tests.chaos.faults import INTERRUPTS, Strike, faults_of
 from tests.chaos.rounds import RUN_SECONDS, Round
@@ -137,7 +137,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=1, help="the first round, to repeat one")
     parser.add_argument("--backends", default="local,docker")
     args = parser.parse_args()
-    end_like_ctrl_c()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     end = time.monotonic() + args.seconds
     folder = Path(tempfile.mkdtemp(prefix="cooperbench-chaos-"))
     counts: Counter[str] = Counter({"file damaged": 0})
