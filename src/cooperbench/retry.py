@@ -22,9 +22,9 @@ _MOST_INTERRUPTS = 5
 """After these a clean-up that does not finish is given up."""
 
 
-def backoff_seconds(attempt: int, longest: float = float("inf"), first: float = FIRST_PAUSE_SECONDS) -> float:
+def backoff_seconds(attempt: int, longest: float = float("inf"), first: float | None = None) -> float:
     """The pause after this failed attempt (from 1 on): growing, and not the same for all that failed together."""
-    usual = min(longest, first * 2.0 ** (attempt - 1))
+    usual = min(longest, (first or FIRST_PAUSE_SECONDS) * 2.0 ** (attempt - 1))
     return usual * random.uniform(0.5, 1.5)  # noqa: S311  # jitter, not a secret
 
 
@@ -54,11 +54,11 @@ def retry_for(
     work: Callable[[], T],
     errors: tuple[type[InfraError], ...],
     stop: threading.Event,
-    first_pause: float = FIRST_PAUSE_SECONDS,
+    first_pause: float | None = None,
 ) -> T:
     """`work()`, again after one of these errors, as long as the next attempt begins in time. A stop ends it at once."""
-    deadline, longest = time.monotonic() + seconds, min(LONGEST_PAUSE_SECONDS, 20 * first_pause)
-    attempt = 0
+    deadline, attempt = time.monotonic() + seconds, 0
+    longest = 20 * first_pause if first_pause else LONGEST_PAUSE_SECONDS
     while not stop.is_set():
         attempt += 1
         try:
