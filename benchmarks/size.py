@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from types import FrameType
 
 ROOT = Path(cooperbench.__file__).parent
-AIMS = {"in all": (25_000, 170), "a pair's way": (6_500, 40)}
+AIMS = {"in all": (30_000, 170), "its core": (6_500, 40)}
+"""In all it was 25,000 before command-line agents, teams, clusters and the defences of verdicts."""
 CORE = ("runner/", "team/", "eval/", "sandbox/")
 NOT_ON_THE_WAY = ("cli/", "report/", "backends/", "runner/display.py")
 _FUNCTION = 1
