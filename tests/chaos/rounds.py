@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -25,6 +26,10 @@ ROOT = Path(__file__).parents[2]
 RUN_SECONDS = 600.0
 """A run that hangs is found, one on a busy machine is waited for."""
 DISK_BYTES = 24 * 1024 * 1024
+UNMADE_LOOP = re.compile(
+    r"Exception ignored in: <function BaseEventLoop\.__del__.*?\nAttributeError: .*? '_ssock'\n", re.DOTALL
+)
+"""What Python itself says of an event loop for which there were no descriptors."""
 LEFT_SECONDS = 60.0
 """How long what was killed may take to be gone."""
 
@@ -104,7 +109,9 @@ class Round:
         return -1
 
     def last_output(self) -> str:
-        return Path(self.outputs[-1]).read_text(errors="replace")[-600:] if self.outputs else ""
+        if not self.outputs:
+            return ""
+        return UNMADE_LOOP.sub("", Path(self.outputs[-1]).read_text(errors="replace"))[-600:]
 
     def damage_a_file(self, rng: random.Random) -> str:
         """Cut short or overwritten. Not config.json, which is refused then, nor what is for reading only."""

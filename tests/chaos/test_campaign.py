@@ -26,7 +26,7 @@ from tests.backends.docker.engines import NoEngine, skipped_without_engine
 from tests.chaos import checker
 from tests.chaos.__main__ import order_of, tell
 from tests.chaos.faults import faults_of, sandbox_killed
-from tests.chaos.rounds import Round
+from tests.chaos.rounds import UNMADE_LOOP, Round
 from tests.chaos.world import DockerEngine, World
 
 if TYPE_CHECKING:
@@ -323,6 +323,23 @@ def test_a_violation_fails_the_campaign(capsys: pytest.CaptureFixture[str]) -> N
     assert tell(2, Counter({"SIGINT": 3, "disk full": 0}), []) == 0
     assert capsys.readouterr().out == "2 rounds, 3 faults: SIGINT 3, disk full 0\n0 violations\n"
     assert tell(2, Counter(), ["f1_f2 differs"]) == 1
+
+
+NO_LOOP = """
+import asyncio, resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
+try:
+    asyncio.new_event_loop()
+except OSError:
+    print("there")
+"""
+
+
+def test_what_python_says_of_a_loop_without_descriptors_is_no_traceback_of_ours() -> None:
+    done = subprocess.run([sys.executable, "-c", NO_LOOP], capture_output=True, text=True, check=True)
+    assert done.stdout == "there\n"
+    assert "Traceback" not in UNMADE_LOOP.sub("", done.stderr)
+    assert "Traceback" in UNMADE_LOOP.sub("", f"Traceback\n{done.stderr}Traceback\n")
 
 
 CLOCKS = """

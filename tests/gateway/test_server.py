@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -341,3 +343,30 @@ def test_what_is_recorded_has_no_key(agents: Agents, server: ModelServer) -> Non
         post(at, "chat", tools=TOOLS["chat"])
     assert at.record
     assert KEY not in json.dumps(at.record)
+
+
+WITHOUT_DESCRIPTORS = """
+import resource
+from cooperbench.errors import InfraError
+from cooperbench.gateway.server import Gateway
+
+for most in range(3, 12):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, 64))
+    try:
+        Gateway.shared()
+    except InfraError as error:
+        assert "the gateway does not start" in str(error)
+    else:
+        break
+print("starts with", most)
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+Gateway.shared()
+"""
+
+
+def test_a_gateway_that_cannot_start_is_not_waited_for() -> None:
+    """Wherever the descriptors run out; the next one tries again."""
+    words = [sys.executable, "-c", WITHOUT_DESCRIPTORS]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout.split()[-1]) > 7

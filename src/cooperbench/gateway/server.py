@@ -10,7 +10,7 @@ import re
 import secrets
 import socket
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from cooperbench.agents import llm
-from cooperbench.errors import UserError
+from cooperbench.errors import InfraError, UserError
 from cooperbench.gateway import dialects
 from cooperbench.gateway.access import Access
 from cooperbench.gateway.access import Request as ModelRequest
@@ -70,13 +70,12 @@ class Gateway:
         # What goes wrong is told to programs, and is their agents' outcome.
         logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
         self._accesses: dict[str, Access] = {}
-        self._socket = socket.create_server(("127.0.0.1", 0), backlog=512)
-        self.port: int = self._socket.getsockname()[1]
+        self.port: int
         self._loop: asyncio.AbstractEventLoop
-        self._ready = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._main()), name="gateway", daemon=True)
+        self._ready: Future[None] = Future()
+        self._thread = threading.Thread(target=self._run, name="gateway", daemon=True)
         self._thread.start()
-        self._ready.wait()
+        self._ready.result()
 
     @contextmanager
     def open(
@@ -102,6 +101,13 @@ class Gateway:
                 asyncio.run_coroutine_threadsafe(access.cancel(), self._loop).result(30)
             access.calls.finish()
 
+    def _run(self) -> None:
+        try:
+            with asyncio.Runner() as runner:
+                runner.run(self._main())
+        except Exception as error:
+            self._ready.set_exception(InfraError(f"the gateway does not start: {error}"))
+
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._loop.set_default_executor(ThreadPoolExecutor(_THREADS, "gateway"))
@@ -112,9 +118,11 @@ class Gateway:
         self._server = uvicorn.Server(uvicorn.Config(self._app, **options))
         self._mcp = mcp_endpoint(self._accesses.get)
         watch = asyncio.create_task(self._watch())
-        self._ready.set()
+        listening = socket.create_server(("127.0.0.1", 0), backlog=512)
+        self.port = listening.getsockname()[1]
+        self._ready.set_result(None)
         async with self._http, self._mcp.run():
-            await self._server.serve(sockets=[self._socket])
+            await self._server.serve(sockets=[listening])
         watch.cancel()
 
     async def _watch(self) -> None:
