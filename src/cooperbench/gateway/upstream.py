@@ -1,8 +1,9 @@
 """The way from a request in a dialect to the model's provider.
 
-A provider that speaks the dialect itself gets the request as it is; else LiteLLM translates it to chat completions.
-(LiteLLM's own functions for the former need packages of its proxy.) Requests come from sandboxes: only the arguments
-that are listed here get through to LiteLLM, since others are addresses, keys and hooks.
+A provider that speaks the dialect itself gets the request as it is; else LiteLLM translates it to chat completions. It
+also asks for these, save from servers that have no ways of their own: what it does around a call takes 10 to 20 ms.
+(LiteLLM's own functions for other dialects need packages of its proxy.) Requests come from sandboxes: only the
+arguments that are listed here get through to LiteLLM, since others are addresses, keys and hooks.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
+from copy import deepcopy
 from importlib import import_module
+from types import SimpleNamespace
 from typing import Any
 
 from cooperbench.agents import llm
@@ -26,7 +29,12 @@ _ARGUMENTS = {
     ANTHROPIC: f"{_COMMON} messages system max_tokens top_k stop_sequences thinking output_config",
     GEMINI: "contents generationConfig systemInstruction system_instruction tools toolConfig tool_config",
 }
-_NATIVE = {ANTHROPIC: ("anthropic",), GEMINI: ("gemini", "vertex_ai"), RESPONSES: ("openai",)}
+_NATIVE = {
+    ANTHROPIC: ("anthropic",),
+    GEMINI: ("gemini", "vertex_ai"),
+    RESPONSES: ("openai",),
+    CHAT: ("openai", "hosted_vllm"),
+}
 _CONNECTION = {"api_key", "api_base", "timeout", "use_chat_completions_api"}
 _CONNECTION |= {"vertex_project", "vertex_location", "vertex_credentials"}
 _KEPT_HEADERS = ("anthropic-version", "anthropic-beta", "openai-beta")
@@ -45,9 +53,14 @@ class Upstream:
         self._http = http
         self._settings = {"api_base" if name == "base_url" else name: settings[name] for name in settings}
         self._settings.setdefault("timeout", llm.DEFAULT_CALL_SECONDS)
-        self._name, self._provider, *_ = self._litellm.get_llm_provider(
-            model, api_base=self._settings.get("api_base")
+        base, key = (self._settings.get(name) for name in ("api_base", "api_key"))
+        self._name, self._provider, key, base = self._litellm.get_llm_provider(
+            model, api_base=base, api_key=key
         )
+        self._openai_key = key or self._litellm.OpenAIGPTConfig.get_api_key(self._settings.get("api_key"))
+        own = ("OPENAI_BASE_URL", "OPENAI_API_BASE") if self._provider == "openai" else ()
+        self._openai_base = str(base or next(filter(None, map(os.environ.get, own)), ""))
+        """Where a server of OpenAI's API is, if not at OpenAI."""
 
     def ask(
         self, dialect: str, body: Body, headers: Mapping[str, str], *, stream: bool
@@ -59,10 +72,9 @@ class Upstream:
 
     def whole(self, dialect: str, events: Sequence[Body]) -> Body:
         """A streamed answer as one."""
-        if dialect != CHAT:
-            return dialects.whole(dialect, events)
-        if not any(choice.get("finish_reason") for event in events for choice in event.get("choices", [])):
-            raise dialects.BrokenStream
+        reply = dialects.whole(dialect, events)
+        if dialect != CHAT or (reply.get("usage") and self._is_native(CHAT)):
+            return reply
         chunks = [self._litellm.ModelResponseStream(**event) for event in events]
         return dict(self._litellm.stream_chunk_builder(chunks).model_dump(exclude_none=True))
 
@@ -90,12 +102,17 @@ class Upstream:
         return int(counted.total_tokens)
 
     def _is_native(self, dialect: str) -> bool:
-        if self._provider not in _NATIVE.get(dialect, ()) or set(self._settings) - _CONNECTION:
+        more = set(self._settings) - _CONNECTION
+        if dialect == CHAT:
+            # LiteLLM knows what each of OpenAI's models takes, and which API it has to be asked by.
+            own = self._litellm.model_cost.get(self._name, {}).get("litellm_provider") == "openai"
+            more -= {*_ARGUMENTS[CHAT].split(), "drop_params"}
+            if own or not self._openai_base or "openai.com" in self._openai_base:
+                return False
+        if self._provider not in _NATIVE[dialect] or more:
             return False
         if dialect == RESPONSES:
-            own = ("OPENAI_BASE_URL", "OPENAI_API_BASE")
-            elsewhere = bool(self._settings.get("api_base") or any(map(os.environ.get, own)))
-            return not self._settings.get("use_chat_completions_api", elsewhere)
+            return not self._settings.get("use_chat_completions_api", bool(self._openai_base))
         # Vertex AI has models of others, too.
         return dialect != GEMINI or "gemini" in self._name
 
@@ -113,56 +130,135 @@ class Upstream:
             config = self._litellm.AnthropicMessagesConfig()
             auth, _ = config.validate_anthropic_messages_environment(kept, self._name, [], {}, {}, key, base)
             url = config.get_complete_url(base, key, self._name, {}, {}, stream)
+        elif dialect == CHAT:
+            config = self._chat_config()
+            auth = config.validate_environment({}, self._name, [], {}, {}, self._openai_key)
+            url = config.get_complete_url(self._openai_base, None, self._name, {}, {}, stream)
+            body = self._chat_body(body, stream=stream)
         else:
             config = self._litellm.OpenAIResponsesAPIConfig()
             params = import_module("litellm.types.router").GenericLiteLLMParams(api_key=key, api_base=base)
             auth, url = config.validate_environment({}, self._name, params), config.get_complete_url(base, {})
         if dialect != GEMINI:
             body = {**body, "model": self._name}
-        made = {"json": body, "headers": kept | auth, "timeout": self._settings["timeout"]}
-        async with self._http.stream("POST", url, **made) as response:
+        made = {"headers": {"content-type": "application/json"} | kept | auth, "timeout": self._settings["timeout"]}
+        # In ASCII, unlike httpx's own: half a surrogate pair has no UTF-8.
+        async with self._http.stream("POST", url, content=json.dumps(body), **made) as response:
             if response.status_code != 200:
                 text = (await response.aread()).decode("utf-8", "replace")
                 self._refused(response.status_code, text, response.headers)
             if not stream:
-                yield json.loads(await response.aread())
+                reply = json.loads(await response.aread())
+                yield self._chat_reply(reply) if dialect == CHAT else reply
                 return
             async for event in self._events(response.aiter_bytes()):
                 yield event
 
-    async def _translated(self, dialect: str, body: Body, *, stream: bool) -> AsyncIterator[Body]:
+    def _chat_config(self) -> Any:
+        configs, provider = import_module("litellm.utils").ProviderConfigManager, self._provider
+        return configs.get_provider_chat_config(self._name, self._litellm.LlmProviders(provider))
+
+    def _chat_body(self, body: Body, *, stream: bool) -> Body:
+        """As LiteLLM would send it."""
+        given = {name: body[name] for name in _ARGUMENTS[CHAT].split() if body.get(name) is not None}
+        given |= {name: value for name, value in self._settings.items() if name not in _CONNECTION}
+        given = deepcopy(given) | {"drop_params": True, "stream": stream}  # LiteLLM changes what it gets
+        if stream:
+            given["stream_options"] = {"include_usage": True}
+        about = {"custom_llm_provider": self._provider, "api_base": self._openai_base}
+        params = self._litellm.get_optional_params(self._name, custom_llm_provider=self._provider, **given)
+        more = params.pop("extra_body", {})
+        made = self._chat_config().transform_request(self._name, given["messages"], params, about, {})
+        return {**made, **more}
+
+    def _chat_reply(self, reply: Body) -> Body:
+        """As LiteLLM would give it."""
+        if not reply.get("choices"):
+            raise ValueError("the answer has no choices in it")
+        module = import_module("litellm.litellm_core_utils.llm_response_utils.convert_dict_to_response")
+        return _as_dict(module.convert_to_model_response_object(reply, self._litellm.ModelResponse()))
+
+    async def _chat(self, given: Body, *, stream: bool) -> Any:
+        """The answer, or its chunks, as LiteLLM's objects."""
         litellm, more = self._litellm, {"model": self.model, "stream": stream, "drop_params": True}
-        more |= self._settings | llm.NO_OTHER_RETRIES
-        use_chat = more.pop("use_chat_completions_api", True)
+        if not self._is_native(CHAT):
+            more |= self._settings | llm.NO_OTHER_RETRIES
+            more |= {"stream_options": {"include_usage": True}} if stream else {}
+            answer = await litellm.acompletion(**given | more)
+            if not stream and not answer.choices:
+                raise ValueError("the answer has no choices in it")
+            return answer
+        events = self._native(CHAT, given, {}, stream=stream)
+        if not stream:
+            return litellm.ModelResponse(**await anext(events))
+
+        async def chunks() -> AsyncIterator[Any]:
+            finished = False
+            async for event in events:
+                finished = finished or dialects.is_finished(event)
+                yield litellm.ModelResponseStream(**event)
+            if not finished:
+                raise dialects.BrokenStream
+
+        return chunks()
+
+    async def _translated(self, dialect: str, body: Body, *, stream: bool) -> AsyncIterator[Body]:
         given = {name: body[name] for name in _ARGUMENTS[dialect].split() if body.get(name) is not None}
-        if dialect == GEMINI:
+        if dialect == RESPONSES:
+            answer = await self._responses(given, stream=stream)
+        elif dialect == ANTHROPIC:
+            answer = await self._messages(given, stream=stream)
+        elif dialect == GEMINI:
             given = _gemini_adapter().translate_generate_content_to_completion(
                 self.model, given.pop("contents", []), given.pop("generationConfig", None), **given
             )
-        if dialect in (CHAT, GEMINI):
-            options = {"stream_options": {"include_usage": True}} if stream else {}
-            answer = await litellm.acompletion(**given | more | options)
-            if not stream and not answer.choices:
-                raise ValueError("the answer has no choices in it")
-        elif dialect == RESPONSES:
-            answer = await litellm.aresponses(**given | more, use_chat_completions_api=use_chat)
+            answer = await self._chat(given, stream=stream)
+            answer = self._gemini_stream(answer) if stream else _gemini_reply(answer)
         else:
-            if self._provider == "openai" and self._settings.get("api_base"):
-                # LiteLLM would ask for it by the responses API, which is OpenAI's own.
-                given.pop("thinking", None)
-            adapters = import_module("litellm.llms.anthropic.pass_through.adapters.handler")
-            handler = adapters.LiteLLMMessagesToCompletionTransformationHandler
-            # Without a router it would try to import its proxy, with every request.
-            answer = await handler.async_anthropic_messages_handler(**given | more, litellm_router=False)
+            answer = await self._chat(given, stream=stream)
         if not stream:
-            yield _gemini_reply(answer) if dialect == GEMINI else _as_dict(answer)
+            yield _as_dict(answer)
             return
-        if dialect == GEMINI:
-            answer = self._gemini_stream(answer)
-        elif dialect == ANTHROPIC:
-            answer = self._events(answer)
         async for event in answer:
             yield _as_dict(event, exclude_unset=True)
+
+    async def _responses(self, given: Body, *, stream: bool) -> Any:
+        if not self._settings.get("use_chat_completions_api", True):
+            more = self._settings | llm.NO_OTHER_RETRIES | {"model": self.model, "drop_params": True}
+            return await self._litellm.aresponses(**given | more, stream=stream)
+        package = "litellm.responses.litellm_completion_transformation"
+        config = import_module(f"{package}.transformation").LiteLLMCompletionResponsesConfig
+        asked = given.pop("input", [])
+        about = {"model": self._name, "custom_llm_provider": self._provider, "stream": stream}
+        request = config.transform_responses_api_request_to_chat_completion_request(
+            input=asked, responses_api_request=given, api_base=self._openai_base or None, **about
+        )
+        answer = await self._chat(request, stream=stream)
+        if not stream:
+            return config.transform_chat_completion_response_to_responses_api_response(
+                request_input=asked, responses_api_request=given, chat_completion_response=answer
+            )
+        chunks = SimpleNamespace(logging_obj=None, __anext__=aiter(answer).__anext__)
+        iterator = import_module(f"{package}.streaming_iterator").LiteLLMCompletionStreamingIterator
+        return iterator(self._name, chunks, asked, given, self._provider)
+
+    async def _messages(self, given: Body, *, stream: bool) -> Any:
+        if self._provider == "openai" and self._openai_base:
+            # LiteLLM would ask for it by the responses API, which is OpenAI's own.
+            given.pop("thinking", None)
+        adapters = import_module("litellm.llms.anthropic.pass_through.adapters.handler")
+        output_config = {name: given.pop(name) for name in ("output_config",) if name in given}
+        prepare = adapters.LiteLLMMessagesToCompletionTransformationHandler._prepare_completion_kwargs
+        request, names = prepare(model=self.model, stream=stream, extra_kwargs=output_config, **given)
+        answer = await self._chat(request, stream=stream)
+        adapter = adapters.ANTHROPIC_ADAPTER
+        if not stream:
+            return adapter.translate_completion_output_params(answer, tool_name_mapping=names)
+        return self._events(
+            adapter.translate_completion_output_params_streaming(
+                answer, model=self._name, tool_name_mapping=names, is_async=True
+            )
+        )
 
     async def _gemini_stream(self, chunks: AsyncIterable[Any]) -> AsyncIterator[Body]:
         """Text as it comes; calls, finish reason and usage at the end. (LiteLLM's own stream loses the usage.)"""
