@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 STEPS = 40
 ROUNDS = 3
 MANY_STEPS = 10
+LOAD_STEPS = 20
 LATENCY_SECONDS = 0.5
 TEXT, TOOLS = "mini_swe_agent", "mini_swe_agent_v2"
 SUBMIT = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
@@ -54,25 +55,31 @@ class Watch:
     def __init__(self, style: str, steps: int, together: int = 1, latency: float = 0.0) -> None:
         self.moments: dict[str, list[float]] = {}
         self._style, self._steps, self._together, self.latency = style, steps, together, latency
-        self._all_here = threading.Event()
+        self._all_here = threading.Barrier(together)
         self._lock = threading.Lock()
 
     def reply(self, request: Request) -> Answer:
         with self._lock:
             own = self.moments.setdefault(request.beginning, [])
             own.append(time.perf_counter())
-            if len(self.moments) >= self._together:
-                self._all_here.set()
+            place = len(self.moments)
         command = SUBMIT if len(own) > self._steps else f"echo step {len(own)}"
-        # The first answers wait until everybody is there, so that all work at once.
-        hold = self._all_here if len(own) == 1 else self.latency or None
+        hold = self.latency or None
+        if len(own) == 1:
+            # The first answers wait until everybody is there, so that all work at once. They come one after the
+            # other: agents that step at the same moment would only measure how many they are.
+            self._all_here.wait(600)
+            hold = self.latency * place / self._together or None
         if self._style == TOOLS:
             return call(command, "On I go.", hold=hold)
         return say(f"THOUGHT: On I go.\n\n```bash\n{command}\n```", hold=hold)
 
     def step_milliseconds(self, percentile: int = 50) -> float:
-        """What passes between two questions, without the first step and the model's own time."""
-        gaps = [later - earlier for own in self.moments.values() for earlier, later in pairwise(own[1:])]
+        """What passes between two questions, without the model's own time, the first step and the last.
+
+        (With the last one, agents that are done already take their patches.)
+        """
+        gaps = [later - earlier for own in self.moments.values() for earlier, later in pairwise(own[1:-1])]
         return (statistics.quantiles(gaps, n=100)[percentile - 1] - self.latency) * 1000
 
     def steps_a_second(self) -> float:
@@ -102,11 +109,13 @@ def own_loop(url: str, style: str, number: int) -> None:
 
 def child(task: dict[str, Any]) -> None:
     """Ask the server in this process, and say how much memory that took."""
+    from cooperbench.agents import llm
     from cooperbench.agents.mini_swe import load_package
 
     url, style, agents = task["url"], task["style"], int(task["agents"])
     if task["who"] == "own":
         load_package()
+        llm.load_litellm().client_session = None  # ours has 100 connections
         with ThreadPoolExecutor(agents) as pool:
             list(pool.map(lambda number: own_loop(url, style, number), range(agents)))
     else:
@@ -121,8 +130,9 @@ def child(task: dict[str, Any]) -> None:
                 auto_eval=False, concurrency=agents, dataset_dir=folder / "data", logs_dir=folder / "logs",
                 agent_config=str(config), subset="bench",
             )  # fmt: skip
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    print(json.dumps({"peak_mb": used.ru_maxrss / 1024, "cpu_seconds": used.ru_utime + used.ru_stime}))
+    used, below = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    cpu = {"cpu_seconds": used.ru_utime + used.ru_stime, "sandbox_seconds": below.ru_utime + below.ru_stime}
+    print(json.dumps({"peak_mb": used.ru_maxrss / 1024, **cpu}))
 
 
 def write_selection(data: Path, agents: int) -> None:
@@ -197,21 +207,25 @@ def many_table(agents: int) -> None:
 
 def load_table() -> None:
     print(
-        f"\nAgents whose model takes {LATENCY_SECONDS:g} s, in one process, {MANY_STEPS} steps each (tool calls)"
+        f"\nAgents whose model takes {LATENCY_SECONDS:g} s, in one process, {LOAD_STEPS} steps each (tool calls)"
     )
-    print(f"{'':32}{'memory':>10}{'CPU ms a step':>15}{'added, 50th':>13}{'99th':>10}")
+    print(f"{'':32}{'memory':>10}{'CPU ms a step':>15}{'commands':>10}{'added, 50th':>13}{'99th':>10}")
     for who in ("own", "local"):
         worst: list[float] = []
-        idle = measure(who, TOOLS, 1, 1)[1]["cpu_seconds"]
         for agents in (20, 200):
-            watch, used = measure(who, TOOLS, agents, MANY_STEPS, latency=LATENCY_SECONDS)
-            cpu = (used["cpu_seconds"] - idle) / (agents * MANY_STEPS) * 1000
+            # What a start and an end take is the same with fewer steps.
+            fewer = measure(who, TOOLS, agents, 2)[1]
+            watch, used = measure(who, TOOLS, agents, LOAD_STEPS, latency=LATENCY_SECONDS)
+            cpu, below = (
+                (used[kind] - fewer[kind]) / (agents * (LOAD_STEPS - 2)) * 1000
+                for kind in ("cpu_seconds", "sandbox_seconds")
+            )
             worst.append(watch.step_milliseconds(99))
             name = f"{'mini-swe-agent' if who == 'own' else 'cooperbench'}, {agents} agents"
             times = f"{watch.step_milliseconds():>10.0f} ms{worst[-1]:>7.0f} ms"
-            print(f"{name:32}{used['peak_mb']:>7.0f} MB{cpu:>15.1f}{times}")
+            print(f"{name:32}{used['peak_mb']:>7.0f} MB{cpu:>15.1f}{below:>10.1f}{times}", flush=True)
         print(
-            f"{'  99th percentile, ratio':32}{worst[1] / worst[0]:>48.1f}"
+            f"{'  99th percentile, ratio':32}{worst[1] / worst[0]:>58.1f}"
             + ("  at most 3" * (who == "local"))
         )
 
@@ -222,13 +236,15 @@ def main() -> None:
         "--docker", metavar="IMAGE", help="an image with bash, coreutils and git: measure containers too"
     )
     parser.add_argument("--agents", type=int, default=100, help="how many at once (default: %(default)s)")
+    parser.add_argument("--load", action="store_true", help="only the table of 20 and 200 agents")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
         child(json.loads(args.child))
         return
-    steps_table(args.docker)
-    many_table(args.agents)
+    if not args.load:
+        steps_table(args.docker)
+        many_table(args.agents)
     load_table()
 
 

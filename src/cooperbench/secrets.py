@@ -10,6 +10,7 @@ import json
 import os
 import re
 import threading
+from functools import lru_cache
 from pathlib import Path
 from urllib.parse import quote
 
@@ -68,7 +69,9 @@ def redact(text: str) -> str:
     """The text with `[redacted NAME]` in the place of every known secret."""
     with _lock:
         found = dict(_remembered)
-    found |= {value: name for name, value in os.environ.items() if is_secret_name(name) and _is_secret(value)}
+    # Each line of a record comes here: only the values of the few variables that count are looked at.
+    named = {name: os.environ.get(name, "") for name in os.environ if is_secret_name(name)}
+    found |= {value: name for name, value in named.items() if _is_secret(value)}
     # As it is, in JSON, in a URL.
     forms = {
         form: name
@@ -87,6 +90,7 @@ def remember(value: str, name: str) -> None:
             _remembered[value] = name
 
 
+@lru_cache(maxsize=1000)
 def is_secret_name(name: str) -> bool:
     """Whether a variable or a setting of this name holds a secret."""
     return _NAMES.search(name) is not None

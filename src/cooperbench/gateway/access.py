@@ -15,14 +15,13 @@ from cooperbench.agents import llm
 from cooperbench.agents.session import Session
 from cooperbench.errors import AgentFailure, CooperBenchError, InfraError, Interrupted
 from cooperbench.gateway import dialects
-from cooperbench.gateway.conversations import Calls, Exchange
+from cooperbench.gateway.conversations import Calls, Conversations, Exchange
 from cooperbench.gateway.dialects import CHAT, Body, Refused
 from cooperbench.gateway.upstream import Upstream
 
 Send = Callable[[Body], None]
 
 _PING_SECONDS = 15.0
-_WAKE_SECONDS = 0.2
 _MOST_REFUSALS = 3
 """In a row, for what a program cannot mend. It may go on asking until its own limit."""
 _LAST_EVENTS = ("message_stop", "response.completed", "response.incomplete")
@@ -54,6 +53,8 @@ class Access:
         self.calls = calls
         self._loop = loop
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._wake = threading.Event()
+        """Set when what a framework waits for is there, or the agent has ended."""
         self.waiting = 0
         """Requests that the provider has not answered yet."""
         self._answered = 0
@@ -70,6 +71,7 @@ class Access:
         if not self.ended.is_set():
             self._end = error
             self.ended.set()
+            self._wake.set()
 
     def check_running(self) -> None:
         try:
@@ -81,17 +83,20 @@ class Access:
         """A chat completion, for a framework in this process. What it raises is an error of ours."""
 
         async def answer() -> Body:
-            return await anext(self.serve(Request(CHAT, body, {}, stream=False))) or {}
+            (whole,) = [event async for event in self.serve(Request(CHAT, body, {}, stream=False))]
+            return whole or {}
 
+        self._wake.clear()
         asked = asyncio.run_coroutine_threadsafe(answer(), self._loop)
-        while not self.ended.is_set():
-            try:
-                return asked.result(_WAKE_SECONDS)
-            except TimeoutError:
-                continue
-            except Refused as refusal:
-                raise self.outcome() or InfraError(str(refusal)) from refusal
-        raise self.outcome() or Interrupted("stopped")
+        asked.add_done_callback(lambda _: self._wake.set())
+        if not self.ended.is_set():
+            self._wake.wait()
+        try:
+            return asked.result(0)
+        except Refused as refusal:
+            raise self.outcome() or InfraError(str(refusal)) from refusal
+        except TimeoutError:
+            raise self.outcome() or Interrupted("stopped") from None
 
     async def cancel(self) -> None:
         """What the agent still waits for."""
@@ -142,7 +147,10 @@ class Access:
                 raise Refused(400, f"the agent has ended: {self._end}")
             try:
                 body = dialects.without_provider_tools(request.dialect, request.body)
-                exchange = await self._in_thread(self.calls.request, request.dialect, body)
+                may_wait = isinstance(self.calls, Conversations)
+                exchange = await self._use_session(
+                    self.calls.request, request.dialect, body, may_wait=may_wait
+                )
             except (AttributeError, KeyError, TypeError, ValueError) as error:
                 raise Refused(400, f"the request cannot be read: {type(error).__name__}: {error}") from error
             self.waiting += 1
@@ -151,7 +159,7 @@ class Access:
             finally:
                 self.waiting -= 1
             usage = self.upstream.usage(request.dialect, reply, seconds)
-            await self._in_thread(self.calls.answered, exchange, reply, usage)
+            await self._use_session(self.calls.answered, exchange, reply, usage)
             self._answered += 1
             if not exchange.conversation.label:
                 self._fault, self._refusals = None, 0
@@ -174,7 +182,7 @@ class Access:
         attempts = llm.Attempts(self.upstream.model, self._answered == 0 and is_main)
         concurrent = self.waiting > 1
         while True:
-            await self._in_thread(self.session.check_limits, concurrent=concurrent)
+            await self._use_session(self.session.check_limits, concurrent=concurrent)
             if pause := llm.shared_pause(self.upstream.model):
                 await asyncio.sleep(pause)
                 continue
@@ -202,7 +210,9 @@ class Access:
 
     async def _attempt(self, request: Request, exchange: Exchange, send: Send) -> tuple[Body, list[Body]]:
         dialect, exchanges, stream = request.dialect, self.session.exchanges, request.stream
-        recorded = exchanges and await self._in_thread(exchanges.find, dialect, exchange.sent)
+        recorded = exchanges and await self._use_session(
+            exchanges.find, dialect, exchange.sent, may_wait=True
+        )
         asked = self.upstream.ask(dialect, exchange.body, request.headers, stream=stream)
         seen: list[Body] = []
         last: list[Body] = []
@@ -220,17 +230,27 @@ class Access:
                 raise Refused(503, "the model's answer broke off; ask again") from error
             raise
         if exchanges:
-            await self._in_thread(exchanges.keep, dialect, exchange.sent, seen, self.session.received)
+            received = self.session.received
+            await self._use_session(exchanges.keep, dialect, exchange.sent, seen, received, may_wait=True)
         return reply, last
 
-    async def _in_thread(self, work: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    async def _use_session(
+        self, work: Callable[..., Any], *args: Any, may_wait: bool = False, **kwargs: Any
+    ) -> Any:
+        """In a thread where it may have to wait: for the sandbox, or for whoever else uses the session."""
+
         def locked() -> Any:
             with self.lock:
                 if self.closed:
                     raise Interrupted("the agent has ended")
                 return work(*args, **kwargs)
 
-        return await asyncio.to_thread(locked)
+        if may_wait or not self.lock.acquire(blocking=False):
+            return await asyncio.to_thread(locked)
+        try:
+            return locked()
+        finally:
+            self.lock.release()
 
 
 async def _each(events: Sequence[Body]) -> AsyncIterator[Body]:

@@ -111,9 +111,7 @@ def without_provider_tools(dialect: str, body: Body) -> Body:
 
 
 def whole(dialect: str, events: Sequence[Body]) -> Body:
-    """The streamed answer as one; BrokenStream where its end is missing."""
-    if dialect == CHAT:
-        return _chat_whole(events)
+    """The streamed answer as one; BrokenStream where its end is missing. (Chat is put together by LiteLLM.)"""
     if dialect == ANTHROPIC:
         return _anthropic_whole(events)
     if dialect == GEMINI:
@@ -122,38 +120,6 @@ def whole(dialect: str, events: Sequence[Body]) -> Body:
         if event.get("type") in ("response.completed", "response.incomplete"):
             return dict(event["response"])
     raise BrokenStream
-
-
-def is_finished(chunk: Mapping[str, Any]) -> bool:
-    """Of a chat completion."""
-    return any(choice.get("finish_reason") for choice in _objects(chunk.get("choices")))
-
-
-def _chat_whole(events: Sequence[Body]) -> Body:
-    if not any(map(is_finished, events)):
-        raise BrokenStream
-    reply: Body = {}
-    message: Body = {"role": "assistant", "content": None}
-    calls: dict[Any, Body] = {}
-    finish = None
-    for event in events:
-        reply |= {name: value for name, value in event.items() if value is not None}
-        for choice in _objects(event.get("choices"))[:1]:
-            finish = choice.get("finish_reason") or finish
-            delta = _object(choice.get("delta"))
-            for name in ("content", "reasoning_content", "reasoning"):
-                if isinstance(delta.get(name), str):
-                    message[name] = (message.get(name) or "") + delta[name]
-            for piece in _objects(delta.get("tool_calls")):
-                call = calls.setdefault(piece.get("index"), {"type": "function", "function": {"arguments": ""}})
-                call["id"] = piece.get("id") or call.get("id")
-                said = _object(piece.get("function"))
-                call["function"]["name"] = said.get("name") or call["function"].get("name")
-                call["function"]["arguments"] += said.get("arguments") or ""
-    if calls:
-        message["tool_calls"] = list(calls.values())
-    choice = {"index": 0, "message": message, "finish_reason": finish}
-    return reply | {"object": "chat.completion", "choices": [choice]}
 
 
 def _anthropic_whole(events: Sequence[Body]) -> Body:
@@ -255,7 +221,7 @@ def content_of(items: Iterable[Body]) -> Content:
 def _read(block: Body, found: Content) -> None:
     kind = str(block.get("type"))
     match block:
-        case {"thinking": text} | {"thought": True, "text": text} | {"reasoning_content": text} | {"reasoning": str(text)}:
+        case {"thinking": text} | {"thought": True, "text": text} | {"reasoning_content": text}:
             found.reasoning.append(_text_of(text))
         case {"type": "reasoning"}:
             found.reasoning.append(_text_of(block.get("summary")))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from importlib import import_module
 from types import SimpleNamespace
@@ -53,14 +54,12 @@ class Upstream:
         self._http = http
         self._settings = {"api_base" if name == "base_url" else name: settings[name] for name in settings}
         self._settings.setdefault("timeout", llm.DEFAULT_CALL_SECONDS)
-        base, key = (self._settings.get(name) for name in ("api_base", "api_key"))
-        self._name, self._provider, key, base = self._litellm.get_llm_provider(
-            model, api_base=base, api_key=key
-        )
-        self._openai_key = key or self._litellm.OpenAIGPTConfig.get_api_key(self._settings.get("api_key"))
+        given = {name: self._settings.get(name) for name in ("api_base", "api_key")}
+        self._name, self._provider, key, base = self._litellm.get_llm_provider(model, **given)
+        self._key = key or self._litellm.OpenAIGPTConfig.get_api_key(given["api_key"])
         own = ("OPENAI_BASE_URL", "OPENAI_API_BASE") if self._provider == "openai" else ()
-        self._openai_base = str(base or next(filter(None, map(os.environ.get, own)), ""))
-        """Where a server of OpenAI's API is, if not at OpenAI."""
+        self._base = str(base or next(filter(None, map(os.environ.get, own)), ""))
+        """Where a server of OpenAI's API is that is not OpenAI."""
 
     def ask(
         self, dialect: str, body: Body, headers: Mapping[str, str], *, stream: bool
@@ -72,10 +71,11 @@ class Upstream:
 
     def whole(self, dialect: str, events: Sequence[Body]) -> Body:
         """A streamed answer as one."""
-        reply = dialects.whole(dialect, events)
-        if dialect != CHAT or (reply.get("usage") and self._is_native(CHAT)):
-            return reply
-        chunks = [self._litellm.ModelResponseStream(**event) for event in events]
+        if dialect != CHAT:
+            return dialects.whole(dialect, events)
+        if not any(map(_is_finished, events)):
+            raise dialects.BrokenStream
+        chunks = [self._chunk(event) for event in events]
         return dict(self._litellm.stream_chunk_builder(chunks).model_dump(exclude_none=True))
 
     def usage(self, dialect: str, reply: Body, seconds: float) -> Usage:
@@ -103,16 +103,17 @@ class Upstream:
 
     def _is_native(self, dialect: str) -> bool:
         more = set(self._settings) - _CONNECTION
+        if self._provider not in _NATIVE[dialect]:
+            return False
         if dialect == CHAT:
-            # LiteLLM knows what each of OpenAI's models takes, and which API it has to be asked by.
-            own = self._litellm.model_cost.get(self._name, {}).get("litellm_provider") == "openai"
-            more -= {*_ARGUMENTS[CHAT].split(), "drop_params"}
-            if own or not self._openai_base or "openai.com" in self._openai_base:
-                return False
-        if self._provider not in _NATIVE[dialect] or more:
+            # LiteLLM knows what each of OpenAI's models takes, and by which API it has to be asked.
+            known = self._litellm.model_cost.get(self._name, {}).get("litellm_provider") == "openai"
+            own = known or not self._base or "openai.com" in self._base
+            return not own and more <= {*_ARGUMENTS[CHAT].split(), "drop_params"}
+        if more:
             return False
         if dialect == RESPONSES:
-            return not self._settings.get("use_chat_completions_api", bool(self._openai_base))
+            return not self._settings.get("use_chat_completions_api", bool(self._base))
         # Vertex AI has models of others, too.
         return dialect != GEMINI or "gemini" in self._name
 
@@ -121,9 +122,9 @@ class Upstream:
     ) -> AsyncIterator[Body]:
         base, key = self._settings.get("api_base"), self._settings.get("api_key")
         kept = {name: headers[name] for name in _KEPT_HEADERS if name in headers}
+        provider = self._litellm.LlmProviders(self._provider)
+        configs = import_module("litellm.utils").ProviderConfigManager
         if dialect == GEMINI:
-            provider = self._litellm.LlmProviders(self._provider)
-            configs = import_module("litellm.utils").ProviderConfigManager
             config = configs.get_provider_google_genai_generate_content_config(self._name, provider)
             auth, url = await config.get_auth_token_and_url(base, self._name, {**self._settings}, stream)
         elif dialect == ANTHROPIC:
@@ -131,76 +132,70 @@ class Upstream:
             auth, _ = config.validate_anthropic_messages_environment(kept, self._name, [], {}, {}, key, base)
             url = config.get_complete_url(base, key, self._name, {}, {}, stream)
         elif dialect == CHAT:
-            config = self._chat_config()
-            auth = config.validate_environment({}, self._name, [], {}, {}, self._openai_key)
-            url = config.get_complete_url(self._openai_base, None, self._name, {}, {}, stream)
-            body = self._chat_body(body, stream=stream)
+            config = configs.get_provider_chat_config(self._name, provider)
+            auth = config.validate_environment({}, self._name, [], {}, {}, self._key)
+            url = config.get_complete_url(self._base, None, self._name, {}, {}, stream)
+            body = self._chat_body(config, body, stream=stream)
         else:
             config = self._litellm.OpenAIResponsesAPIConfig()
             params = import_module("litellm.types.router").GenericLiteLLMParams(api_key=key, api_base=base)
             auth, url = config.validate_environment({}, self._name, params), config.get_complete_url(base, {})
         if dialect != GEMINI:
             body = {**body, "model": self._name}
-        made = {"headers": {"content-type": "application/json"} | kept | auth, "timeout": self._settings["timeout"]}
+        headers = {"content-type": "application/json"} | kept | auth
         # In ASCII, unlike httpx's own: half a surrogate pair has no UTF-8.
-        async with self._http.stream("POST", url, content=json.dumps(body), **made) as response:
+        made = {"content": json.dumps(body), "headers": headers, "timeout": self._settings["timeout"]}
+        async with self._http.stream("POST", url, **made) as response:
             if response.status_code != 200:
                 text = (await response.aread()).decode("utf-8", "replace")
                 self._refused(response.status_code, text, response.headers)
             if not stream:
                 reply = json.loads(await response.aread())
-                yield self._chat_reply(reply) if dialect == CHAT else reply
+                if dialect == CHAT:
+                    module = "litellm.litellm_core_utils.llm_response_utils.convert_dict_to_response"
+                    convert = import_module(module).convert_to_model_response_object
+                    reply = _as_dict(convert(reply, self._litellm.ModelResponse()))
+                yield reply
                 return
             async for event in self._events(response.aiter_bytes()):
                 yield event
 
-    def _chat_config(self) -> Any:
-        configs, provider = import_module("litellm.utils").ProviderConfigManager, self._provider
-        return configs.get_provider_chat_config(self._name, self._litellm.LlmProviders(provider))
-
-    def _chat_body(self, body: Body, *, stream: bool) -> Body:
+    def _chat_body(self, config: Any, body: Body, *, stream: bool) -> Body:
         """As LiteLLM would send it."""
         given = {name: body[name] for name in _ARGUMENTS[CHAT].split() if body.get(name) is not None}
         given |= {name: value for name, value in self._settings.items() if name not in _CONNECTION}
-        given = deepcopy(given) | {"drop_params": True, "stream": stream}  # LiteLLM changes what it gets
-        if stream:
-            given["stream_options"] = {"include_usage": True}
-        about = {"custom_llm_provider": self._provider, "api_base": self._openai_base}
+        messages = [{**message} for message in given.pop("messages", [])]
+        # LiteLLM changes what it gets.
+        given = deepcopy(given) | {"messages": messages, "drop_params": True, "stream": stream}
+        about = {"custom_llm_provider": self._provider, "api_base": self._base}
         params = self._litellm.get_optional_params(self._name, custom_llm_provider=self._provider, **given)
-        more = params.pop("extra_body", {})
-        made = self._chat_config().transform_request(self._name, given["messages"], params, about, {})
-        return {**made, **more}
+        more = params.pop("extra_body", {}) | ({"stream_options": {"include_usage": True}} if stream else {})
+        return {**config.transform_request(self._name, messages, params, about, {}), **more}
 
-    def _chat_reply(self, reply: Body) -> Body:
-        """As LiteLLM would give it."""
-        if not reply.get("choices"):
-            raise ValueError("the answer has no choices in it")
-        module = import_module("litellm.litellm_core_utils.llm_response_utils.convert_dict_to_response")
-        return _as_dict(module.convert_to_model_response_object(reply, self._litellm.ModelResponse()))
+    def _chunk(self, event: Body) -> Any:
+        handlers = import_module("litellm.llms.openai.chat.gpt_transformation")
+        return handlers.OpenAIChatCompletionStreamingHandler(None, sync_stream=False).chunk_parser(event)
+
+    async def _chunks(self, events: AsyncIterator[Body]) -> AsyncIterator[Any]:
+        finished = False
+        async for event in events:
+            finished = finished or _is_finished(event)
+            yield self._chunk(event)
+        if not finished:
+            raise dialects.BrokenStream
 
     async def _chat(self, given: Body, *, stream: bool) -> Any:
         """The answer, or its chunks, as LiteLLM's objects."""
-        litellm, more = self._litellm, {"model": self.model, "stream": stream, "drop_params": True}
-        if not self._is_native(CHAT):
-            more |= self._settings | llm.NO_OTHER_RETRIES
-            more |= {"stream_options": {"include_usage": True}} if stream else {}
-            answer = await litellm.acompletion(**given | more)
-            if not stream and not answer.choices:
-                raise ValueError("the answer has no choices in it")
-            return answer
-        events = self._native(CHAT, given, {}, stream=stream)
-        if not stream:
-            return litellm.ModelResponse(**await anext(events))
-
-        async def chunks() -> AsyncIterator[Any]:
-            finished = False
-            async for event in events:
-                finished = finished or dialects.is_finished(event)
-                yield litellm.ModelResponseStream(**event)
-            if not finished:
-                raise dialects.BrokenStream
-
-        return chunks()
+        if self._is_native(CHAT):
+            events = self._native(CHAT, given, {}, stream=stream)
+            return self._chunks(events) if stream else self._litellm.ModelResponse(**await anext(events))
+        more = {"model": self.model, "stream": stream, "drop_params": True, **self._settings}
+        more |= llm.NO_OTHER_RETRIES | ({"stream_options": {"include_usage": True}} if stream else {})
+        more.pop("use_chat_completions_api", None)
+        answer = await self._litellm.acompletion(**given | more)
+        if not stream and not answer.choices:
+            raise ValueError("the answer has no choices in it")
+        return answer
 
     async def _translated(self, dialect: str, body: Body, *, stream: bool) -> AsyncIterator[Body]:
         given = {name: body[name] for name in _ARGUMENTS[dialect].split() if body.get(name) is not None}
@@ -224,41 +219,34 @@ class Upstream:
 
     async def _responses(self, given: Body, *, stream: bool) -> Any:
         if not self._settings.get("use_chat_completions_api", True):
-            more = self._settings | llm.NO_OTHER_RETRIES | {"model": self.model, "drop_params": True}
-            return await self._litellm.aresponses(**given | more, stream=stream)
+            more = {"model": self.model, "stream": stream, "drop_params": True, **self._settings}
+            return await self._litellm.aresponses(**given | more | llm.NO_OTHER_RETRIES)
         package = "litellm.responses.litellm_completion_transformation"
         config = import_module(f"{package}.transformation").LiteLLMCompletionResponsesConfig
         asked = given.pop("input", [])
-        about = {"model": self._name, "custom_llm_provider": self._provider, "stream": stream}
         request = config.transform_responses_api_request_to_chat_completion_request(
-            input=asked, responses_api_request=given, api_base=self._openai_base or None, **about
+            self._name, asked, given, self._provider, stream, api_base=self._base or None
         )
         answer = await self._chat(request, stream=stream)
         if not stream:
-            return config.transform_chat_completion_response_to_responses_api_response(
-                request_input=asked, responses_api_request=given, chat_completion_response=answer
-            )
+            return config.transform_chat_completion_response_to_responses_api_response(asked, given, answer)
         chunks = SimpleNamespace(logging_obj=None, __anext__=aiter(answer).__anext__)
         iterator = import_module(f"{package}.streaming_iterator").LiteLLMCompletionStreamingIterator
         return iterator(self._name, chunks, asked, given, self._provider)
 
     async def _messages(self, given: Body, *, stream: bool) -> Any:
-        if self._provider == "openai" and self._openai_base:
+        if self._provider == "openai" and self._base:
             # LiteLLM would ask for it by the responses API, which is OpenAI's own.
             given.pop("thinking", None)
         adapters = import_module("litellm.llms.anthropic.pass_through.adapters.handler")
-        output_config = {name: given.pop(name) for name in ("output_config",) if name in given}
         prepare = adapters.LiteLLMMessagesToCompletionTransformationHandler._prepare_completion_kwargs
-        request, names = prepare(model=self.model, stream=stream, extra_kwargs=output_config, **given)
-        answer = await self._chat(request, stream=stream)
-        adapter = adapters.ANTHROPIC_ADAPTER
+        more = {name: given.pop(name) for name in ("output_config",) if name in given}
+        request, names = prepare(model=self.model, stream=stream, extra_kwargs=more, **given)
+        answer, adapter = await self._chat(request, stream=stream), adapters.ANTHROPIC_ADAPTER
         if not stream:
-            return adapter.translate_completion_output_params(answer, tool_name_mapping=names)
-        return self._events(
-            adapter.translate_completion_output_params_streaming(
-                answer, model=self._name, tool_name_mapping=names, is_async=True
-            )
-        )
+            return adapter.translate_completion_output_params(answer, names)
+        translate = adapter.translate_completion_output_params_streaming
+        return self._events(translate(answer, self._name, names, is_async=True))
 
     async def _gemini_stream(self, chunks: AsyncIterable[Any]) -> AsyncIterator[Body]:
         """Text as it comes; calls, finish reason and usage at the end. (LiteLLM's own stream loses the usage.)"""
@@ -291,9 +279,16 @@ class Upstream:
         """Raise what LiteLLM would raise for this answer."""
         base = import_module("litellm.llms.base_llm.chat.transformation").BaseLLMException
         error = base(status_code=status, message=text, headers=headers)
+        with suppress(ValueError, AttributeError, TypeError):
+            # What is shown of it.
+            error.body = {"message": _failure(json.loads(text))[1]}  # type: ignore[index]
         raise self._litellm.exception_type(
             model=self._name, custom_llm_provider=self._provider, original_exception=error
         )
+
+
+def _is_finished(chunk: Body) -> bool:
+    return any(choice.get("finish_reason") for choice in chunk.get("choices") or ())
 
 
 def _as_dict(answer: Any, **options: bool) -> Body:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from functools import cache
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -71,3 +72,7 @@ def load_package() -> None:
     models.GLOBAL_MODEL_STATS.cost_limit = 0.0
     models.GLOBAL_MODEL_STATS.call_limit = 0
     logging.getLogger("minisweagent").setLevel(logging.CRITICAL)
+    for name in ("actions_text", "actions_toolcall"):
+        # The framework compiles the same template with every step, for half of the step's processor time.
+        module: Any = import_module(f"minisweagent.models.utils.{name}")
+        module.Template = cache(module.Template)
