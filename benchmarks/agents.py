@@ -110,12 +110,10 @@ def own_loop(url: str, style: str, number: int) -> None:
 def child(task: dict[str, Any]) -> None:
     """Ask the server in this process, and say how much memory that took."""
     from cooperbench.agents import llm
-    from cooperbench.agents.mini_swe import load_package
 
     url, style, agents = task["url"], task["style"], int(task["agents"])
     if task["who"] == "own":
-        load_package()
-        llm.load_litellm().client_session = None  # ours has 100 connections
+        llm.load_litellm().client_session = None  # its own one
         with ThreadPoolExecutor(agents) as pool:
             list(pool.map(lambda number: own_loop(url, style, number), range(agents)))
     else:
@@ -130,9 +128,8 @@ def child(task: dict[str, Any]) -> None:
                 auto_eval=False, concurrency=agents, dataset_dir=folder / "data", logs_dir=folder / "logs",
                 agent_config=str(config), subset="bench",
             )  # fmt: skip
-    used, below = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    cpu = {"cpu_seconds": used.ru_utime + used.ru_stime, "sandbox_seconds": below.ru_utime + below.ru_stime}
-    print(json.dumps({"peak_mb": used.ru_maxrss / 1024, **cpu}))
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    print(json.dumps({"peak_mb": used.ru_maxrss / 1024, "cpu_seconds": used.ru_utime + used.ru_stime}))
 
 
 def write_selection(data: Path, agents: int) -> None:
@@ -153,7 +150,8 @@ def measure(
     who: str, style: str, agents: int, steps: int, image: str | None = None, latency: float = 0.0
 ) -> tuple[Watch, dict[str, float]]:
     """What the server saw, and what the other process has used."""
-    watch = Watch(style, steps, agents, latency)
+    # LiteLLM by itself has 100 connections.
+    watch = Watch(style, steps, min(agents, 100) if who == "own" else agents, latency)
     with ModelServer() as server, TemporaryDirectory() as folder:
         data = Path(folder) / "data"
         write_selection(data, agents)
@@ -166,7 +164,8 @@ def measure(
         server.script("", watch.reply)
         task = {"url": server.openai_url, "style": style, "agents": agents, "who": who, "folder": folder}
         command = [sys.executable, __file__, "--child", json.dumps(task)]
-        environment = os.environ | {"COOPERBENCH_CACHE_DIR": folder}
+        environment = os.environ | {"COOPERBENCH_CACHE_DIR": folder, "MSWEA_GLOBAL_CONFIG_DIR": folder}
+        environment["MSWEA_SILENT_STARTUP"] = "1"
         done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
         if done.returncode:
             raise SystemExit(done.stderr[-2000:])
@@ -209,23 +208,20 @@ def load_table() -> None:
     print(
         f"\nAgents whose model takes {LATENCY_SECONDS:g} s, in one process, {LOAD_STEPS} steps each (tool calls)"
     )
-    print(f"{'':32}{'memory':>10}{'CPU ms a step':>15}{'commands':>10}{'added, 50th':>13}{'99th':>10}")
-    for who in ("own", "local"):
+    print(f"{'':32}{'memory':>10}{'CPU ms a step':>15}{'added, 50th':>13}{'99th':>10}")
+    for who in ("local", "own"):
         worst: list[float] = []
         for agents in (20, 200):
             # What a start and an end take is the same with fewer steps.
             fewer = measure(who, TOOLS, agents, 2)[1]
             watch, used = measure(who, TOOLS, agents, LOAD_STEPS, latency=LATENCY_SECONDS)
-            cpu, below = (
-                (used[kind] - fewer[kind]) / (agents * (LOAD_STEPS - 2)) * 1000
-                for kind in ("cpu_seconds", "sandbox_seconds")
-            )
+            cpu = (used["cpu_seconds"] - fewer["cpu_seconds"]) / (agents * (LOAD_STEPS - 2)) * 1000
             worst.append(watch.step_milliseconds(99))
             name = f"{'mini-swe-agent' if who == 'own' else 'cooperbench'}, {agents} agents"
             times = f"{watch.step_milliseconds():>10.0f} ms{worst[-1]:>7.0f} ms"
-            print(f"{name:32}{used['peak_mb']:>7.0f} MB{cpu:>15.1f}{below:>10.1f}{times}", flush=True)
+            print(f"{name:32}{used['peak_mb']:>7.0f} MB{cpu:>15.1f}{times}", flush=True)
         print(
-            f"{'  99th percentile, ratio':32}{worst[1] / worst[0]:>58.1f}"
+            f"{'  99th percentile, ratio':32}{worst[1] / worst[0]:>48.1f}"
             + ("  at most 3" * (who == "local"))
         )
 

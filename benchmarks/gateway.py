@@ -1,14 +1,17 @@
 """What the gateway costs: `python benchmarks/gateway.py`.
 
-Two tables. First token: from the request until the first words of a streamed answer, asked from LiteLLM (or, where the
-provider speaks the dialect itself, from the provider) and through the gateway, in turns (target: at most 20 ms later).
-Agents: how much memory the harness has while 50 agents get streamed answers at once (target: below 600 MB). The
-provider is a scripted one in a process of its own, the programs are plain HTTP clients.
+First token: from the request until the first words of a streamed answer, asked from LiteLLM (or, where the provider
+speaks the dialect itself, from the provider) and through the gateway, in turns (target: at most 20 ms later). Memory:
+what the harness has while 50 agents get streamed answers at once (target: below 600 MB). Processor time: what the
+harness takes for one streamed answer to a history of 41 messages with 20 tools, without the client's own; other work
+on the machine makes it longer, though less so than times on the clock. The provider is a scripted one in a process of
+its own, the programs are plain HTTP clients.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import multiprocessing
 import statistics
 import sys
@@ -24,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import httpx
 from tests.gateway.conftest import KEY, Agents
 from tests.gateway.test_server import PATHS, body
-from tests.modelserver import ModelServer, say
+from tests.modelserver import ModelServer, call, say
 
 from cooperbench.agents import llm
 
@@ -35,12 +38,24 @@ if TYPE_CHECKING:
 
 ROUNDS = 40
 AGENTS = 50
+TURNS = TOOLS = 20
+ASKED = 30
+WAYS = {
+    "as it is": {
+        "anthropic": "anthropic/claude-sonnet-4-5",
+        "gemini": "gemini/gemini-2.5-flash",
+        "chat": "openai/m",
+    },
+    "translated": dict.fromkeys(("responses", "anthropic", "gemini"), "openai/m"),
+    "translated and asked by LiteLLM": dict.fromkeys(PATHS, "openai/gpt-4o"),
+}
 WORDS = "These are the words of a model that has much to say. " * 10
 
 
 def provide(pipe: Connection) -> None:
     with ModelServer() as server:
         server.script("", lambda _: say(WORDS, pause_seconds=0.01))
+        server.script("Look at", lambda _: call("sed -n 1,40p src/module_20.py", "The next one, then."))
         pipe.send(server.anthropic_url)
         pipe.recv()
 
@@ -109,6 +124,72 @@ def memory(agents: Agents) -> None:
         print(f"\nMemory (MB): {before:.0f} before, {resident_mb():.0f} with {AGENTS} agents")
 
 
+def turn(dialect: str, number: int) -> list[dict[str, Any]]:
+    """A call of a tool and its result."""
+    said, given = "I look at the next module.", {"command": f"sed -n 1,40p src/module_{number}.py"}
+    about, result = (
+        {"id": f"call_{number}", "name": "tool_0"},
+        "def function(argument): return argument\n" * 20,
+    )
+    if dialect == "gemini":
+        response = {"functionResponse": {**about, "response": {"output": result}}}
+        return [
+            {"role": "model", "parts": [{"text": said}, {"functionCall": {**about, "args": given}}]},
+            {"role": "user", "parts": [response]},
+        ]
+    if dialect == "anthropic":
+        blocks = [{"type": "text", "text": said}, {"type": "tool_use", **about, "input": given}]
+        back = {"type": "tool_result", "tool_use_id": about["id"], "content": result}
+        return [{"role": "assistant", "content": blocks}, {"role": "user", "content": [back]}]
+    call_id, arguments = about["id"], json.dumps(given)
+    if dialect == "responses":
+        return [
+            {"type": "function_call", "call_id": call_id, "name": "tool_0", "arguments": arguments},
+            {"type": "function_call_output", "call_id": call_id, "output": result},
+        ]
+    function = {"name": "tool_0", "arguments": arguments}
+    asked = {"role": "assistant", "content": said, "tool_calls": [{"id": call_id, "type": "function"}]}
+    asked["tool_calls"][0]["function"] = function  # type: ignore[index]
+    return [asked, {"role": "tool", "tool_call_id": call_id, "content": result}]
+
+
+def long_body(dialect: str) -> dict[str, Any]:
+    whole = body(dialect, "Look at each module, please.")
+    place = {"gemini": "contents", "responses": "input"}.get(dialect, "messages")
+    if dialect == "responses":
+        whole["input"] = [{"role": "user", "content": whole["input"]}]
+    whole[place] += [item for number in range(TURNS) for item in turn(dialect, number)]
+    text = {"type": "string", "description": "What it is, in one sentence."}
+    schema = {"type": "object", "properties": dict.fromkeys(("command", "path", "text"), text)}
+    about = {"name": "tool", "description": "Does what one sentence says."}
+    tool = {
+        "chat": {"type": "function", "function": {**about, "parameters": schema}},
+        "responses": {"type": "function", **about, "parameters": schema},
+        "anthropic": {**about, "input_schema": schema},
+        "gemini": {**about, "parametersJsonSchema": schema},
+    }[dialect]
+    tools = [json.loads(json.dumps(tool).replace('"tool"', f'"tool_{number}"')) for number in range(TOOLS)]
+    return whole | {"tools": [{"functionDeclarations": tools}] if dialect == "gemini" else tools}
+
+
+def processor_time(agents: Agents) -> None:
+    print("\nProcessor time of one answer (ms)")
+    with httpx.Client(timeout=60) as client:
+        for way, models in WAYS.items():
+            for dialect, model in models.items():
+                asked, times = long_body(dialect), []
+                with agents.open(model) as at:
+                    headers = {"authorization": f"Bearer {at.access.token}"}
+                    for number in range(ASKED + 3):
+                        began = time.process_time() - time.thread_time()
+                        answer = client.post(at.url + PATHS[dialect], json=asked, headers=headers)
+                        if answer.status_code != 200:
+                            raise SystemExit(answer.text)
+                        if number >= 3:
+                            times.append(time.process_time() - time.thread_time() - began)
+                print(f"{dialect:10}  {way:32}  {statistics.mean(times) * 1000:6.1f}")
+
+
 def resident_mb() -> float:
     lines = Path("/proc/self/status").read_text("ascii").splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS"))
@@ -125,6 +206,7 @@ def main() -> None:
             agents = Agents(Path(folder), None, provider)  # type: ignore[arg-type]  # no sandbox is used
             first_token(agents, provider)
             memory(agents)
+            processor_time(agents)
     finally:
         ours.send("end")
         process.join()

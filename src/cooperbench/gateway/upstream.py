@@ -12,7 +12,6 @@ import json
 import os
 from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
 from contextlib import suppress
-from copy import deepcopy
 from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
@@ -157,8 +156,12 @@ class Upstream:
                     reply = _as_dict(convert(reply, self._litellm.ModelResponse()))
                 yield reply
                 return
+            finished = dialect != CHAT
             async for event in self._events(response.aiter_bytes()):
+                finished = finished or _is_finished(event)
                 yield event
+            if not finished:
+                raise dialects.BrokenStream
 
     def _chat_body(self, config: Any, body: Body, *, stream: bool) -> Body:
         """As LiteLLM would send it."""
@@ -166,7 +169,7 @@ class Upstream:
         given |= {name: value for name, value in self._settings.items() if name not in _CONNECTION}
         messages = [{**message} for message in given.pop("messages", [])]
         # LiteLLM changes what it gets.
-        given = deepcopy(given) | {"messages": messages, "drop_params": True, "stream": stream}
+        given = json.loads(json.dumps(given)) | {"messages": messages, "drop_params": True, "stream": stream}
         about = {"custom_llm_provider": self._provider, "api_base": self._base}
         params = self._litellm.get_optional_params(self._name, custom_llm_provider=self._provider, **given)
         more = params.pop("extra_body", {}) | ({"stream_options": {"include_usage": True}} if stream else {})
@@ -176,23 +179,17 @@ class Upstream:
         handlers = import_module("litellm.llms.openai.chat.gpt_transformation")
         return handlers.OpenAIChatCompletionStreamingHandler(None, sync_stream=False).chunk_parser(event)
 
-    async def _chunks(self, events: AsyncIterator[Body]) -> AsyncIterator[Any]:
-        finished = False
-        async for event in events:
-            finished = finished or _is_finished(event)
-            yield self._chunk(event)
-        if not finished:
-            raise dialects.BrokenStream
-
     async def _chat(self, given: Body, *, stream: bool) -> Any:
         """The answer, or its chunks, as LiteLLM's objects."""
         if self._is_native(CHAT):
             events = self._native(CHAT, given, {}, stream=stream)
-            return self._chunks(events) if stream else self._litellm.ModelResponse(**await anext(events))
-        more = {"model": self.model, "stream": stream, "drop_params": True, **self._settings}
-        more |= llm.NO_OTHER_RETRIES | ({"stream_options": {"include_usage": True}} if stream else {})
-        more.pop("use_chat_completions_api", None)
-        answer = await self._litellm.acompletion(**given | more)
+            if stream:
+                return (self._chunk(event) async for event in events)
+            return self._litellm.ModelResponse(**await anext(events))
+        given = {"model": self.model, **given, "stream": stream, "drop_params": True, **self._settings}
+        given |= llm.NO_OTHER_RETRIES | ({"stream_options": {"include_usage": True}} if stream else {})
+        given.pop("use_chat_completions_api", None)
+        answer = await self._litellm.acompletion(**given)
         if not stream and not answer.choices:
             raise ValueError("the answer has no choices in it")
         return answer
@@ -223,10 +220,13 @@ class Upstream:
             return await self._litellm.aresponses(**given | more | llm.NO_OTHER_RETRIES)
         package = "litellm.responses.litellm_completion_transformation"
         config = import_module(f"{package}.transformation").LiteLLMCompletionResponsesConfig
-        asked = given.pop("input", [])
+        hoist = import_module("litellm.responses.additional_tools").hoist_additional_tools
+        hoisted = hoist(given.pop("input", []), given.get("tools"))
+        asked, given = hoisted.input, given | {"tools": list(hoisted.tools)}
         request = config.transform_responses_api_request_to_chat_completion_request(
             self._name, asked, given, self._provider, stream, api_base=self._base or None
         )
+        request |= {"model": self.model, "custom_llm_provider": None, "_skip_responses_api_bridge": True}
         answer = await self._chat(request, stream=stream)
         if not stream:
             return config.transform_chat_completion_response_to_responses_api_response(asked, given, answer)
