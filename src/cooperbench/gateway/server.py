@@ -70,6 +70,7 @@ class Gateway:
         # What goes wrong is told to programs, and is their agents' outcome.
         logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
         self._accesses: dict[str, Access] = {}
+        self._tls = httpx.create_ssl_context()
         self.port: int
         self._loop: asyncio.AbstractEventLoop
         self._ready: Future[None] = Future()
@@ -87,7 +88,9 @@ class Gateway:
         llm.remember_secrets(model_kwargs)
         if session.base_url:
             model_kwargs = {**model_kwargs, "api_base": session.base_url}
-        upstream = Upstream(session.model, model_kwargs, self._http)
+        # A client of its own: one for all looks at the connections of all with each request.
+        http = httpx.AsyncClient(verify=self._tls, timeout=llm.DEFAULT_CALL_SECONDS)
+        upstream = Upstream(session.model, model_kwargs, http)
         token = f"cb-{secrets.token_urlsafe(32)}"
         access = Access(token, session, upstream, calls or Conversations(session), self._loop)
         self._accesses[access.token] = access
@@ -111,8 +114,6 @@ class Gateway:
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._loop.set_default_executor(ThreadPoolExecutor(_THREADS, "gateway"))
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=100)
-        self._http = httpx.AsyncClient(limits=limits, timeout=llm.DEFAULT_CALL_SECONDS)
         options: Any = {"interface": "asgi3", "lifespan": "off", "ws": "none", "proxy_headers": False}
         options |= {"log_config": None, "access_log": False, "timeout_keep_alive": _IDLE_CONNECTION_SECONDS}
         self._server = uvicorn.Server(uvicorn.Config(self._app, **options))
@@ -121,7 +122,7 @@ class Gateway:
         listening = socket.create_server(("127.0.0.1", 0), backlog=512)
         self.port = listening.getsockname()[1]
         self._ready.set_result(None)
-        async with self._http, self._mcp.run():
+        async with self._mcp.run():
             await self._server.serve(sockets=[listening])
         watch.cancel()
 

@@ -50,7 +50,7 @@ class Upstream:
     def __init__(self, model: str, settings: Mapping[str, Any], http: Any) -> None:
         self.model = model
         self._litellm = llm.load_litellm()
-        self._http = http
+        self.http = http
         self._settings = {"api_base" if name == "base_url" else name: settings[name] for name in settings}
         self._settings.setdefault("timeout", llm.DEFAULT_CALL_SECONDS)
         given = {name: self._settings.get(name) for name in ("api_base", "api_key")}
@@ -144,7 +144,7 @@ class Upstream:
         headers = {"content-type": "application/json"} | kept | auth
         # In ASCII, unlike httpx's own: half a surrogate pair has no UTF-8.
         made = {"content": json.dumps(body), "headers": headers, "timeout": self._settings["timeout"]}
-        async with self._http.stream("POST", url, **made) as response:
+        async with self.http.stream("POST", url, **made) as response:
             if response.status_code != 200:
                 text = (await response.aread()).decode("utf-8", "replace")
                 self._refused(response.status_code, text, response.headers)
