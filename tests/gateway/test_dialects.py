@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
+import httpx
 import pytest
 
 from tests.gateway.clients import CLIENTS
@@ -48,3 +50,49 @@ def test_a_server_of_ones_own_may_have_responses(stream: bool, agents: Agents, s
         with agents.open("openai/gpt-4o", settings=settings) as at:
             assert CLIENTS["responses"](at, "Look around", stream=stream) == ("Hello.", ["ls"], 1000)
         assert server.requests[-1].path == path
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("model", ["openai/any", "hosted_vllm/any"])
+def test_a_server_is_asked_as_litellm_asks_it(
+    model: str, stream: bool, agents: Agents, server: ModelServer
+) -> None:
+    """These are asked without LiteLLM's call, which one more setting brings back."""
+    server.script("", lambda _: call("ls", "I look.", tokens=Tokens(100, 10, cached=60)))
+    parameters = {
+        "type": "object",
+        "properties": {"command": {"type": "string"}},
+        "additionalProperties": False,
+    }
+    function = {"name": "bash", "parameters": parameters, "strict": True}
+    asked = {
+        "messages": [
+            {"role": "system", "content": [{"type": "text", "text": "Be brief.", "cache_control": {"type": "x"}}]},
+            {"role": "user", "content": "Look around."},
+        ],
+        "tools": [{"type": "function", "function": function}],
+        "tool_choice": "auto", "temperature": 0.5, "max_tokens": 100, "seed": 1, "stop": ["END"], "stream": stream,
+        "reasoning_effort": "low", "user": "no argument of ours",
+    }  # fmt: skip
+    records = []
+    for settings in ({"top_p": 0.9}, {"top_p": 0.9, "extra_headers": {"x-by": "litellm"}}):
+        with agents.open(model, settings=settings) as at:
+            headers = {"Authorization": f"Bearer {at.access.token}"}
+            given = {"content": json.dumps(asked), "headers": headers, "timeout": 60}
+            assert httpx.post(f"{at.url}/v1/chat/completions", **given).status_code == 200
+            replies = [entry for entry in at.record if entry["action"] == "reply"]
+            records.append([{key: one[key] for key in ("args", "tokens", "tool_calls")} for one in replies])
+    ours, litellms = server.requests
+    assert litellms.headers["x-by"] == "litellm"
+    assert {"stream": False, **ours.body} == {"stream": False, **litellms.body}
+    assert ours.api_key == litellms.api_key
+    for record in records:
+        record[0]["tool_calls"][0].pop("id")
+    assert records[0] == records[1]
+
+
+def test_half_of_a_surrogate_pair_reaches_a_server(agents: Agents, server: ModelServer) -> None:
+    server.script("", [call("ls")])
+    with agents.open("openai/any") as at:
+        at.access.ask({"messages": [{"role": "user", "content": "half: \ud83d"}]})
+    assert server.requests[0].texts("user") == ["half: \ud83d"]

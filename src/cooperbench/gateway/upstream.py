@@ -169,10 +169,11 @@ class Upstream:
         given |= {name: value for name, value in self._settings.items() if name not in _CONNECTION}
         messages = [{**message} for message in given.pop("messages", [])]
         # LiteLLM changes what it gets.
-        given = json.loads(json.dumps(given)) | {"messages": messages, "drop_params": True, "stream": stream}
+        given = json.loads(json.dumps(given)) | {"messages": messages, "drop_params": True}
         about = {"custom_llm_provider": self._provider, "api_base": self._base}
         params = self._litellm.get_optional_params(self._name, custom_llm_provider=self._provider, **given)
-        more = params.pop("extra_body", {}) | ({"stream_options": {"include_usage": True}} if stream else {})
+        more = params.pop("extra_body", {})
+        more |= {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
         return {**config.transform_request(self._name, messages, params, about, {}), **more}
 
     def _chunk(self, event: Body) -> Any:
