@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import httpx
@@ -78,8 +77,8 @@ def test_a_server_is_asked_as_litellm_asks_it(
     for settings in ({"top_p": 0.9}, {"top_p": 0.9, "extra_headers": {"x-by": "litellm"}}):
         with agents.open(model, settings=settings) as at:
             headers = {"Authorization": f"Bearer {at.access.token}"}
-            given = {"content": json.dumps(asked), "headers": headers, "timeout": 60}
-            assert httpx.post(f"{at.url}/v1/chat/completions", **given).status_code == 200
+            url = f"{at.url}/v1/chat/completions"
+            assert httpx.post(url, json=asked, headers=headers, timeout=60).status_code == 200
             replies = [entry for entry in at.record if entry["action"] == "reply"]
             records.append([{key: one[key] for key in ("args", "tokens", "tool_calls")} for one in replies])
     ours, litellms = server.requests
