@@ -38,6 +38,7 @@ _NATIVE = {
 _CONNECTION = {"api_key", "api_base", "timeout", "use_chat_completions_api"}
 _CONNECTION |= {"vertex_project", "vertex_location", "vertex_credentials"}
 _KEPT_HEADERS = ("anthropic-version", "anthropic-beta", "openai-beta")
+_NO_CHOICES = "the answer has no choices in it"
 _STREAM_STATUS = {
     "overloaded_error": 529, "rate_limit_error": 429, "rate_limit_exceeded": 429, "invalid_request_error": 400,
     "context_length_exceeded": 400, "invalid_prompt": 400,
@@ -151,6 +152,8 @@ class Upstream:
             if not stream:
                 reply = json.loads(await response.aread())
                 if dialect == CHAT:
+                    if not reply.get("choices"):
+                        raise ValueError(_NO_CHOICES)
                     module = "litellm.litellm_core_utils.llm_response_utils.convert_dict_to_response"
                     convert = import_module(module).convert_to_model_response_object
                     reply = _as_dict(convert(reply, self._litellm.ModelResponse()))
@@ -192,7 +195,7 @@ class Upstream:
         given.pop("use_chat_completions_api", None)
         answer = await self._litellm.acompletion(**given)
         if not stream and not answer.choices:
-            raise ValueError("the answer has no choices in it")
+            raise ValueError(_NO_CHOICES)
         return answer
 
     async def _translated(self, dialect: str, body: Body, *, stream: bool) -> AsyncIterator[Body]:
