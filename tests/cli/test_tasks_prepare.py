@@ -14,7 +14,6 @@ from cooperbench.cli import dataset as dataset_commands
 from cooperbench.cli.arguments import add_selection_arguments, number_list, task_number
 from cooperbench.cli.machine import add_prepare_arguments
 from cooperbench.errors import UserError
-from cooperbench.eval.conflicts import SCHEMA
 from tests.dataset.factory import write_dataset, write_public_shape
 from tests.dataset.hub_server import DATASET_ID, Hub, files_of, serving
 
@@ -127,34 +126,6 @@ def test_the_public_shape_in_json(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert run_tasks("--dataset-dir", str(tmp_path), "--json") == 0
     totals = json.loads(capsys.readouterr().out)["totals"]
     assert totals == {"repositories": 12, "tasks": 30, "features": 199, "pairs": 652}
-
-
-def test_stats(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_tasks("--dataset-dir", str(dataset), "--stats") == 0
-    shown = capsys.readouterr()
-    assert [line.split() for line in shown.out.splitlines()[3:6]] == [
-        ["alpha_task", "Python", "–", "1", "1", "0", "1", "0", "1", "–"],
-        ["beta_task", "Python", "–", "2", "6", "7", "1", "0", "1", "–"],
-        ["total", "3", "7", "7", "1", "0", "1", "–"],
-    ]
-    report = dataset / "gold_conflict_report.json"
-    assert f"cooperbench validate --dataset-dir {dataset} --conflicts-only --report {report}" in shown.err
-    about = {"repo": "beta_task", "task_id": 12}
-    clean = {**about, "features": [1, 2], "conflict": False}
-    conflict = {**about, "features": [1, 3], "conflict": True}
-    report.write_text(json.dumps({"schema": SCHEMA, "pairs": [clean, conflict]}))
-    assert run_tasks("--dataset-dir", str(dataset), "--stats", "--json") == 0
-    content = json.loads(capsys.readouterr().out)
-    assert [(one["repo"], one["conflicts"]) for one in content["repositories"]] == [
-        ("alpha_task", None),
-        ("beta_task", 1),
-    ]
-    assert (content["total"]["conflicts"], content["total"]["judged_pairs"], content["notes"]) == (1, 2, [])
-    assert run_tasks("--dataset-dir", str(dataset), "--stats", "-s", "lite") == 0
-    assert capsys.readouterr().out.splitlines()[3].split()[3:] == ["1", "2", "1", "1", "0", "1", "1/1"]
-    report.write_text('{"conflicts": ["made by something else"]}')
-    assert run_tasks("--dataset-dir", str(dataset), "--stats", "-r", "beta") == 0
-    assert "cooperbench validate" in capsys.readouterr().err
 
 
 def test_the_subsets_are_named(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:

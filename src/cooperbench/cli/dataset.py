@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -23,34 +22,25 @@ from cooperbench.dataset.discovery import resolve_dataset_dir, scan_tasks, selec
 from cooperbench.dataset.subsets import subset_names
 from cooperbench.errors import UserError
 from cooperbench.eval import backends
-from cooperbench.eval.conflicts import REPORT_NAME, golden_conflicts, known_conflicts
+from cooperbench.eval.conflicts import golden_conflicts
 from cooperbench.eval.executor import TestExecutor
 from cooperbench.eval.reference import References, ReferenceStore, exported
 from cooperbench.eval.validate import SCHEMA, TaskReport, validate_features
 from cooperbench.models import Pair, Task
-from cooperbench.report.dataset_stats import Chosen, Stats, dataset_stats
-from cooperbench.report.formatting import NOTHING, Table, print_tables
+from cooperbench.report.formatting import Table, print_tables
 from cooperbench.sandbox.session import SandboxSession
 from cooperbench.settings import default_backend, default_eval_network
 from cooperbench.storage import write_json
 from cooperbench.text import plural
 
-_STATS_HEADINGS = (
-    *("repository", "language", "tests", "tasks", "features", "pairs"),
-    *("golden +", "golden -", "test lines", "conflicts"),
-)
-_STATS_NOTE = (
-    "golden +, golden -, test lines: median lines of a feature; conflicts: of golden pairs that were merged"
-)
+Chosen = tuple[Task, tuple[int, ...], Sequence[tuple[int, ...]]]
+"""A task, and the features and pairs of it that were asked for."""
 
 
 def add_tasks_arguments(parser: argparse.ArgumentParser) -> None:
     add_selection_arguments(parser)
     tests = "for each feature the tests that have to pass, as far as known"
-    add = parser.add_mutually_exclusive_group().add_argument
-    add("--tests", action="store_true", help=tests)
-    stats = "a row per repository instead: language, sizes, golden conflicts"
-    add("--stats", action="store_true", help=stats)
+    parser.add_argument("--tests", action="store_true", help=tests)
     add_json_argument(parser)
 
 
@@ -69,10 +59,7 @@ def tasks(args: argparse.Namespace) -> int:
             groups.setdefault(pair.task, []).append(pair.feature_ids)
         rows = [(task, tuple(sorted({*chain(*chosen)})), chosen) for task, chosen in groups.items()]
     notes = list(passed_over)
-    if args.stats:
-        content, tables = _stats(dataset_dir, rows, notes)
-    else:
-        content, tables = (_tests if args.tests else _list)(rows)
+    content, tables = (_tests if args.tests else _list)(rows)
     if args.json:
         print_json({"dataset_dir": str(dataset_dir), **content, "notes": notes})
         return 0
@@ -102,31 +89,6 @@ def _list(rows: Sequence[Chosen]) -> tuple[dict[str, Any], list[Table]]:
     return {"totals": totals, "tasks": tasks}, [
         Table(title, ("repository", "task", "features", "pairs"), cells)
     ]
-
-
-def _stats(dataset_dir: Path, rows: Sequence[Chosen], notes: list[str]) -> tuple[dict[str, Any], list[Table]]:
-    by_repo, total, unread = dataset_stats(rows, known_conflicts(dataset_dir))
-    notes += unread
-    if total.conflicts is None:
-        report = f"--conflicts-only --report {dataset_dir / REPORT_NAME}"
-        notes.append(
-            f"no golden conflicts are known: cooperbench validate --dataset-dir {dataset_dir} {report}"
-        )
-    cells = [
-        _stats_cells(name, stats)
-        for name, stats in [*by_repo.items(), ("total", replace(total, language="", framework=""))]
-    ]
-    repositories = [{"repo": repo, **asdict(stats)} for repo, stats in by_repo.items()]
-    found = {"repositories": repositories, "total": asdict(total)}
-    return found, [Table(str(dataset_dir), _STATS_HEADINGS, cells, [_STATS_NOTE])]
-
-
-def _stats_cells(name: str, stats: Stats) -> tuple[str, ...]:
-    conflicts = None if stats.conflicts is None else f"{stats.conflicts}/{stats.judged_pairs}"
-    medians = (stats.lines_added, stats.lines_removed, stats.test_lines)
-    shown = [stats.language, stats.framework, *map(str, (stats.tasks, stats.features, stats.pairs))]
-    shown += [None if value is None else f"{value:g}" for value in medians]
-    return (name, *(NOTHING if cell is None else cell for cell in (*shown, conflicts)))
 
 
 def _tests(rows: Sequence[Chosen]) -> tuple[dict[str, Any], list[Table]]:
