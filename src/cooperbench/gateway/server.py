@@ -70,7 +70,6 @@ class Gateway:
         # What goes wrong is told to programs, and is their agents' outcome.
         logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
         self._accesses: dict[str, Access] = {}
-        self._tls = httpx.create_ssl_context()
         self.port: int
         self._loop: asyncio.AbstractEventLoop
         self._ready: Future[None] = Future()
@@ -114,6 +113,7 @@ class Gateway:
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._loop.set_default_executor(ThreadPoolExecutor(_THREADS, "gateway"))
+        self._tls = httpx.create_ssl_context()
         options: Any = {"interface": "asgi3", "lifespan": "off", "ws": "none", "proxy_headers": False}
         options |= {"log_config": None, "access_log": False, "timeout_keep_alive": _IDLE_CONNECTION_SECONDS}
         self._server = uvicorn.Server(uvicorn.Config(self._app, **options))
