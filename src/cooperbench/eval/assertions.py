@@ -37,10 +37,12 @@ _REST = (
 )
 _EQUALITY = re.compile(
     r"assert_?(?:[a-z]+_?)?(?:equals?|eq|is|is_?instance|in|regex|matches)|assert(?:Is|In|Regex|CountEqual|\w*Equals?)"
-    r"|(?:deep|strict|deepStrict|loose)?[eE]quals?|eql|eq|Equal(?:Values|Error)?|JSONEq|Len|Contains|ElementsMatch"
+    r"|(?:deep|strict|deepStrict|loose)?[eE]quals?|eql|eq|lengthOf|Equal(?:Values|Error)?|JSONEq|Len|Contains|ElementsMatch"
     r"|to(?:Be|Equal|StrictEqual|Contain|ContainEqual|HaveLength|MatchObject|MatchInlineSnapshot|HaveProperty|Throw|Match)"
     r"|toHaveBeen(?:Last)?CalledWith|toHaveBeenCalledTimes"
 )
+_EQUALITIES = (["t", ".", "is"], ["t", ".", "same"], ["#", "test"], ["\n", "#", "test"])
+"""Of ava and tap, and of Typst."""
 _CONTAINED = re.compile("in$|contain|match|regex|throw", re.IGNORECASE)
 """Assertions that a text has a word in it: texts that are right may have any other word of the file in them, too."""
 _MATCHER = re.compile("to(?:Be|Have|Equal|StrictEqual|Contain|Match|Throw|Return)\\w*")
@@ -61,6 +63,7 @@ _OPPOSITES = dict(
         *("toBeTruthy toBeFalsy", "toBeDefined toBeUndefined", "is_some is_none", "is_ok is_err"),
         *("NoError Error", "True False", "Nil NotNil", "Equal NotEqual", "equal notEqual"),
         *("strictEqual notStrictEqual", "deepEqual notDeepEqual", "deepStrictEqual notDeepStrictEqual"),
+        *("isTrue isFalse", "isNull isNotNull", "truthy falsy", "include notInclude"),
     )
 )
 _OPPOSITES |= {other: one for one, other in _OPPOSITES.items()}
@@ -218,10 +221,15 @@ class _Hunk:
         is_go, is_script = self._path.endswith(".go"), _SCRIPT.search(self._path)
         for number, token, before, after, statement in self._walk():
             end = token.start + len(token.text)
-            if token.text in _OPPOSITES and after in ("(", "!"):
-                # `t.Error`, `http.Error` and `bytes.Equal` have none.
-                if not token.text[0].isupper() or before[:1] in (["assert"], ["require"], ["suite"], ["s"]):
-                    yield Edit(token.start, end, _OPPOSITES[token.text])
+            # `t.Error`, `http.Error`, `bytes.Equal` and chai's `to.equal` have none.
+            has_none = token.text[0].isupper() or (is_script and before[-1:] == ["."])
+            owners = ("assert", "require", "suite", "s", *(("t",) if is_script else ()))
+            is_opposed = token.text in _OPPOSITES and (not has_none or "".join(before[:1]) in owners)
+            if is_opposed and after in ("(", "!"):
+                yield Edit(token.start, end, _OPPOSITES[token.text])
+            elif is_script and token.text in ("to", "should") and before[-1:] == [after] == ["."]:
+                negated = self._text.startswith("not.", end + 1)
+                yield Edit(end + 1, end + 1 + 4 * negated, "" if negated else "not.")
             elif is_script and _MATCHER.fullmatch(token.text) and after == "(" and before[-1:] == ["."]:
                 negated = before == ["not", "."]
                 start = self._tokens[number - 2].start if negated else token.start
@@ -254,7 +262,7 @@ class _Hunk:
         tokens = self._tokens
         for number, token, before, after, statement in self._walk():
             values: list[Sequence[_Token]] = []
-            is_equality = _EQUALITY.fullmatch(token.text) or (token.text == "test" and before[-1:] == ["#"])
+            is_equality = _EQUALITY.fullmatch(token.text) or [*before, token.text] in _EQUALITIES
             if token.kind == "name" and is_equality and after in ("(", "!"):
                 if before != ["not", "."]:
                     arguments = list(self._arguments(number + 1 + (after == "!")))

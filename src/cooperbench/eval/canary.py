@@ -81,7 +81,8 @@ class Canary:
         unclear = {test for test in passed if names and changed.search(test)}
         number = run.tests_passed + run.tests_failed
         all_ran = bool(run.tests_failed) and number >= reference.golden.tests_passed
-        is_fit = all_ran or bool(self.changed and not failed.isdisjoint(reference.passed_tests))
+        known = {test for test in failed if names and changed.search(test)} | {*reference.passed_tests}
+        is_fit = all_ran or bool(self.changed and not failed.isdisjoint(known))
         if run.success or run.timed_out or not is_fit:
             return None
         required = passed.intersection(reference.passed_tests) - unclear

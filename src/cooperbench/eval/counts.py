@@ -48,7 +48,7 @@ _TOOL_ERROR = whole_line(
 """Lines in which tools other than test frameworks say what failed. Warnings are not among them."""
 _HEADINGS = (
     r"_+ |={70}\n(?:FAIL|ERROR): |(?:FAILED|ERROR) "  # pytest, unittest
-    r"| *✖ | *not ok [0-9]+ - |  ● | ?FAIL  ?"  # node, jest, vitest
+    r"| *✖ | *not ok [0-9]+ |  ● | ?FAIL  ?| +[0-9]+\) "  # node, jest, vitest, mocha
     r"| *--- FAIL: |---- "  # go, cargo
 )
 _EXCEPTION = re.compile(

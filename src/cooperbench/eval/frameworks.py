@@ -60,9 +60,9 @@ def whole_line(pattern: str) -> re.Pattern[str]:
 _KINDS: dict[str, Outcome] = {
     **dict.fromkeys(("passed", "xpassed", "pass"), "passed"),
     **dict.fromkeys(("failed", "error", "errors", "timed out", "exec failed", "fail", "cancelled"), "failed"),
-    **dict.fromkeys(("failures", "unexpected successes"), "failed"),
+    **dict.fromkeys(("failures", "unexpected successes", "failing"), "failed"),
     **dict.fromkeys(("skipped", "xfailed", "todo", "expected fail", "ignored"), "skipped"),
-    "expected failures": "skipped",
+    **{"expected failures": "skipped", "passing": "passed", "pending": "skipped"},
 }
 """What frameworks call the tests that they count."""
 _OUTCOMES: dict[str, Outcome] = {
@@ -273,6 +273,55 @@ def node_outcomes(text: str) -> Iterator[tuple[str, Outcome]]:
         yield name, "skipped" if skipped else "failed" if match["not"] or match["mark"] == "✖" else "passed"
 
 
+_MOCHA_SUMMARY = whole_line(
+    r"  (?P<tests>[0-9]{1,9} passing) \([0-9]+m?[a-z]\)(?P<others>(?:\n  [0-9]{1,9} (?:pending|failing)){0,2})"
+)
+_MOCHA_TEST = whole_line(
+    r"[^\n]*  [✔✓] (?P<passed>[^\n]+?)(?:(?: \(|: )[0-9]+m?s\)?)*|  +- (?P<skipped>[^\n]+)"
+    r"|  [0-9]{1,9}\) (?:[^\n]++\n(?: {7,}+[^\n]++\n)* {7,}+)?(?P<failed>[^\n]+):"
+)
+
+
+def mocha_tallies(text: str) -> Iterator[Counts]:
+    for summary in _MOCHA_SUMMARY.finditer(text):
+        yield _tally(summary["tests"] + summary["others"])
+
+
+def mocha_outcomes(text: str) -> Iterator[tuple[str, Outcome]]:
+    """Titles alone: what code prints cannot be told from the suites above them. Failures from the list at the end."""
+    place = 0
+    for summary in _MOCHA_SUMMARY.finditer(text):
+        for match in _MOCHA_TEST.finditer(text, place, summary.end()):
+            if name := match["passed"] or match["skipped"]:
+                yield name, "passed" if match["passed"] else "skipped"
+        place = summary.end()
+        if "failing" in summary["others"]:
+            following = _MOCHA_SUMMARY.search(text, place)
+            end = following.start() if following else len(text)
+            failed = (match["failed"] for match in _MOCHA_TEST.finditer(text, place, end))
+            yield from ((name, "failed") for name in failed if name)
+
+
+_TAP_PLAN = whole_line(r"1\.\.[0-9]{1,9}")
+_TAP_TEST = whole_line(
+    r" {0,32}(?P<not>not )?ok [0-9]{1,9}(?: -)? (?P<name>[^\n]*?[^\n{ ])(?P<skipped> # (?:SKIP|TODO|skip|todo)\b[^\n]*)?"
+    r"(?: # time=[0-9.]+ms)?"
+)
+
+
+def tap_outcomes(text: str) -> Iterator[tuple[str, Outcome]]:
+    """Of ava, tape, tap, bats and others. Names need not be unique. A line that opens a block is no test."""
+    if _TAP_PLAN.search(text) and not _NODE_SUMMARY.search(text):
+        for match in _TAP_TEST.finditer(text):
+            yield match["name"], "skipped" if match["skipped"] else "failed" if match["not"] else "passed"
+
+
+def tap_tallies(text: str) -> Iterator[Counts]:
+    found = [outcome for _, outcome in tap_outcomes(text)]
+    if found:
+        yield Counts(*(found.count(one) for one in ("passed", "failed", "skipped")))
+
+
 _GO_LINE = whole_line(
     r"(?P<run>=== RUN) +\S+"
     r"|[^\n]*?--- (?P<outcome>PASS|FAIL|SKIP): (?P<test>\S+) \([0-9.]+s\)"
@@ -369,6 +418,8 @@ FRAMEWORKS = (
     Framework("node", partial(_tallies, pattern=_NODE_SUMMARY), node_outcomes, ".* > "),
     Framework("jest", partial(_tallies, pattern=_JEST_SUMMARY), jest_outcomes, ".* > "),
     Framework("vitest", partial(_tallies, pattern=_VITEST_SUMMARY), vitest_outcomes, ".* > "),
+    Framework("mocha", mocha_tallies, mocha_outcomes, prefix=""),
+    Framework("tap", tap_tallies, tap_outcomes, prefix=""),
     Framework("go", go_tallies, go_outcomes, prefix=r".*?\.(?=Test|Example|Fuzz)"),
     Framework(
         "cargo",
