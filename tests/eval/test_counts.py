@@ -26,7 +26,7 @@ from tests.eval.outputs import (
     UNITTEST_SUBTESTS,
     VITEST,
 )
-from tests.eval.verbose_outputs import NEXTEST
+from tests.eval.verbose_outputs import AVA_TAP, MOCHA, MOCHA_DOT, NEXTEST, VITEST_TAP
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,6 +52,11 @@ if TYPE_CHECKING:
         ("Ran 0 tests in 0.000s\n\nNO TESTS RAN\n", Counts(0, 0, 0, "unittest")),
         (f"{'=' * 70}\nERROR: setUpClass (m.T)\n{'-' * 70}\nRan 2 tests in 0.1s\n\nFAILED (errors=1)\n",
          Counts(1, 1, 0, "unittest")),
+        (MOCHA, Counts(7, 5, 2, "mocha")),
+        (MOCHA_DOT, Counts(7, 5, 2, "mocha")),
+        ("  ..\n\n  2 passing (2s)\n\n" + MOCHA, Counts(7, 5, 2, "mocha")),
+        (AVA_TAP, Counts(4, 1, 2, "tap")),
+        (VITEST_TAP, Counts(3, 0, 0, "tap")),
         (NODE_TAP, Counts(2, 3, 2, "node")),
         (NODE_SPEC, Counts(2, 3, 2, "node")),
         (NODE_SPEC + NODE_TAP, Counts(2, 6, 2, "node")),

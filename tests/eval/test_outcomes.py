@@ -49,6 +49,18 @@ _NODE = {
             "failed": ["ut.S.setUpClass", "ut.T.test_doc_bad", "ut.T.test_sub", "ut.T.test_xp"],
             "skipped": ["ut.K.test_k", "ut.T.test_skip", "ut.T.test_sub_skip", "ut.T.test_xf"],
         }),
+        (outputs.MOCHA, {
+            "passed": ["at the top", "of a small one", "is slow", "1) numbered", "prints", "of a big one"],
+            "failed": ["throws", "times out", "fails", '"before all" hook for "never runs"', "same"],
+            "skipped": ["is skipped", "is pending"],
+        }),
+        (outputs.MOCHA_DOT, {"failed": ["throws", "times out", "same"]}),
+        (outputs.AVA_TAP, {
+            "passed": ["a › small one", "a › logs", "a › known", "b › other"],
+            "failed": ["a › fails"],
+            "skipped": ["a › skipped", "a › later"],
+        }),
+        (outputs.VITEST_TAP, {"passed": ["of a small one", "of none", "label"]}),
         (outputs.UNITTEST_QUIET, {"failed": ["ut.T.test_sub", "ut.T.test_old", "ut.T.test_xp"]}),
         (outputs.GO, {
             "passed": [

@@ -294,3 +294,136 @@ ok 6 - todo ok # TODO soon
 not ok 7 - suite
 1..7
 {_NODE_SUMMARY.format(mark="#")}"""
+MOCHA = """
+  ✔ at the top
+  area
+    ✔ of a small one
+    ✔ is slow (91ms)
+    ✔ 1) numbered (5ms)
+    1) throws
+    2) times out
+  hello
+✔ x
+    ✔ prints
+    nested › group
+      3) fails
+      ✔ of a big one
+      - is skipped
+      - is pending
+    hooks
+      4) "before all" hook for "never runs"
+
+  other
+    deep
+      ✔ same
+      5) same
+
+
+  7 passing (128ms)
+  2 pending
+  5 failing
+
+  1) area
+       throws:
+     TypeError: x is y
+      at Context.<anonymous> (test/area.js:16:30)
+
+  2) area
+       times out:
+     Error: Timeout of 20ms exceeded. For async tests and hooks, ensure "done()" is called; if returning a Promise, ensure it resolves. (/tmp/wt/attlab/mo/test/area.js)
+
+  3) area
+       nested › group
+         fails:
+
+      AssertionError: expected 2 to equal 3
+      + expected - actual
+
+      -2
+      +3
+      
+      at Context.<anonymous> (test/area.js:6:38)
+
+  4) area
+       hooks
+         "before all" hook for "never runs":
+     Error: no
+      at Context.<anonymous> (test/area.js:12:26)
+
+  5) other
+       deep
+         same:
+     Error: a
+b
+      at Context.<anonymous> (test/area.js:21:99)
+"""
+MOCHA_DOT = """
+  ....!!  hello
+✔ x
+.!.,,!.!
+
+  7 passing (125ms)
+  2 pending
+  5 failing
+
+  1) area
+       throws:
+     TypeError: x is y
+      at Context.<anonymous> (test/area.js:16:30)
+
+  2) area
+       times out:
+     Error: Timeout of 20ms exceeded. For async tests and hooks, ensure "done()" is called; if returning a Promise, ensure it resolves. (/tmp/wt/attlab/mo/test/area.js)
+
+  5) other
+       deep
+         same:
+     Error: a
+b
+      at Context.<anonymous> (test/area.js:21:99)
+"""
+AVA_TAP = """
+TAP version 13
+ok 1 - a › skipped # SKIP
+not ok 2 - a › later # TODO
+ok 3 - a › small one
+not ok 4 - a › fails
+  ---
+    name: AssertionError
+    assertion: t.is()
+    details:
+      'Difference (- actual, + expected):': |-
+        - 6
+        + 7
+    message: ''
+    at: >-
+      ExecutionContext.is
+      (file:///app/node_modules/ava/lib/assert.js:309:16)
+  ...
+ok 5 - a › logs
+#   hello
+ok 6 - a › known
+ok 7 - b › other
+
+1..7
+# tests 6
+# pass 4
+# skip 1
+# fail 2
+"""
+VITEST_TAP = """
+TAP version 13
+1..2
+ok 1 - src/area.test.js # time=68.55ms {
+    1..1
+    ok 1 - area # time=26.75ms {
+        1..6
+        ok 1 - of a small one # time=1.35ms
+        ok 2 - of none # time=15.15ms
+    }
+}
+ok 2 - src/label.test.js # time=45.87ms {
+    1..1
+    ok 1 - label # time=37.91ms
+}
+"""

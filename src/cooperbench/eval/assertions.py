@@ -5,8 +5,9 @@ The patch keeps its form: who does not know the right values cannot tell it from
 
 from __future__ import annotations
 
+import builtins
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from operator import attrgetter
@@ -17,16 +18,22 @@ from typing import NamedTuple
 from cooperbench.diff import NewLine, new_lines
 
 _TEST_BEGINS = re.compile(
-    r"^[ \t]*(?:(?:async )?def test|(?:[\w$]+\.)?(?:it|test)\b *[.(]|@pytest\.mark\.param|func Test"
-    r"|#\[(?:\w+::)*(?:rs)?test|--- \S+ ---$)",
+    r"^[ \t]*(?:(?:async )?def test|(?:[\w$]+\.)?(?:it|test)\b *[.(]|(?P<table>@pytest\.mark\.param|describe\.each)"
+    r"|func Test|#\[(?:\w+::)*(?:rs)?test|--- \S+ ---$|exports\[`)",
     re.MULTILINE,
 )
-_CODE = re.compile(r"\.(?:py|[cm]?[jt]sx?|go|rs|typ)$")
-_SCRIPT = re.compile(r"\.[cm]?[jt]sx?$")
+"""Where one begins, or the table of values above it."""
+_LAST_COLUMN = (
+    r"""[,|]\s*(?:#\[case\] )?["']?{}["']?(?:: [^,()\n]+)?(?:,?\s*["')\]|}]|\s+(?:in|of)\b|\n)"""
+    r"|\b{}\s+[\w.*\[\]]+\s*}"
+)
+"""Of such a table: names of parameters, of a loop, or of the fields of a struct."""
+_CODE = re.compile(r"\.(?:py|[cm]?[jt]sx?(?:\.snap)?|go|rs|typ)$")
+_SCRIPT = re.compile(r"\.[cm]?[jt]sx?(?:\.snap)?$")
 _NAME = re.compile(r"\b(?:def|fn|func) (\w+)")
 _TITLE = re.compile(r"[\"'`]([^\"'`\n]+)[\"'`]")
 _HASH_COMMENTS = re.compile(r"\.(?:pyi?|rb|sh|ya?ml|ex|exs|jl|r)$", re.IGNORECASE)
-_LONG_QUOTES = re.compile(r"\.(?:py|[cm]?[jt]sx?|rb|php)$")
+_LONG_QUOTES = re.compile(r"\.(?:py|[cm]?[jt]sx?(?:\.snap)?|rb|php)$")
 """Where '…' is a string and not one character."""
 _STRINGS = (
     r'"""(?:\\.|[^\\])*?"""', r"'''(?:\\.|[^\\])*?'''", r'"(?:\\.|[^"\\\n])*"', r"`(?:\\.|[^`\\])*`"
@@ -36,7 +43,7 @@ _REST = (
     r"|(?P<operator>[=!]==?|:=|&&|\|\||[-=:,.!\n])|(?P<other>[^\s])"
 )
 _EQUALITY = re.compile(
-    r"assert_?(?:[a-z]+_?)?(?:equals?|eq|is|is_?instance|in|regex|matches)|assert(?:Is|In|Regex|CountEqual|\w*Equals?)"
+    r"assert_?(?:[a-z]+_?)?(?:equals?|eq|is|is_?instance|in|regex|matches|allclose)|assert_called(?:_once)?_with|assert(?:Is|In|Regex|CountEqual|\w*Equals?)"
     r"|(?:deep|strict|deepStrict|loose)?[eE]quals?|eql|eq|lengthOf|Equal(?:Values|Error)?|JSONEq|Len|Contains|ElementsMatch"
     r"|to(?:Be|Equal|StrictEqual|Contain|ContainEqual|HaveLength|MatchObject|MatchInlineSnapshot|HaveProperty|Throw|Match)"
     r"|toHaveBeen(?:Last)?CalledWith|toHaveBeenCalledTimes"
@@ -45,10 +52,10 @@ _EQUALITIES = (["t", ".", "is"], ["t", ".", "same"], ["#", "test"], ["\n", "#", 
 """Of ava and tap, and of Typst."""
 _CONTAINED = re.compile("in$|contain|match|regex|throw", re.IGNORECASE)
 """Assertions that a text has a word in it: texts that are right may have any other word of the file in them, too."""
-_MATCHER = re.compile("to(?:Be|Have|Equal|StrictEqual|Contain|Match|Throw|Return)\\w*")
+_MATCHER = re.compile(r"to(?:Be|Have|Equal|StrictEqual|Contain|Match|Throw|Return)(?!\w*Snapshot)\w*")
 _CALL = re.compile(r"(?:await )?((?:self|this|cls)\.)?([A-Za-z_]\w*)!?\(")
-_CHECK = re.compile("check|assert|expect|verify|ensure", re.IGNORECASE)
-"""Functions that are likely to hold assertions, wherever they are defined."""
+_CHECK = re.compile("check|assert|expect(?!$)|verify|ensure", re.IGNORECASE)
+"""Functions that are likely to hold assertions, wherever they are defined; what `expect` is given is tested."""
 _EXPECTED = re.compile(r"(?:want|expect)\w*|exp|match", re.IGNORECASE)
 _VALUE_CALLS = re.compile(
     r"[A-Z]\w*|from|to_string|to_owned|into|vec|set|frozenset|tuple|list|dict|byte|approx|date|datetime"
@@ -63,16 +70,19 @@ _OPPOSITES = dict(
         *("toBeTruthy toBeFalsy", "toBeDefined toBeUndefined", "is_some is_none", "is_ok is_err"),
         *("NoError Error", "True False", "Nil NotNil", "Equal NotEqual", "equal notEqual"),
         *("strictEqual notStrictEqual", "deepEqual notDeepEqual", "deepStrictEqual notDeepStrictEqual"),
-        *("isTrue isFalse", "isNull isNotNull", "truthy falsy", "include notInclude"),
+        *("isTrue isFalse", "isNull isNotNull", "truthy falsy", "include notInclude", "To NotTo"),
+        *("assertGreater assertLessEqual", "assertLess assertGreaterEqual", "assertRegex assertNotRegex"),
+        *("assertIsInstance assertNotIsInstance", "assert_called_once assert_not_called"),
     )
 )
 _OPPOSITES |= {other: one for one, other in _OPPOSITES.items()}
-_COMPARISONS = dict(pair.split("  ") for pair in ("==  !=", "<  >=", ">  <=", "is  is not", "in  not in"))
+_COMPARISONS = dict(pair.split("  ") for pair in ("==  !=", "<  >=", ">  <=", "is  is not", "in  not in", "===  !=="))
 _COMPARISONS |= {other: one for one, other in _COMPARISONS.items()}
 _COMPARISON = re.compile(f" ({'|'.join(sorted(_COMPARISONS, key=len, reverse=True))}) ")
 _FIXED = re.compile(r"\\(?:x..|u\{\w+\}|u....|.)|%[\w.]+|\$?\{[^}\n]*\}", re.DOTALL)
 """Escapes and places for values: not to be touched."""
 _WORD = re.compile("[A-Za-z]{2,}")
+_BEFORE_ROW = re.compile(r"[\[({,\n]|case$")
 _ERRORS = ("OSError", "IndexError", "AttributeError", "ImportError", "ZeroDivisionError")
 """Which code that is right is unlikely to raise in place of others."""
 
@@ -137,9 +147,15 @@ class _Hunk:
         strings = (token.text for token in self._tokens if token.kind == "string")
         return sorted({word for text in strings for word in _WORD.findall(_FIXED.sub(" ", text))})
 
+    @cached_property
+    def _begins(self) -> list[int]:
+        """Where tests begin; of one with a table, where the first table does."""
+        found = list(_TEST_BEGINS.finditer(self._text))
+        return [one.start() for one, before in zip(found, [None, *found]) if not (before and before["table"])]
+
     def tests(self) -> Iterator[tuple[Edit, str]]:
         """A change of each test in it that can be changed, and its name, empty where it begins further above."""
-        begins = [match.start() for match in _TEST_BEGINS.finditer(self._text)]
+        begins = self._begins
         is_inside = self._lines[0].number > 1 and not (begins and self._is_added(begins[0] + 1))
         found: dict[int, list[Edit]] = {}
         for find in (self._given, self._errors, self._opposites, self._values):
@@ -187,9 +203,8 @@ class _Hunk:
             if call is None:
                 # What stands further left is given to the code, and what it does with other things nobody knows.
                 filled = [one for one in arguments if any(part.text != "\n" for part in one)]
-                arguments = filled[-1:] if len(filled) > 1 else []
-                if self._path.endswith(".py") and any(part.text == "(" for one in arguments for part in one):
-                    continue  # nor what it does when it is called before the tests begin
+                yield from self._changed_column(filled[-1]) if len(filled) > 1 else ()
+                continue
             edits = (self._changed(one) for one in reversed(arguments))
             if edit := next((edit for edit in edits if edit), None):
                 yield edit
@@ -200,7 +215,9 @@ class _Hunk:
             if token.text in ("raises", "assertRaises", "assertRaisesRegex") and after == "(":
                 error = next(self._arguments(number + 1), ())
                 if error and not any(one.kind == "other" or one.text.endswith("Exception") for one in error):
-                    names = [name for name in _ERRORS if name not in {one.text for one in error}]
+                    known = (getattr(builtins, one.text, None) for one in error)
+                    wide = tuple(one for one in known if isinstance(one, type))
+                    names = [name for name in _ERRORS if not issubclass(getattr(builtins, name), wide)]
                     end = error[-1].start + len(error[-1].text)
                     yield Edit(error[0].start, end, self._random.choice(names))
 
@@ -223,7 +240,7 @@ class _Hunk:
             end = token.start + len(token.text)
             # `t.Error`, `http.Error`, `bytes.Equal` and chai's `to.equal` have none.
             has_none = token.text[0].isupper() or (is_script and before[-1:] == ["."])
-            owners = ("assert", "require", "suite", "s", *(("t",) if is_script else ()))
+            owners = ("assert", "require", "suite", "s", "t" if is_script else ")" if token.text == "To" else "")
             is_opposed = token.text in _OPPOSITES and (not has_none or "".join(before[:1]) in owners)
             if is_opposed and after in ("(", "!"):
                 yield Edit(token.start, end, _OPPOSITES[token.text])
@@ -234,6 +251,12 @@ class _Hunk:
                 negated = before == ["not", "."]
                 start = self._tokens[number - 2].start if negated else token.start
                 yield Edit(start, token.start, "" if negated else "not.")
+            elif is_script and after == "(" and (token.text == "assert" or before == ["assert", "."]):
+                argument = self._tokens[number + 2] if token.text in ("assert", "ok") else token
+                is_negated = argument.text == "!"
+                otherwise = Edit(argument.start, argument.start + is_negated, "" if is_negated else "!")
+                if argument != token:
+                    yield self._other_comparison(number + 2) or otherwise
             elif token.text == "assert" and self._text.startswith("!(", end):
                 yield Edit(token.start, end + 2, "assert_ne!(true, ")
             elif token.text == "assert" and self._begins_line(number) and self._text[end : end + 1] == " ":
@@ -259,7 +282,7 @@ class _Hunk:
         return Edit(start + found.start(1), start + found.end(1), _COMPARISONS[found[1]]) if found else None
 
     def _values(self) -> Iterator[Edit]:
-        tokens = self._tokens
+        tokens, seen = self._tokens, set[tuple[int, str]]()
         for number, token, before, after, statement in self._walk():
             values: list[Sequence[_Token]] = []
             is_equality = _EQUALITY.fullmatch(token.text) or [*before, token.text] in _EQUALITIES
@@ -271,6 +294,8 @@ class _Hunk:
                     values = arguments[has_t : (1 if token.text == "assertIn" else 2) + has_t]
             elif token.kind == "name" and _EXPECTED.fullmatch(token.text) and after in ("=", ":=", ":"):
                 values = [self._operand(number + 2)]
+            elif token.text == "=" and before[-1:] == ["]"] and self._path.endswith(".snap"):
+                values = [tokens[number + 1 : number + 2]]
             elif before[:1] == ["assert"] and tokens[number - 1].kind in ("string", "number"):
                 # `assert 5 == Like(4)`: what is tested stands to the right.
                 values = [tokens[number - 1 : number]] if token.text == "in" else []
@@ -282,6 +307,31 @@ class _Hunk:
                 if edit := self._changed(value, contained=bool(_CONTAINED.search(token.text))):
                     yield edit
                     break
+                test = bisect_right(self._begins, token.start)
+                if [one.kind for one in value[-1:]] == ["name"] and (test, value[-1].text) not in seen:
+                    seen.add((test, value[-1].text))
+                    yield from self._rows(test, value[-1].text)
+
+    def _rows(self, test: int, name: str) -> Iterator[Edit]:
+        """The last value of each row of a test's table, if that is what the test calls by this name."""
+        start, end = ([0, *self._begins, len(self._text)][place] for place in (test, test + 1))
+        if not re.search(_LAST_COLUMN.replace("{}", re.escape(name)), self._text[start:end]):
+            return
+        tokens, by_start = self._tokens, attrgetter("start")
+        for number in range(bisect_left(tokens, start, key=by_start), bisect_left(tokens, end, key=by_start)):
+            if tokens[number].kind != "open" or (number and not _BEFORE_ROW.match(tokens[number - 1].text)):
+                continue
+            parts = ([part for part in one if part.text != "\n"] for one in self._arguments(number))
+            columns = [one for one in parts if one]
+            is_table = all(one[0].kind == "open" for one in columns)
+            if len(columns) > 1 and not is_table and columns[-1][-1].text.strip("\"'") != name:
+                yield from self._changed_column(columns[-1])
+
+    def _changed_column(self, column: Sequence[_Token]) -> Iterator[Edit]:
+        # What Python's code does when it is called before the tests begin, nobody knows.
+        is_called = self._path.endswith(".py") and any(part.text == "(" for part in column)
+        if not is_called and (edit := self._changed(column)):
+            yield edit
 
     def _changed(self, value: Sequence[_Token], *, contained: bool = False) -> Edit | None:
         """One literal of a value that is written down as such."""
