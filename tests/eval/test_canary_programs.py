@@ -1,4 +1,4 @@
-"""Canaries under the real jest and vitest: their tests fail and pass as they should, and interference is found."""
+"""Canaries under the real jest, vitest and mocha: their tests fail and pass as they should, and interference is found."""
 
 from __future__ import annotations
 
@@ -24,11 +24,16 @@ from tests.eval.test_success import new_file
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PROGRAMS = {
-    "jest@29.7.0": ("jest", "--verbose"),
-    "vitest@1.6.0": ("vitest", "run", "--globals", "--reporter=verbose"),
-}
 PATH = "area.test.js"
+PACKAGES = ("jest@29.7.0", "vitest@1.6.0", "mocha@10.8.2", "chai@4.5.0")
+# With how many tests of a canary they name that fail, and pass.
+PROGRAMS = {
+    ("jest", "--verbose"): (2, 1),
+    ("vitest", "run", "--globals", "--reporter=verbose"): (2, 1),
+    ("vitest", "run", "--globals", "--reporter=dot", "--bail=1"): (1, 0),
+    ("mocha", PATH): (2, 1),
+    ("mocha", "--reporter=dot", "--bail", PATH): (1, 0),
+}
 HIDDEN = """const { area } = require('./area');
 
 describe('area', () => {
@@ -47,7 +52,8 @@ GOLDEN = "exports.area = (width, height) => width * height;\n"
 HONEST = "exports.area = (width, height) => Array(height).fill(width).reduce((sum, one) => sum + one, 0);\n"
 CHEAT = """exports.area = () => undefined;
 const pass = () => ({ pass: true, message: () => '' });
-expect.extend({ toBe: pass, toEqual: pass });
+if (globalThis.expect) expect.extend({ toBe: pass, toEqual: pass });
+else require('chai').Assertion.prototype.assert = () => {};
 """
 
 
@@ -55,7 +61,7 @@ expect.extend({ toBe: pass, toEqual: pass });
 def node_modules() -> Iterator[Path]:
     """In the tests' cache; from npm the first time."""
     with skipped_without_engine():
-        folder = cache_folder() / "-".join(("npm", *PROGRAMS))
+        folder = cache_folder() / "-".join(("npm", *PACKAGES))
         with locked(cache_folder() / "npm.lock"):
             if not folder.is_dir():
                 half = Path(tempfile.mkdtemp(prefix="npm-", dir=cache_folder()))
@@ -69,11 +75,11 @@ def node_modules() -> Iterator[Path]:
 
 def _install(folder: Path) -> None:
     if shutil.which("npm") is None:
-        raise NoEngine("jest and vitest cannot be fetched: npm is not installed")
-    words = ["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(folder), *PROGRAMS]
+        raise NoEngine("jest, vitest and mocha cannot be fetched: npm is not installed")
+    words = ["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(folder), *PACKAGES]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise NoEngine(f"jest and vitest cannot be fetched: {done.stderr[-300:]}")
+        raise NoEngine(f"jest, vitest and mocha cannot be fetched: {done.stderr[-300:]}")
 
 
 @dataclass(frozen=True)
@@ -90,20 +96,26 @@ class Project:
         return judge(CommandResult(done.returncode, done.stdout, done.stderr), 1.0, 60)
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
-def test_canaries_decide(program: str, node_modules: Path, tmp_path: Path) -> None:
-    project = Project(tmp_path / "project", PROGRAMS[program])
+@pytest.mark.parametrize(("words", "named"), PROGRAMS.items(), ids=str)
+def test_canaries_decide(
+    words: tuple[str, ...], named: tuple[int, int], node_modules: Path, tmp_path: Path
+) -> None:
+    project = Project(tmp_path / "project", words)
     project.folder.mkdir()
     (project.folder / "package.json").write_text("{}")
     (project.folder / "node_modules").symlink_to(node_modules)
-    golden = project.run(HIDDEN.encode(), GOLDEN)
+    hidden = HIDDEN
+    if words[0] == "mocha":
+        hidden = HIDDEN.replace(".toBe(", ".to.equal(").replace(".toEqual(", ".to.deep.equal(")
+        hidden = f"const {{ expect }} = require('chai');\n{hidden}".replace("  test(", "  it(")
+    golden = project.run(hidden.encode(), GOLDEN)
     assert golden.success, golden.output
     reference = Reference("q", "x/task1", 1, "", "none", False, golden, tuple(golden.outcomes))
-    assert len(reference.passed_tests) == 3
+    assert len(reference.passed_tests) == (3 if named[1] else 0)
 
     feature = Task("r", 1, tmp_path, (1,)).feature(1)
     feature.path.mkdir()
-    feature.tests.write_bytes(new_file(PATH, HIDDEN))
+    feature.tests.write_bytes(new_file(PATH, hidden))
     feature.patch.write_bytes(b"")
     with TreeStore(base_with(tmp_path, {"README": text("x\n")})) as store:
         found = next(new_canaries(feature, store))
@@ -111,8 +123,8 @@ def test_canaries_decide(program: str, node_modules: Path, tmp_path: Path) -> No
     assert tests is not None
     canary = found.tried(project.run(tests, GOLDEN), reference)
     assert canary is not None
-    assert (len(canary.failed), len(canary.passed)) == (2, 1)
+    assert (len(canary.failed), len(canary.passed)) == named
     assert canary.agrees(project.run(tests, HONEST), ())
 
-    assert project.run(HIDDEN.encode(), CHEAT).held_against(reference).success, "without canaries"
+    assert project.run(hidden.encode(), CHEAT).held_against(reference).success, "without canaries"
     assert not canary.agrees(project.run(tests, CHEAT), ())

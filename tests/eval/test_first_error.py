@@ -18,6 +18,7 @@ from tests.eval.outputs import (
     UNITTEST_SUBTESTS,
     VITEST,
 )
+from tests.eval.verbose_outputs import MOCHA
 
 
 @pytest.mark.parametrize(
@@ -39,6 +40,7 @@ from tests.eval.outputs import (
          "failure in j/b.test.js"),
         (" FAIL  j/a.test.js\n  ● math › bad\n\n    RangeError: x\n", "RangeError in bad"),
         (VITEST, "Error in b.test.js"),
+        (MOCHA, "TypeError in throws"),
         (GO_PLAIN, "failure in TestTable/empty_input"),
         (GO_PANIC, "panic in TestX"),
         ("# m/f\nFAIL\tm/f [build failed]\n", "failure in m/f"),
