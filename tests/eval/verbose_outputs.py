@@ -341,7 +341,7 @@ MOCHA = """
 
       -2
       +3
-      
+
       at Context.<anonymous> (test/area.js:6:38)
 
   4) area

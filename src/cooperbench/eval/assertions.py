@@ -10,6 +10,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from itertools import pairwise
 from operator import attrgetter
 from random import Random
 from string import ascii_lowercase, digits
@@ -43,11 +44,13 @@ _REST = (
     r"|(?P<operator>[=!]==?|:=|&&|\|\||[-=:,.!\n])|(?P<other>[^\s])"
 )
 _EQUALITY = re.compile(
-    r"assert_?(?:[a-z]+_?)?(?:equals?|eq|is|is_?instance|in|regex|matches|allclose)|assert_called(?:_once)?_with|assert(?:Is|In|Regex|CountEqual|\w*Equals?)"
-    r"|(?:deep|strict|deepStrict|loose)?[eE]quals?|eql|eq|lengthOf|Equal(?:Values|Error)?|JSONEq|Len|Contains|ElementsMatch"
+    r"assert_?(?:[a-z]+_?)?(?:equals?|eq|is|is_?instance|in|regex|matches|allclose)|assert(?:Is|In|Regex|CountEqual|\w*Equals?)"
+    r"|assert_called(?:_once)?_with|(?:deep|strict|deepStrict|loose)?[eE]quals?|eql|eq|lengthOf|Equal(?:Values|Error)?"
+    r"|JSONEq|Len|Contains|ElementsMatch"
     r"|to(?:Be|Equal|StrictEqual|Contain|ContainEqual|HaveLength|MatchObject|MatchInlineSnapshot|HaveProperty|Throw|Match)"
     r"|toHaveBeen(?:Last)?CalledWith|toHaveBeenCalledTimes"
 )
+_OK = ["assert", ".", "ok"]
 _EQUALITIES = (["t", ".", "is"], ["t", ".", "same"], ["#", "test"], ["\n", "#", "test"])
 """Of ava and tap, and of Typst."""
 _CONTAINED = re.compile("in$|contain|match|regex|throw", re.IGNORECASE)
@@ -64,19 +67,19 @@ _VALUE_CALLS = re.compile(
 _TRUTH = {"true": "false", "false": "true", "True": "False", "False": "True"}
 _OPPOSITES = dict(
     pair.split()
-    for pair in (
-        *("assertTrue assertFalse", "assertIn assertNotIn", "assertIsNone assertIsNotNone"),
-        *("assertEqual assertNotEqual", "assertIs assertIsNot", "assert_eq assert_ne", "throws doesNotThrow"),
-        *("toBeTruthy toBeFalsy", "toBeDefined toBeUndefined", "is_some is_none", "is_ok is_err"),
-        *("NoError Error", "True False", "Nil NotNil", "Equal NotEqual", "equal notEqual"),
-        *("strictEqual notStrictEqual", "deepEqual notDeepEqual", "deepStrictEqual notDeepStrictEqual"),
-        *("isTrue isFalse", "isNull isNotNull", "truthy falsy", "include notInclude", "To NotTo"),
-        *("assertGreater assertLessEqual", "assertLess assertGreaterEqual", "assertRegex assertNotRegex"),
-        *("assertIsInstance assertNotIsInstance", "assert_called_once assert_not_called"),
+    for line in (
+        "assertTrue assertFalse, assertIn assertNotIn, assertIsNone assertIsNotNone, assertEqual assertNotEqual",
+        "assertIs assertIsNot, assertIsInstance assertNotIsInstance, assertGreater assertLessEqual",
+        "assertLess assertGreaterEqual, assertRegex assertNotRegex, assert_called_once assert_not_called",
+        "assert_eq assert_ne, is_some is_none, is_ok is_err, NoError Error, True False, Nil NotNil, Equal NotEqual",
+        "To NotTo, toBeTruthy toBeFalsy, toBeDefined toBeUndefined, throws doesNotThrow, equal notEqual",
+        "strictEqual notStrictEqual, deepEqual notDeepEqual, deepStrictEqual notDeepStrictEqual, true false",
+        "isTrue isFalse, isNull isNotNull, truthy falsy, include notInclude",
     )
+    for pair in line.split(", ")
 )
 _OPPOSITES |= {other: one for one, other in _OPPOSITES.items()}
-_COMPARISONS = dict(pair.split("  ") for pair in ("==  !=", "<  >=", ">  <=", "is  is not", "in  not in", "===  !=="))
+_COMPARISONS = {"==": "!=", "===": "!==", "<": ">=", ">": "<=", "is": "is not", "in": "not in"}
 _COMPARISONS |= {other: one for one, other in _COMPARISONS.items()}
 _COMPARISON = re.compile(f" ({'|'.join(sorted(_COMPARISONS, key=len, reverse=True))}) ")
 _FIXED = re.compile(r"\\(?:x..|u\{\w+\}|u....|.)|%[\w.]+|\$?\{[^}\n]*\}", re.DOTALL)
@@ -151,7 +154,8 @@ class _Hunk:
     def _begins(self) -> list[int]:
         """Where tests begin; of one with a table, where the first table does."""
         found = list(_TEST_BEGINS.finditer(self._text))
-        return [one.start() for one, before in zip(found, [None, *found]) if not (before and before["table"])]
+        inner = {one.start() for table, one in pairwise(found) if table["table"]}
+        return [one.start() for one in found if one.start() not in inner]
 
     def tests(self) -> Iterator[tuple[Edit, str]]:
         """A change of each test in it that can be changed, and its name, empty where it begins further above."""
@@ -194,20 +198,15 @@ class _Hunk:
         tokens = self._tokens
         for number, token in enumerate(tokens):
             call = _CALL.match(self._text, token.start) if self._begins_line(number) else None
-            opening = number
             if call and (call[1] or _CHECK.match(call[2]) or self._defines(call[2])):
-                opening += next(place for place, one in enumerate(tokens[number:]) if one.kind == "open")
-            elif token.kind != "open" or not self._begins_line(number):
-                continue
-            arguments = [one for one in self._arguments(opening) if [part.text for part in one[1:2]] != ["="]]
-            if call is None:
-                # What stands further left is given to the code, and what it does with other things nobody knows.
-                filled = [one for one in arguments if any(part.text != "\n" for part in one)]
-                yield from self._changed_column(filled[-1]) if len(filled) > 1 else ()
-                continue
-            edits = (self._changed(one) for one in reversed(arguments))
-            if edit := next((edit for edit in edits if edit), None):
-                yield edit
+                opening = next(place for place in range(number, len(tokens)) if tokens[place].kind == "open")
+                arguments = [
+                    one for one in self._arguments(opening) if [part.text for part in one[1:2]] != ["="]
+                ]
+                edits = (self._changed(one) for one in reversed(arguments))
+                yield from filter(None, [next(filter(None, edits), None)])
+            elif token.kind == "open" and self._begins_line(number):
+                yield from self._in_row(number)
 
     def _errors(self) -> Iterator[Edit]:
         """The error that a test of Python expects."""
@@ -240,8 +239,9 @@ class _Hunk:
             end = token.start + len(token.text)
             # `t.Error`, `http.Error`, `bytes.Equal` and chai's `to.equal` have none.
             has_none = token.text[0].isupper() or (is_script and before[-1:] == ["."])
-            owners = ("assert", "require", "suite", "s", "t" if is_script else ")" if token.text == "To" else "")
-            is_opposed = token.text in _OPPOSITES and (not has_none or "".join(before[:1]) in owners)
+            owner = ")" if token.text in ("To", "NotTo") else "t" if is_script else ""
+            is_owned = before[:1] and before[0] in ("assert", "require", "suite", "s", owner)
+            is_opposed = token.text in _OPPOSITES and (is_owned or not has_none)
             if is_opposed and after in ("(", "!"):
                 yield Edit(token.start, end, _OPPOSITES[token.text])
             elif is_script and token.text in ("to", "should") and before[-1:] == [after] == ["."]:
@@ -251,12 +251,10 @@ class _Hunk:
                 negated = before == ["not", "."]
                 start = self._tokens[number - 2].start if negated else token.start
                 yield Edit(start, token.start, "" if negated else "not.")
-            elif is_script and after == "(" and (token.text == "assert" or before == ["assert", "."]):
-                argument = self._tokens[number + 2] if token.text in ("assert", "ok") else token
-                is_negated = argument.text == "!"
-                otherwise = Edit(argument.start, argument.start + is_negated, "" if is_negated else "!")
-                if argument != token:
-                    yield self._other_comparison(number + 2) or otherwise
+            elif is_script and after == "(" and (token.text == "assert" or [*before, token.text] == _OK):
+                otherwise = Edit(end + 1, end + 1 + self._text.startswith("!", end + 1), "")
+                otherwise = otherwise if otherwise.start < otherwise.end else otherwise._replace(text="!")
+                yield self._other_comparison(number + 2) or otherwise
             elif token.text == "assert" and self._text.startswith("!(", end):
                 yield Edit(token.start, end + 2, "assert_ne!(true, ")
             elif token.text == "assert" and self._begins_line(number) and self._text[end : end + 1] == " ":
@@ -313,25 +311,25 @@ class _Hunk:
                     yield from self._rows(test, value[-1].text)
 
     def _rows(self, test: int, name: str) -> Iterator[Edit]:
-        """The last value of each row of a test's table, if that is what the test calls by this name."""
+        """In rows of a test's table, if it calls their last column by this name."""
         start, end = ([0, *self._begins, len(self._text)][place] for place in (test, test + 1))
-        if not re.search(_LAST_COLUMN.replace("{}", re.escape(name)), self._text[start:end]):
-            return
-        tokens, by_start = self._tokens, attrgetter("start")
-        for number in range(bisect_left(tokens, start, key=by_start), bisect_left(tokens, end, key=by_start)):
-            if tokens[number].kind != "open" or (number and not _BEFORE_ROW.match(tokens[number - 1].text)):
-                continue
-            parts = ([part for part in one if part.text != "\n"] for one in self._arguments(number))
-            columns = [one for one in parts if one]
-            is_table = all(one[0].kind == "open" for one in columns)
-            if len(columns) > 1 and not is_table and columns[-1][-1].text.strip("\"'") != name:
-                yield from self._changed_column(columns[-1])
+        if re.search(_LAST_COLUMN.replace("{}", re.escape(name)), self._text[start:end]):
+            first, last = (bisect_left(self._tokens, at, key=attrgetter("start")) for at in (start, end))
+            for number in range(max(first, 1), last):
+                if self._tokens[number].kind == "open" and _BEFORE_ROW.match(self._tokens[number - 1].text):
+                    yield from self._in_row(number, name)
 
-    def _changed_column(self, column: Sequence[_Token]) -> Iterator[Edit]:
-        # What Python's code does when it is called before the tests begin, nobody knows.
-        is_called = self._path.endswith(".py") and any(part.text == "(" for part in column)
-        if not is_called and (edit := self._changed(column)):
-            yield edit
+    def _in_row(self, opening: int, name: str = "") -> Iterator[Edit]:
+        """What stands last in a row. The rest is given to the code, and what that does with other things nobody knows.
+
+        Nor what it does when Python calls it before the tests begin.
+        """
+        parts = ([part for part in one if part.text != "\n"] for one in self._arguments(opening))
+        columns = [one for one in parts if one]
+        is_called = self._path.endswith(".py") and columns and any(one.text == "(" for one in columns[-1])
+        is_row = len(columns) > 1 and any(one[0].kind != "open" for one in columns)
+        if is_row and not is_called and columns[-1][-1].text.strip("\"'") != name:
+            yield from filter(None, [self._changed(columns[-1])])
 
     def _changed(self, value: Sequence[_Token], *, contained: bool = False) -> Edit | None:
         """One literal of a value that is written down as such."""

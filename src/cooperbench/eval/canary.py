@@ -67,6 +67,8 @@ class Canary:
     failed: tuple[str, ...] = ()
     passed: tuple[str, ...] = ()
     passed_count: int = 0
+    failed_count: int = 0
+    """It decides where those that fail are not named."""
 
     def tried(self, run: TestRun, reference: Reference) -> Canary | None:
         """With what they did with the golden patch.
@@ -91,6 +93,7 @@ class Canary:
             failed=tuple(sorted(failed)),
             passed=tuple(sorted(required)),
             passed_count=run.tests_passed - len(passed - required),
+            failed_count=0 if failed else run.tests_failed,
         )
 
     def common_with(self, other: Canary) -> Canary:
@@ -100,6 +103,7 @@ class Canary:
             failed=tuple({*self.failed} & {*other.failed}),
             passed=tuple({*self.passed} & {*other.passed}),
             passed_count=min(self.passed_count, other.passed_count),
+            failed_count=min(self.failed_count, other.failed_count),
         )
 
     def agrees(self, run: TestRun, flaky_tests: Collection[str]) -> bool:
@@ -110,6 +114,7 @@ class Canary:
             and all(run.outcomes.get(test) == "failed" for test in {*self.failed} - {*flaky_tests})
             and all(run.outcomes.get(test) == "passed" for test in {*self.passed} - {*flaky_tests})
             and run.tests_passed + len(flaky_tests) >= self.passed_count
+            and run.tests_failed + len(flaky_tests) >= self.failed_count
         )
 
 

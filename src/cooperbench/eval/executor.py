@@ -62,7 +62,7 @@ _PIP_LOG = "/cooperbench/pip.log"
 _INSTALLING = {**_INSTALLED, "PIP_LOG": _PIP_LOG, "PIP_NO_CACHE_DIR": ""}
 _INSTALLS_FORMAT = 2
 _NAME_ALL_TESTS = """
-export PYTEST_ADDOPTS="-rpfEsxX${PYTEST_ADDOPTS:+ $PYTEST_ADDOPTS}" NEXTEST_STATUS_LEVEL=pass
+export PYTEST_ADDOPTS="-vv -rpfEsxX${PYTEST_ADDOPTS:+ $PYTEST_ADDOPTS}" NEXTEST_STATUS_LEVEL=pass
 if command -v go >/dev/null; then export GOFLAGS="$(go env GOFLAGS) -v"; fi
 [ ! -r "${BASH_ENV-}" ] || . "$BASH_ENV"
 (. "$0" "$@")

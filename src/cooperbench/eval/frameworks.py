@@ -58,11 +58,11 @@ def whole_line(pattern: str) -> re.Pattern[str]:
 
 
 _KINDS: dict[str, Outcome] = {
-    **dict.fromkeys(("passed", "xpassed", "pass"), "passed"),
+    **dict.fromkeys(("passed", "xpassed", "pass", "passing"), "passed"),
     **dict.fromkeys(("failed", "error", "errors", "timed out", "exec failed", "fail", "cancelled"), "failed"),
     **dict.fromkeys(("failures", "unexpected successes", "failing"), "failed"),
-    **dict.fromkeys(("skipped", "xfailed", "todo", "expected fail", "ignored"), "skipped"),
-    **{"expected failures": "skipped", "passing": "passed", "pending": "skipped"},
+    **dict.fromkeys(("skipped", "xfailed", "todo", "expected fail", "ignored", "pending"), "skipped"),
+    "expected failures": "skipped",
 }
 """What frameworks call the tests that they count."""
 _OUTCOMES: dict[str, Outcome] = {
@@ -80,6 +80,10 @@ def _tally(counts: str) -> Counts:
         if kind := _KINDS.get((word or other_word).strip()):
             sums[kind] += int(before or after)
     return Counts(sums["passed"], sums["failed"], sums["skipped"])
+
+
+def _counted(outcomes: list[Outcome]) -> Counts:
+    return Counts(outcomes.count("passed"), outcomes.count("failed"), outcomes.count("skipped"))
 
 
 def _tallies(text: str, *, pattern: re.Pattern[str]) -> Iterator[Counts]:
@@ -274,38 +278,30 @@ def node_outcomes(text: str) -> Iterator[tuple[str, Outcome]]:
 
 
 _MOCHA_SUMMARY = whole_line(
-    r"  (?P<tests>[0-9]{1,9} passing) \([0-9]+m?[a-z]\)(?P<others>(?:\n  [0-9]{1,9} (?:pending|failing)){0,2})"
+    r"  (?P<tests>[0-9]{1,9} passing \([0-9]+m?[a-z]\)(?:\n  [0-9]{1,9} (?:pending|failing)){0,2})"
 )
 _MOCHA_TEST = whole_line(
     r"[^\n]*  [✔✓] (?P<passed>[^\n]+?)(?:(?: \(|: )[0-9]+m?s\)?)*|  +- (?P<skipped>[^\n]+)"
+    r"|  [0-9]{1,9} (?P<end>passing) \([^\n]+\)"
     r"|  [0-9]{1,9}\) (?:[^\n]++\n(?: {7,}+[^\n]++\n)* {7,}+)?(?P<failed>[^\n]+):"
 )
 
 
-def mocha_tallies(text: str) -> Iterator[Counts]:
-    for summary in _MOCHA_SUMMARY.finditer(text):
-        yield _tally(summary["tests"] + summary["others"])
-
-
 def mocha_outcomes(text: str) -> Iterator[tuple[str, Outcome]]:
     """Titles alone: what code prints cannot be told from the suites above them. Failures from the list at the end."""
-    place = 0
-    for summary in _MOCHA_SUMMARY.finditer(text):
-        for match in _MOCHA_TEST.finditer(text, place, summary.end()):
-            if name := match["passed"] or match["skipped"]:
-                yield name, "passed" if match["passed"] else "skipped"
-        place = summary.end()
-        if "failing" in summary["others"]:
-            following = _MOCHA_SUMMARY.search(text, place)
-            end = following.start() if following else len(text)
-            failed = (match["failed"] for match in _MOCHA_TEST.finditer(text, place, end))
-            yield from ((name, "failed") for name in failed if name)
+    ended = False
+    for match in _MOCHA_TEST.finditer(text if _MOCHA_SUMMARY.search(text) else ""):
+        ended = ended or bool(match["end"])
+        name = match["passed"] or match["skipped"]
+        if name or (match["failed"] and ended):
+            outcome: Outcome = "passed" if match["passed"] else "skipped" if name else "failed"
+            yield name or match["failed"], outcome
 
 
 _TAP_PLAN = whole_line(r"1\.\.[0-9]{1,9}")
 _TAP_TEST = whole_line(
-    r" {0,32}(?P<not>not )?ok [0-9]{1,9}(?: -)? (?P<name>[^\n]*?[^\n{ ])(?P<skipped> # (?:SKIP|TODO|skip|todo)\b[^\n]*)?"
-    r"(?: # time=[0-9.]+ms)?"
+    r" {0,32}(?P<not>not )?ok [0-9]{1,9}(?: -)? (?P<name>[^\n]*?[^\n{ ])"
+    r"(?P<skipped> # (?:SKIP|TODO|skip|todo)\b[^\n]*)?(?: # time=[0-9.]+ms)?"
 )
 
 
@@ -317,9 +313,8 @@ def tap_outcomes(text: str) -> Iterator[tuple[str, Outcome]]:
 
 
 def tap_tallies(text: str) -> Iterator[Counts]:
-    found = [outcome for _, outcome in tap_outcomes(text)]
-    if found:
-        yield Counts(*(found.count(one) for one in ("passed", "failed", "skipped")))
+    if found := [outcome for _, outcome in tap_outcomes(text)]:
+        yield _counted(found)
 
 
 _GO_LINE = whole_line(
@@ -363,8 +358,7 @@ def _leaves(tests: dict[str, Outcome]) -> Counts:
     # In this order the first subtest follows the test that it is part of.
     names = sorted(tests, key=lambda name: name.split("/"))
     following = pairwise([*names, ""])
-    leaves = [tests[name] for name, follower in following if not follower.startswith(name + "/")]
-    return Counts(leaves.count("passed"), leaves.count("failed"), leaves.count("skipped"))
+    return _counted([tests[name] for name, follower in following if not follower.startswith(name + "/")])
 
 
 def go_outcomes(text: str) -> Iterator[tuple[str, Outcome]]:
@@ -418,7 +412,7 @@ FRAMEWORKS = (
     Framework("node", partial(_tallies, pattern=_NODE_SUMMARY), node_outcomes, ".* > "),
     Framework("jest", partial(_tallies, pattern=_JEST_SUMMARY), jest_outcomes, ".* > "),
     Framework("vitest", partial(_tallies, pattern=_VITEST_SUMMARY), vitest_outcomes, ".* > "),
-    Framework("mocha", mocha_tallies, mocha_outcomes, prefix=""),
+    Framework("mocha", partial(_tallies, pattern=_MOCHA_SUMMARY), mocha_outcomes, prefix=""),
     Framework("tap", tap_tallies, tap_outcomes, prefix=""),
     Framework("go", go_tallies, go_outcomes, prefix=r".*?\.(?=Test|Example|Fuzz)"),
     Framework(
