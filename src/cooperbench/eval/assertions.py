@@ -245,28 +245,28 @@ class _Hunk:
             if is_opposed and after in ("(", "!"):
                 yield Edit(token.start, end, _OPPOSITES[token.text])
             elif is_script and token.text in ("to", "should") and before[-1:] == [after] == ["."]:
-                negated = self._text.startswith("not.", end + 1)
-                yield Edit(end + 1, end + 1 + 4 * negated, "" if negated else "not.")
+                yield self._negation(end + 1, "not.")
             elif is_script and _MATCHER.fullmatch(token.text) and after == "(" and before[-1:] == ["."]:
                 negated = before == ["not", "."]
                 start = self._tokens[number - 2].start if negated else token.start
                 yield Edit(start, token.start, "" if negated else "not.")
             elif is_script and after == "(" and (token.text == "assert" or [*before, token.text] == _OK):
-                otherwise = Edit(end + 1, end + 1 + self._text.startswith("!", end + 1), "")
-                otherwise = otherwise if otherwise.start < otherwise.end else otherwise._replace(text="!")
-                yield self._other_comparison(number + 2) or otherwise
+                yield self._other_comparison(number + 2) or self._negation(end + 1, "!")
             elif token.text == "assert" and self._text.startswith("!(", end):
                 yield Edit(token.start, end + 2, "assert_ne!(true, ")
             elif token.text == "assert" and self._begins_line(number) and self._text[end : end + 1] == " ":
-                negated = self._text.startswith("not ", end + 1)
-                otherwise = Edit(end + 1, end + 1 + 4 * negated, "" if negated else "not ")
-                yield self._other_comparison(number + 1) or otherwise
+                yield self._other_comparison(number + 1) or self._negation(end + 1, "not ")
             elif is_go and token.text == "!" and before[-1:] == ["if"]:
                 yield Edit(token.start, end, "")
             elif token.text == "==" and after == "nil":
                 yield Edit(token.start, end, "!=")
             elif token.text == "!=" and (after == "nil" or (is_go and statement == "if")):
                 yield Edit(token.start, end, "==")
+
+    def _negation(self, place: int, word: str) -> Edit:
+        """With this word there, or without it."""
+        has_it = self._text.startswith(word, place)
+        return Edit(place, place + has_it * len(word), "" if has_it else word)
 
     def _other_comparison(self, begin: int) -> Edit | None:
         """Of an expression that is one: `assert not x == y` would be told from what people write."""
