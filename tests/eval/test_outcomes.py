@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
 from cooperbench.eval.counts import read_outcomes
+from cooperbench.eval.executor import _NAME_ALL_TESTS
 from tests.eval import verbose_outputs as outputs
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from cooperbench.eval.frameworks import Outcome
 
 _NODE = {
@@ -128,3 +133,13 @@ def test_a_long_name_is_not_repeated_in_many_ids(output: str) -> None:
     found = read_outcomes(output.format("x" * 10_000))
     assert found
     assert max(map(len, found)) < 1000
+
+
+@pytest.mark.parametrize("options", ["", "-q", "-x -q -rN", "--tb=no --no-summary -q"])
+def test_pytest_is_asked_to_name_its_tests_whatever_its_runner_says(tmp_path: Path, options: str) -> None:
+    (tmp_path / "test_a.py").write_text("def test_a():\n    pass\n")
+    runner = tmp_path / "runner.sh"
+    runner.write_text(f"cd {tmp_path}\n{sys.executable} -m pytest -p no:cacheprovider {options} test_a.py\n")
+    words = ["bash", "-c", _NAME_ALL_TESTS, str(runner)]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert read_outcomes(done.stdout) == {"test_a.py::test_a": "passed"}

@@ -358,6 +358,20 @@ def test_with_a_canary_the_same_tests_have_to_fail_and_to_pass() -> None:
     assert kept.agrees(both, ("t.py::a",))
 
 
+def test_where_tests_have_no_names_as_many_have_to_fail() -> None:
+    golden = failing(summary="1 failed, 1 passed in 0.01s")
+    kept = Canary("x", ("b",)).tried(golden, expecting(passed=2))
+    assert kept is not None
+    assert kept.agrees(golden, ())
+    assert not kept.agrees(failing(summary="2 passed in 0.01s"), ())
+
+
+def test_a_changed_test_that_fails_first_of_all_is_enough() -> None:
+    """Of a runner that stops there and names no test that passes."""
+    one = failing("FAILED t.py::b - x", summary="1 failed in 0.01s")
+    assert Canary("x", ("b",)).tried(one, expecting(passed=2)) is not None
+
+
 def test_of_a_changed_test_that_passes_all_the_same_nothing_is_required() -> None:
     three = expecting("t.py::a", "t.py::b", "t.py::c", passed=3)
     golden = failing(
