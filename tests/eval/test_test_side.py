@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cooperbench.eval.test_side import TestSide, judged_patch
+from cooperbench.eval.test_side import TestSide, feature_paths, judged_patch
 from cooperbench.eval.trees import DroppedFile, TreeStore
+from cooperbench.models import Task
 from tests.eval.realgit import BaseFile, Files, RealRepo, base_with, text
 
 if TYPE_CHECKING:
@@ -345,3 +346,30 @@ def test_data_of_the_library_is_kept_whatever_its_folder(
 def test_programs_and_links_are_no_data(tmp_path: Path, mode: str) -> None:
     after = REPO | {"src/x.py": text("two\n"), "src/testdata/run": BaseFile(mode, b"x")}
     assert Judged(tmp_path, after).work.dropped == (DroppedFile("src/testdata/run", "test_file"),)
+
+
+def test_settings_of_tests_that_the_golden_patch_changes_are_the_features(tmp_path: Path) -> None:
+    """Those that it leaves as they are, in the same kind of file, are not."""
+    ini, real = "[tool.pytest.ini_options]\nmarkers = []\n", RealRepo(tmp_path / "real")
+    base: Files = {
+        "pyproject.toml": text(ini),
+        "package.json": text('{"jest": {}}\n'),
+        "vite.config.ts": text("export default {}; // test\n"),
+    }
+    golden: Files = {
+        **base,
+        "pyproject.toml": text(ini.replace("[]", '["slow"]')),
+        "package.json": text('{"jest": {}, "type": "module"}\n'),
+        "vite.config.ts": text("export default { base: 'x' }; // test\n"),
+    }
+    feature = Task("r", 1, tmp_path, (1,)).feature(1)
+    feature.path.mkdir()
+    first = real.commit(base)
+    feature.patch.write_bytes(real.diff(first, real.commit(golden, first)))
+    feature.tests.write_bytes(b"--- /dev/null\n+++ b/tests/test_a.py\n@@ -0,0 +1 @@\n+x = 1\n")
+    other = {**golden, "package.json": text('{"jest": {"bail": 1}}\n')}
+    with TreeStore(base_with(tmp_path, base)) as store:
+        side = TestSide(*feature_paths(feature, store), base=tuple(base))
+        assert judged_patch(feature.patch.read_bytes(), side, store).dropped == ()
+        work = judged_patch(real.diff(first, real.commit(other, first)), side, store)
+        assert [file.path for file in work.dropped] == ["package.json"]

@@ -104,7 +104,7 @@ class TestSide:
     hidden: frozenset[str]
     """Paths of the hidden tests."""
     golden: frozenset[str] = frozenset()
-    """Paths that golden patches touch."""
+    """Paths that golden patches touch; files with other work, too, only where their settings of tests change."""
     base: Collection[str] = field(default=(), repr=False)
     """Paths of the base commit."""
     installed_modules: frozenset[str] = field(default=frozenset(), repr=False)
@@ -114,10 +114,10 @@ class TestSide:
         """By the path alone."""
         if self._is_in_the_way(path):
             return "hidden_test"
-        if is_test_config(path):
-            return "test_config"
         if path in self.golden:
             return None
+        if is_test_config(path):
+            return "test_config"
         if self.looks_like_tests(path):
             return "test_file"
         if _COMPILED.fullmatch(path):
@@ -306,10 +306,13 @@ def _reason_to_drop(path: str, change: Change, side: TestSide, store: TreeStore)
     if reason is None and change.after and change.after.mode == LINK and path not in side.golden:
         # It may stand for a folder: of tests, of installed packages, of a Python package.
         reason = side.reason_to_drop(f"{path}/__init__.py")
-    if reason or not may_hold_test_config(path):
+    if reason or path in side.golden or not may_hold_test_config(path):
         return reason
-    before, after = store.content(change.before), store.content(change.after)
-    return "test_config" if config_differs(path, before, after) else None
+    return "test_config" if _config_changes(path, change, store) else None
+
+
+def _config_changes(path: str, change: Change, store: TreeStore) -> bool:
+    return config_differs(path, store.content(change.before), store.content(change.after))
 
 
 def _left_of(file: DroppedFile, change: Change, store: TreeStore) -> TreeEntry | bytes | None:
@@ -334,7 +337,11 @@ def feature_paths(feature: Feature, store: TreeStore) -> tuple[frozenset[str], f
     golden = store.apply(feature.patch.read_bytes()).tree
     tree, since = applied_tests(feature.tests.read_bytes(), feature, store)
     hidden = store.changes(tree, since) if tree else ()
-    return frozenset(hidden), frozenset(store.changes(golden) if golden else ())
+    changes = store.changes(golden).items() if golden else ()
+    ours = {
+        path for path, one in changes if not may_hold_test_config(path) or _config_changes(path, one, store)
+    }
+    return frozenset(hidden), frozenset(ours)
 
 
 def is_test_config(path: str) -> bool:
