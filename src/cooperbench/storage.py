@@ -70,6 +70,14 @@ def write_json(path: Path, content: Mapping[str, Any] | list[Any]) -> None:
     write_bytes(path, data + b"\n")
 
 
+def read_bytes(path: Path) -> bytes | None:
+    """None where there is no such file that can be read."""
+    try:
+        return read_regular_file(path)
+    except OSError:
+        return None
+
+
 def read_regular_file(path: Path) -> bytes:
     """OSError for anything else, and for what is too large: results may come from others, and a device never ends."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -26,7 +26,7 @@ from tests.eval.outputs import (
     UNITTEST_SUBTESTS,
     VITEST,
 )
-from tests.eval.verbose_outputs import AVA_TAP, MOCHA, MOCHA_DOT, NEXTEST, VITEST_TAP
+from tests.eval.verbose_outputs import MOCHA, MOCHA_DOT, NEXTEST
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,8 +55,6 @@ if TYPE_CHECKING:
         (MOCHA, Counts(7, 5, 2, "mocha")),
         (MOCHA_DOT, Counts(7, 5, 2, "mocha")),
         ("  ..\n\n  2 passing (2s)\n\n" + MOCHA, Counts(7, 5, 2, "mocha")),
-        (AVA_TAP, Counts(4, 1, 2, "tap")),
-        (VITEST_TAP, Counts(3, 0, 0, "tap")),
         (NODE_TAP, Counts(2, 3, 2, "node")),
         (NODE_SPEC, Counts(2, 3, 2, "node")),
         (NODE_SPEC + NODE_TAP, Counts(2, 6, 2, "node")),

@@ -60,12 +60,6 @@ _NODE = {
             "skipped": ["is skipped", "is pending"],
         }),
         (outputs.MOCHA_DOT, {"failed": ["throws", "times out", "same"]}),
-        (outputs.AVA_TAP, {
-            "passed": ["a › small one", "a › logs", "a › known", "b › other"],
-            "failed": ["a › fails"],
-            "skipped": ["a › skipped", "a › later"],
-        }),
-        (outputs.VITEST_TAP, {"passed": ["of a small one", "of none", "label"]}),
         (outputs.UNITTEST_QUIET, {"failed": ["ut.T.test_sub", "ut.T.test_old", "ut.T.test_xp"]}),
         (outputs.GO, {
             "passed": [

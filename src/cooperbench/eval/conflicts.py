@@ -19,8 +19,6 @@ from cooperbench.models import Pair, Task
 from cooperbench.storage import read_json
 
 SCHEMA = "cooperbench.gold_conflicts/1"
-REPORT_NAME = "gold_conflict_report.json"
-"""In the dataset's folder."""
 
 
 def golden_conflicts(
@@ -87,7 +85,7 @@ def _counts(pairs: Sequence[dict[str, Any]]) -> dict[str, int]:
 
 def known_conflicts(dataset_dir: Path) -> dict[tuple[str, int, tuple[int, ...]], bool]:
     """Which pairs conflict, as the dataset's own report says; empty where there is none of ours."""
-    report = read_json(dataset_dir / REPORT_NAME) or {}
+    report = read_json(dataset_dir / "gold_conflict_report.json") or {}
     pairs = report["pairs"] if report.get("schema") == SCHEMA else []
     return {(one["repo"], one["task_id"], tuple(one["features"])): one["conflict"] for one in pairs}
 

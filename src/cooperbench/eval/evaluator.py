@@ -12,7 +12,6 @@ import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, TypeAlias
 
 from cooperbench._version import __version__
@@ -28,6 +27,7 @@ from cooperbench.storage import (
     ExperimentPaths,
     PairPaths,
     error_record,
+    read_bytes,
     read_json,
     utc_now,
     write_bytes,
@@ -74,7 +74,7 @@ class Evaluation:
 
 def read_patches(paths: PairPaths, pair: Pair, setting: Setting) -> dict[str, bytes | None]:
     """What the agents handed in, by agent; None where there is no file."""
-    return {seat.agent_id: _read(paths.agent(seat.agent_id).patch) for seat in seats_of(pair, setting)}
+    return {seat.agent_id: read_bytes(paths.agent(seat.agent_id).patch) for seat in seats_of(pair, setting)}
 
 
 def evaluation_key(
@@ -88,9 +88,9 @@ def evaluation_key(
     conditions = f"{image_digest} {timeout_seconds} {eval_network} {canary}"
     # The same in whatever arm of a study, or setting of a run, the pair is.
     label = Pair(pair.task, pair.feature_ids).label
-    parts = [f"{JUDGE} {label} {conditions}".encode(), _read(pair.task.runner_script) or b""]
+    parts = [f"{JUDGE} {label} {conditions}".encode(), read_bytes(pair.task.runner_script) or b""]
     for feature in pair.features:
-        parts += [_read(feature.tests) or b"", _read(feature.patch) or b""]
+        parts += [read_bytes(feature.tests) or b"", read_bytes(feature.patch) or b""]
     for agent_id, patch in sorted(patches.items()):
         parts += [agent_id.encode(), b"missing" if patch is None else b"patch:" + patch]
     digest = hashlib.sha256()
@@ -98,13 +98,6 @@ def evaluation_key(
         digest.update(len(part).to_bytes(8, "big"))
         digest.update(part)
     return digest.hexdigest()
-
-
-def _read(path: Path) -> bytes | None:
-    try:
-        return path.read_bytes()
-    except OSError:
-        return None
 
 
 def is_evaluated(

@@ -298,25 +298,6 @@ def mocha_outcomes(text: str) -> Iterator[tuple[str, Outcome]]:
             yield name or match["failed"], outcome
 
 
-_TAP_PLAN = whole_line(r"1\.\.[0-9]{1,9}")
-_TAP_TEST = whole_line(
-    r" {0,32}(?P<not>not )?ok [0-9]{1,9}(?: -)? (?P<name>[^\n]*?[^\n{ ])"
-    r"(?P<skipped> # (?:SKIP|TODO|skip|todo)\b[^\n]*)?(?: # time=[0-9.]+ms)?"
-)
-
-
-def tap_outcomes(text: str) -> Iterator[tuple[str, Outcome]]:
-    """Of ava, tape, tap, bats and others. Names need not be unique. A line that opens a block is no test."""
-    if _TAP_PLAN.search(text) and not _NODE_SUMMARY.search(text):
-        for match in _TAP_TEST.finditer(text):
-            yield match["name"], "skipped" if match["skipped"] else "failed" if match["not"] else "passed"
-
-
-def tap_tallies(text: str) -> Iterator[Counts]:
-    if found := [outcome for _, outcome in tap_outcomes(text)]:
-        yield _counted(found)
-
-
 _GO_LINE = whole_line(
     r"(?P<run>=== RUN) +\S+"
     r"|[^\n]*?--- (?P<outcome>PASS|FAIL|SKIP): (?P<test>\S+) \([0-9.]+s\)"
@@ -413,7 +394,6 @@ FRAMEWORKS = (
     Framework("jest", partial(_tallies, pattern=_JEST_SUMMARY), jest_outcomes, ".* > "),
     Framework("vitest", partial(_tallies, pattern=_VITEST_SUMMARY), vitest_outcomes, ".* > "),
     Framework("mocha", partial(_tallies, pattern=_MOCHA_SUMMARY), mocha_outcomes, prefix=""),
-    Framework("tap", tap_tallies, tap_outcomes, prefix=""),
     Framework("go", go_tallies, go_outcomes, prefix=r".*?\.(?=Test|Example|Fuzz)"),
     Framework(
         "cargo",

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cooperbench.errors import UserError
-from cooperbench.report.fields import listed, mapping, number, read_bytes, text_or_none
+from cooperbench.report.fields import listed, mapping, number, text_or_none
 from cooperbench.report.loading import Run, load_run
 from cooperbench.report.pairs import JUDGED, STATES, VERDICTS, PairData
+from cooperbench.storage import read_bytes
 
 SCHEMA = "cooperbench.submission/1"
 Document = dict[str, Any]

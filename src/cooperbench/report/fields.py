@@ -5,19 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, TypeVar
 
-from cooperbench.storage import read_regular_file
-
 T = TypeVar("T")
-
-
-def read_bytes(path: Path) -> bytes | None:
-    try:
-        return read_regular_file(path)
-    except OSError:
-        return None
 
 
 def mapping(record: Mapping[str, Any] | None, key: str) -> Mapping[str, Any]:

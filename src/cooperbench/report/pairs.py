@@ -13,8 +13,8 @@ from typing import Any, Literal, NamedTuple, TypeGuard
 
 from cooperbench.agents.recorder import read_journal
 from cooperbench.models import Message, Setting
-from cooperbench.report.fields import flag, listed, mapping, number, read_bytes, text_or_none
-from cooperbench.storage import PairPaths, read_json
+from cooperbench.report.fields import flag, listed, mapping, number, text_or_none
+from cooperbench.storage import PairPaths, read_bytes, read_json
 
 State = Literal["passed", "failed", "error", "no_reference", "unevaluated", "missing", "broken"]
 Loss = Literal["passed", "capability", "conflict", "integration"]

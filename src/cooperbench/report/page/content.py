@@ -15,7 +15,7 @@ from cooperbench.errors import UserError
 from cooperbench.report.analysis import TEAM_SUMS, analyse
 from cooperbench.report.compare import analyse_studies
 from cooperbench.report.coordination import Coordination, PairFiles, coordination
-from cooperbench.report.fields import listed, mapping, read_bytes, seconds_between, text_or_none
+from cooperbench.report.fields import listed, mapping, seconds_between, text_or_none
 from cooperbench.report.llm_judge import CAUSES, SYMPTOMS
 from cooperbench.report.loading import Run, Side, left_out_lines, sides_of
 from cooperbench.report.pairs import (
@@ -30,7 +30,7 @@ from cooperbench.report.pairs import (
 )
 from cooperbench.report.patches import ChangedFile, Work, meetings
 from cooperbench.report.tables import ablation_table
-from cooperbench.storage import read_json, utc_now
+from cooperbench.storage import read_bytes, read_json, utc_now
 from cooperbench.text import head_and_tail
 
 MOST_CHARACTERS = 12_000
