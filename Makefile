@@ -3,8 +3,8 @@ PYTHON ?= $(shell for name in python3 python3.13 python3.12 python3.11; do \
 	command -v $$name >/dev/null && $$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' && echo $$name && break; done)
 VENV ?= .venv
 BIN := $(VENV)/bin
-# One more than there are processors: tests wait for sandboxes half of their time.
-JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+# More than there are processors: tests wait for sandboxes and for their own timeouts most of their time.
+JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) \* 2 + 1)
 
 .PHONY: demo test lint types unit external chaos format bench size clean
 .DEFAULT_GOAL := help
