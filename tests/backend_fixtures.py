@@ -46,6 +46,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         engine = item.callspec.params.get("engine_kind", "docker") if hasattr(item, "callspec") else "docker"
         apart = engine == "docker" and "published/" in item.nodeid
         item.add_marker(pytest.mark.xdist_group("published" if apart else engine))
+        if engine != "docker":
+            item.add_marker(pytest.mark.external)
         if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(_FIRST_TIME_SECONDS))
 

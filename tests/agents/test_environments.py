@@ -73,6 +73,7 @@ def _install(source: str | None, python: Path | None = None) -> None:
     install(TOY, source=source, python=python, say=lambda line: None)
 
 
+@pytest.mark.external
 def test_an_environment_is_made_used_replaced_and_removed(source: Path) -> None:
     with pytest.raises(UserError, match="cooperbench agents install toy --from"):
         get_environment(TOY)
@@ -98,6 +99,7 @@ def test_an_environment_is_made_used_replaced_and_removed(source: Path) -> None:
     assert not remove(TOY)
 
 
+@pytest.mark.external
 def test_what_cannot_be_installed_leaves_what_was_there(source: Path) -> None:
     _install(str(source))
     (source / "build_toy.py").write_text("def build_wheel(*_): raise SystemExit('no wheel today')\n")

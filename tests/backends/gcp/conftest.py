@@ -58,6 +58,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         ):
             # One process for all of them: the machines' image and the engine are started once.
             item.add_marker(pytest.mark.xdist_group("gcp-machines"))
+            item.add_marker(pytest.mark.external)
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(_FIRST_TIME_SECONDS))
 
