@@ -200,13 +200,7 @@ class Upstream:
     async def _translated(self, dialect: str, body: Body, *, stream: bool) -> AsyncIterator[Body]:
         given = {name: body[name] for name in _ARGUMENTS[dialect].split() if body.get(name) is not None}
         if dialect == RESPONSES:
-            more = {
-                "model": self.model,
-                "stream": stream,
-                "drop_params": True,
-                "use_chat_completions_api": True,
-            }
-            answer = await self._litellm.aresponses(**given | more | self._settings | llm.NO_OTHER_RETRIES)
+            answer = await self._responses(given, stream=stream)
         elif dialect == ANTHROPIC:
             answer = await self._messages(given, stream=stream)
         elif dialect == GEMINI:
@@ -222,6 +216,25 @@ class Upstream:
             return
         async for event in answer:
             yield _as_dict(event, exclude_unset=True)
+
+    async def _responses(self, given: Body, *, stream: bool) -> Any:
+        if not self._settings.get("use_chat_completions_api", True):
+            more = {"model": self.model, "stream": stream, "drop_params": True, **self._settings}
+            return await self._litellm.aresponses(**given | more | llm.NO_OTHER_RETRIES)
+        package = "litellm.responses.litellm_completion_transformation"
+        config = import_module(f"{package}.transformation").LiteLLMCompletionResponsesConfig
+        hoist = import_module("litellm.responses.additional_tools").hoist_additional_tools
+        hoisted = hoist(given.pop("input", []), given.get("tools"))
+        asked, given = hoisted.input, given | {"tools": list(hoisted.tools)}
+        request = config.transform_responses_api_request_to_chat_completion_request(
+            self._name, asked, given, self._provider, stream, api_base=self._base or None
+        )
+        request |= {"model": self.model, "custom_llm_provider": None, "_skip_responses_api_bridge": True}
+        answer = await self._chat(request, stream=stream)
+        if not stream:
+            return config.transform_chat_completion_response_to_responses_api_response(asked, given, answer)
+        translate = import_module(f"{package}.streaming_iterator").LiteLLMCompletionStreamingIterator
+        return translate(self._name, _Chunks(answer), asked, given, self._provider)
 
     async def _messages(self, given: Body, *, stream: bool) -> Any:
         if self._provider == "openai" and self._base:
@@ -274,6 +287,18 @@ class Upstream:
         raise self._litellm.exception_type(
             model=self._name, custom_llm_provider=self._provider, original_exception=error
         )
+
+
+class _Chunks:
+    """A stream of chat completions as LiteLLM's translation to responses takes it."""
+
+    logging_obj = None
+
+    def __init__(self, chunks: AsyncIterable[Any]) -> None:
+        self._chunks = aiter(chunks)
+
+    async def __anext__(self) -> Any:
+        return await anext(self._chunks)
 
 
 def _is_finished(chunk: Body) -> bool:
