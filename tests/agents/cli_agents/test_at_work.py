@@ -129,10 +129,10 @@ def test_a_call_that_hangs_ends_with_the_time_limit(name: str, tmp_path: Path, s
     stubborn = "trap '' TERM INT HUP; while :; do sleep 1; done"
     hang = f'echo work >>app.txt; setsid sh -c "{stubborn}" & sh -c "{stubborn}"'
     begun = time.monotonic()
-    left = solo(tmp_path, server, name, [TONGUES[name].run(hang)] * 3, time_limit=6)
+    left = solo(tmp_path, server, name, [TONGUES[name].run(hang)] * 3, time_limit=10)
     assert outcome(left)[0] == "time_limit"
     assert "+work" in left.patch("solo")
-    assert time.monotonic() - begun < 40
+    assert time.monotonic() - begun < 60
 
 
 def test_background_processes_neither_keep_it_nor_change_its_work(
