@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from cooperbench.diff import HUNK
-from cooperbench.errors import UserError
 from cooperbench.git import decode_path
 
 _LONGEST_LINE = 1_000
@@ -40,13 +39,6 @@ _DEFINITIONS = (
         rf"(?:{_MODIFIER} +){{0,4}}\*?#?{_NO_METHOD}{_NAME} *(?:<[^>]{{0,80}}>)?{_PARAMETERS} *\{{ *$"
     ),
 )
-
-
-class PatchError(UserError):
-    """The text is not a diff, or not a whole one."""
-
-    def __init__(self, line: int, reason: str) -> None:
-        super().__init__(f"patch line {line}: {reason}")
 
 
 @dataclass(frozen=True)
@@ -134,7 +126,7 @@ _ESCAPED = dict(zip(b'abtnvfr"\\', b'\a\b\t\n\v\f\r"\\', strict=True))
 
 
 def parse_diff(data: bytes) -> tuple[ChangedFile, ...]:
-    """The files of a diff; text without any is a PatchError unless it is blank."""
+    """The files of a diff; ValueError where it is none, or not a whole one. Blank text has no files."""
     lines = data.removesuffix(b"\n").split(b"\n")
     files = []
     at = 0
@@ -154,11 +146,11 @@ def parse_diff(data: bytes) -> tuple[ChangedFile, ...]:
             hunks.append(_hunk(lines, at, header))
             at += 1 + len(hunks[-1].lines)
         if b"+++" in fields and not hunks:
-            raise PatchError(at, "the diff ends before the hunks of this file")
-        paths = _paths(lines[start].removeprefix(_START), fields, start + 1)
+            raise ValueError("the diff ends before the hunks of this file")
+        paths = _paths(lines[start].removeprefix(_START), fields)
         files.append(ChangedFile(*paths, start + 1, is_binary, tuple(hunks)))
     if data.strip() and not files:
-        raise PatchError(1, f"not a diff: no file header in its {len(lines)} lines")
+        raise ValueError("no file header")
     return tuple(files)
 
 
@@ -175,7 +167,7 @@ def _hunk(lines: Sequence[bytes], start: int, header: re.Match[bytes]) -> Hunk:
         new_left -= kind in b" +"
         end += 1
     if old_left or new_left:
-        raise PatchError(start + 1, "the hunk does not have the lines that its header says")
+        raise ValueError("the hunk does not have the lines that its header says")
     heading, *body = (
         line.decode("utf-8", "surrogateescape").removesuffix("\r")
         for line in (header[5].strip(), *lines[start + 1 : end])
@@ -184,11 +176,11 @@ def _hunk(lines: Sequence[bytes], start: int, header: re.Match[bytes]) -> Hunk:
     return Hunk(heading, first + (old_count == 0), tuple(body), start + 2)
 
 
-def _paths(header: bytes, fields: dict[bytes, bytes], line: int) -> tuple[str | None, str | None]:
+def _paths(header: bytes, fields: dict[bytes, bytes]) -> tuple[str | None, str | None]:
     """Old and new path of a file, None where it is created or deleted."""
     for verb in (b"rename", b"copy"):
         if verb + b" from" in fields and verb + b" to" in fields:
-            return _unquoted(fields[verb + b" from"], line), _unquoted(fields[verb + b" to"], line)
+            return _unquoted(fields[verb + b" from"]), _unquoted(fields[verb + b" to"])
     if b"---" in fields and b"+++" in fields:
         # Git puts a tab after a name that has spaces.
         old, new = fields[b"---"].partition(b"\t")[0], fields[b"+++"].partition(b"\t")[0]
@@ -200,16 +192,16 @@ def _paths(header: bytes, fields: dict[bytes, bytes], line: int) -> tuple[str | 
     created = b"new file mode" in fields or old == b"/dev/null"
     deleted = b"deleted file mode" in fields or new == b"/dev/null"
     if created and deleted:
-        raise PatchError(line, "both sides are /dev/null")
-    return None if created else _unquoted(old, line)[2:], None if deleted else _unquoted(new, line)[2:]
+        raise ValueError("both sides are /dev/null")
+    return None if created else _unquoted(old)[2:], None if deleted else _unquoted(new)[2:]
 
 
-def _unquoted(name: bytes, line: int) -> str:
+def _unquoted(name: bytes) -> str:
     """A path as git means it: C-quoting undone where the name stands in double quotes."""
     if quoted := _QUOTED.fullmatch(name):
         name = _ESCAPE.sub(_unescaped, quoted[1])
     if not name or name.startswith(b'"'):
-        raise PatchError(line, "a path that is empty, or a quoted one without its closing quote")
+        raise ValueError("a path that is empty, or a quoted one without its closing quote")
     return decode_path(name)
 
 
@@ -267,7 +259,7 @@ def read_work(agent_id: str, patch: bytes | None) -> Work:
     """One that cannot be read is marked, not an error."""
     try:
         return Work(agent_id) if patch is None else Work(agent_id, parse_diff(patch), usable=True)
-    except PatchError:
+    except ValueError:
         return Work(agent_id)
 
 
