@@ -9,15 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from cooperbench.cli.arguments import (
-    add_json_argument,
-    add_option,
-    add_selection_arguments,
-    print_json,
-    print_line,
-    print_note,
-    whole_above_zero,
-)
+from cooperbench.cli import arguments
 from cooperbench.dataset.discovery import resolve_dataset_dir, scan_tasks, selected_pairs
 from cooperbench.dataset.subsets import subset_names
 from cooperbench.errors import UserError
@@ -38,10 +30,10 @@ Chosen = tuple[Task, tuple[int, ...], Sequence[tuple[int, ...]]]
 
 
 def add_tasks_arguments(parser: argparse.ArgumentParser) -> None:
-    add_selection_arguments(parser)
+    arguments.add_selection_arguments(parser)
     tests = "for each feature the tests that have to pass, as far as known"
     parser.add_argument("--tests", action="store_true", help=tests)
-    add_json_argument(parser)
+    arguments.add_json_argument(parser)
 
 
 def tasks(args: argparse.Namespace) -> int:
@@ -61,11 +53,11 @@ def tasks(args: argparse.Namespace) -> int:
     notes = list(passed_over)
     content, tables = (_tests if args.tests else _list)(rows)
     if args.json:
-        print_json({"dataset_dir": str(dataset_dir), **content, "notes": notes})
+        arguments.print_json({"dataset_dir": str(dataset_dir), **content, "notes": notes})
         return 0
     print_tables(tables)
     for note in (*notes, f"subsets (-s): {', '.join(subset_names(dataset_dir)) or 'none'}"):
-        print_note(f"note: {note}")
+        arguments.print_note(f"note: {note}")
     return 0
 
 
@@ -116,7 +108,7 @@ def _tests(rows: Sequence[Chosen]) -> tuple[dict[str, Any], list[Table]]:
 
 
 def add_validate_arguments(parser: argparse.ArgumentParser) -> None:
-    add_selection_arguments(parser)
+    arguments.add_selection_arguments(parser)
     add = parser.add_argument
     only = "only which golden patches conflict; no tests are run"
     add("--conflicts-only", action="store_true", help=only)
@@ -124,17 +116,17 @@ def add_validate_arguments(parser: argparse.ArgumentParser) -> None:
     add("--repos", type=Path, metavar="DIR", help=clones)
     add("--report", type=Path, metavar="FILE", help="write the conflicts to this file as well")
     for name in ("backend", "eval_network", "test_timeout_seconds"):
-        add_option(parser, name)
-    add_option(parser, "concurrency", default=4, help="tasks at once (default: %(default)s)")
+        arguments.add_option(parser, name)
+    arguments.add_option(parser, "concurrency", default=4, help="tasks at once (default: %(default)s)")
     flaky = "run base and golden patches K times: tests whose results differ are named and not required"
-    add("--repeat", type=whole_above_zero, default=1, metavar="K", help=flaky)
+    add("--repeat", type=arguments.whole_above_zero, default=1, metavar="K", help=flaky)
     attacks = "also try patches that implement nothing and attack the tests: none may be scored as a success"
     add("--attacks", action="store_true", help=attacks)
     export = "write the reference runs to a file, for another machine"
     add("--export", type=Path, metavar="FILE", help=export)
     other = "take in another machine's reference runs"
     add("--import", dest="import_file", type=Path, metavar="FILE", help=other)
-    add_json_argument(parser)
+    arguments.add_json_argument(parser)
 
 
 def validate(args: argparse.Namespace) -> int:
@@ -161,10 +153,10 @@ def validate(args: argparse.Namespace) -> int:
     if not args.json:
         _show(conflicts, reports)
     elif args.conflicts_only:
-        print_json(conflicts)
+        arguments.print_json(conflicts)
     else:
         found = [report.to_json() for report in reports]
-        print_json({"schema": SCHEMA, "ok": ok, "tasks": found, "conflicts": conflicts})
+        arguments.print_json({"schema": SCHEMA, "ok": ok, "tasks": found, "conflicts": conflicts})
     return 0 if ok else 1
 
 
@@ -196,7 +188,7 @@ def _in_sandboxes(
 
 
 def _say(text: str) -> None:
-    print_note(f"[CooperBench] {text}")
+    arguments.print_note(f"[CooperBench] {text}")
 
 
 def _headline(report: TaskReport) -> str:
@@ -207,17 +199,17 @@ def _headline(report: TaskReport) -> str:
 def _show(conflicts: dict[str, Any], reports: list[TaskReport]) -> None:
     for report in reports:
         for line in (*report.problems, *(f"note: {note}" for note in report.notes)):
-            print_line(f"{report.repo}/task{report.task_id}: {line}")
+            arguments.print_line(f"{report.repo}/task{report.task_id}: {line}")
     for broken in conflicts["broken"]:
-        print_line(f"{broken['repo']}/task{broken['task_id']}: {broken['reason']}")
+        arguments.print_line(f"{broken['repo']}/task{broken['task_id']}: {broken['reason']}")
     if reports:
         sound = sum(not report.problems for report in reports)
-        print_line(f"{sound} of {plural(len(reports), 'task')} sound")
+        arguments.print_line(f"{sound} of {plural(len(reports), 'task')} sound")
     summary = conflicts["summary"]
     for size, counts in summary.get("by_agents", {"2": summary}).items():
         noun = "pairs" if size == "2" else f"groups of {size}"
         found = f"{counts['conflict']} conflict, {counts['clean']} merge cleanly"
-        print_line(f"{counts['pairs']} golden {noun}: {found}")
+        arguments.print_line(f"{counts['pairs']} golden {noun}: {found}")
 
 
 COMMANDS = {"tasks": (add_tasks_arguments, tasks), "validate": (add_validate_arguments, validate)}

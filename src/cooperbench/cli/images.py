@@ -11,13 +11,7 @@ from typing import Any, NamedTuple
 
 from cooperbench.backends.docker import DockerBackend
 from cooperbench.backends.docker.images import INSTALLS, JUDGED, PREPARED, ImageStore, Say, derived_name
-from cooperbench.cli.arguments import (
-    add_json_argument,
-    add_selection_arguments,
-    print_note,
-    print_result,
-    whole_above_zero,
-)
+from cooperbench.cli import arguments
 from cooperbench.dataset.discovery import load_tasks, resolve_dataset_dir, selected_pairs
 from cooperbench.dataset.image_names import image_name
 from cooperbench.errors import CooperBenchError, InfraError, UserError
@@ -38,17 +32,17 @@ _REGISTRY = re.compile(r"[a-z0-9.-]+(:[0-9]+)?(/[a-z0-9][a-z0-9._-]*)*")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "; ".join(f"{name}: {meaning}" for name, meaning in ACTIONS.items())
     parser.add_argument("action", choices=tuple(ACTIONS), help=text)
-    add_selection_arguments(parser)
+    arguments.add_selection_arguments(parser)
     template = "what task images are called: text with {repo}, {short} and {task_id}, or seeds, or published"
     parser.add_argument("--image-template", metavar="NAME", help=template)
     backends = "modal: list and clean the snapshots that it keeps (default: %(default)s)"
     parser.add_argument("--backend", choices=("docker", "modal"), default="docker", help=backends)
-    add_json_argument(parser)
+    arguments.add_json_argument(parser)
     parser.add_argument("--built", action="store_true", help="clean: also the images that were built here")
     where = "push: where to (default: the repository cooperbench of your Google Cloud project)"
     parser.add_argument("--registry", metavar="HOST/PATH", help=where)
     jobs = "images at once (default: %(default)s)"
-    parser.add_argument("-j", "--jobs", type=whole_above_zero, default=2, metavar="N", help=jobs)
+    parser.add_argument("-j", "--jobs", type=arguments.whole_above_zero, default=2, metavar="N", help=jobs)
 
 
 class Outcome(NamedTuple):
@@ -62,7 +56,7 @@ def execute(args: argparse.Namespace) -> int:
     tasks = [] if every else select_tasks(args)
     labels = None if every else {task.label for task in tasks}
     done = _of_modal(args.action, labels) if args.backend == "modal" else _of_docker(args, tasks, labels)
-    print_result(args, done.content, done.lines)
+    arguments.print_result(args, done.content, done.lines)
     return 1 if any("error" in row for row in done.content.get("images", ())) else 0
 
 
@@ -145,7 +139,7 @@ def _for_each(
 
     def one(task: Task) -> dict[str, str]:
         def say(line: str) -> None:
-            print_note(f"{task.label}: {line}")
+            arguments.print_note(f"{task.label}: {line}")
 
         try:
             name, digest = work(task, say)

@@ -13,14 +13,7 @@ from typing import Any
 from cooperbench.agents.environments import FRAMEWORKS, find_environment, get_framework, install, remove
 from cooperbench.agents.registry import agent_names
 from cooperbench.backends.registry import OUR_BACKENDS, find_factory
-from cooperbench.cli.arguments import (
-    add_dataset_argument,
-    add_json_argument,
-    print_json,
-    print_line,
-    print_note,
-    print_result,
-)
+from cooperbench.cli import arguments
 from cooperbench.dataset.discovery import DEFAULT_DATASET_DIR, ENVIRONMENT_VARIABLE
 from cooperbench.dataset.download import DEFAULT_DATASET_ID, prepare_dataset
 from cooperbench.doctor.checks import Status, examine_all
@@ -39,7 +32,7 @@ _SIGNS = {Status.OK: "✓", Status.MISSING: "-", Status.BROKEN: "✗"}
 
 def add_agents_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    add_json_argument(actions.add_parser("list", help="agents, and which frameworks are installed"))
+    arguments.add_json_argument(actions.add_parser("list", help="agents, and which frameworks are installed"))
     installing = actions.add_parser("install", help="make the environment of a framework, or make it again")
     installing.add_argument("name", help=", ".join(FRAMEWORKS))
     source = "the framework's source, where it has no release"
@@ -54,11 +47,13 @@ def agents(args: argparse.Namespace) -> int:
     match args.action:
         case "install":
             framework = get_framework(args.name)
-            made = install(framework, source=args.source, python=args.python, say=print_note)
-            print_line(f"{framework.name} {made.version} is installed; use it with -a {framework.name}")
+            made = install(framework, source=args.source, python=args.python, say=arguments.print_note)
+            arguments.print_line(
+                f"{framework.name} {made.version} is installed; use it with -a {framework.name}"
+            )
         case "remove":
             found = remove(get_framework(args.name))
-            print_line(f"{args.name} is removed" if found else f"{args.name} was not installed")
+            arguments.print_line(f"{args.name} is removed" if found else f"{args.name} was not installed")
         case _:
             _list_agents(args)
     return 0
@@ -86,7 +81,7 @@ def _list_agents(args: argparse.Namespace) -> None:
             python = f", Python of {row['python']}" if row["python"] else ""
             state = f"{environment.version}{python}, {(row['size_bytes'] or 0) // 1_000_000} MB"
         lines.append(f"{name:<18} {state}")
-    print_result(args, rows, lines)
+    arguments.print_result(args, rows, lines)
 
 
 def add_clean_arguments(parser: argparse.ArgumentParser) -> None:
@@ -103,11 +98,11 @@ def clean(args: argparse.Namespace) -> int:
         except CooperBenchError as error:
             if args.backend:
                 raise
-            print_note(f"{name}: not looked at: {str(error).partition('; ')[0]}")
+            arguments.print_note(f"{name}: not looked at: {str(error).partition('; ')[0]}")
     for line in removed:
-        print_line(f"removed {line}")
+        arguments.print_line(f"removed {line}")
     if not removed:
-        print_line("nothing was left over")
+        arguments.print_line("nothing was left over")
     return 0
 
 
@@ -140,8 +135,8 @@ def config(args: argparse.Namespace) -> int:
         save_setting(args.key, args.value)
     elif args.action == "unset":
         save_setting(args.key, None)
-    print_line(str(config_file()))
-    print_json(load_settings())
+    arguments.print_line(str(config_file()))
+    arguments.print_json(load_settings())
     return 0
 
 
@@ -156,9 +151,9 @@ def _set_up_gcp(args: argparse.Namespace) -> int:
 
 
 def add_doctor_arguments(parser: argparse.ArgumentParser) -> None:
-    add_dataset_argument(parser)
+    arguments.add_dataset_argument(parser)
     parser.add_argument("--redis", metavar="URL", help="a Redis to try (default: that of `run`)")
-    add_json_argument(parser)
+    arguments.add_json_argument(parser)
 
 
 def doctor(args: argparse.Namespace) -> int:
@@ -170,13 +165,13 @@ def doctor(args: argparse.Namespace) -> int:
             needed = "needed: " if finding.needed and finding.status is not Status.OK else ""
             fix = f" → {finding.fix}" if finding.fix else ""
             what = f"{finding.status:<7} {finding.name}: {needed}{finding.detail}{fix}"
-            print_line(f"{_SIGNS[finding.status]} {what}")
+            arguments.print_line(f"{_SIGNS[finding.status]} {what}")
             sys.stdout.flush()
     lacking = [finding.name for finding in findings if finding.needed and finding.status is not Status.OK]
     if args.json:
-        print_json({"ok": not lacking, "findings": [asdict(finding) for finding in findings]})
+        arguments.print_json({"ok": not lacking, "findings": [asdict(finding) for finding in findings]})
     elif lacking:
-        print_line(f"your defaults need: {', '.join(lacking)}")
+        arguments.print_line(f"your defaults need: {', '.join(lacking)}")
     return 1 if lacking else 0
 
 
@@ -187,7 +182,7 @@ def add_prepare_arguments(parser: argparse.ArgumentParser) -> None:
     where = "on the Hugging Face Hub (default: %(default)s)"
     add("--dataset-id", metavar="ID", default=DEFAULT_DATASET_ID, help=where)
     add("--force", action="store_true", help="download again and replace what is there")
-    add_json_argument(parser)
+    arguments.add_json_argument(parser)
 
 
 def prepare(args: argparse.Namespace) -> int:
@@ -196,14 +191,14 @@ def prepare(args: argparse.Namespace) -> int:
         dataset_id=args.dataset_id,
         revision=args.revision,
         force=args.force,
-        progress=print_note,
+        progress=arguments.print_note,
     )
     kept = None if prepared.kept is None else str(prepared.kept)
     counts = f"{plural(prepared.tasks, 'task')}, {plural(prepared.pairs, 'pair')}"
     state = "downloaded" if prepared.downloaded else "already there (--force downloads it again)"
     lines = [f"{prepared.path}: {counts}, revision {prepared.revision}, {state}"]
     lines += [f"the earlier folder is kept as {kept}"] if kept else []
-    print_result(args, {**asdict(prepared), "path": str(prepared.path), "kept": kept}, lines)
+    arguments.print_result(args, {**asdict(prepared), "path": str(prepared.path), "kept": kept}, lines)
     return 0
 
 

@@ -11,16 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cooperbench.agents.registry import short_name, uses_model
-from cooperbench.cli import EXIT_ERRORS, EXIT_OVER_BUDGET
-from cooperbench.cli.arguments import (
-    add_logs_argument,
-    add_option,
-    add_selection_arguments,
-    print_json,
-    print_line,
-    print_result,
-    whole_above_zero,
-)
+from cooperbench.cli import EXIT_ERRORS, EXIT_OVER_BUDGET, arguments
 from cooperbench.cli.background import detach
 from cooperbench.dataset.discovery import demo_dir
 from cooperbench.errors import UserError
@@ -46,13 +37,13 @@ _PYTHON_SUBSET = "demo-python"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     named = "the experiment's name (default: made from setting, agent, model, subset)"
     parser.add_argument("-n", "--name", help=named)
-    add_selection_arguments(parser)
+    arguments.add_selection_arguments(parser)
     group: argparse._ActionsContainer = parser
     for name, option in OPTIONS.items():
         if name in GROUPS:
             group = parser.add_argument_group(GROUPS[name])
         if option.words:
-            add_option(group, name)
+            arguments.add_option(group, name)
     dry = "check everything and say what would be run"
     group.add_argument("--dry-run", action="store_true", help=dry)
     add_output_arguments(parser, group)
@@ -64,7 +55,7 @@ def add_output_arguments(parser: argparse.ArgumentParser, group: argparse._Actio
     group.add_argument("--json", action="store_true", help=machines)
     background = "go on in the background; see `cooperbench status` and `cooperbench attach`"
     group.add_argument("--detach", action="store_true", help=background)
-    add_logs_argument(parser)
+    arguments.add_logs_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -75,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
         check(select(config)[0])
         return detach(config.paths, args.words)
     summary = run_experiment(config, display_for(args))
-    print_result(args, summary, ["", *summary_text(summary, str(config.paths.root)).split("\n")])
+    arguments.print_result(args, summary, ["", *summary_text(summary, str(config.paths.root)).split("\n")])
     return exit_code([summary["settings"][config.setting] | {"budget": summary["budget"]}])
 
 
@@ -147,7 +138,7 @@ def _dry_run(config: RunConfig, args: argparse.Namespace) -> int:
     if references:
         lines.append(f"reference runs of golden patches, once on this machine: about {references}")
     counts = f"{len(arm.pairs)} pairs, {len(arm.to_run)} to run, {len(arm.to_evaluate)} to evaluate"
-    print_result(args, content, [*lines, f"{config.run_name}: {counts}"])
+    arguments.print_result(args, content, [*lines, f"{config.run_name}: {counts}"])
     return 0
 
 
@@ -158,7 +149,7 @@ def add_ablate_arguments(parser: argparse.ArgumentParser) -> None:
     every = "every combination of them instead"
     group.add_argument("--full-factorial", action="store_true", help=every)
     repeat = "run each arm K times (default: %(default)s)"
-    group.add_argument("--repeat", type=whole_above_zero, default=1, metavar="K", help=repeat)
+    group.add_argument("--repeat", type=arguments.whole_above_zero, default=1, metavar="K", help=repeat)
     add_arguments(parser)
 
 
@@ -175,9 +166,9 @@ def ablate(args: argparse.Namespace) -> int:
         return _dry_ablate(study, args)
     summaries = study.run(display_for(args))
     if args.json:
-        print_json({"study": args.name, "arms": summaries})
+        arguments.print_json({"study": args.name, "arms": summaries})
     else:
-        print_line("")
+        arguments.print_line("")
         study.print_summaries(summaries)
     return exit_code(summaries.values())
 
@@ -192,17 +183,17 @@ def _dry_ablate(study: Study, args: argparse.Namespace) -> int:
         for name, left in arms.items()
     ]
     content = {"study": args.name, "arms": arms, "notes": list(study.notes)}
-    print_result(args, content, [*lines, *(f"note: {note}" for note in study.notes)])
+    arguments.print_result(args, content, [*lines, *(f"note: {note}" for note in study.notes)])
     return 0
 
 
 def add_eval_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-n", "--name", required=True, help="the experiment's name")
-    add_selection_arguments(parser, groups=False)
-    add_option(parser, "concurrency", default=10, help="evaluations at once (default: %(default)s)")
+    arguments.add_selection_arguments(parser, groups=False)
+    arguments.add_option(parser, "concurrency", default=10, help="evaluations at once (default: %(default)s)")
     for name in ("backend", "eval_network", "test_timeout_seconds", *EVALUATION_OPTIONS):
-        add_option(parser, name)
-    add_option(parser, "force", help="judge again what is judged already")
+        arguments.add_option(parser, name)
+    arguments.add_option(parser, "force", help="judge again what is judged already")
     add_output_arguments(parser, parser)
 
 
@@ -212,17 +203,23 @@ def evaluate(args: argparse.Namespace) -> int:
     if args.detach:
         return detach(config.paths, args.words)
     summary = carry_out(arms, display_for(args))[args.name]
-    print_result(args, summary, ["", *summary_text(summary, str(config.paths.root)).split("\n")])
+    arguments.print_result(args, summary, ["", *summary_text(summary, str(config.paths.root)).split("\n")])
     return EXIT_ERRORS if summary["errors"] else 0
 
 
 def add_demo_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("-c", "--concurrency", type=whole_above_zero, default=4, help="pairs at once (default: %(default)s)")
+    add(
+        "-c",
+        "--concurrency",
+        type=arguments.whole_above_zero,
+        default=4,
+        help="pairs at once (default: %(default)s)",
+    )
     add("--all", action="store_true", help="every pair of the demo dataset instead of a few")
     add("--setting", choices=_DEMO_SETTINGS, help="only one of the two settings")
     add("--backend", default="local", help="where it runs (default: %(default)s)")
-    add_logs_argument(parser)
+    arguments.add_logs_argument(parser)
 
 
 def demo(args: argparse.Namespace) -> int:

@@ -273,11 +273,7 @@ class TestExecutor:
         return run
 
     def run(
-        self,
-        feature: Feature,
-        patch: bytes | None,
-        conditions: Conditions,
-        tests: bytes | None = None,
+        self, feature: Feature, patch: bytes | None, conditions: Conditions, tests: bytes | None = None
     ) -> TestRun:
         """The same without asking whether it was done before, with other `tests` than the feature's if given.
 

@@ -13,6 +13,7 @@ import os
 from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
+from types import SimpleNamespace
 from typing import Any
 
 from cooperbench.agents import llm
@@ -234,7 +235,9 @@ class Upstream:
         if not stream:
             return config.transform_chat_completion_response_to_responses_api_response(asked, given, answer)
         translate = import_module(f"{package}.streaming_iterator").LiteLLMCompletionStreamingIterator
-        return translate(self._name, _Chunks(answer), asked, given, self._provider)
+        # All that it uses of a stream of LiteLLM's own.
+        chunks = SimpleNamespace(logging_obj=None, __anext__=aiter(answer).__anext__)
+        return translate(self._name, chunks, asked, given, self._provider)
 
     async def _messages(self, given: Body, *, stream: bool) -> Any:
         if self._provider == "openai" and self._base:
@@ -287,18 +290,6 @@ class Upstream:
         raise self._litellm.exception_type(
             model=self._name, custom_llm_provider=self._provider, original_exception=error
         )
-
-
-class _Chunks:
-    """A stream of chat completions as LiteLLM's translation to responses takes it."""
-
-    logging_obj = None
-
-    def __init__(self, chunks: AsyncIterable[Any]) -> None:
-        self._chunks = aiter(chunks)
-
-    async def __anext__(self) -> Any:
-        return await anext(self._chunks)
 
 
 def _is_finished(chunk: Body) -> bool:

@@ -24,12 +24,7 @@ from cooperbench.text import names_for_error
 
 FOUND = 0.05
 """A corrected p-value below this is an effect."""
-MEASURES = {
-    **dict.fromkeys(VERDICTS, "share"),
-    "conflict": "share",
-    "cost": "dollars",
-    "time": "seconds",
-}
+MEASURES = {**dict.fromkeys(VERDICTS, "share"), "conflict": "share", "cost": "dollars", "time": "seconds"}
 """What is compared, and its unit: verdicts, plain merges that conflict, and what a pair took."""
 _MAY_DIFFER = {"run_name", "invocations"}
 Off = frozenset[str]

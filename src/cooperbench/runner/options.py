@@ -17,11 +17,7 @@ EXECUTORS = ("local", "slurm", "ray")
 DEFAULT_TIME_LIMIT_SECONDS = 3600.0
 REPLAY_MODEL = "replay_model"
 """In the place of an agent: those of another run (`--from`), with recorded answers in the place of their models."""
-GROUPS = {
-    "setting": "who works, and how",
-    "backend": "where, and how much",
-    "canary": "what happens",
-}
+GROUPS = {"setting": "who works, and how", "backend": "where, and how much", "canary": "what happens"}
 """Titles in `cooperbench run --help`, each with the first option under it."""
 
 

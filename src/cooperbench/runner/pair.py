@@ -11,22 +11,12 @@ from functools import partial
 from hashlib import sha256
 from typing import Any, TypeVar
 
+from cooperbench import errors
 from cooperbench._version import __version__
 from cooperbench.agents.base import REPO_DIR, patience_seconds
 from cooperbench.agents.recorder import Recorder
 from cooperbench.agents.registry import get_agent, programs_of, version_of
 from cooperbench.agents.session import Session
-from cooperbench.errors import (
-    AgentFailure,
-    InfraError,
-    Interrupted,
-    RunStopped,
-    SandboxDead,
-    SandboxDestroyed,
-    SandboxRefused,
-    SandboxTimeout,
-    UserError,
-)
 from cooperbench.eval.trees import MOST_PATCH_BYTES
 from cooperbench.gateway.recording import Exchanges
 from cooperbench.models import Pair, Seat, Usage, seats_of, summed_accounts
@@ -86,10 +76,10 @@ def take_patch(sandbox: RichSandbox, git_dir: str) -> bytes:
     elif done.returncode == 0:
         try:
             return sandbox.read_file(PATCH_FILE)
-        except (SandboxRefused, FileNotFoundError) as error:
+        except (errors.SandboxRefused, FileNotFoundError) as error:
             # A process that the agent left running has replaced the file.
             problem = error
-    raise AgentFailure(PATCH_LOST, f"the patch could not be taken: {problem}")
+    raise errors.AgentFailure(PATCH_LOST, f"the patch could not be taken: {problem}")
 
 
 class PairRun:
@@ -135,7 +125,9 @@ class PairRun:
                     seats = list(zip(self._seats, self._config.assigned(self._pair), strict=True))
                     commits = _gather([pool.submit(self._set_up, *one, sandboxes) for one in seats])
                     if len(set(commits)) > 1:
-                        raise InfraError(f"sandboxes of {self._pair.label} start from different commits")
+                        raise errors.InfraError(
+                            f"sandboxes of {self._pair.label} start from different commits"
+                        )
                     agents = _gather([pool.submit(self._work, *one, sandboxes) for one in seats])
                 finally:
                     # After a failure this ends the agents that are still at work, so that the pool can end.
@@ -181,10 +173,7 @@ class PairRun:
             self._image.agent_reference or self._image.reference,
             timeout_seconds=UNLIMITED_LIFETIME_SECONDS if seconds is None else int(seconds) + spare,
             options=SandboxOptions(
-                "agent",
-                self._config.network,
-                labels,
-                programs=programs_of(get_agent(assigned.agent)),
+                "agent", self._config.network, labels, programs=programs_of(get_agent(assigned.agent))
             ),
         )
         sandboxes[seat.agent_id] = sandbox
@@ -235,17 +224,17 @@ class PairRun:
             try:
                 with self._faults_of_the_agent():
                     make_agent().run(session)
-            except AgentFailure as failure:
+            except errors.AgentFailure as failure:
                 status, error = failure.status, str(failure)
-            except UserError as problem:
-                raise RunStopped(redact(str(problem))) from problem
+            except errors.UserError as problem:
+                raise errors.RunStopped(redact(str(problem))) from problem
             self._team.leave(seat.agent_id)
             try:
                 with self._faults_of_the_agent():
                     patch = self._take_patch(sandbox)
-            except (AgentFailure, SandboxDead) as problem:
+            except (errors.AgentFailure, errors.SandboxDead) as problem:
                 if status != DESTROYED:
-                    if not isinstance(problem, AgentFailure):
+                    if not isinstance(problem, errors.AgentFailure):
                         raise
                     status, error = problem.status, str(problem)
         except BaseException as problem:
@@ -282,17 +271,17 @@ class PairRun:
         """What it has done to its sandbox is its outcome; where this does not answer, only if another one does."""
         try:
             yield
-        except (SandboxDestroyed, SandboxRefused, SandboxTimeout) as error:
-            if isinstance(error, SandboxTimeout):
+        except (errors.SandboxDestroyed, errors.SandboxRefused, errors.SandboxTimeout) as error:
+            if isinstance(error, errors.SandboxTimeout):
                 with self._spare_sandbox(60) as other:
                     other.run(["true"], timeout_seconds=30)
-            raise AgentFailure(DESTROYED, str(error)) from error
+            raise errors.AgentFailure(DESTROYED, str(error)) from error
 
     def _take_patch(self, sandbox: RichSandbox) -> bytes:
         """By the tools in the agent's sandbox, or where it has broken these, by those of another one."""
         try:
             return take_patch(sandbox, self._git_dir)
-        except AgentFailure as error:
+        except errors.AgentFailure as error:
             failure, show_folder = error, getattr(sandbox, "show_folder", None)
             if show_folder is None:
                 raise
@@ -300,13 +289,13 @@ class PairRun:
             prepare_repository(other, self._git_dir)
             try:
                 show_folder(REPO_DIR, other, ARCHIVE_FILE)
-            except SandboxRefused:
+            except errors.SandboxRefused:
                 raise failure from None
             argv = ["bash", "-c", _UNPACK, "unpack", ARCHIVE_FILE, REPO_DIR]
             done = other.run(argv, timeout_seconds=SNAPSHOT_SECONDS)
             if done.returncode != 0:
                 reason = done.stderr_read().strip()[-300:]
-                raise AgentFailure(PATCH_LOST, f"the work could not be copied: {reason}")
+                raise errors.AgentFailure(PATCH_LOST, f"the work could not be copied: {reason}")
             return take_patch(other, self._git_dir)
 
     def _spare_sandbox(self, lifetime_seconds: int) -> AbstractContextManager[RichSandbox]:
@@ -325,7 +314,9 @@ def _gather(futures: list[Future[T]]) -> list[T]:
     done, _ = wait(futures, return_when=FIRST_EXCEPTION)
     failures = [error for future in done if (error := future.exception())]
     # An agent that was interrupted by a stop tells less than the error that caused it.
-    failures.sort(key=lambda error: (not isinstance(error, RunStopped), isinstance(error, Interrupted)))
+    failures.sort(
+        key=lambda error: (not isinstance(error, errors.RunStopped), isinstance(error, errors.Interrupted))
+    )
     if failures:
         raise failures[0]
     return [future.result() for future in futures]

@@ -14,15 +14,8 @@ from cooperbench.errors import Interrupted, UserError
 from cooperbench.git import end_running
 from cooperbench.models import Image, Task
 from cooperbench.retry import finished, in_daemon_threads
+from cooperbench.sandbox import contract
 from cooperbench.sandbox.base_sandbox import RichSandbox
-from cooperbench.sandbox.contract import (
-    EvalBackend,
-    FullBackend,
-    SandboxOptions,
-    capabilities_of,
-    check_network,
-    foreign_errors,
-)
 from cooperbench.sandbox.plain_sandbox import PlainSandbox
 
 T = TypeVar("T")
@@ -32,26 +25,26 @@ _IMAGE_SECONDS = 2.0
 
 
 def open_sandbox(
-    backend: EvalBackend,
+    backend: contract.EvalBackend,
     image: str,
     *,
     timeout_seconds: int,
     workdir: str = "/workspace",
-    options: SandboxOptions,
+    options: contract.SandboxOptions,
 ) -> RichSandbox:
     """Create a sandbox that lives for at most `timeout_seconds`, a `PlainSandbox` where the backend has only `exec`.
 
     A backend that takes no options cannot be asked for a network policy: its author decides about the network.
     """
-    can = capabilities_of(backend)
+    can = contract.capabilities_of(backend)
     if options.programs is not None and not can.programs:
         raise UserError(
             "this backend cannot run command-line agents: it cannot show their programs in a sandbox"
         )
-    with foreign_errors(f"the backend could not make a sandbox of {image}"):
+    with contract.foreign_errors(f"the backend could not make a sandbox of {image}"):
         if can.networks:
-            check_network(can, options)
-            full = cast("FullBackend", backend)
+            contract.check_network(can, options)
+            full = cast("contract.FullBackend", backend)
             sandbox = full.create_sandbox(image, timeout_seconds, workdir, options=options)
         else:
             sandbox = backend.create_sandbox(image, timeout=timeout_seconds, workdir=workdir)
@@ -66,7 +59,7 @@ class SandboxSession:
     Leaving its `with` block ends every sandbox, every thread and everything that the backend holds, also on Ctrl-C.
     """
 
-    def __init__(self, backend: EvalBackend) -> None:
+    def __init__(self, backend: contract.EvalBackend) -> None:
         self.backend = backend
         self.stop = threading.Event()
         """Once set, no more sandboxes are opened."""
@@ -77,7 +70,7 @@ class SandboxSession:
 
     @property
     def streams(self) -> bool:
-        return capabilities_of(self.backend).streams
+        return contract.capabilities_of(self.backend).streams
 
     def check(self) -> None:
         """UserError where the backend cannot work at all."""
@@ -104,7 +97,7 @@ class SandboxSession:
             self.prepare([task], lambda *_: None)
         return self._images[task].result()
 
-    def open(self, image: str, *, timeout_seconds: int, options: SandboxOptions) -> RichSandbox:
+    def open(self, image: str, *, timeout_seconds: int, options: contract.SandboxOptions) -> RichSandbox:
         """A sandbox that ends with the session if nobody ends it before."""
         if self.stop.is_set():
             raise Interrupted("stopped")
@@ -121,7 +114,9 @@ class SandboxSession:
         self._open.discard(sandbox)
 
     @contextmanager
-    def sandbox(self, image: str, *, timeout_seconds: int, options: SandboxOptions) -> Iterator[RichSandbox]:
+    def sandbox(
+        self, image: str, *, timeout_seconds: int, options: contract.SandboxOptions
+    ) -> Iterator[RichSandbox]:
         sandbox = self.open(image, timeout_seconds=timeout_seconds, options=options)
         try:
             yield sandbox
@@ -184,5 +179,5 @@ class SandboxSession:
     def _prepare_image(self, task: Task) -> Image:
         if not hasattr(self.backend, "prepare"):
             return Image(image_name(task))
-        with foreign_errors(f"{task.label} could not be prepared"):
-            return cast("FullBackend", self.backend).prepare(task)
+        with contract.foreign_errors(f"{task.label} could not be prepared"):
+            return cast("contract.FullBackend", self.backend).prepare(task)

@@ -21,13 +21,8 @@ from cooperbench.backends.docker.engine import Engine, NotThere, translated
 from cooperbench.backends.docker.sandbox import DockerSandbox, lacks_tool
 from cooperbench.backends.docker.settings import DockerSettings
 from cooperbench.backends.image_digest import has_registry
+from cooperbench.dataset import image_names
 from cooperbench.dataset.discovery import is_of_demo
-from cooperbench.dataset.image_names import (
-    DEFAULT_TEMPLATE,
-    ENVIRONMENT_VARIABLE,
-    PUBLISHED_TEMPLATE,
-    image_name,
-)
 from cooperbench.errors import CooperBenchError, InfraError, UserError
 from cooperbench.models import REPO_DIR, Task
 from cooperbench.sandbox import sandbox_script
@@ -142,9 +137,11 @@ class ImageStore:
 
     def names_of(self, task: Task) -> list[str]:
         """What the task's image may be called: by the template that was set, else by both known ones."""
-        template = self._settings.image_template or os.environ.get(ENVIRONMENT_VARIABLE)
-        templates = (template,) if template else (DEFAULT_TEMPLATE, PUBLISHED_TEMPLATE)
-        return [image_name(task, one) for one in templates]
+        template = self._settings.image_template or os.environ.get(image_names.ENVIRONMENT_VARIABLE)
+        templates = (
+            (template,) if template else (image_names.DEFAULT_TEMPLATE, image_names.PUBLISHED_TEMPLATE)
+        )
+        return [image_names.image_name(task, one) for one in templates]
 
     def present(self, task: Task) -> EngineImage | None:
         """The task's image if the engine has it and it is not one that we built from other files."""

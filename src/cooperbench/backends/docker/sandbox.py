@@ -21,16 +21,9 @@ from importlib import resources
 from types import SimpleNamespace
 from typing import Any
 
+from cooperbench import errors
 from cooperbench.backends.docker.engine import NEEDED_TOOLS, Engine, EngineGone, NotThere
 from cooperbench.backends.streams import stream_over
-from cooperbench.errors import (
-    InfraError,
-    SandboxDead,
-    SandboxError,
-    SandboxRefused,
-    SandboxTimeout,
-    UserError,
-)
 from cooperbench.sandbox import sandbox_script
 from cooperbench.sandbox.base_sandbox import RichSandbox
 from cooperbench.sandbox.channel import (
@@ -83,9 +76,9 @@ def first_command(lifetime_seconds: float, *, judged: bool, trusted: bool) -> li
     return [*words, "trusted" if trusted else ""]
 
 
-def lacks_tool(image: str, reason: str) -> UserError:
+def lacks_tool(image: str, reason: str) -> errors.UserError:
     """The line for an image in which no channel can work; `reason` is the channel's self test's."""
-    return UserError(f"the image {image} cannot be used: {reason}; {NEEDED_TOOLS}")
+    return errors.UserError(f"the image {image} cannot be used: {reason}; {NEEDED_TOOLS}")
 
 
 class DockerSandbox(RichSandbox):
@@ -123,8 +116,8 @@ class DockerSandbox(RichSandbox):
             first.handshake()
         except ChannelUnavailable as error:
             raise lacks_tool(image, error.reason) from error
-        except (SandboxDead, SandboxTimeout) as error:
-            raise SandboxError(f"the sandbox did not start: {self._find_reason() or error}") from error
+        except (errors.SandboxDead, errors.SandboxTimeout) as error:
+            raise errors.SandboxError(f"the sandbox did not start: {self._find_reason() or error}") from error
         self._idle_channels.append(first)
 
     def open_stream(self, argv: Sequence[str]) -> Stream:
@@ -148,13 +141,13 @@ class DockerSandbox(RichSandbox):
             for piece in pieces:
                 archive += piece
                 if len(archive) > _MOST_ARCHIVE_BYTES:
-                    raise SandboxRefused(f"{path} has more than {_MOST_ARCHIVE_BYTES} bytes")
+                    raise errors.SandboxRefused(f"{path} has more than {_MOST_ARCHIVE_BYTES} bytes")
         other.write_file(target, bytes(archive))
 
     def _remove(self) -> None:
         try:
             self._engine.remove_container(self.container)
-        except InfraError as error:
+        except errors.InfraError as error:
             # Nothing more can be done now; the next start removes what is left.
             _log.warning("%s", error)
         finally:
@@ -163,7 +156,7 @@ class DockerSandbox(RichSandbox):
 
     def _run_last(self, command: Command) -> CommandResult:
         if self._files is None:
-            raise SandboxError("the sandbox was not made for a judged command")
+            raise errors.SandboxError("the sandbox was not made for a judged command")
         deadline = time.monotonic() + command.timeout_seconds
         out, err = CappedOutput(command.output_limit), CappedOutput(command.output_limit)
         script = _last_script(command, self._files)
@@ -184,7 +177,7 @@ class DockerSandbox(RichSandbox):
             err.add(str(error).encode())
         if not started:
             why = printable(err.taken().decode("utf-8", "replace").strip())[-300:]
-            raise SandboxError(f"the sandbox did not take its command: {why or 'no answer'}")
+            raise errors.SandboxError(f"the sandbox did not take its command: {why or 'no answer'}")
         seconds = time.monotonic() - started
         return CommandResult(code, out.taken(), err.taken(), out.cut, err.cut, timed_out, seconds)
 
@@ -209,7 +202,7 @@ class DockerSandbox(RichSandbox):
             with self._engine.faults("opening a channel"):
                 channel = Channel(ContainerStream(self._engine.exec(self.container, argv)))
             channel.handshake()
-        except SandboxError as error:
+        except errors.SandboxError as error:
             if not self._find_end():
                 self._destroyed = True
                 self.end(f"no command can be started in it any more ({error})")
@@ -232,7 +225,7 @@ class DockerSandbox(RichSandbox):
                 return "its container was killed from outside"
         except NotThere:
             return "somebody removed its container"
-        except InfraError as error:
+        except errors.InfraError as error:
             return str(error)
         self._destroyed = True
         if code == _KILLED:
@@ -242,7 +235,7 @@ class DockerSandbox(RichSandbox):
     def _was_silenced(self) -> bool:
         try:
             return bool(self._state().get("Running"))
-        except InfraError:
+        except errors.InfraError:
             return False
 
     def _state(self) -> Mapping[str, Any]:

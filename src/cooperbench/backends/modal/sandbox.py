@@ -13,16 +13,9 @@ import queue
 import time
 from typing import TYPE_CHECKING, Any
 
+from cooperbench import errors
 from cooperbench.backends.modal.connection import Connection, Gone, RateLimited, Unavailable, faults
 from cooperbench.backends.streams import stream_over
-from cooperbench.errors import (
-    CooperBenchError,
-    InfraError,
-    SandboxDead,
-    SandboxError,
-    SandboxRefused,
-    SandboxTimeout,
-)
 from cooperbench.sandbox import sandbox_script
 from cooperbench.sandbox.base_sandbox import RichSandbox
 from cooperbench.sandbox.channel import BACKSTOP_SECONDS, CappedOutput, Channel, ChannelUnavailable, Command
@@ -106,8 +99,8 @@ class ModalSandbox(RichSandbox):
             self._trusted = True
         except BaseException as error:
             self.end("it was given up while starting")
-            if isinstance(error, SandboxDead):
-                raise SandboxError(f"the sandbox did not start: {error}") from error
+            if isinstance(error, errors.SandboxDead):
+                raise errors.SandboxError(f"the sandbox did not start: {error}") from error
             raise
 
     @property
@@ -134,14 +127,16 @@ class ModalSandbox(RichSandbox):
         done = self.run(["sh", "-c", _COPY, "copy", *folders], timeout_seconds=_SLOW_SECONDS, cwd="/")
         if done.returncode:
             self.end("its folders could not be copied")
-            raise SandboxError(f"{', '.join(folders)} cannot be copied: {done.stderr_read().strip()[-200:]}")
+            raise errors.SandboxError(
+                f"{', '.join(folders)} cannot be copied: {done.stderr_read().strip()[-200:]}"
+            )
 
     def snapshot(self) -> str:
         """Keep its files as an image of Modal's; its id. Afterwards the sandbox can only be ended."""
         put_back = ["sh", "-c", _PUT_BACK, "put-back", *self._left_out]
         done = self.run_last(put_back, timeout_seconds=_SLOW_SECONDS)
         if done.returncode:
-            raise SandboxError(f"the snapshot cannot be made: {done.stderr_read().strip()[-200:]}")
+            raise errors.SandboxError(f"the snapshot cannot be made: {done.stderr_read().strip()[-200:]}")
         image = self._connection.call(
             "keeping a sandbox's files",
             lambda: self.remote.snapshot_filesystem.aio(timeout=_SNAPSHOT_SECONDS),
@@ -161,8 +156,8 @@ class ModalSandbox(RichSandbox):
         try:
             with self._alive():
                 self._connection.call("copying a folder", show, _SNAPSHOT_SECONDS + 30.0)
-        except InfraError as error:
-            raise SandboxRefused(str(error)) from error
+        except errors.InfraError as error:
+            raise errors.SandboxRefused(str(error)) from error
 
     def _remove(self) -> None:
         self._ended = time.monotonic()
@@ -170,7 +165,7 @@ class ModalSandbox(RichSandbox):
             self._connection.call("ending a sandbox", self._terminate, _TERMINATE_SECONDS)
         except Gone:
             pass
-        except InfraError as error:
+        except errors.InfraError as error:
             # Nothing more can be done now: its lifetime ends it, or the next start does.
             _log.warning("%s", error)
         finally:
@@ -233,10 +228,10 @@ class ModalSandbox(RichSandbox):
             self._destroyed = True
             self.end(f"no command can be started in it any more ({error})")
             raise self.death() from error
-        except SandboxDead as error:
+        except errors.SandboxDead as error:
             if self._find_end():
                 raise
-            raise SandboxError(f"no channel into the sandbox: {error}") from error
+            raise errors.SandboxError(f"no channel into the sandbox: {error}") from error
         return channel
 
     def _start_exec(self, mark: str, argv: list[str]) -> ExecTransport:
@@ -274,9 +269,9 @@ class ModalSandbox(RichSandbox):
     def _find_reason(self) -> str:
         try:
             return self._connection.call("asking for a sandbox's state", self._wait, _DYING_SECONDS)
-        except SandboxTimeout:
+        except errors.SandboxTimeout:
             return ""
-        except InfraError as error:
+        except errors.InfraError as error:
             return str(error)
 
     async def _wait(self) -> str:
@@ -307,7 +302,7 @@ class ExecTransport:
     def __init__(self, connection: Connection, process: ContainerProcess[bytes]) -> None:
         self._connection = connection
         self._process = process
-        self._chunks: queue.SimpleQueue[bytes | CooperBenchError] = queue.SimpleQueue()
+        self._chunks: queue.SimpleQueue[bytes | errors.CooperBenchError] = queue.SimpleQueue()
         self.closed = False
         self._reading: Future[None] = connection.spawn(self._read())
 
@@ -324,7 +319,7 @@ class ExecTransport:
             raise TimeoutError("no answer in time") from None
         if isinstance(found, Gone):
             return b""
-        if isinstance(found, CooperBenchError):
+        if isinstance(found, errors.CooperBenchError):
             raise Unavailable(f"the connection to the sandbox was lost: {found}") from found
         return found
 
@@ -358,7 +353,7 @@ class ExecTransport:
                     self._chunks.put(chunk)
                     while self._chunks.qsize() > _MOST_WAITING_PIECES:
                         await asyncio.sleep(0.05)
-        except CooperBenchError as error:
+        except errors.CooperBenchError as error:
             self._chunks.put(error)
         else:
             self._chunks.put(b"")
