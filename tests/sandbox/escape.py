@@ -126,6 +126,9 @@ ATTEMPTS = {
     "read a secret in the current folder": 'cat "$CWD_SECRET" || cat "/proc/1/cwd$CWD_SECRET"',
     "find another sandbox's file": "find / -name 'other-sandbox-secret*' -not -path '/proc/*' 2>/dev/null | grep .",
     "list the cache": 'ls "$CACHE"',
+    # Where there are no overlays it can be learned: docs/backends.md says so.
+    "learn where the cache is": "grep ' / overlay ' /proc/mounts && "
+    'grep -F "${CACHE##*/}/sandboxes" /proc/self/mountinfo /proc/mounts',
     "read shadow": "cat /etc/shadow || cat /etc/ssh/ssh_host_*",
     "replace the pipes of the harness": "mv /cooperbench/io /cooperbench/x || touch /cooperbench/io/x || "
     "ln -s / /cooperbench/io/9.in",

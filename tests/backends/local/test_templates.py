@@ -145,11 +145,30 @@ def test_large_templates(tmp_path: Path, overlays: bool) -> None:
     )
     script = "echo changed >bulk/1; rm bulk/2; mv bulk/3 bulk/three; mkdir new; rm -rf tests; ls bulk | wc -l"
     assert in_repo(sandbox, script).stdout == b"699\n"
-    assert (b"overlay" in sandbox.run(["grep", " /workspace ", "/proc/mounts"]).stdout) == overlays
+    assert (b"overlay" in sandbox.run(["grep", " / overlay ", "/proc/mounts"]).stdout) == overlays
     sandbox.terminate()
-    assert (template / "workspace/repo/bulk/1").read_text() == "1\n"
-    assert (template / "workspace/repo/bulk/2").exists()
-    assert (template / "workspace/repo/tests").is_dir()
+    assert (template / "judged/workspace/repo/bulk/1").read_text() == "1\n"
+    assert (template / "judged/workspace/repo/bulk/2").exists()
+    assert (template / "judged/workspace/repo/tests").is_dir()
+
+
+def test_mounts_tell_nothing_about_the_host(tmp_path: Path) -> None:
+    backend = LocalBackend(cache_dir=tmp_path / "cache")
+    (tmp_path / "programs").mkdir()
+    image = backend.prepare(tiny_task(tmp_path))
+    if not backend._find_bubblewrap()[1].overlays:
+        pytest.skip("no overlays on this file system")
+    sandbox = backend.create_sandbox(
+        image.agent_reference or "", options=SandboxOptions(programs=tmp_path / "programs")
+    )
+    script = "ls -d /cooperbench/{base.git,programs,io,lib} && cat /proc/self/{mountinfo,mounts}"
+    for result in (
+        sandbox.run(["bash", "-c", script]),
+        sandbox.run_last(["bash", "-c", script], timeout_seconds=60),
+    ):
+        assert result.returncode == 0
+        assert tmp_path.name not in result.stdout_read()
+    backend.close()
 
 
 def test_what_setup_put_into_the_home_is_kept(local: LocalBackend, tmp_path: Path) -> None:
@@ -252,7 +271,7 @@ def test_a_killed_preparation_leaves_nothing_that_looks_finished(tmp_path: Path)
     ]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     waiting = tmp_path / "cache" / "local"
-    while not list(waiting.glob("*.staging-*/workspace/repo/.git/ORIG_HEAD")):
+    while not list(waiting.glob("*.staging-*/judged/workspace/repo/.git/ORIG_HEAD")):
         assert process.poll() is None
         time.sleep(0.01)
     process.kill()

@@ -145,9 +145,8 @@ def _try_bubblewraps(run_folder: Path, private: tuple[Path, ...]) -> tuple[RootF
         (template / "file").touch()
         candidate = Bubblewrap(executable, overlays)
         try:
-            content = Content(layers=((template, "workspace"),))
-            sandbox = LocalSandbox(builder, candidate, content, lifetime_seconds=60)
-            removed = sandbox.run(["rm", "file"]).returncode == 0
+            sandbox = LocalSandbox(builder, candidate, Content(layers=(template,)), lifetime_seconds=60)
+            removed = sandbox.run(["rm", "/file"]).returncode == 0
             sandbox.terminate()
             if removed and (template / "file").exists():
                 return builder, candidate

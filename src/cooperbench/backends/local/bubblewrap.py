@@ -1,4 +1,4 @@
-"""Starting the first process of a sandbox with bubblewrap, 0.8 or newer (0.11 for overlays)."""
+"""Starting the first process of a sandbox with bubblewrap, 0.8 or newer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
 
-from cooperbench.backends.local.rootfs import is_open_to_us
+from cooperbench.backends.local.rootfs import View, is_open_to_us
 from cooperbench.backends.local.seccomp import seccomp_program
 from cooperbench.errors import SandboxError
 from cooperbench.text import printable
@@ -48,22 +48,34 @@ class Limits:
 class SandboxProcess:
     """A running sandbox, as the host sees it: a handle on its process 1, with which everything in it ends.
 
-    SandboxError where bubblewrap, which reports to `status_fd`, did not get far enough to have a process 1.
+    SandboxError where bubblewrap, which reports to `status`, did not get far enough to have a process 1.
     """
 
-    def __init__(self, status_fd: int) -> None:
-        self._status = os.fdopen(status_fd, "rb")
+    def __init__(self, status: socket.socket) -> None:
+        self._io_fds = socket.recv_fds(status, 1, 1, socket.MSG_CMSG_CLOEXEC)[1]
+        self._status = status.makefile("rb")
+        status.close()
         self._lock = threading.Lock()
         self._exit_code: int | None = None
         try:
             self.init_pid = int(json.loads(self._status.readline())["child-pid"])
         except (ValueError, KeyError) as error:
             self._status.close()
+            self.close_io()
             raise SandboxError("bubblewrap does not start") from error
         try:
             self._init = os.pidfd_open(self.init_pid)
         except ProcessLookupError:
             self._init = -1  # it was quick
+
+    @property
+    def io(self) -> Path:
+        """The folder for named pipes between it and us."""
+        return Path(f"/proc/self/fd/{self._io_fds[0]}")
+
+    def close_io(self) -> None:
+        while self._io_fds:
+            os.close(self._io_fds.pop())
 
     def kill(self) -> None:
         """End all of it; may be called from any thread and more than once."""
@@ -132,7 +144,7 @@ class Spawner:
 
     def send(self, request: Mapping[str, object], fds: Sequence[int]) -> None:
         try:
-            socket.send_fds(self._socket, [json.dumps(request).encode()], fds)
+            socket.send_fds(self._socket, [json.dumps(request, default=str).encode()], fds)
         except OSError as error:
             raise SandboxError(f"the process that starts sandboxes has ended: {error}") from error
 
@@ -189,27 +201,26 @@ class Bubblewrap:
 
     executable: Path
     overlays: bool
-    """Whether it, the kernel and the cache's file system can do them."""
+    """Whether the kernel and the cache's file system can do them."""
 
     def start(
-        self, folder: Path, words: Sequence[str], argv: Sequence[str], stdio: Sequence[int], limits: Limits
+        self, folder: Path, view: View, argv: Sequence[str], stdio: Sequence[int], limits: Limits
     ) -> SandboxProcess:
-        """Start a command in the sandbox of a folder, which sees what bubblewrap's arguments `words` say."""
-        request = {"bubblewrap": str(self.executable), "folder": str(folder), "limits": asdict(limits)}
-        status_read, status_write = os.pipe()
+        """Start a command in the sandbox of a folder."""
+        program = {"bubblewrap": self.executable, "folder": folder, "overlays": view.overlays}
+        status, theirs = socket.socketpair()
         # By files, not on the command line: that can be read inside, and names folders of the host.
-        files = [
-            _memory_file(data) for data in (_joined([*_ISOLATION, *words]), seccomp_program(), _joined(argv))
-        ]
+        texts = (_joined([*_ISOLATION, *view.words]), seccomp_program(), _joined(argv))
+        files = [_memory_file(text) for text in texts]
         try:
-            spawner().send(request, [*stdio, *files, status_write])
+            spawner().send({**program, "limits": asdict(limits)}, [*stdio, *files, theirs.fileno()])
         except BaseException:
-            os.close(status_read)
+            status.close()
             raise
         finally:
-            for fd in (*files, status_write):
+            for fd in (*files, theirs.detach()):
                 os.close(fd)
-        return SandboxProcess(status_read)
+        return SandboxProcess(status)
 
 
 def _joined(words: Sequence[str]) -> bytes:

@@ -31,7 +31,7 @@ from cooperbench.text import printable
 
 MakeSandbox = Callable[[Content, SandboxOptions, int], RichSandbox]
 
-_FORMAT = 3
+_FORMAT = 4
 _SETUP_SECONDS = 30 * 60
 _PROXY_NAMES = ("http_proxy", "https_proxy", "no_proxy", "all_proxy")
 
@@ -48,18 +48,16 @@ _STAGING = "/cooperbench/staging"
 _PREPARE = """
 bash -c "$1" || exit
 bash -c "$2" drop_later.sh /workspace/repo || exit
-cp -a --reflink=auto -- "$4/workspace/." "$4/agent-workspace" || exit
-bash -c "$3" scrub.sh "$4/agent-workspace/repo" "$4/base.git"
+cp -a --reflink=auto -- "$4/judged/workspace" "$4/agent/workspace" || exit
+bash -c "$3" scrub.sh "$4/agent/workspace/repo" "$4/base.git"
 """
 """Sets up a task, removes later commits from the repository, and the whole history from a copy of it."""
 
 
 def template_content(template: Path, *, agent: bool) -> Content:
     """What a sandbox of a prepared task is filled with."""
-    layers = [(template / ("agent-workspace" if agent else "workspace"), "workspace")]
-    if (template / "home").is_dir():
-        layers.append((template / "home", "root"))
-    return Content(tuple(layers), runner=template / "runner.sh", base_git=template / "base.git")
+    layers = (template / ("agent" if agent else "judged"), template / "home")
+    return Content(layers, runner=template / "runner.sh", base_git=template / "base.git")
 
 
 def template_folder(cache_dir: Path, digest: str) -> Path:
@@ -107,12 +105,12 @@ def task_digest(task: Task) -> str:
 
 
 def _build(task: Task, staging: Path, log: Path, make_sandbox: MakeSandbox) -> None:
-    """`workspace`, without later commits, `agent-workspace`, without history, `base.git`, its commit, and `home`."""
-    for name in ("workspace", "agent-workspace", "home", "task"):
-        (staging / name).mkdir()
+    """What is in / of sandboxes: `judged`, without later commits, `agent`, without history, and `home`; `base.git`."""
+    for name in ("judged/workspace", "agent", "home/root", "task"):
+        (staging / name).mkdir(parents=True)
     # A copy of the task: a setup.sh that clones beside itself must be able to, and the dataset stays as it is.
     copy_tree(task.path, staging / "task")
-    places = {"workspace": "/workspace", "home": "/root", "task": "/task", "": _STAGING}
+    places = {"judged/workspace": "/workspace", "home/root": "/root", "task": "/task", "": _STAGING}
     content = Content(writable=tuple((staging / name, place) for name, place in places.items()))
     options = SandboxOptions(purpose="setup", network="public", labels={"task": task.label})
     sandbox = make_sandbox(content, options, _SETUP_SECONDS + 60)
@@ -131,7 +129,7 @@ def _build(task: Task, staging: Path, log: Path, make_sandbox: MakeSandbox) -> N
     remove_tree(staging / "task")
     # Folders alone in the home are only where something was mounted.
     if not any(files for _, _, files in os.walk(staging / "home")):
-        remove_tree(staging / "home")
+        remove_tree(staging / "home/root")
     shutil.copyfile(task.runner_script, staging / "runner.sh")
     log.unlink(missing_ok=True)
 

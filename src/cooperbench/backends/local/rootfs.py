@@ -102,12 +102,21 @@ _RANDOM_UUID = "/proc/sys/kernel/random/uuid"
 class Content:
     """What a sandbox is filled with."""
 
-    layers: tuple[tuple[Path, str], ...] = ()
-    """Folders of a template, and the names in / under which they are seen and changed without changing the template."""
+    layers: tuple[Path, ...] = ()
+    """Folders of a template, seen in / and changed without changing the template."""
     writable: tuple[tuple[Path, str], ...] = ()
     """Folders that are changed in place, and where they are seen: for making a template."""
     runner: Path | None = None
     base_git: Path | None = None
+
+
+class View(NamedTuple):
+    """What a sandbox sees and may reach."""
+
+    words: list[str]
+    """Bubblewrap's arguments."""
+    overlays: list[list[Path]]
+    """Folders that become file systems of their own, each with what lies below it; only the first can be written to."""
 
 
 def read_only(source: Path, target: str | None = None) -> list[str]:
@@ -157,14 +166,15 @@ class RootFsBuilder:
             for name in ("python3", "python"):
                 (lib / "bin" / name).symlink_to(self._tools.python)
 
-    def build(self, folder: Path, content: Content, options: SandboxOptions, *, overlays: bool) -> list[str]:
-        """Make a sandbox's own files in `folder`; returns bubblewrap's arguments for what it sees and may reach."""
+    def build(self, folder: Path, content: Content, options: SandboxOptions, *, overlays: bool) -> View:
+        """Make a sandbox's own files in `folder`."""
         root = folder / "root"
         for name in _OWN_FOLDERS:
             (root / name).mkdir(parents=True)
         for name in ("tmp", "var/tmp"):
             (root / name).chmod(0o1777)
-        (folder / "io").mkdir()
+        for name in ("io", "work"):
+            (folder / name).mkdir()
         words = ["--share-net"] if options.network == "public" else []
         env = {"PATH": ":".join((*_BIN_DIRS, *self._tools.path, *SYSTEM_PATH)), **_ENV}
         for name, value in env.items():
@@ -178,14 +188,8 @@ class RootFsBuilder:
         for path in (Path("/etc", name) for name in _MOUNTED_ETC):
             if path.resolve() == path and path.is_dir():
                 words += read_only(path)
-        for source, name in content.layers:
-            if overlays:
-                upper, work = folder / f"{name}-upper", folder / f"{name}-work"
-                upper.mkdir()
-                work.mkdir()
-                words += ["--overlay-src", str(source), "--overlay", str(upper), str(work), f"/{name}"]
-            else:
-                copy_tree(source, root / name)
+        for layer in () if overlays else content.layers:
+            copy_tree(layer, root)
         for source, target in content.writable:
             words += ["--bind", str(source), target]
         for prefix in self._tools.prefixes:
@@ -193,13 +197,17 @@ class RootFsBuilder:
         for private in self._hidden_folders():
             words += _hidden(private)
         words += [*read_only(self._folder / "lib", LIB_DIR), *read_only(folder / "io", IO_DIR)]
-        if options.programs is not None:
-            words += read_only(options.programs, PROGRAMS_DIR)
-        if content.base_git is not None:
-            words += read_only(content.base_git, "/cooperbench/base.git")
+        ours = [self._folder]
         if content.runner is not None:
             words += _with_runner(folder / "local-bin", content.runner)
-        return [*words, "--chdir", "/"]
+            ours.append(folder / "local-bin")
+        for shown, target in ((options.programs, PROGRAMS_DIR), (content.base_git, "/cooperbench/base.git")):
+            if shown is not None:
+                words += read_only(shown, target)
+                ours.append(shown)
+        empty = folder / "io"  # there have to be two layers
+        layers = [[root, *content.layers, empty], *([path, empty] for path in ours)]
+        return View([*words, "--chdir", "/"], layers if overlays else [])
 
     def _hidden_folders(self) -> list[Path]:
         """Ourselves (with the demo's golden patches), datasets and caches, where they lie in what is shown."""

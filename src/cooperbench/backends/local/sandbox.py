@@ -86,7 +86,7 @@ class LocalSandbox(RichSandbox):
     def _remove(self) -> None:
         self._timer.cancel()
         self._stop()
-        for work in self._folder.glob("*-work/work"):
+        if (work := self._folder / "work/work").exists():
             work.chmod(0o700)  # an overlay leaves it closed even to its owner
         remove_tree(self._folder)
 
@@ -110,6 +110,8 @@ class LocalSandbox(RichSandbox):
         self._close_channels()
         with self._control_lock:
             control, self._control = self._control, None
+            if hasattr(self, "_started"):
+                self._started.close_io()
         if control is not None:
             control.close()
 
@@ -124,42 +126,29 @@ class LocalSandbox(RichSandbox):
 
         They have names in a folder that the sandbox sees read-only: nothing inside can replace them.
         """
-        number = str(next(self._numbers))
-        into, out_of = (self._folder / "io" / f"{number}.{name}" for name in ("in", "out"))
-        held: list[int] = []
-        try:
-            os.mkfifo(into, 0o600)
-            os.mkfifo(out_of, 0o600)
-            # Opened for both, so that neither side waits for the other; let go of below, for EPIPE's sake.
-            held.append(os.open(into, os.O_RDWR | os.O_CLOEXEC))
-            read_fd = os.open(out_of, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            held.append(read_fd)
-            self._ask([kind, number, *words])
-            write_fd = os.open(into, os.O_WRONLY | os.O_CLOEXEC)
-            os.set_blocking(read_fd, True)
-            held.remove(read_fd)
-            return write_fd, read_fd
-        finally:
-            for fd in held:
-                os.close(fd)
-            into.unlink(missing_ok=True)
-            out_of.unlink(missing_ok=True)
-
-    def _ask(self, words: list[str]) -> None:
-        """Send a request to process 1, for one thread at a time."""
-        deadline = time.monotonic() + _OPEN_SECONDS
-        answer = b""
         with self._control_lock:
             if self._control is None:
                 raise SandboxDead("the sandbox has ended")
+            number = str(next(self._numbers))
+            into, out_of = (self._started.io / f"{number}.{name}" for name in ("in", "out"))
+            held: list[int] = []
             try:
-                self._control.send(b" ".join(quote(as_bytes(word)) for word in words) + b"\n", deadline)
-                while not answer.endswith(b"\n") and (data := self._control.receive(deadline)):
-                    answer += data
-            except OSError as error:
-                raise SandboxDead(f"the sandbox does not answer: {error}") from error
-        if answer != b"ok\n":
-            raise SandboxDead("the sandbox has ended")
+                os.mkfifo(into, 0o600)
+                os.mkfifo(out_of, 0o600)
+                # Opened for both, so that neither side waits for the other; let go of below, for EPIPE's sake.
+                held.append(os.open(into, os.O_RDWR | os.O_CLOEXEC))
+                read_fd = os.open(out_of, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+                held.append(read_fd)
+                _ask(self._control, [kind, number, *words])
+                write_fd = os.open(into, os.O_WRONLY | os.O_CLOEXEC)
+                os.set_blocking(read_fd, True)
+                held.remove(read_fd)
+                return write_fd, read_fd
+            finally:
+                for fd in held:
+                    os.close(fd)
+                into.unlink(missing_ok=True)
+                out_of.unlink(missing_ok=True)
 
     def _run_last(self, command: Command) -> CommandResult:
         """By starting the sandbox again, on the same files and with nothing in it but the command."""
@@ -222,3 +211,17 @@ def _read_until(outputs: dict[int, CappedOutput], deadline: float) -> bool:
                 poller.unregister(fd)
                 still_open -= 1
     return True
+
+
+def _ask(control: PipeTransport, words: list[str]) -> None:
+    """Send a request to process 1."""
+    deadline = time.monotonic() + _OPEN_SECONDS
+    answer = b""
+    try:
+        control.send(b" ".join(quote(as_bytes(word)) for word in words) + b"\n", deadline)
+        while not answer.endswith(b"\n") and (data := control.receive(deadline)):
+            answer += data
+    except OSError as error:
+        raise SandboxDead(f"the sandbox does not answer: {error}") from error
+    if answer != b"ok\n":
+        raise SandboxDead("the sandbox has ended")

@@ -16,17 +16,18 @@ import signal
 import socket
 import sys
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 _CONTROLLERS = {"memory": "memory", "pids": "processes"}
 _LOOK_MILLISECONDS = 1000
-_PR_SET_CHILD_SUBREAPER = 36
-_CLONE_NEWNS = 1 << 17
+_PR_SET_DEATH_SIGNAL, _PR_SET_CHILD_SUBREAPER = 1, 36
+_CLONE_NEWNS, _CLONE_NEWUSER = 1 << 17, 1 << 28
 _MS_SLAVE_ALL = 1 << 19 | 1 << 14
 _MS_BIND = 1 << 12
 _MS_READ_ONLY_BIND = _MS_BIND | 1 << 5 | 1 | 2 | 8
 """With remount, read-only, no set-user-id and no programs."""
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Groups:
@@ -114,8 +115,8 @@ class Sandbox:
             return False
         import subprocess
 
-        folders = [self._folder / "root", *self._folder.glob("*-upper")]
-        command = ["du", "--total", "--summarize", "--one-file-system", "--block-size=1", *map(str, folders)]
+        root = str(self._folder / "root")
+        command = ["du", "--total", "--summarize", "--one-file-system", "--block-size=1", root]
         done = subprocess.run(command, capture_output=True, check=False, env={"LC_ALL": "C"})
         used = int(done.stdout.splitlines()[-1].split()[0])
         if b"Permission denied" in done.stderr:
@@ -169,7 +170,7 @@ class Spawner:
             groups = self._groups.make(request["limits"])
             pid = os.fork()
             if pid == 0:
-                _become_bubblewrap(request["bubblewrap"], fds, groups)
+                _become_bubblewrap(request, fds, groups)
             self._running[pid] = Sandbox(Path(request["folder"]), groups, request["limits"]["disk_bytes"])
         for fd in fds:
             os.close(fd)
@@ -204,9 +205,10 @@ def _kill_children(pid: int) -> None:
         os.kill(int(child), signal.SIGKILL)
 
 
-def _become_bubblewrap(executable: str, fds: list[int], groups: list[Path]) -> NoReturn:
+def _become_bubblewrap(request: dict[str, Any], fds: list[int], groups: list[Path]) -> NoReturn:
     """In the child."""
     try:
+        _libc.prctl(_PR_SET_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
         stdin, stdout, stderr, arguments, seccomp, command, status = fds
         for group in groups:
             (group / "cgroup.procs").write_text("0")
@@ -217,6 +219,12 @@ def _become_bubblewrap(executable: str, fds: list[int], groups: list[Path]) -> N
             os.dup2(fd, number)
         for fd in (stdin, stdout, stderr, command):
             os.close(fd)
+        folder = Path(request["folder"])
+        if request["overlays"]:
+            _make_file_systems(folder, request["overlays"])
+        with socket.socket(fileno=os.dup(status)) as harness:
+            socket.send_fds(harness, [b" "], [os.open(folder / "io", os.O_PATH)])
+        executable = request["bubblewrap"]
         # Bubblewrap keeps these to itself.
         options = ["--args", str(arguments), "--seccomp", str(seccomp), "--json-status-fd", str(status)]
         os.execve(executable, [executable, *options, "--as-pid-1", "--", *words], {})  # noqa: S606
@@ -226,18 +234,48 @@ def _become_bubblewrap(executable: str, fds: list[int], groups: list[Path]) -> N
         os._exit(127)
 
 
-def _protect_devices(libc: ctypes.CDLL) -> None:
+def _make_file_systems(folder: Path, overlays: list[list[str]]) -> None:
+    """Lay overlays over folders, for bubblewrap alone: what is mounted from them then shows no path of the host.
+
+    That is done in a user namespace, and needs no rights. Layers are named by descriptors, as these names are shown.
+    Named pipes are others through an overlay: their folder becomes a tmpfs, of which the harness gets a descriptor.
+    """
+    owners = {"uid": os.geteuid(), "gid": os.getegid()}
+    _libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNS)  # where that fails, so does the next line
+    Path("/proc/self/setgroups").write_text("deny")
+    for name, number in owners.items():
+        Path(f"/proc/self/{name}_map").write_text(f"0 {number} 1")
+    for layers in overlays:
+        top, *below = map(_by_descriptor, layers)
+        options = f"lowerdir={':'.join((top, *below))}"
+        if layers is overlays[0]:
+            work = _by_descriptor(folder / "work")
+            options = f"lowerdir={':'.join(below)},upperdir={top},workdir={work}"
+        _mount("overlay", layers[0], f"userxattr,{options}")
+    _mount("tmpfs", folder / "io", "mode=700,size=4096")
+
+
+def _by_descriptor(folder: str | Path) -> str:
+    return f"/proc/self/fd/{os.open(folder, os.O_PATH)}"
+
+
+def _mount(kind: str, target: str | Path, options: str) -> None:
+    if _libc.mount(kind.encode(), os.fsencode(target), kind.encode(), 0, options.encode()) != 0:
+        raise OSError(ctypes.get_errno(), f"cannot mount {kind}")
+
+
+def _protect_devices() -> None:
     """Keep sandboxes of root from changing the host's device nodes, which it owns: `chmod 000 /dev/null`.
 
     Changing a node needs a writable mount, writing through it does not. So we see them on read-only mounts, in a mount
     namespace of our own. Where root of a container may not mount, the nodes are that container's own.
     """
-    if libc.unshare(_CLONE_NEWNS) != 0 or libc.mount(None, b"/", None, _MS_SLAVE_ALL, None) != 0:
+    if _libc.unshare(_CLONE_NEWNS) != 0 or _libc.mount(None, b"/", None, _MS_SLAVE_ALL, None) != 0:
         return
     for name in _DEVICES:
         node = os.fsencode(f"/dev/{name}")
-        libc.mount(node, node, None, _MS_BIND, None)
-        libc.mount(None, node, None, _MS_READ_ONLY_BIND, None)
+        _libc.mount(node, node, None, _MS_BIND, None)
+        _libc.mount(None, node, None, _MS_READ_ONLY_BIND, None)
 
 
 def main() -> None:
@@ -245,10 +283,9 @@ def main() -> None:
     harness = os.pidfd_open(harness_pid)
     if os.getppid() != harness_pid:
         return
-    libc = ctypes.CDLL(None)
-    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     if os.geteuid() == 0:
-        _protect_devices(libc)
+        _protect_devices()
     Spawner(socket.socket(fileno=0)).serve(harness)
 
 
