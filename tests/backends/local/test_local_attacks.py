@@ -175,13 +175,18 @@ def test_a_file_that_is_too_large(cache_dir: Path) -> None:
     sandbox.terminate()
 
 
-def test_too_many_files(cache_dir: Path) -> None:
+@pytest.mark.parametrize(
+    "script",
+    [
+        "for i in {1..9}; do head -c 10M /dev/urandom >/workspace/$i; sync; sleep 1; done; sleep 30",
+        "mkdir d; cd d; touch {1..5000}; sleep 30",
+    ],
+    ids=["large", "empty"],
+)
+def test_too_many_files(cache_dir: Path, script: str) -> None:
     sandbox = limited(cache_dir, disk_bytes=20 * MEBIBYTE)
-    with pytest.raises(SandboxDestroyed, match=r"more than its 0\.0 GiB of disk"):
-        bash(
-            sandbox,
-            "for i in {1..9}; do head -c 10M /dev/urandom >/workspace/$i; sync; sleep 1; done; sleep 30",
-        )
+    with pytest.raises(SandboxDestroyed, match=r"more than its 0\.0 GiB of disk or 1280 files"):
+        bash(sandbox, script)
 
 
 # The last command, which is judged.

@@ -21,6 +21,8 @@ from typing import Any, NoReturn
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 _CONTROLLERS = {"memory": "memory", "pids": "processes"}
 _LOOK_MILLISECONDS = 1000
+_FILE_BYTES = 1 << 14
+"""What a file counts at least: a disk has only so many of them, whatever their size."""
 _PR_SET_DEATH_SIGNAL, _PR_SET_CHILD_SUBREAPER = 1, 36
 _CLONE_NEWNS, _CLONE_NEWUSER = 1 << 17, 1 << 28
 _MS_SLAVE_ALL = 1 << 19 | 1 << 14
@@ -115,11 +117,13 @@ class Sandbox:
             return False
         import subprocess
 
-        root = str(self._folder / "root")
-        command = ["du", "--total", "--summarize", "--one-file-system", "--block-size=1", root]
-        done = subprocess.run(command, capture_output=True, check=False, env={"LC_ALL": "C"})
-        used = int(done.stdout.splitlines()[-1].split()[0])
-        if b"Permission denied" in done.stderr:
+        command = ["du", "--total", "--summarize", "--one-file-system", str(self._folder / "root")]
+        used, said = 0, b""
+        for option, worth in (("--block-size=1", 1), ("--inodes", _FILE_BYTES)):
+            done = subprocess.run([*command, option], capture_output=True, check=False, env={"LC_ALL": "C"})
+            used = max(used, int(done.stdout.splitlines()[-1].split()[0]) * worth)
+            said += done.stderr
+        if b"Permission denied" in said:
             # What is hidden from us is taken for all that the disk has lost.
             used = self._free_at_start - free
         self._measured_at = free - (self._disk_bytes - used)
@@ -127,7 +131,10 @@ class Sandbox:
 
     def note_size(self) -> None:
         with (self._folder / "log").open("a") as log:
-            log.write(f"it used more than its {self._disk_bytes / 1024**3:.1f} GiB of disk\n")
+            limits = (
+                f"{self._disk_bytes / 1024**3:.1f} GiB of disk or {self._disk_bytes // _FILE_BYTES} files"
+            )
+            log.write(f"it used more than its {limits}\n")
 
 
 def _free_bytes(folder: Path) -> int:
@@ -135,7 +142,8 @@ def _free_bytes(folder: Path) -> int:
         found = os.statvfs(folder)
     except OSError:
         return sys.maxsize
-    return found.f_bavail * found.f_frsize
+    files = found.f_favail * _FILE_BYTES if found.f_files else sys.maxsize
+    return min(found.f_bavail * found.f_frsize, files)
 
 
 class Spawner:
