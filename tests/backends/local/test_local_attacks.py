@@ -192,6 +192,15 @@ def test_too_many_files(cache_dir: Path, script: str) -> None:
 # The last command, which is judged.
 
 
+def test_a_link_where_something_is_mounted_does_not_lead_out(sandbox: LocalSandbox, tmp_path: Path) -> None:
+    """Bubblewrap has the host's files in /oldroot while it starts a sandbox, and makes what it mounts on."""
+    sandbox.run(["bash", "-c", f"mv /cooperbench /moved; ln -s /oldroot{tmp_path} /cooperbench"], cwd="/")
+    with pytest.raises(SandboxDestroyed):
+        last(sandbox, "true")
+    assert list(tmp_path.iterdir()) == []
+    sandbox.terminate()
+
+
 def test_nothing_of_the_harness_is_there_when_the_last_command_runs(sandbox: LocalSandbox) -> None:
     sandbox.write_file("file", b"kept")
     duration = unique_duration()

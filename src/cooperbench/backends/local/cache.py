@@ -44,12 +44,11 @@ found=$(find /workspace /task -mindepth 1 -maxdepth 3 -name .git -prune 2>/dev/n
   { echo 'setup.sh left several git checkouts, none of them /workspace/repo' >&2; exit 1; }
 mv -- "$(dirname -- "$found")" /workspace/repo
 """
-_STAGING = "/cooperbench/staging"
 _PREPARE = """
 bash -c "$1" || exit
 bash -c "$2" drop_later.sh /workspace/repo || exit
-cp -a --reflink=auto -- "$4/judged/workspace" "$4/agent/workspace" || exit
-bash -c "$3" scrub.sh "$4/agent/workspace/repo" "$4/base.git"
+cp -a --reflink=auto -- /workspace/. /cooperbench/agent || exit
+bash -c "$3" scrub.sh /cooperbench/agent/repo /cooperbench/base/base.git
 """
 """Sets up a task, removes later commits from the repository, and the whole history from a copy of it."""
 
@@ -57,7 +56,7 @@ bash -c "$3" scrub.sh "$4/agent/workspace/repo" "$4/base.git"
 def template_content(template: Path, *, agent: bool) -> Content:
     """What a sandbox of a prepared task is filled with."""
     layers = (template / ("agent" if agent else "judged"), template / "home")
-    return Content(layers, runner=template / "runner.sh", base_git=template / "base.git")
+    return Content(layers, runner=template / "runner.sh", base_git=template / "base/base.git")
 
 
 def template_folder(cache_dir: Path, digest: str) -> Path:
@@ -105,18 +104,19 @@ def task_digest(task: Task) -> str:
 
 
 def _build(task: Task, staging: Path, log: Path, make_sandbox: MakeSandbox) -> None:
-    """What is in / of sandboxes: `judged`, without later commits, `agent`, without history, and `home`; `base.git`."""
-    for name in ("judged/workspace", "agent", "home/root", "task"):
+    """Layers: `judged`, without later commits, `agent`, without history, and `home`. `base`: the commit of `agent`."""
+    places = {"judged/workspace": "/workspace", "home/root": "/root", "task": "/task"}
+    places |= {"agent/workspace": "/cooperbench/agent", "base": "/cooperbench/base"}
+    for name in places:
         (staging / name).mkdir(parents=True)
     # A copy of the task: a setup.sh that clones beside itself must be able to, and the dataset stays as it is.
     copy_tree(task.path, staging / "task")
-    places = {"judged/workspace": "/workspace", "home/root": "/root", "task": "/task", "": _STAGING}
     content = Content(writable=tuple((staging / name, place) for name, place in places.items()))
     options = SandboxOptions(purpose="setup", network="public", labels={"task": task.label})
     sandbox = make_sandbox(content, options, _SETUP_SECONDS + 60)
     try:
         scripts = (_SETUP, *map(sandbox_script, ("drop_later.sh", "scrub.sh")))
-        argv = ["bash", "-c", _PREPARE, "prepare", *scripts, _STAGING]
+        argv = ["bash", "-c", _PREPARE, "prepare", *scripts]
         result = sandbox.run(argv, timeout_seconds=_SETUP_SECONDS, cwd="/workspace", env=_proxies())
     finally:
         sandbox.terminate()

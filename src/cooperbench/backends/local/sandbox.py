@@ -161,6 +161,7 @@ class LocalSandbox(RichSandbox):
         with self._end_lock:
             self._check_alive()
             self._stop()
+            self._check_places()
             stdin = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
             (out_fd, stdout), (err_fd, stderr) = os.pipe(), os.pipe()
             started = self._start(words, (stdin, stdout, stderr))
@@ -182,6 +183,14 @@ class LocalSandbox(RichSandbox):
         code = code if in_time else TIMEOUT_EXIT_CODE
         seconds = time.monotonic() - begun
         return CommandResult(code, out.taken(), err.taken(), out.cut, err.cut, not in_time, seconds)
+
+    def _check_places(self) -> None:
+        """Bubblewrap follows links, also out of the sandbox: none may have come to be where it mounts something."""
+        root = os.path.realpath(self._folder / "root")
+        places = [os.path.realpath(f"{root}/{word}") for word in self._sees.words if word.startswith("/")]
+        if any(os.path.commonpath((root, place)) != root for place in places):
+            self._destroyed, self._end_reason = True, "links lie where the system is to be mounted"
+            raise self.death()
 
     def _was_silenced(self) -> bool:
         return not self._started.has_ended()
