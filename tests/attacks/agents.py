@@ -87,6 +87,16 @@ class MovesTheHarness(_Attacker):
         session.execute("true")
 
 
+class ClosesItsShells(_Attacker):
+    """The folder that the shells of the harness need: none can be started any more."""
+
+    command = "cd /cooperbench/scratch && rm -rf -- * && chmod 0 ."
+
+    def run(self, session: Session) -> None:
+        super().run(session)
+        session.execute("true")
+
+
 class ClosesTheHarness(_Attacker):
     """The folder in which the patch is to be made."""
 

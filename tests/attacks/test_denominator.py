@@ -26,6 +26,7 @@ ATTACKERS = {
     "HidesItsPatch": {"submitted"},
     "ReplacesItsPatch": {"submitted", "patch_lost"},
     "MovesTheHarness": {"sandbox_destroyed"},
+    "ClosesItsShells": {"sandbox_destroyed"},
 }
 """Statuses that are right."""
 

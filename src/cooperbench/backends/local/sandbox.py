@@ -15,7 +15,15 @@ from cooperbench.backends.local.bubblewrap import Bubblewrap, Limits, SandboxPro
 from cooperbench.backends.local.rootfs import IO_DIR, LIB_DIR, SCRATCH_DIR, SHELL, Content, RootFsBuilder
 from cooperbench.errors import SandboxDead, SandboxError
 from cooperbench.sandbox.base_sandbox import RichSandbox
-from cooperbench.sandbox.channel import CappedOutput, Channel, Command, PipeTransport, as_bytes, quote
+from cooperbench.sandbox.channel import (
+    CappedOutput,
+    Channel,
+    ChannelUnavailable,
+    Command,
+    PipeTransport,
+    as_bytes,
+    quote,
+)
 from cooperbench.sandbox.contract import TIMEOUT_EXIT_CODE, CommandResult, SandboxOptions, Stream
 from cooperbench.temporary import remove_tree
 
@@ -118,7 +126,12 @@ class LocalSandbox(RichSandbox):
     def _open_channel(self) -> Channel:
         self._check_alive()
         channel = Channel(PipeTransport(*self._open("channel")))
-        channel.handshake()
+        try:
+            channel.handshake()
+        except ChannelUnavailable as error:
+            self._destroyed = True  # it had all that commands need when it was made
+            self.end(f"no command can be started in it any more ({error})")
+            raise self.death() from error
         return channel
 
     def _open(self, kind: str, *words: str) -> tuple[int, int]:
