@@ -139,6 +139,12 @@ class RichSandbox(ABC):
         kind = SandboxDestroyed if self._destroyed else SandboxDead
         return kind(f"the sandbox has ended: {self._end_reason or 'its processes were killed'}")
 
+    def _closed_to_commands(self, error: SandboxError) -> SandboxDead:
+        """It had all that a channel needs when it was made: who works there has taken that away."""
+        self._destroyed = True
+        self.end(f"no command can be started in it any more ({error})")
+        return self.death()
+
     @abstractmethod
     def _remove(self) -> None: ...
 

@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cooperbench.backends.docker import DockerBackend
-from cooperbench.errors import InfraError, SandboxDead, SandboxDestroyed, SandboxError, UserError
+from cooperbench.errors import (
+    InfraError,
+    SandboxDead,
+    SandboxDestroyed,
+    SandboxError,
+    SandboxTimeout,
+    UserError,
+)
 from cooperbench.sandbox.contract import SandboxOptions
 from tests.backends.docker.conftest import build_image
 from tests.sandbox.programs import check_programs
@@ -144,9 +151,33 @@ def test_an_engine_that_goes(
         docker.engine.remove_container(sandbox.container)
 
 
-def kill_shim(sandbox: DockerSandbox) -> None:
+def shim_of(sandbox: DockerSandbox) -> int:
     stat = Path(f"/proc/{sandbox._state()['Pid']}/stat").read_text()
-    os.kill(int(stat.rpartition(")")[2].split()[1]), signal.SIGKILL)
+    return int(stat.rpartition(")")[2].split()[1])
+
+
+def kill_shim(sandbox: DockerSandbox) -> None:
+    os.kill(shim_of(sandbox), signal.SIGKILL)
+
+
+def test_an_engine_that_does_not_answer_about_one_container(
+    docker: DockerBackend, base_image: str, engine_kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that waits for a process which an agent stops: whether it answers about others, the caller finds out."""
+    if engine_kind != "docker":
+        pytest.skip("Podman has no process beside a container that it asks")
+    sandbox = docker.create_sandbox(base_image)
+    monkeypatch.setattr("cooperbench.sandbox.channel.BACKSTOP_SECONDS", 0.5)
+    monkeypatch.setattr(docker.engine.api, "timeout", 2)
+    shim = shim_of(sandbox)
+    os.kill(shim, signal.SIGSTOP)
+    try:
+        with pytest.raises(SandboxTimeout):
+            sandbox.run(["true"], timeout_seconds=0.5)
+    finally:
+        os.kill(shim, signal.SIGCONT)
+        monkeypatch.undo()
+        docker.engine.remove_container(sandbox.container)
 
 
 @pytest.mark.parametrize("judged", [False, True])

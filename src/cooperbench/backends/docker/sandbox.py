@@ -203,10 +203,7 @@ class DockerSandbox(RichSandbox):
                 channel = Channel(ContainerStream(self._engine.exec(self.container, argv)))
             channel.handshake()
         except errors.SandboxError as error:
-            if not self._find_end():
-                self._destroyed = True
-                self.end(f"no command can be started in it any more ({error})")
-            raise self.death() from error
+            raise (self.death() if self._find_end() else self._closed_to_commands(error)) from error
         return channel
 
     def _find_reason(self) -> str:
@@ -225,6 +222,8 @@ class DockerSandbox(RichSandbox):
                 return "its container was killed from outside"
         except NotThere:
             return "somebody removed its container"
+        except errors.SandboxTimeout:
+            raise  # an engine that does not answer about this container may answer about others
         except errors.InfraError as error:
             return str(error)
         self._destroyed = True

@@ -21,7 +21,6 @@ from cooperbench.sandbox.channel import (
     ChannelUnavailable,
     Command,
     PipeTransport,
-    as_bytes,
     quote,
 )
 from cooperbench.sandbox.contract import TIMEOUT_EXIT_CODE, CommandResult, SandboxOptions, Stream
@@ -129,9 +128,7 @@ class LocalSandbox(RichSandbox):
         try:
             channel.handshake()
         except ChannelUnavailable as error:
-            self._destroyed = True  # it had all that commands need when it was made
-            self.end(f"no command can be started in it any more ({error})")
-            raise self.death() from error
+            raise self._closed_to_commands(error) from error
         return channel
 
     def _open(self, kind: str, *words: str) -> tuple[int, int]:
@@ -240,7 +237,7 @@ def _ask(control: PipeTransport, words: list[str]) -> None:
     deadline = time.monotonic() + _OPEN_SECONDS
     answer = b""
     try:
-        control.send(b" ".join(quote(as_bytes(word)) for word in words) + b"\n", deadline)
+        control.send(b" ".join(quote(os.fsencode(word)) for word in words) + b"\n", deadline)
         while not answer.endswith(b"\n") and (data := control.receive(deadline)):
             answer += data
     except OSError as error:

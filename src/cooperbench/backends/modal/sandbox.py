@@ -224,10 +224,7 @@ class ModalSandbox(RichSandbox):
         except ChannelUnavailable as error:
             if not self._trusted:
                 raise
-            # It had all that commands need when it was made.
-            self._destroyed = True
-            self.end(f"no command can be started in it any more ({error})")
-            raise self.death() from error
+            raise self._closed_to_commands(error) from error
         except errors.SandboxDead as error:
             if self._find_end():
                 raise
