@@ -14,7 +14,7 @@ from typing import Any, ClassVar, TypeVar
 from cooperbench.errors import InfraError, SandboxDead, SandboxDestroyed, SandboxError, SandboxTimeout
 from cooperbench.models import REPO_DIR
 from cooperbench.sandbox import sandbox_script
-from cooperbench.sandbox.channel import Channel, ChannelBroken, Command
+from cooperbench.sandbox.channel import Channel, ChannelBroken, ChannelUnavailable, Command
 from cooperbench.sandbox.contract import DEFAULT_OUTPUT_LIMIT, TIMEOUT_EXIT_CODE, CommandResult, Stream
 from cooperbench.text import printable
 
@@ -53,6 +53,7 @@ class RichSandbox(ABC):
         self._idle_channels: list[Channel] = []
         self._channels_closed = False
         self._channels_lock = threading.Lock()
+        self._had_channel = False
 
     def exec(self, *args: str) -> CommandResult:
         return self.run(args)
@@ -190,7 +191,13 @@ class RichSandbox(ABC):
         with self._channels_lock:
             channel = self._idle_channels.pop() if self._idle_channels and not fresh else None
         if channel is None:
-            channel = self._open_channel()
+            try:
+                channel = self._open_channel()
+            except ChannelUnavailable as error:
+                if not self._had_channel:
+                    raise
+                raise self._closed_to_commands(error) from error
+            self._had_channel = True
         try:
             yield channel
         finally:

@@ -207,10 +207,11 @@ class Bubblewrap:
         self, folder: Path, view: View, argv: Sequence[str], stdio: Sequence[int], limits: Limits
     ) -> SandboxProcess:
         """Start a command in the sandbox of a folder."""
-        program = {"bubblewrap": self.executable, "folder": folder, "overlays": view.overlays}
+        words, overlays = view
+        program = {"bubblewrap": self.executable, "folder": folder, "overlays": overlays}
         status, theirs = socket.socketpair()
         # By files, not on the command line: that can be read inside, and names folders of the host.
-        texts = (_joined([*_ISOLATION, *view.words]), seccomp_program(), _joined(argv))
+        texts = (_joined([*_ISOLATION, *words]), seccomp_program(), _joined(argv))
         files = [_memory_file(text) for text in texts]
         try:
             spawner().send({**program, "limits": asdict(limits)}, [*stdio, *files, theirs.fileno()])

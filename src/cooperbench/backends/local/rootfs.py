@@ -29,6 +29,9 @@ SCRATCH_DIR = "/cooperbench/scratch"
 SHELL = f"{LIB_DIR}/cooperbench-io"
 """bash under a name of our own, so that `pkill bash` ends the agent's shells and not the harness's. It may be run but
 not read: the kernel then lets nobody inside look into its processes or at what they have open."""
+View = tuple[list[str], list[list[Path]]]
+"""What a sandbox sees and may reach: bubblewrap's arguments, and folders that become file systems of their own, each
+with what lies below it; only the first of them can be written to."""
 SYSTEM_NAMES = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 SYSTEM_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 _SYSTEM_ROOTS = ("/usr", "/nix/store", *(f"/{name}" for name in SYSTEM_NAMES))
@@ -108,15 +111,6 @@ class Content:
     """Folders that are changed in place, and where they are seen: for making a template."""
     runner: Path | None = None
     base_git: Path | None = None
-
-
-class View(NamedTuple):
-    """What a sandbox sees and may reach."""
-
-    words: list[str]
-    """Bubblewrap's arguments."""
-    overlays: list[list[Path]]
-    """Folders that become file systems of their own, each with what lies below it; only the first can be written to."""
 
 
 def read_only(source: Path, target: str | None = None) -> list[str]:
@@ -207,7 +201,7 @@ class RootFsBuilder:
                 ours.append(shown)
         empty = folder / "io"  # there have to be two layers
         layers = [[root, *content.layers, empty], *([path, empty] for path in ours)]
-        return View([*words, "--chdir", "/"], layers if overlays else [])
+        return [*words, "--chdir", "/"], layers if overlays else []
 
     def _hidden_folders(self) -> list[Path]:
         """Ourselves (with the demo's golden patches), datasets and caches, where they lie in what is shown."""

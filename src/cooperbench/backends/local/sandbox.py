@@ -15,14 +15,7 @@ from cooperbench.backends.local.bubblewrap import Bubblewrap, Limits, SandboxPro
 from cooperbench.backends.local.rootfs import IO_DIR, LIB_DIR, SCRATCH_DIR, SHELL, Content, RootFsBuilder
 from cooperbench.errors import SandboxDead, SandboxError
 from cooperbench.sandbox.base_sandbox import RichSandbox
-from cooperbench.sandbox.channel import (
-    CappedOutput,
-    Channel,
-    ChannelUnavailable,
-    Command,
-    PipeTransport,
-    quote,
-)
+from cooperbench.sandbox.channel import CappedOutput, Channel, Command, PipeTransport, quote
 from cooperbench.sandbox.contract import TIMEOUT_EXIT_CODE, CommandResult, SandboxOptions, Stream
 from cooperbench.temporary import remove_tree
 
@@ -125,10 +118,7 @@ class LocalSandbox(RichSandbox):
     def _open_channel(self) -> Channel:
         self._check_alive()
         channel = Channel(PipeTransport(*self._open("channel")))
-        try:
-            channel.handshake()
-        except ChannelUnavailable as error:
-            raise self._closed_to_commands(error) from error
+        channel.handshake()
         return channel
 
     def _open(self, kind: str, *words: str) -> tuple[int, int]:
@@ -197,7 +187,7 @@ class LocalSandbox(RichSandbox):
     def _check_places(self) -> None:
         """Bubblewrap follows links, also out of the sandbox: none may have come to be where it mounts something."""
         root = os.path.realpath(self._folder / "root")
-        places = [os.path.realpath(f"{root}/{word}") for word in self._sees.words if word.startswith("/")]
+        places = [os.path.realpath(f"{root}/{word}") for word in self._sees[0] if word.startswith("/")]
         if any(os.path.commonpath((root, place)) != root for place in places):
             self._destroyed, self._end_reason = True, "links lie where the system is to be mounted"
             raise self.death()

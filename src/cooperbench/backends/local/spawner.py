@@ -118,23 +118,20 @@ class Sandbox:
         import subprocess
 
         command = ["du", "--total", "--summarize", "--one-file-system", str(self._folder / "root")]
-        used, said = 0, b""
+        used = 0
         for option, worth in (("--block-size=1", 1), ("--inodes", _FILE_BYTES)):
             done = subprocess.run([*command, option], capture_output=True, check=False, env={"LC_ALL": "C"})
             used = max(used, int(done.stdout.splitlines()[-1].split()[0]) * worth)
-            said += done.stderr
-        if b"Permission denied" in said:
+        if b"Permission denied" in done.stderr:
             # What is hidden from us is taken for all that the disk has lost.
             used = self._free_at_start - free
         self._measured_at = free - (self._disk_bytes - used)
         return used > self._disk_bytes
 
     def note_size(self) -> None:
+        gibibytes, files = self._disk_bytes / 1024**3, self._disk_bytes // _FILE_BYTES
         with (self._folder / "log").open("a") as log:
-            limits = (
-                f"{self._disk_bytes / 1024**3:.1f} GiB of disk or {self._disk_bytes // _FILE_BYTES} files"
-            )
-            log.write(f"it used more than its {limits}\n")
+            log.write(f"it used more than its {gibibytes:.1f} GiB of disk or {files} files\n")
 
 
 def _free_bytes(folder: Path) -> int:

@@ -18,7 +18,7 @@ from cooperbench.backends.modal.connection import Connection, Gone, RateLimited,
 from cooperbench.backends.streams import stream_over
 from cooperbench.sandbox import sandbox_script
 from cooperbench.sandbox.base_sandbox import RichSandbox
-from cooperbench.sandbox.channel import BACKSTOP_SECONDS, CappedOutput, Channel, ChannelUnavailable, Command
+from cooperbench.sandbox.channel import BACKSTOP_SECONDS, CappedOutput, Channel, Command
 from cooperbench.sandbox.contract import TIMEOUT_EXIT_CODE, CommandResult, ResourceUse, Stream
 
 if TYPE_CHECKING:
@@ -221,10 +221,6 @@ class ModalSandbox(RichSandbox):
         try:
             channel = Channel(self._start_exec("", argv))
             channel.handshake(_SLOW_SECONDS)
-        except ChannelUnavailable as error:
-            if not self._trusted:
-                raise
-            raise self._closed_to_commands(error) from error
         except errors.SandboxDead as error:
             if self._find_end():
                 raise
