@@ -212,7 +212,36 @@ WHATEVER_ELSE_IT_DOES = [
     ("def test_a():\n    f('the')\n    assert 'way' in f()", "assert '?ay' in f()"),
     # One of several values is right.
     ("def test_a(self):\n    self.assertIn(f(), [1, 2])", "self.assertNotIn(f(), [1, 2])"),
+    ("def test_a():\n    assert f() == 1 or f() == 2", "assert not (f() == 1 or f() == 2)"),
+    (
+        "def test_a():\n    assert 'no' in f() or 'not' in f(), 5",
+        "assert not ('no' in f() or 'not' in f()), 5",
+    ),
+    (
+        "def test_a():\n    assert f() == 1 if g() else f() is None",
+        "assert not (f() == 1 if g() else f() is None)",
+    ),
+    (
+        "def test_a():\n    assert any(a == 1 or a == 2 for a in f())",
+        "assert not any(a == 1 or a == 2 for a in f())",
+    ),
+    ("def test_a():\n    assert (\n        (f() == 1)\n        or f() == 2\n    )", "assert not ("),
+    ("def test_a():\n    assert f(1 or 2) == g()", "assert f(1 or 2) != g()"),
+    (
+        "def test_a():\n    with pytest.raises(E, match='no|not'):\n        f(5)",
+        "with pytest.raises([!E]*Error, match='no|not'):",
+    ),
+    ("def test_a(self):\n    self.assertRegex(f(), 'no|not')", "self.assertNotRegex(f(), 'no|not')"),
+    # Any value but one is right.
+    ("def test_a():\n    assert not f() == 5", "assert f() == 5"),
+    ("def test_a(self):\n    self.assertNotEqual(f(), 5)", "self.assertEqual(f(), 5)"),
+    # It may be more exact than it has to be.
+    ("def test_a():\n    assert f() == approx(5.1, abs=0.1)", "assert f() == approx([!5].1, abs=0.1)"),
     # What it does when it is given something else nobody said.
+    (
+        "def put(a):\n    b.write(a)\n\ndef same(a, b):\n    assert a == b\n\ndef test_a():\n    put('c')\n    same(d, 'e')",
+        "same(d, '[!e]')",
+    ),
     ("def test_a():\n    assert 'a' == Like('b')", "assert 'a' != Like('b')"),
     (
         "@pytest.mark.parametrize('a,b', [\n    ('c', Like('d')),\n    ('e', None),\n])\ndef test_a(a, b):\n    assert a == b",
@@ -236,6 +265,22 @@ def test_code_that_is_right_fails_canaries_like_the_golden_patch(
 ) -> None:
     for ((_, new),) in changed_lines(tmp_path, "test_a.py", f"{content}\n"):
         assert fnmatchcase(new, re.sub(r"\[(?!!)", "[[]", pattern))
+
+
+@pytest.mark.parametrize(
+    ("path", "content"),
+    [
+        ("a_test.go", 'if !strings.Contains(a, "no") && !strings.Contains(a, "not") {\n\t\tt.Fatal(a)\n\t}'),
+        ("a_test.go", "if a != 1 && a != 2 {\n\t\tt.Fatal(a)\n\t}"),
+        ("a_test.go", "if a == nil && b == nil {\n\t\tt.Fatal()\n\t}"),
+        ("a_test.go", "if !a() && !b() {\n\t\tt.Fatal()\n\t}"),
+        ("a.test.js", "if (a !== 1 && a !== 2) throw new Error();"),
+    ],
+)
+def test_a_condition_that_allows_several_things_is_left_as_it_is(path: str, content: str) -> None:
+    begin = "func TestA(t *testing.T) {" if path.endswith(".go") else "it('a', () => {"
+    patch = new_file(path, f"{begin}\n\t{content}\n}}\n").decode()
+    assert mutated(patch, Random(1)).tests == patch
 
 
 def test_one_test_stays_as_it_is_or_only_one_is_changed_and_which_one_nobody_can_guess(
@@ -370,6 +415,14 @@ def test_a_changed_test_that_fails_first_of_all_is_enough() -> None:
     """Of a runner that stops there and names no test that passes."""
     one = failing("FAILED t.py::b - x", summary="1 failed in 0.01s")
     assert Canary("x", ("b",)).tried(one, expecting(passed=2)) is not None
+
+
+def test_where_a_runner_stops_at_the_first_of_several_changed_tests_one_is_changed() -> None:
+    """Code that is right about the first test could do anything to the others."""
+    one = failing("FAILED t.py::b - x", summary="1 failed in 0.01s")
+    assert Canary("x", ("b", "c")).tried(one, expecting("t.py::a", "t.py::b", "t.py::c", passed=3)) is None
+    two = failing("FAILED t.py::b - x", "FAILED t.py::c", summary="2 failed in 0.01s")
+    assert Canary("x", ("b", "c")).tried(two, expecting("t.py::a", "t.py::b", "t.py::c", passed=3))
 
 
 def test_of_a_changed_test_that_passes_all_the_same_nothing_is_required() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import builtins
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
 from operator import attrgetter
@@ -44,7 +44,7 @@ _REST = (
     r"|(?P<operator>[=!]==?|:=|&&|\|\||[-=:,.!\n])|(?P<other>[^\s])"
 )
 _EQUALITY = re.compile(
-    r"assert_?(?:[a-z]+_?)?(?:equals?|eq|is|is_?instance|in|regex|matches|allclose)|assert(?:Is|In|Regex|CountEqual|\w*Equals?)"
+    r"assert_?(?:[a-z]+_?)?(?:equals?|eq|is|is_?instance|in|regex|matches|allclose)|assert(?:Is|In|Regex|(?!Not)\w*Equals?)"
     r"|assert_called(?:_once)?_with|(?:deep|strict|deepStrict|loose)?[eE]quals?|eql|eq|lengthOf|Equal(?:Values|Error)?"
     r"|JSONEq|Len|Contains|ElementsMatch"
     r"|to(?:Be|Equal|StrictEqual|Contain|ContainEqual|HaveLength|MatchObject|MatchInlineSnapshot|HaveProperty|Throw|Match)"
@@ -59,6 +59,9 @@ _MATCHER = re.compile(r"to(?:Be|Have|Equal|StrictEqual|Contain|Match|Throw|Retur
 _CALL = re.compile(r"(?:await )?((?:self|this|cls)\.)?([A-Za-z_]\w*)!?\(")
 _CHECK = re.compile("check|assert|expect(?!$)|verify|ensure", re.IGNORECASE)
 """Functions that are likely to hold assertions, wherever they are defined; what `expect` is given is tested."""
+_FAILS = re.compile(
+    "assert|check|expect|verify|ensure|require|fail|fatal|error|raise|throw|panic", re.IGNORECASE
+)
 _EXPECTED = re.compile(r"(?:want|expect)\w*|exp|match", re.IGNORECASE)
 _VALUE_CALLS = re.compile(
     r"[A-Z]\w*|from|to_string|to_owned|into|vec|set|frozenset|tuple|list|dict|byte|approx|date|datetime"
@@ -82,12 +85,14 @@ _OPPOSITES |= {other: one for one, other in _OPPOSITES.items()}
 _COMPARISONS = {"==": "!=", "===": "!==", "<": ">=", ">": "<=", "is": "is not", "in": "not in"}
 _COMPARISONS |= {other: one for one, other in _COMPARISONS.items()}
 _COMPARISON = re.compile(f" ({'|'.join(sorted(_COMPARISONS, key=len, reverse=True))}) ")
+_ENDS = ("\n", ",", ":", "&&", "||", "and", "or", "if", "{")
 _FIXED = re.compile(r"\\(?:x..|u\{\w+\}|u....|.)|%[\w.]+|\$?\{[^}\n]*\}", re.DOTALL)
 """Escapes and places for values: not to be touched."""
 _WORD = re.compile("[A-Za-z]{2,}")
 _BEFORE_ROW = re.compile(r"[\[({,\n]|case$")
 _ERRORS = ("OSError", "IndexError", "AttributeError", "ImportError", "ZeroDivisionError")
 """Which code that is right is unlikely to raise in place of others."""
+_COMMON_ERRORS = ("ValueError", "TypeError", "KeyError", "RuntimeError", "NotImplementedError")
 
 
 class Edit(NamedTuple):
@@ -198,7 +203,7 @@ class _Hunk:
         tokens = self._tokens
         for number, token in enumerate(tokens):
             call = _CALL.match(self._text, token.start) if self._begins_line(number) else None
-            if call and (call[1] or _CHECK.match(call[2]) or self._defines(call[2])):
+            if call and self._asserts(call[2], elsewhere=bool(call[1])):
                 opening = next(place for place in range(number, len(tokens)) if tokens[place].kind == "open")
                 arguments = [
                     one for one in self._arguments(opening) if [part.text for part in one[1:2]] != ["="]
@@ -214,21 +219,29 @@ class _Hunk:
             if token.text in ("raises", "assertRaises", "assertRaisesRegex") and after == "(":
                 error = next(self._arguments(number + 1), ())
                 if error and not any(one.kind == "other" or one.text.endswith("Exception") for one in error):
-                    known = (getattr(builtins, one.text, None) for one in error)
-                    wide = tuple(one for one in known if isinstance(one, type))
-                    names = [name for name in _ERRORS if not issubclass(getattr(builtins, name), wide)]
+                    found = [getattr(builtins, one.text, None) for one in error if one.kind == "name"]
+                    wide = tuple(one for one in found if isinstance(one, type))
+                    # An error of the library's own may be one of the common ones, too.
+                    others = _ERRORS + (_COMMON_ERRORS if len(wide) == len(found) else ())
+                    names = [name for name in others if not issubclass(getattr(builtins, name), wide)]
                     end = error[-1].start + len(error[-1].text)
                     yield Edit(error[0].start, end, self._random.choice(names))
 
-    def _defines(self, name: str) -> bool:
-        return bool(re.search(rf"\b(?:def|function|func|fn|const|let) {re.escape(name)}\b", self._text))
+    def _asserts(self, name: str, *, elsewhere: bool) -> bool:
+        """Whether this function is likely to hold assertions. `elsewhere`: also one that is not defined here."""
+        begin = rf"\b(?:def|function|func|fn|const|let) {re.escape(name)}\b"
+        found = re.search(rf"{begin}(.*?)(?=\n\s+(?:def|function|func|fn) |\n \S|\Z)", self._text, re.DOTALL)
+        return bool(_CHECK.match(name) or (_FAILS.search(found[1]) if found else elsewhere))
 
     def _walk(self) -> Iterator[tuple[int, _Token, list[str], str, str]]:
-        """Each token with its number, the two before it, the one after it, and what its statement begins with."""
-        statement = ""
+        """Each token with its number, the two before it, the one after it, and what its statement begins with.
+
+        That is empty where the statement allows several things: then which of them it is, is up to the code.
+        """
+        statement = "\n"
         for number, token in enumerate(self._tokens):
             if token.kind == "name" and self._begins_line(number):
-                statement = token.text
+                statement = "" if self._is_lenient(number) else token.text
             before = [one.text for one in self._tokens[max(0, number - 2) : number]]
             after = "".join(one.text for one in self._tokens[number + 1 : number + 2])
             yield number, token, before, after, statement
@@ -241,7 +254,8 @@ class _Hunk:
             has_none = token.text[0].isupper() or (is_script and before[-1:] == ["."])
             owner = ")" if token.text in ("To", "NotTo") else "t" if is_script else ""
             is_owned = before[:1] and before[0] in ("assert", "require", "suite", "s", owner)
-            is_opposed = token.text in _OPPOSITES and (is_owned or not has_none)
+            is_part = token.text.startswith("is_") and not statement
+            is_opposed = token.text in _OPPOSITES and (is_owned or not has_none) and not is_part
             if is_opposed and after in ("(", "!"):
                 yield Edit(token.start, end, _OPPOSITES[token.text])
             elif is_script and token.text in ("to", "should") and before[-1:] == [after] == ["."]:
@@ -251,40 +265,57 @@ class _Hunk:
                 start = self._tokens[number - 2].start if negated else token.start
                 yield Edit(start, token.start, "" if negated else "not.")
             elif is_script and after == "(" and (token.text == "assert" or [*before, token.text] == _OK):
-                yield self._other_comparison(number + 2) or self._negation(end + 1, "!")
+                yield from self._negated(number + 2, "!")
             elif token.text == "assert" and self._text.startswith("!(", end):
                 yield Edit(token.start, end + 2, "assert_ne!(true, ")
             elif token.text == "assert" and self._begins_line(number) and self._text[end : end + 1] == " ":
-                yield self._other_comparison(number + 1) or self._negation(end + 1, "not ")
-            elif is_go and token.text == "!" and before[-1:] == ["if"]:
+                yield from self._negated(number + 1, "not ")
+            elif is_go and token.text == "!" and before[-1:] == ["if"] == [statement]:
                 yield Edit(token.start, end, "")
-            elif token.text == "==" and after == "nil":
+            elif token.text == "==" and after == "nil" and statement:
                 yield Edit(token.start, end, "!=")
-            elif token.text == "!=" and (after == "nil" or (is_go and statement == "if")):
+            elif token.text == "!=" and statement and (after == "nil" or (is_go and statement == "if")):
                 yield Edit(token.start, end, "==")
+
+    def _is_lenient(self, number: int) -> bool:
+        """Whether the statement that begins there allows one of several things, or all but one."""
+        kind = self._tokens[number].text
+        ends, words = (("\n", "{"), {"and", "&&"}) if kind == "if" else (("\n",), {"or", "||", "else"})
+        rest = [one.text for one in self._operand(number + 1, ends)] if kind in ("if", "assert") else []
+        return rest[:1] == ["not"] or not words.isdisjoint(rest)
 
     def _negation(self, place: int, word: str) -> Edit:
         """With this word there, or without it."""
         has_it = self._text.startswith(word, place)
         return Edit(place, place + has_it * len(word), "" if has_it else word)
 
-    def _other_comparison(self, begin: int) -> Edit | None:
-        """Of an expression that is one: `assert not x == y` would be told from what people write."""
-        depth, text, start = 0, "", self._tokens[begin].start if begin < len(self._tokens) else 0
-        for token in self._operand(begin):
+    def _negated(self, begin: int, word: str) -> Iterator[Edit]:
+        """The opposite of an expression. `assert not x == y` would be told from what people write."""
+        whole = self._operand(begin, ("\n", ","))
+        start = whole[0].start if whole else self._tokens[begin - 1].start + 1
+        depth, text = 0, ""
+        for token in whole:
             depth -= token.kind == "close"
             if depth == 0 and token.kind != "string":
                 text = text.ljust(token.start - start) + token.text
             depth += token.kind == "open"
         found = None if text.startswith("not ") else _COMPARISON.search(text)
-        return Edit(start + found.start(1), start + found.end(1), _COMPARISONS[found[1]]) if found else None
+        if re.search(r" (?:or|\|\||else) ", text):
+            end = whole[-1].start + len(whole[-1].text)
+            expression = self._text[start:end]
+            if "\n" not in expression:
+                yield Edit(start, end, f"{word}({expression})")
+        elif found:
+            yield Edit(start + found.start(1), start + found.end(1), _COMPARISONS[found[1]])
+        else:
+            yield self._negation(start, word)
 
     def _values(self) -> Iterator[Edit]:
         tokens, seen = self._tokens, set[tuple[int, str]]()
         for number, token, before, after, statement in self._walk():
             values: list[Sequence[_Token]] = []
             is_equality = _EQUALITY.fullmatch(token.text) or [*before, token.text] in _EQUALITIES
-            if token.kind == "name" and is_equality and after in ("(", "!"):
+            if token.kind == "name" and is_equality and after in ("(", "!") and statement:
                 if before != ["not", "."]:
                     arguments = list(self._arguments(number + 1 + (after == "!")))
                     has_t = bool(arguments) and [one.text for one in arguments[0]] == ["t"]
@@ -296,7 +327,7 @@ class _Hunk:
                 values = [tokens[number + 1 : number + 2]]
             elif before[:1] == ["assert"] and tokens[number - 1].kind in ("string", "number"):
                 # `assert 5 == Like(4)`: what is tested stands to the right.
-                values = [tokens[number - 1 : number]] if token.text == "in" else []
+                values = [tokens[number - 1 : number]] if statement and token.text == "in" else []
             elif (token.text in ("==", "===") and statement.startswith("assert")) or (
                 token.text in ("!=", "!==") and statement == "if"
             ):
@@ -340,6 +371,8 @@ class _Hunk:
             is_value = _VALUE_CALLS.fullmatch(one.text) and not (is_go and one.text[0].isupper())
             if one.kind == "other" or (is_called and not is_value):
                 return None
+            if one.text in ("abs", "rel"):  # of `approx`: how exact it has to be
+                break
             if one.kind in ("string", "number") or one.text in _TRUTH:
                 literals.append(one)
         edits = [edit for one in literals if (edit := self._other_literal(one, contained=contained))]
@@ -361,6 +394,8 @@ class _Hunk:
             return Edit(end, end, self._random.choice(ascii_lowercase)) if is_short else None
         start, end = self._random.choice(places)
         if contained:
+            if "|" in token.text:  # in a pattern: either may be what is found
+                return None
             start, end = max(places, key=lambda place: place[1] - place[0])
         old = token.text[start:end]
         others = [word for word in self._words if word.lower() != old.lower()] if end - start > 1 else []
@@ -385,13 +420,13 @@ class _Hunk:
             if depth == 0:
                 return
 
-    def _operand(self, begin: int) -> Sequence[_Token]:
+    def _operand(self, begin: int, ends: Collection[str] = _ENDS) -> Sequence[_Token]:
         """What stands right of an operator, up to the end of the expression."""
         depth = 0
         for number in range(begin, len(self._tokens)):
             token = self._tokens[number]
-            ends = token.text in ("\n", ",", ":", "&&", "||", "and", "or", "if", "{") or token.kind == "close"
-            if depth == 0 and ends and (token.text != "{" or number > begin):
+            is_end = token.text in ends or token.kind == "close"
+            if depth == 0 and is_end and (token.text != "{" or number > begin):
                 return self._tokens[begin:number]
             depth += (token.kind == "open") - (token.kind == "close")
         return self._tokens[begin:]
