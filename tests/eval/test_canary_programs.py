@@ -118,10 +118,11 @@ def test_canaries_decide(
     feature.tests.write_bytes(new_file(PATH, hidden))
     feature.patch.write_bytes(b"")
     with TreeStore(base_with(tmp_path, {"README": text("x\n")})) as store:
-        found = next(new_canaries(feature, store))
-        tests = file_in(store, store.apply(found.tests.encode()).tree, PATH)
-    assert tests is not None
-    canary = found.tried(project.run(tests, GOLDEN), reference)
+        for found in new_canaries(feature, store):
+            tests = file_in(store, store.apply(found.tests.encode()).tree, PATH)
+            assert tests is not None
+            if canary := found.tried(project.run(tests, GOLDEN), reference):
+                break
     assert canary is not None
     assert (len(canary.failed), len(canary.passed)) == named
     assert canary.agrees(project.run(tests, HONEST), ())

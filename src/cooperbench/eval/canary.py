@@ -73,7 +73,8 @@ class Canary:
     def tried(self, run: TestRun, reference: Reference) -> Canary | None:
         """With what they did with the golden patch.
 
-        None where they are of no use: no test failed that passes otherwise, and none that was added.
+        None where they are of no use: no test failed that passes otherwise, and none that was added. Nor where the
+        runner stopped at the first of several: code that is right about that one could do anything to the others.
         """
         failed = {test for test, outcome in run.outcomes.items() if outcome == "failed"}
         passed = {test for test, outcome in run.outcomes.items() if outcome == "passed"}
@@ -84,7 +85,8 @@ class Canary:
         number = run.tests_passed + run.tests_failed
         all_ran = bool(run.tests_failed) and number >= reference.golden.tests_passed
         known = {test for test in failed if names and changed.search(test)} | {*reference.passed_tests}
-        is_fit = all_ran or bool(self.changed and not failed.isdisjoint(known))
+        stopped = run.tests_failed == 1 and len(self.changed) > 1
+        is_fit = all_ran or bool(self.changed and not stopped and not failed.isdisjoint(known))
         if run.success or run.timed_out or not is_fit:
             return None
         required = passed.intersection(reference.passed_tests) - unclear
