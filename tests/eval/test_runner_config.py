@@ -28,7 +28,7 @@ from cooperbench.eval.test_side import (
             "pytest.toml",
             ".pytest.toml",
         ),
-        *("tox.ini", "sub/tox.ini", "sitecustomize.py", "src/usercustomize.py", "evil.pth"),
+        *("tox.ini", "sub/tox.ini", "sitecustomize.py", "src/usercustomize/__init__.py", "evil.pth"),
         *(
             "jest.config.js",
             "packages/a/jest.config.mjs",

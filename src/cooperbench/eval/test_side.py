@@ -57,8 +57,7 @@ _PYTHON_FILE = re.compile(r".*\.(?:pyi?|so)", re.DOTALL)
 # Not what features rightly change and gives no more power than library code has: babel, lock files, build.rs, …
 _CONFIG_NAMES = (
     *("conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini", "tox.toml"),
-    *("sitecustomize.py", "usercustomize.py", "*.pth"),
-    *("jest.config.*", "jest.setup.*", "jest.preset.*", "setupTests.*", "karma.conf.*", ".mocharc*"),
+    *("*.pth", "jest.config.*", "jest.setup.*", "jest.preset.*", "setupTests.*", "karma.conf.*", ".mocharc*"),
     *("vitest.config.*", "vitest.setup.*", "vitest.workspace.*"),
     *(".npmrc", ".yarnrc", ".yarnrc.yml", ".pnpmfile.*", ".taprc"),
     *("ava.config.*", "bunfig.toml", "playwright.config.*", "cypress.config.*", "go.work", "go.work.sum"),
@@ -68,6 +67,7 @@ _CONFIG_PATHS = re.compile(
     r"(?:.*/)?(?:"
     r"\.cargo/config(?:\.toml)?"
     r"|[^/]+\.(?:egg|dist)-info/entry_points\.txt"
+    r"|(?:site|user)customize(?:\.py|/.*)"
     r"|node_modules/.*"
     r")"
     r"|(?:src/)?(?:pytest|_pytest|pluggy|unittest)(?:\.py|/__init__\.py)",
