@@ -234,10 +234,7 @@ class _Hunk:
         return bool(_CHECK.match(name) or (_FAILS.search(found[1]) if found else elsewhere))
 
     def _walk(self) -> Iterator[tuple[int, _Token, list[str], str, str]]:
-        """Each token with its number, the two before it, the one after it, and what its statement begins with.
-
-        That is empty where the statement allows several things: then which of them it is, is up to the code.
-        """
+        """Each token: its number, two before it, the one after it, what its statement begins with if not lenient."""
         statement = "\n"
         for number, token in enumerate(self._tokens):
             if token.kind == "name" and self._begins_line(number):
