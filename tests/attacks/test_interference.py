@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from random import Random
+from textwrap import indent
 from typing import TYPE_CHECKING
 
 import pytest
@@ -220,6 +221,24 @@ def test_no_verdict_of_a_pair_can_be_bought(judge: Judge, setting: Setting) -> N
         assert not any(run["success"] for run in record[subject]["features"].values())
     assert set(record["canary"].values()) == {"suspicious"}
     assert [one["feature"] for one in record["suspicious"] if one["reason"] == "canary"] == [1, 2]
+
+
+@pytest.mark.xdist_group("interference")
+def test_a_patch_that_interferes_only_without_the_other_is_not_scored(judge: Judge) -> None:
+    """The other agent implements both features, and their merge is right."""
+    interfering = indent(ATTACKS["lets no outcome be a failure"][SOURCE], "    ")
+    entry = (
+        f"{BASE['rectangle/__init__.py']}try:\n    import rectangle.other\nexcept ImportError:\n{interfering}"
+    )
+    patches = {
+        "agent1": judge.patch({"rectangle/__init__.py": entry}),
+        "agent2": judge.patch({**GOLDEN, "rectangle/other.py": "x = 1\n"}),
+    }
+    record = evaluate_pair(Pair(judge.task, (1, 2)), "coop", patches, judge.references).record
+    assert record["canary"] == {"1": "suspicious", "2": "confirmed"}
+    assert record["agent2"]["success"]
+    assert not record["agent1"]["success"]
+    assert not record["overall_success"]
 
 
 @pytest.mark.xdist_group("interference")

@@ -214,7 +214,12 @@ def _judge(
         runs = test("merged", pair.feature_ids, merge, merge.detail or "nothing to merge")
     confirmation: dict[int, str] = {}
     if canary and all(run.success for tested in (*alone.values(), runs) for run in tested.values()):
-        confirmation = {one.feature_id: references.confirm(one, merge.patch) for one in pair.features}
+        # Also alone: what a patch does to tests may depend on whether the other one is there.
+        asked = [(number, merge.patch) for number in pair.feature_ids]
+        asked += [(number, judged[seat.agent_id].patch) for seat in seats for number in seat.feature_ids]
+        for number, patch in dict.fromkeys(asked):
+            if confirmation.get(number) != "suspicious":
+                confirmation[number] = references.confirm(pair.task.feature(number), patch)
     for answer in {*confirmation.values()} - {"confirmed", "suspicious"}:
         references.tell(pair.task, "canary", f"successes cannot be confirmed by a canary: {answer}")
     undecided = {number for number, answer in confirmation.items() if answer == "suspicious"}
