@@ -68,19 +68,16 @@ _VALUE_CALLS = re.compile(
 )
 """Calls that only make a value of their arguments."""
 _TRUTH = {"true": "false", "false": "true", "True": "False", "False": "True"}
-_OPPOSITES = dict(
-    pair.split()
-    for line in (
-        "assertTrue assertFalse, assertIn assertNotIn, assertIsNone assertIsNotNone, assertEqual assertNotEqual",
-        "assertIs assertIsNot, assertIsInstance assertNotIsInstance, assertGreater assertLessEqual",
-        "assertLess assertGreaterEqual, assertRegex assertNotRegex, assert_called_once assert_not_called",
-        "assert_eq assert_ne, is_some is_none, is_ok is_err, NoError Error, True False, Nil NotNil, Equal NotEqual",
-        "To NotTo, toBeTruthy toBeFalsy, toBeDefined toBeUndefined, throws doesNotThrow, equal notEqual",
-        "strictEqual notStrictEqual, deepEqual notDeepEqual, deepStrictEqual notDeepStrictEqual, true false",
-        "isTrue isFalse, isNull isNotNull, truthy falsy, include notInclude",
-    )
-    for pair in line.split(", ")
+_OPPOSITE_NAMES = (
+    "assertTrue assertFalse, assertIn assertNotIn, assertIsNone assertIsNotNone, assertEqual assertNotEqual, "
+    "assertIs assertIsNot, assertIsInstance assertNotIsInstance, assertGreater assertLessEqual, "
+    "assertLess assertGreaterEqual, assertRegex assertNotRegex, assert_called_once assert_not_called, "
+    "assert_eq assert_ne, is_some is_none, is_ok is_err, NoError Error, True False, Nil NotNil, Equal NotEqual, "
+    "To NotTo, toBeTruthy toBeFalsy, toBeDefined toBeUndefined, throws doesNotThrow, equal notEqual, "
+    "strictEqual notStrictEqual, deepEqual notDeepEqual, deepStrictEqual notDeepStrictEqual, true false, "
+    "isTrue isFalse, isNull isNotNull, truthy falsy, include notInclude"
 )
+_OPPOSITES = dict(pair.split() for pair in _OPPOSITE_NAMES.split(", "))
 _OPPOSITES |= {other: one for one, other in _OPPOSITES.items()}
 _COMPARISONS = {"==": "!=", "===": "!==", "<": ">=", ">": "<=", "is": "is not", "in": "not in"}
 _COMPARISONS |= {other: one for one, other in _COMPARISONS.items()}
@@ -298,10 +295,9 @@ class _Hunk:
             depth += token.kind == "open"
         found = None if text.startswith("not ") else _COMPARISON.search(text)
         if re.search(r" (?:or|\|\||else) ", text):
-            end = whole[-1].start + len(whole[-1].text)
-            expression = self._text[start:end]
+            expression = self._text[start : whole[-1].start + len(whole[-1].text)]
             if "\n" not in expression:
-                yield Edit(start, end, f"{word}({expression})")
+                yield Edit(start, start + len(expression), f"{word}({expression})")
         elif found:
             yield Edit(start + found.start(1), start + found.end(1), _COMPARISONS[found[1]])
         else:
