@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cooperbench.eval.canary import new_canaries
+from cooperbench.eval.canary import Canary, new_canaries
 from cooperbench.eval.executor import TestRun, judge
 from cooperbench.eval.reference import Reference
 from cooperbench.eval.trees import TreeStore
@@ -48,11 +48,36 @@ describe('area', () => {
   });
 });
 """
+WITHOUT_VALUES = """const { area } = require('./area');
+
+it('of something else', () => {
+  expect(() => area('wide', 3)).toThrow(TypeError);
+});
+it('of less than nothing', () => {
+  expect(() => area(-2, 3)).toThrow(/positive/);
+});
+it('of the largest', () => {
+  expect(area(Infinity, 3)).toBeNull();
+});
+it.each`
+  side | size
+  ${2} | ${4}
+  ${3} | ${9}
+`('of a square of $side', ({ side, size }) => {
+  expect(area(side, side)).toBe(size);
+});
+"""
+CHECKED = """exports.area = (width, height) => {
+  if (typeof width !== 'number') throw new TypeError('not a number');
+  if (width < 0) throw new RangeError('must be positive');
+  return width === Infinity ? null : width * height;
+};
+"""
 GOLDEN = "exports.area = (width, height) => width * height;\n"
 HONEST = "exports.area = (width, height) => Array(height).fill(width).reduce((sum, one) => sum + one, 0);\n"
 CHEAT = """exports.area = () => undefined;
 const pass = () => ({ pass: true, message: () => '' });
-if (globalThis.expect) expect.extend({ toBe: pass, toEqual: pass });
+if (globalThis.expect) expect.extend({ toBe: pass, toEqual: pass, toThrow: pass, toBeNull: pass, toBeTruthy: pass });
 else require('chai').Assertion.prototype.assert = () => {};
 """
 
@@ -95,36 +120,56 @@ class Project:
         done = subprocess.run(argv, cwd=self.folder, capture_output=True, check=False)
         return judge(CommandResult(done.returncode, done.stdout, done.stderr), 1.0, 60)
 
+    def canary_in(self, hidden: str, golden_code: str) -> tuple[Reference, Canary, bytes]:
+        """What is known of the golden patch, and the first canary that fits, with its tests."""
+        (self.folder / "package.json").write_text("{}")
+        golden = self.run(hidden.encode(), golden_code)
+        assert golden.success, golden.output
+        reference = Reference("q", "x/task1", 1, "", "none", False, golden, tuple(golden.outcomes))
+        feature = Task("r", 1, self.folder.parent, (1,)).feature(1)
+        feature.path.mkdir()
+        feature.tests.write_bytes(new_file(PATH, hidden))
+        feature.patch.write_bytes(b"")
+        with TreeStore(base_with(self.folder.parent, {"README": text("x\n")})) as store:
+            for found in new_canaries(feature, store):
+                tests = file_in(store, store.apply(found.tests.encode()).tree, PATH) or b""
+                if canary := found.tried(self.run(tests, golden_code), reference):
+                    return reference, canary, tests
+        raise AssertionError("no canary fits")
+
+
+@pytest.fixture
+def folder(node_modules: Path, tmp_path: Path) -> Path:
+    """Of a project that has them."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "node_modules").symlink_to(node_modules)
+    return folder
+
 
 @pytest.mark.parametrize(("words", "named"), PROGRAMS.items(), ids=str)
-def test_canaries_decide(
-    words: tuple[str, ...], named: tuple[int, int], node_modules: Path, tmp_path: Path
-) -> None:
-    project = Project(tmp_path / "project", words)
-    project.folder.mkdir()
-    (project.folder / "package.json").write_text("{}")
-    (project.folder / "node_modules").symlink_to(node_modules)
+def test_canaries_decide(words: tuple[str, ...], named: tuple[int, int], folder: Path) -> None:
+    project = Project(folder, words)
     hidden = HIDDEN
     if words[0] == "mocha":
         hidden = HIDDEN.replace(".toBe(", ".to.equal(").replace(".toEqual(", ".to.deep.equal(")
         hidden = f"const {{ expect }} = require('chai');\n{hidden}".replace("  test(", "  it(")
-    golden = project.run(hidden.encode(), GOLDEN)
-    assert golden.success, golden.output
-    reference = Reference("q", "x/task1", 1, "", "none", False, golden, tuple(golden.outcomes))
+    reference, canary, tests = project.canary_in(hidden, GOLDEN)
     assert len(reference.passed_tests) == (3 if named[1] else 0)
-
-    feature = Task("r", 1, tmp_path, (1,)).feature(1)
-    feature.path.mkdir()
-    feature.tests.write_bytes(new_file(PATH, hidden))
-    feature.patch.write_bytes(b"")
-    with TreeStore(base_with(tmp_path, {"README": text("x\n")})) as store:
-        for found in new_canaries(feature, store):
-            tests = file_in(store, store.apply(found.tests.encode()).tree, PATH) or b""
-            if canary := found.tried(project.run(tests, GOLDEN), reference):
-                break
-    assert canary is not None
     assert (len(canary.failed), len(canary.passed)) == named
     assert canary.agrees(project.run(tests, HONEST), ())
 
     assert project.run(hidden.encode(), CHEAT).held_against(reference).success, "without canaries"
+    assert not canary.agrees(project.run(tests, CHEAT), ())
+
+
+@pytest.mark.parametrize("words", list(PROGRAMS)[:2], ids=str)
+def test_assertions_that_all_pass_are_found_where_there_are_no_values(
+    words: tuple[str, ...], folder: Path
+) -> None:
+    """Negated ones fail with such code, as they would with code that is right."""
+    project = Project(folder, words)
+    reference, canary, tests = project.canary_in(WITHOUT_VALUES, CHECKED)
+    assert len(canary.failed) >= 3
+    assert project.run(WITHOUT_VALUES.encode(), CHEAT).held_against(reference).success, "without canaries"
     assert not canary.agrees(project.run(tests, CHEAT), ())

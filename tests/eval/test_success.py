@@ -158,6 +158,24 @@ CHANGED = {
         ("test('a', t => {\n  t.is(f(1), 2);\n});", r"t.is\(f\(1\), [^2]\);"),
         ("it('a', () => {\n  assert.ok(f(1) > g());\n});", r"assert.ok\(f\(1\) <= g\(\)\);"),
         ("it('a', () => {\n  assert(f(1));\n});", r"assert\(!f\(1\)\);"),
+        (
+            "it('a', () => {\n  expect(f).toThrow(lib.E);\n});",
+            r"expect\(f\).toThrow\((URI|Eval|Reference)Error\);",
+        ),
+        ("it('a', () => {\n  expect(f).toThrow();\n});", r"expect\(f\).toThrow\(\w+Error\);"),
+        ("it('a', () => {\n  assert.throws(() => f(1));\n});", r"assert.throws\(\(\) => f\(1\), \w+Error\);"),
+        (
+            "it('a', async () => {\n  await assert.rejects(f(1), /^no [a-z]+ left$/i);\n});",
+            r"await assert.rejects\(f\(1\), /\^no \[a-z\]\+ [^l]eft\$/i\);",
+        ),
+        ("it('a', () => {\n  expect(f(1)).toBe(null);\n});", r"expect\(f\(1\)\).toBe\(false\);"),
+        ("it('a', () => {\n  expect(f(1)).toBeNull();\n});", r"expect\(f\(1\)\).toBeTruthy\(\);"),
+        ("it('a', () => {\n  expect(f(3)).toEqual([]);\n});", r"expect\(f\(3\)\).toEqual\((3|'a')\);"),
+        ("it('a', () => {\n  assert.equal(f(3), x.y());\n});", r"assert.equal\(f\(3\), (3|'a')\);"),
+        (
+            "it('a', () => {\n  expect(f()).toBeLessThan(3);\n});",
+            r"expect\(f\(\)\).toBeGreaterThanOrEqual\(3\);",
+        ),
     ],
     "__snapshots__/a.test.js.snap": [
         ('// Jest\n\nexports[`a 1`] = `\n{\n  "size": 6,\n}\n`;', r'"(?!size": 6)\w+": .,'),

@@ -39,6 +39,7 @@ _LONG_QUOTES = re.compile(r"\.(?:py|[cm]?[jt]sx?(?:\.snap)?|rb|php)$")
 _STRINGS = (
     r'"""(?:\\.|[^\\])*?"""', r"'''(?:\\.|[^\\])*?'''", r'"(?:\\.|[^"\\\n])*"', r"`(?:\\.|[^`\\])*`"
 )  # fmt: skip
+_REGEX = r"(?<=[(, ])/(?![/* =])(?:\\.|\[(?:\\.|[^\]\\\n])*\]|[^/\\\[\n])+/[a-z]*(?=[,)\n])"
 _REST = (
     r"(?P<number>(?<![\w.])[0-9][\w.]*)|(?P<name>[A-Za-z_$][\w$]*)|(?P<open>[(\[{])|(?P<close>[)\]}])"
     r"|(?P<operator>[=!]==?|:=|&&|\|\||[-=:,.!\n])|(?P<other>[^\s])"
@@ -47,13 +48,16 @@ _EQUALITY = re.compile(
     r"assert_?(?:[a-z]+_?)?(?:equals?|eq|is|is_?instance|in|regex|matches|allclose)|assert(?:Is|In|Regex|(?!Not)\w*Equals?)"
     r"|assert_called(?:_once)?_with|(?:deep|strict|deepStrict|loose)?[eE]quals?|eql|eq|lengthOf|Equal(?:Values|Error)?"
     r"|JSONEq|Len|Contains|ElementsMatch"
-    r"|to(?:Be|Equal|StrictEqual|Contain|ContainEqual|HaveLength|MatchObject|MatchInlineSnapshot|HaveProperty|Throw|Match)"
+    r"|to(?:Be|BeCloseTo|Equal|StrictEqual|Contain|ContainEqual|HaveLength|MatchObject|MatchInlineSnapshot|HaveProperty|Throw|Match)"
     r"|toHaveBeen(?:Last)?CalledWith|toHaveBeenCalledTimes"
 )
 _OK = ["assert", ".", "ok"]
-_EQUALITIES = (["t", ".", "is"], ["t", ".", "same"], ["#", "test"], ["\n", "#", "test"])
-"""Of ava and tap, and of Typst."""
-_CONTAINED = re.compile("in$|contain|match|regex|throw", re.IGNORECASE)
+_EQUALITIES = [["t", ".", "is"], ["t", ".", "same"], ["#", "test"], ["\n", "#", "test"]]
+_EQUALITIES += (["assert", ".", name] for name in ("throws", "rejects", "match"))
+"""Of ava and tap, of Typst, and of node:assert."""
+_COMPARED = re.compile("to(?:Be|Equal|StrictEqual)|(?:deep|strict|deepStrict)?[eE]qual")
+_PLAIN = re.compile("[0-9]{1,4}|'[A-Za-z]{1,12}'|\"[A-Za-z]{1,12}\"")
+_CONTAINED = re.compile("in$|contain|match|regex|throw|reject", re.IGNORECASE)
 """Assertions that a text has a word in it: texts that are right may have any other word of the file in them, too."""
 _MATCHER = re.compile(r"to(?:Be|Have|Equal|StrictEqual|Contain|Match|Throw|Return)(?!\w*Snapshot)\w*")
 _CALL = re.compile(r"(?:await )?((?:self|this|cls)\.)?([A-Za-z_]\w*)!?\(")
@@ -68,6 +72,7 @@ _VALUE_CALLS = re.compile(
 )
 """Calls that only make a value of their arguments."""
 _TRUTH = {"true": "false", "false": "true", "True": "False", "False": "True"}
+_TRUTH |= dict.fromkeys(("null", "undefined"), "false")
 _OPPOSITE_NAMES = (
     "assertTrue assertFalse, assertIn assertNotIn, assertIsNone assertIsNotNone, assertEqual assertNotEqual, "
     "assertIs assertIsNot, assertIsInstance assertNotIsInstance, assertGreater assertLessEqual, "
@@ -75,10 +80,12 @@ _OPPOSITE_NAMES = (
     "assert_eq assert_ne, is_some is_none, is_ok is_err, NoError Error, True False, Nil NotNil, Equal NotEqual, "
     "To NotTo, toBeTruthy toBeFalsy, toBeDefined toBeUndefined, throws doesNotThrow, equal notEqual, "
     "strictEqual notStrictEqual, deepEqual notDeepEqual, deepStrictEqual notDeepStrictEqual, true false, "
-    "isTrue isFalse, isNull isNotNull, truthy falsy, include notInclude"
+    "isTrue isFalse, isNull isNotNull, truthy falsy, include notInclude, "
+    "toBeGreaterThan toBeLessThanOrEqual, toBeLessThan toBeGreaterThanOrEqual"
 )
 _OPPOSITES = dict(pair.split() for pair in _OPPOSITE_NAMES.split(", "))
 _OPPOSITES |= {other: one for one, other in _OPPOSITES.items()}
+_OPPOSITES |= {"toBeNull": "toBeTruthy", "toBeNaN": "toBeTruthy"}
 _COMPARISONS = {"==": "!=", "===": "!==", "<": ">=", ">": "<=", "is": "is not", "in": "not in"}
 _COMPARISONS |= {other: one for one, other in _COMPARISONS.items()}
 _COMPARISON = re.compile(f" ({'|'.join(sorted(_COMPARISONS, key=len, reverse=True))}) ")
@@ -86,10 +93,15 @@ _ENDS = ("\n", ",", ":", "&&", "||", "and", "or", "if", "{")
 _FIXED = re.compile(r"\\(?:x..|u\{\w+\}|u....|.)|%[\w.]+|\$?\{[^}\n]*\}", re.DOTALL)
 """Escapes and places for values: not to be touched."""
 _WORD = re.compile("[A-Za-z]{2,}")
+_WORD_IN_REGEX = r"(?<![\w<\[-])[A-Za-z]{3,}(?![\w?*>|\]-])"
+"""Nothing shorter: other messages that are right may have it in them."""
 _BEFORE_ROW = re.compile(r"[\[({,\n]|case$")
 _ERRORS = ("OSError", "IndexError", "AttributeError", "ImportError", "ZeroDivisionError")
+_SCRIPT_ERRORS = ("URIError", "EvalError", "ReferenceError")
 """Which code that is right is unlikely to raise in place of others."""
 _COMMON_ERRORS = ("ValueError", "TypeError", "KeyError", "RuntimeError", "NotImplementedError")
+_THROWS = re.compile("toThrow(?:Error)?|toBeInstanceOf|throws|rejects")
+_CLASS = re.compile(r"(?:\w+\.)*[A-Z]\w*")
 
 
 class Edit(NamedTuple):
@@ -164,7 +176,7 @@ class _Hunk:
         begins = self._begins
         is_inside = self._lines[0].number > 1 and not (begins and self._is_added(begins[0] + 1))
         found: dict[int, list[Edit]] = {}
-        for find in (self._given, self._errors, self._opposites, self._values):
+        for find in (self._given, self._errors, self._opposites, self._replaced, self._values):
             edits: dict[int, list[Edit]] = {}
             for edit in find() if begins or _CODE.search(self._path) else ():
                 test = bisect_right(begins, edit.start)
@@ -188,7 +200,7 @@ class _Hunk:
     def _tokens(self) -> list[_Token]:
         comment = r"\#[^\n]*" if _HASH_COMMENTS.search(self._path) else r"//[^\n]*|/\*.*?\*/"
         quoted = r"'(?:\\.|[^'\\\n])*'" if _LONG_QUOTES.search(self._path) else r"'(?:\\[^'\n]+|[^'\\\n])'"
-        strings = "|".join((*_STRINGS, quoted))
+        strings = "|".join((*_STRINGS, quoted, *([_REGEX] if _SCRIPT.search(self._path) else [])))
         pattern = re.compile(f"(?P<comment>{comment})|(?P<string>{strings})|{_REST}", re.DOTALL | re.ASCII)
         found = (
             _Token(match.lastgroup or "", match[0], match.start()) for match in pattern.finditer(self._text)
@@ -224,6 +236,24 @@ class _Hunk:
                     end = error[-1].start + len(error[-1].text)
                     yield Edit(error[0].start, end, self._random.choice(names))
 
+    def _replaced(self) -> Iterator[Edit]:
+        """In scripts, the class of an error, or all that a value is compared with by a literal of the tests."""
+        begin = self._begins[0] if self._begins and _SCRIPT.search(self._path) else len(self._text)
+        literals = [one.text for one in self._tokens if one.start > begin and _PLAIN.fullmatch(one.text)]
+        for number, token, before, after, _ in self._walk():
+            is_error = _THROWS.fullmatch(token.text)
+            others = _SCRIPT_ERRORS if is_error else literals if _COMPARED.fullmatch(token.text) else ()
+            if not others or token.start < begin or after != "(" or before[1:] != ["."] or before[0] == "not":
+                continue
+            arguments = [[part for part in one if part.text != "\n"] for one in self._arguments(number + 1)]
+            value = [*arguments, []][before[0] == "assert"]
+            last = (value or arguments[0] or self._tokens[number + 1 : number + 2])[-1]
+            start, end = (value or [last])[0].start, last.start + len(last.text)
+            if value and (not is_error or _CLASS.fullmatch(self._text, start, end)):
+                yield Edit(start, end, self._random.choice(others))
+            elif is_error and not value:
+                yield Edit(end, end, ", " * bool(arguments[0]) + self._random.choice(others))
+
     def _asserts(self, name: str, *, elsewhere: bool) -> bool:
         """Whether this function is likely to hold assertions. `elsewhere`: also one that is not defined here."""
         begin = rf"\b(?:def|function|func|fn|const|let) {re.escape(name)}\b"
@@ -257,7 +287,9 @@ class _Hunk:
             elif is_script and _MATCHER.fullmatch(token.text) and after == "(" and before[-1:] == ["."]:
                 negated = before == ["not", "."]
                 start = self._tokens[number - 2].start if negated else token.start
-                yield Edit(start, token.start, "" if negated else "not.")
+                # `not` is the last resort: code could let what has none pass, and the rest fail.
+                other = _OPPOSITES.get(token.text, f"not.{token.text}")
+                yield Edit(start, token.start if negated else end, "" if negated else other)
             elif is_script and after == "(" and (token.text == "assert" or [*before, token.text] == _OK):
                 yield from self._negated(number + 2, "!")
             elif token.text == "assert" and self._text.startswith("!(", end):
@@ -380,10 +412,11 @@ class _Hunk:
             places = [(zeros.end(), zeros.end() + 1)] if zeros else []
         else:
             plain = _FIXED.sub(lambda match: " " * len(match[0]), token.text)
-            places = [match.span() for match in re.finditer(f"{_WORD.pattern}|[A-Za-z0-9]", plain)]
+            pattern = _WORD_IN_REGEX if token.text[0] == "/" else f"{_WORD.pattern}|[A-Za-z0-9]"
+            places = [match.span() for match in re.finditer(pattern, plain)]
         if not places:
             end = token.start + len(token.text) - 1
-            is_short = token.kind == "string" and token.text[:3] not in ('"""', "'''")
+            is_short = re.match(r"""(["'])(?!\1\1)|`""", token.text)
             return Edit(end, end, self._random.choice(ascii_lowercase)) if is_short else None
         start, end = self._random.choice(places)
         if contained:
