@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize(
-    ("repo", "features", "attacks"), [("stencil_task", "1,2", 38), ("switchyard_task", "1,2", 22)]
+    ("repo", "features", "attacks"), [("stencil_task", "1,2", 38), ("switchyard_task", "1,2", 24)]
 )
 def test_no_attack_is_scored(
     repo: str, features: str, attacks: int, capsys: pytest.CaptureFixture[str], tmp_path: Path

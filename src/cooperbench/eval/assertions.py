@@ -48,8 +48,8 @@ _EQUALITY = re.compile(
     r"assert_?(?:[a-z]+_?)?(?:equals?|eq|is|is_?instance|in|regex|matches|allclose)|assert(?:Is|In|Regex|(?!Not)\w*Equals?)"
     r"|assert_called(?:_once)?_with|(?:deep|strict|deepStrict|loose)?[eE]quals?|eql|eq|lengthOf|Equal(?:Values|Error)?"
     r"|JSONEq|Len|Contains|ElementsMatch"
-    r"|to(?:Be|BeCloseTo|Equal|StrictEqual|Contain|ContainEqual|HaveLength|MatchObject|MatchInlineSnapshot|HaveProperty|Throw|Match)"
-    r"|toHaveBeen(?:Last)?CalledWith|toHaveBeenCalledTimes"
+    r"|to(?:Be|BeCloseTo|Equal|StrictEqual|Contain|ContainEqual|HaveLength|MatchObject|HaveProperty|Throw|Match)"
+    r"|to(?:Match|ThrowErrorMatching)InlineSnapshot|toHave(?:Been)?(?:Last|Nth)?(?:Called|Returned)(?:With|Times)"
 )
 _OK = ["assert", ".", "ok"]
 _EQUALITIES = [["t", ".", "is"], ["t", ".", "same"], ["#", "test"], ["\n", "#", "test"]]
@@ -72,7 +72,6 @@ _VALUE_CALLS = re.compile(
 )
 """Calls that only make a value of their arguments."""
 _TRUTH = {"true": "false", "false": "true", "True": "False", "False": "True"}
-_TRUTH |= dict.fromkeys(("null", "undefined"), "false")
 _OPPOSITE_NAMES = (
     "assertTrue assertFalse, assertIn assertNotIn, assertIsNone assertIsNotNone, assertEqual assertNotEqual, "
     "assertIs assertIsNot, assertIsInstance assertNotIsInstance, assertGreater assertLessEqual, "
@@ -118,23 +117,15 @@ class _Token(NamedTuple):
     start: int
 
 
-class Mutation(NamedTuple):
-    """A patch of tests, in which some expect something else."""
-
-    tests: str
-    changed: tuple[str, ...]
-    """Their names."""
-
-
-def mutated(patch: str, random: Random, *, only_one: bool = False) -> Mutation:
-    """With other expected values in all tests but one, or in only one, as far as something can be changed."""
+def mutated(patch: str, random: Random, *, only_one: bool = False) -> tuple[str, tuple[str, ...]]:
+    """With other expected values in all tests but one, or in only one, where that can be; and their names."""
     found = [test for lines in _hunks(patch.encode("latin-1")) for test in _Hunk(lines, random).tests()]
     tests = [test for test in found if test[1]] or found
     if len(tests) > 1:
         tests = random.sample(tests, 1 if only_one else len(tests) - 1)
     for edit, _ in sorted(tests, reverse=True):
         patch = patch[: edit.start] + edit.text + patch[edit.end :]
-    return Mutation(patch, tuple(name for _, name in tests))
+    return patch, tuple(name for _, name in tests)
 
 
 def _hunks(patch: bytes) -> list[list[NewLine]]:
@@ -243,16 +234,17 @@ class _Hunk:
         for number, token, before, after, _ in self._walk():
             is_error = _THROWS.fullmatch(token.text)
             others = _SCRIPT_ERRORS if is_error else literals if _COMPARED.fullmatch(token.text) else ()
-            if not others or token.start < begin or after != "(" or before[1:] != ["."] or before[0] == "not":
+            if not others or token.start < begin or after != "(" or before == ["not", "."]:
                 continue
             arguments = [[part for part in one if part.text != "\n"] for one in self._arguments(number + 1)]
-            value = [*arguments, []][before[0] == "assert"]
-            last = (value or arguments[0] or self._tokens[number + 1 : number + 2])[-1]
+            first, second = [*arguments, [], []][:2]
+            value = second if before[0] == "assert" or before[1:] != ["."] else first
+            last = (value or first or self._tokens[number + 1 : number + 2])[-1]
             start, end = (value or [last])[0].start, last.start + len(last.text)
             if value and (not is_error or _CLASS.fullmatch(self._text, start, end)):
                 yield Edit(start, end, self._random.choice(others))
-            elif is_error and not value:
-                yield Edit(end, end, ", " * bool(arguments[0]) + self._random.choice(others))
+            elif is_error and arguments and not value:
+                yield Edit(end, end, ", " * bool(first) + self._random.choice(others))
 
     def _asserts(self, name: str, *, elsewhere: bool) -> bool:
         """Whether this function is likely to hold assertions. `elsewhere`: also one that is not defined here."""
@@ -376,10 +368,7 @@ class _Hunk:
                     yield from self._in_row(number, name)
 
     def _in_row(self, opening: int, name: str = "") -> Iterator[Edit]:
-        """What stands last in a row. The rest is given to the code, and what that does with other things nobody knows.
-
-        Nor what it does when Python calls it before the tests begin.
-        """
+        """What stands last in a row: what code does with other input, or before the tests begin, nobody knows."""
         parts = ([part for part in one if part.text != "\n"] for one in self._arguments(opening))
         columns = [one for one in parts if one]
         is_called = self._path.endswith(".py") and columns and any(one.text == "(" for one in columns[-1])
