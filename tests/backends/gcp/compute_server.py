@@ -1,24 +1,24 @@
 """Compute Engine on loopback: REST for Google's own client, machines that are containers with a real sshd.
 
-A machine has a loopback address of its own, where its sshd is at port 22 and its metadata server at port 80. What Google's
-guest agent does is done by `guest_agent.sh`; our start-up script is then run as it is. The engine that the machine finds at
-its socket is that of the tests, so that what runs "on" a machine is removed here when the machine is deleted.
+A machine has a network of its own (`namespaces`): an address for SSH, a packet filter of the kernel, and the metadata server
+at its real address. What Google's guest agent does is done by `guest_agent.sh`; our start-up script is then run as it is. The
+engine that the machine finds at its socket is that of the tests, so that what runs "on" a machine is removed here when the
+machine is deleted; a container is on the machine's bridge once a test has called `Vm.connect`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import random
 import re
 import threading
-import time
 from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from cooperbench.backends.docker.containers import remove_session
+from tests.backends.gcp.namespaces import METADATA_SERVER, Site
 
 if TYPE_CHECKING:
     from cooperbench.backends.docker.engine import Engine
@@ -42,7 +42,14 @@ class Vm:
     """One machine, booting from the start."""
 
     def __init__(
-        self, engine: Engine, image: str, zone: str, resource: dict[str, Any], metadata: dict[str, str]
+        self,
+        engine: Engine,
+        image: str,
+        zone: str,
+        resource: dict[str, Any],
+        metadata: dict[str, str],
+        *,
+        filters: bool,
     ) -> None:
         self.name = str(resource["name"])
         self.zone = zone
@@ -54,23 +61,26 @@ class Vm:
         self._engine = engine
         items = resource["metadata"]["items"]
         self.metadata = {item["key"]: item["value"] for item in items} | metadata
-        self.address, self._server = _serve_metadata(self)
+        self.site = Site()
+        self._server = _serve_metadata(self)
         socket = engine.where.removeprefix("unix://")
         container = f"cooperbench-test-vm-{self.name}"
         made = engine.api.create_container_from_config(
             {
                 "Image": image,
-                "Cmd": ["bash", "/guest_agent.sh", self.address],
+                "Cmd": ["bash", "/guest_agent.sh", self.site.address],
                 "HostConfig": {
-                    "NetworkMode": "host",
+                    "NetworkMode": "none",
+                    "CapAdd": ["NET_ADMIN"],
                     "Binds": [f"{socket}:/var/run/docker.sock"],
-                    "ExtraHosts": [f"metadata.google.internal:{self.address}"],
+                    "ExtraHosts": [f"metadata.google.internal:{METADATA_SERVER}"],
                 },
             },
             container,
         )
         self.container = str(made["Id"])
         engine.api.start(self.container)
+        self.site.add_machine(self._process(self.container), filters=filters)
 
     def described(self) -> dict[str, Any]:
         return {
@@ -80,21 +90,24 @@ class Vm:
             "networkInterfaces": [
                 {
                     "networkIP": "10.0.0.2",
-                    "accessConfigs": [{"natIP": self.address, "type": "ONE_TO_ONE_NAT"}],
+                    "accessConfigs": [{"natIP": self.site.address, "type": "ONE_TO_ONE_NAT"}],
                 }
             ],
         }
 
-    def read(self, path: str) -> str:
-        """A file of the machine's."""
-        command = self._engine.api.exec_create(self.container, ["cat", path])
-        return bytes(self._engine.api.exec_start(command["Id"])).decode()
+    def connect(self, container: str) -> None:
+        """Give a container of the engine a network as the machine's own Docker would."""
+        self.site.add_container(self._process(container))
+
+    def _process(self, container: str) -> int:
+        return int(self._engine.api.inspect_container(container)["State"]["Pid"])
 
     def end(self) -> None:
         with contextlib.suppress(Exception):
             self._engine.api.remove_container(self.container, force=True)
         self._server.shutdown()
         self._server.server_close()
+        self.site.close()
         remove_session(self._engine, self.name.removeprefix("cooperbench-"))
 
 
@@ -115,6 +128,8 @@ class ComputeServer:
         self.spoil_host_key = False
         self.metadata: dict[str, str] = {}
         """For new machines, beside what the harness gives them."""
+        self.filters = True
+        """Whether Docker on new machines filters packets, and has a chain for rules of others."""
         self.too_many_questions = 0
         """How many of the next questions for guest attributes are too many."""
         self._operations: dict[str, dict[str, Any]] = {}
@@ -142,7 +157,7 @@ class ComputeServer:
         self.foreign.clear()
         self.deleted.clear()
         self.metadata.clear()
-        self.most_machines, self.refusal, self.spoil_host_key = 100, None, False
+        self.most_machines, self.refusal, self.spoil_host_key, self.filters = 100, None, False, True
 
     def answer(self, method: str, path: str, query: dict[str, str], body: Any) -> Any:
         if self.refusal is not None:
@@ -170,7 +185,9 @@ class ComputeServer:
                 message = "Quota 'CPUS' exceeded. Limit: 8.0 in region us-central1."
                 operation["error"] = {"errors": [{"code": "QUOTA_EXCEEDED", "message": message}]}
             else:
-                self.vms[resource["name"]] = Vm(self._engine, self._image, zone, resource, self.metadata)
+                self.vms[resource["name"]] = Vm(
+                    self._engine, self._image, zone, resource, self.metadata, filters=self.filters
+                )
             self._operations[operation["name"]] = operation
         return operation
 
@@ -252,8 +269,7 @@ class Handler(BaseHTTPRequestHandler):
         """Quiet."""
 
 
-def _serve_metadata(vm: Vm) -> tuple[str, ThreadingHTTPServer]:
-    """At a loopback address that nobody else has."""
+def _serve_metadata(vm: Vm) -> ThreadingHTTPServer:
 
     class Metadata(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -276,14 +292,8 @@ def _serve_metadata(vm: Vm) -> tuple[str, ThreadingHTTPServer]:
         def log_message(self, *args: Any) -> None:
             """Quiet."""
 
-    deadline = time.monotonic() + 30
-    while True:
-        address = f"127.{random.randint(64, 250)}.{random.randint(0, 250)}.{random.randint(1, 250)}"
-        try:
-            server = ThreadingHTTPServer((address, 80), Metadata)
-        except OSError:
-            if time.monotonic() > deadline:
-                raise
-            continue
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        return address, server
+    server = ThreadingHTTPServer((METADATA_SERVER, 80), Metadata, bind_and_activate=False)
+    server.socket.close()
+    server.socket = vm.site.listen("outside", METADATA_SERVER, 80)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server

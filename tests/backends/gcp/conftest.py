@@ -32,20 +32,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PROJECT = "some-project"
-_VM_IMAGE = "cooperbench-test-vm:2"
+_VM_IMAGE = "cooperbench-test-vm:3"
 _FIRST_TIME_SECONDS = 900
-_PROGRAMS = ("sshd", "ssh-keygen", "curl")
+_PROGRAMS = ("sshd", "ssh-keygen", "curl", "iptables")
 _NEVER = re.compile(r"/(ld-linux|libc\.so|libm\.so)")
 _DOCKERFILE = """FROM {base}
 COPY root/ /
-RUN useradd -r -d /run/sshd -s /usr/sbin/nologin sshd; chmod 755 /usr/sbin/iptables /usr/sbin/shutdown
+RUN useradd -r -d /run/sshd -s /usr/sbin/nologin sshd; chmod 755 /usr/sbin/shutdown
 """
-_IPTABLES = f"""#!/bin/sh
-broken=$(curl -sf -H 'Metadata-Flavor: Google' http://metadata.google.internal{METADATA}/attributes/test-broken-rule)
-case "$*" in *"${{broken:-nothing is broken}}"*) exit 1 ;; esac
-echo "$@" >>/var/log/iptables
-"""
-"""Only tells what it was asked for, or fails where a test wants it to."""
 _SHUTDOWN = f"""#!/bin/sh
 curl -sf -X PUT --data-binary "$*" http://metadata.google.internal{METADATA}/guest-attributes/cooperbench/shutdown
 """
@@ -134,7 +128,8 @@ def build_vm_image(engine: Engine, base: str, folder: Path) -> None:
         for source in [path, *re.findall(r"(/\S+) \(0x", linked)]:
             if not _NEVER.search(source):
                 _copy(source, root)
-    (root / "usr/sbin/iptables").write_text(_IPTABLES)
+    for extension in Path("/usr/lib").glob("*/xtables/*.so"):
+        _copy(str(extension), root)
     (root / "usr/sbin/shutdown").write_text(_SHUTDOWN)
     shutil.copy(Path(__file__).with_name("guest_agent.sh"), root / "guest_agent.sh")
     (folder / "Dockerfile").write_text(_DOCKERFILE.format(base=base))

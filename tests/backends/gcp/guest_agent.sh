@@ -1,6 +1,7 @@
 # What Google's guest agent does on a machine, as far as we rely on it: guest_agent.sh ADDRESS
 ask() { curl -sf -H 'Metadata-Flavor: Google' "http://metadata.google.internal/computeMetadata/v1/instance/attributes/$1"; }
 
+until ask ssh-keys >/dev/null; do sleep 0.05; done # The network is there a little later than the machine.
 # The engine's socket is another machine's; its group has to be known here.
 groupadd -o -g "$(stat -c %g /var/run/docker.sock)" engine
 useradd -m -s /bin/bash -p '*' cooperbench

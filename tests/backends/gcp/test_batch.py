@@ -32,7 +32,7 @@ from tests.backends.gcp.batch_cloud import (
     harness_environment,
 )
 from tests.backends.gcp.batch_server import PREEMPTED, RAN_TOO_LONG, Refused
-from tests.backends.gcp.namespaces import IN_THE_WORLD, METADATA_SERVER, site
+from tests.backends.gcp.namespaces import ALLOWED_PLACES, PLACES, Site
 from tests.runner.test_config import make_config
 from tests.tiny import golden, write_tiny
 
@@ -388,13 +388,15 @@ def test_sandboxes_of_a_job_reach_the_world_but_not_the_identity_of_their_machin
     settings = read_settings(project="some-project", region="europe-west4", bucket="some-bucket")
     orders = [JobOrder("ab.0", ((make_config(tmp_path), there.pairs[0]),))]
     (group,) = job_spec(settings, "cb-there-ab", "there", orders, 1).task_groups
-    with site((), ports=(53, 80)) as place:
-        assert (METADATA_SERVER, 80) in place.reached("container", (METADATA_SERVER,), (80,))
-        for _ in range(2):
-            script = group.task_spec.runnables[0].script.text
-            place.ip(["netns", "exec", "machine", "bash", "-c", script])
-        rules = place.ip(["netns", "exec", "machine", "iptables", "-t", "mangle", "-S", "PREROUTING"]).stdout
-        assert rules.count("-A PREROUTING") == 1
-        reached = place.reached("container", (METADATA_SERVER, IN_THE_WORLD), (53, 80))
-        assert place.reaches("machine", METADATA_SERVER, 80)
-    assert reached == [(METADATA_SERVER, 53), (IN_THE_WORLD, 53), (IN_THE_WORLD, 80)]
+    with Site() as place:
+        place.add_machine()
+        place.add_container()
+        with place.serving("outside", *(f"{address}:{port}" for address, port in PLACES)):
+            assert place.reached("container", PLACES) == PLACES
+            for _ in range(2):
+                script = group.task_spec.runnables[0].script.text
+                place.ip(["netns", "exec", "machine", "bash", "-c", script])
+            rules = place.ip(["netns", "exec", "machine", "iptables", "-t", "mangle", "-S", "PREROUTING"])
+            assert rules.stdout.count("-A PREROUTING") == 1
+            assert place.reached("container", PLACES) == ALLOWED_PLACES
+            assert place.reached("machine", PLACES) == PLACES

@@ -22,7 +22,7 @@ from cooperbench.cli import main
 from cooperbench.errors import InfraError, Interrupted, SandboxDead, SandboxDestroyed, UserError
 from cooperbench.sandbox.contract import SandboxOptions
 from tests.backends.gcp.compute_server import ComputeServer, Refused
-from tests.backends.gcp.namespaces import IN_THE_WORLD, METADATA_SERVER, site
+from tests.backends.gcp.namespaces import ALLOWED_PLACES, PLACES, attempt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -178,21 +178,22 @@ def test_a_judged_command_is_seen_from_outside_the_sandbox(gcp: GCPBatchBackend,
 def test_containers_reach_the_world_but_not_the_identity_of_their_machine(
     compute: ComputeServer, gcp: GCPBatchBackend, gcp_base: str
 ) -> None:
-    """The tests' engine filters nothing: the rules that a machine set are tried in the kernel, in namespaces."""
-    gcp.create_sandbox(gcp_base, 60)
+    """By the rules that the start-up script gives to the kernel of the machine that the sandboxes are on."""
+    sealed = gcp.create_sandbox(gcp_base, 60)
+    sandbox = gcp.create_sandbox(gcp_base, 60, options=SandboxOptions(network="public"))
     (machine,) = compute.vms.values()
-    rules = machine.read("/var/log/iptables").splitlines()
-    with site(rules, ports=(53, 80)) as there:
-        reached = there.reached("container", (METADATA_SERVER, IN_THE_WORLD), (53, 80))
-        assert there.reaches("machine", METADATA_SERVER, 80)
-    # Names are resolved there too.
-    assert reached == [(METADATA_SERVER, 53), (IN_THE_WORLD, 53), (IN_THE_WORLD, 80)]
+    machine.connect(sandbox.container)
+    # At the place that is left out is the machine's metadata server.
+    with machine.site.serving("outside", *(f"{address}:{port}" for address, port in ALLOWED_PLACES)):
+        assert machine.site.reached("machine", PLACES) == PLACES
+        assert [place for place in PLACES if not sandbox.run(attempt(place)).returncode] == ALLOWED_PLACES
+        assert all(sealed.run(attempt(place)).returncode for place in PLACES)
 
 
 def test_a_machine_that_cannot_keep_its_identity_has_no_sandboxes(
     compute: ComputeServer, gcp: GCPBatchBackend, gcp_base: str
 ) -> None:
-    compute.metadata["test-broken-rule"] = "169.254.169.254"
+    compute.filters = False
     with pytest.raises(InfraError, match="metadata server cannot be closed to containers"):
         gcp.create_sandbox(gcp_base, 60)
     assert not compute.vms
