@@ -64,6 +64,13 @@ def test_attempts_that_were_replaced_or_broken_off_have_cost_something(tmp_path:
     assert spent_on_disk(paths) == 8 * COST
 
 
+def test_the_status_tells_less_than_a_cent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    left = run_tiny(tmp_path, THINKER, auto_eval=False, model_name="m")
+    (left.folder / "result.json").write_text(json.dumps(left.result | {"cost": 0.0021}))
+    assert main(["status", "r", "--log-dir", str(tmp_path / "logs")]) == 0
+    assert "spent: $0.0021\n" in capsys.readouterr().out
+
+
 def test_what_no_pair_can_mend_stops_the_run_with_one_line_and_keeps_what_is_finished(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ from cooperbench.errors import UserError
 from cooperbench.report.loading import read_pairs, run_names
 from cooperbench.report.summary import spent_on_disk
 from cooperbench.storage import ExperimentPaths, read_json
+from cooperbench.text import dollars_text
 
 _POLL_SECONDS = 0.2
 _LAST_SECONDS = 1.0
@@ -29,12 +30,17 @@ def detach(paths: ExperimentPaths, words: list[str]) -> int:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
-        while paths.holder() != f"process {process.pid}":
-            if process.poll() is not None:
-                log.seek(0)
-                sys.stderr.write(log.read())
-                return process.returncode
-            time.sleep(_POLL_SECONDS)
+        try:
+            while paths.holder() != f"process {process.pid}" or not paths.config.exists():
+                if process.poll() is not None:
+                    log.seek(0)
+                    sys.stderr.write(log.read())
+                    return process.returncode
+                time.sleep(_POLL_SECONDS)
+        except KeyboardInterrupt:
+            process.terminate()
+            process.wait()
+            raise
     name = paths.run_name
     print_line(
         f"{name} goes on in the background: process {process.pid}; `kill {process.pid}` ends it like Ctrl-C"
@@ -62,7 +68,7 @@ def status(args: argparse.Namespace) -> int:
         for title, counts in (*pairs.items(), ("jobs", jobs))
         if counts
     ]
-    print_result(args, content, [f"{args.name}: {at_work}", *counted, f"spent: ${spent:.2f}"])
+    print_result(args, content, [f"{args.name}: {at_work}", *counted, f"spent: {dollars_text(spent)}"])
     return 0
 
 
@@ -113,7 +119,10 @@ def attach(args: argparse.Namespace) -> int:
         except KeyboardInterrupt:
             print_line(f"{args.name} goes on: {paths.holder()}")
             return 0
-    return 1 if (read_json(paths.summary) or {}).get("errors") else 0
+    # One that was killed has left no summary, or one of a call before.
+    summary = read_json(paths.summary) or {"errors": 1, "settings": {}}
+    missing = any(part["missing"] for part in summary["settings"].values())
+    return 1 if summary["errors"] or missing else 0
 
 
 COMMANDS = {"status": (add_status_arguments, status), "attach": (add_attach_arguments, attach)}
