@@ -15,7 +15,7 @@ from cooperbench.runner.config import Assigned
 from cooperbench.runner.display import header_lines
 from cooperbench.runner.experiment import Arm
 from cooperbench.storage import read_json
-from tests.runner.test_config import make_config
+from tests.runner.test_config import begin, make_config
 from tests.runner.thinkers import THINKER
 from tests.tiny import write_tiny
 
@@ -63,7 +63,7 @@ def test_an_experiment_with_one_value_continues_and_one_with_other_configs_does_
     assert config.identity()["agent_config_sha256"] is None
     (tmp_path / "a").touch()
     crossed = replace(config, model="x ,y", agent_config=f"{tmp_path / 'a'},")
-    crossed.save()
+    begin(crossed)
     replace(crossed, model="x,y").check_against_disk()
     with pytest.raises(UserError, match=r"agent_config_sha256: 'e3b0.*,none' → None"):
         replace(crossed, agent_config=None).check_against_disk()

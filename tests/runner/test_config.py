@@ -27,13 +27,32 @@ def make_config(tmp_path: Path) -> RunConfig:
     )  # fmt: skip
 
 
+def begin(config: RunConfig) -> None:
+    """As when the first pair has begun."""
+    config.save()
+    (config.paths.root / config.setting).mkdir()
+
+
 def test_what_differs_is_named_with_both_values(tmp_path: Path) -> None:
     config = make_config(tmp_path)
-    config.save()
+    begin(config)
     config.check_against_disk()
     other = replace(config, agent="oracle", step_limit=5)
     with pytest.raises(UserError, match=r"agent: 'nop' → 'oracle'; step_limit: None → 5"):
         other.check_against_disk()
+
+
+def test_an_experiment_that_never_began_takes_other_settings(tmp_path: Path) -> None:
+    """A backend that is not set up ends the first call; the advice is to take another one."""
+    config = make_config(tmp_path)
+    config.save()
+    other = replace(config, backend="docker")
+    other.check_against_disk()
+    other.save()
+    assert (read_json(config.paths.config) or {})["backend"] == "docker"
+    config.paths.jobs_record.touch()
+    with pytest.raises(UserError, match="backend: 'docker' → 'local'"):
+        config.check_against_disk()
 
 
 def test_selection_and_concurrency_may_change(tmp_path: Path) -> None:
@@ -52,7 +71,7 @@ def test_the_content_of_the_agent_config_counts_not_its_name(tmp_path: Path) -> 
     first.write_text("x: 1")
     second.write_text("x: 1")
     config = replace(make_config(tmp_path), agent_config=first)
-    config.save()
+    begin(config)
     replace(config, agent_config=second).check_against_disk()
     second.write_text("x: 2")
     with pytest.raises(UserError, match="agent_config_sha256"):
@@ -80,6 +99,15 @@ def test_a_foreign_config_file_is_not_overwritten(tmp_path: Path) -> None:
         ({"cost_limit": -1.0}, "cost_limit is -1.0"),
         ({"task_id": "0"}, "task_id is '0'; it must be a whole number"),
         ({"backend": object()}, "backend is <object.*>; it must be a name"),
+        ({"backend": None}, "backend is None; it must be a name"),
+        ({"agent": None}, "agent is None; it must be a name"),
+        ({"setting": None}, "setting is None; it must be one of coop, solo, team"),
+        ({"concurrency": "4"}, "concurrency is '4'; it must be a whole number"),
+        ({"concurrency": None}, "concurrency is None; it must be a whole number"),
+        ({"step_limit": True}, "step_limit is True; it must be a whole number"),
+        ({"max_cost": "1"}, "max_cost is '1'; it must be a number"),
+        ({"force": "no"}, "force is 'no'; it must be True or False"),
+        ({"agent_config": 5}, "agent_config is 5; it must be a path"),
     ],
 )
 def test_values_that_cannot_work_are_refused(tmp_path: Path, change: dict[str, object], said: str) -> None:
@@ -93,6 +121,7 @@ def test_values_that_cannot_work_are_refused(tmp_path: Path, change: dict[str, o
         ({"run_name": None}, "None is no usable experiment name"),
         ({"run_name": "r", "features": "1,2"}, "features is '1,2'; it must be a list of whole numbers"),
         ({"run_name": "r", "features": ["1"]}, r"features is \['1'\]"),
+        ({"run_name": "r", "features": 1}, "features is 1; it must be a list of whole numbers"),
         ({"run_name": "r", "agent": "mini_swe_agent", "backend": "nosuch"}, "unknown backend 'nosuch'"),
     ],
 )

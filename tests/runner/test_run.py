@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -177,5 +177,12 @@ def test_one_patch_can_be_tested_by_itself(tmp_path: Path) -> None:
     assert (stale["success"], stale["apply_status"]) == (False, "failed")
     with pytest.raises(UserError, match="feature 99"):
         run_patch_test("tiny_task", 7, 99, backend="local", dataset_dir=data)
+    wrong_types: dict[str, Any] = {
+        "repo_name": None, "task_id": "7", "feature_id": True, "agent_patch": 5, "timeout": "1", "backend": object(),
+    }  # fmt: skip
+    for name, value in wrong_types.items():
+        given: dict[str, Any] = {"repo_name": "tiny_task", "task_id": 7, "feature_id": 1, "backend": "local"}
+        with pytest.raises(UserError, match=rf"^{name} is .*; it must be a (name|path|whole number)$"):
+            run_patch_test(**given | {name: value}, dataset_dir=data)
     with pytest.raises(UserError, match=r"nowhere\.patch"):
         run_patch_test("tiny_task", 7, 1, str(tmp_path / "nowhere.patch"), backend="local", dataset_dir=data)

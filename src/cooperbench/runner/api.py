@@ -76,9 +76,8 @@ def config_of_call(values: dict[str, Any]) -> RunConfig:
     """Of the arguments of `run`, by name."""
     options, team_git = values.pop("options"), values.pop("team_git")
     known = {field.name for field in fields(RunOptions)} | {*_OTHER_NAMES}
-    for name in options:
-        if name not in known:
-            raise TypeError(f"run() got an unexpected keyword argument {name!r}")
+    for name in options.keys() - known:
+        raise TypeError(f"run() got an unexpected keyword argument {name!r}")
     values |= options
     values["run_name"] = checked_run_name(values["run_name"])
     if values["setting"] == "team":

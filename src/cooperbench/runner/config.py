@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -20,8 +20,8 @@ from cooperbench.text import plural
 
 T = TypeVar("T")
 SCHEMA = "cooperbench.config/1"
-_GIVEN_TYPES = dict.fromkeys(("agent", "model", "backend", "subset", "repo"), str) | {"task_id": int}
-_TYPE_NAMES = {str: "a name", int: "a whole number"}
+_TYPES = {"str": (str,), "str | Path": (str, Path), "int": (int,), "float": (int, float), "bool": (bool,)}
+_CALLED = {"str": "a name", "str | Path": "a path", "int": "a whole number", "float": "a number"}
 _FOR_JOBS = ("workers", "pairs_per_job", "slurm", "ray_address", "ray_resources")
 
 
@@ -43,19 +43,16 @@ class RunConfig(RunOptions):
     """No agent works: the results are there, and are judged."""
 
     def __post_init__(self) -> None:
-        for name, kind in _GIVEN_TYPES.items():
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
-                raise UserError(f"{name} is {value!r}; it must be {_TYPE_NAMES[kind]}")
-        if self.git_enabled is None:
-            object.__setattr__(self, "git_enabled", self.setting == "team")
         for name, option in OPTIONS.items():
             value, annotation = getattr(self, name), str(self.__dataclass_fields__[name].type)
-            if option.choices and value not in (None, *option.choices):
+            chosen = value is not None or not annotation.endswith(" | None")
+            if option.choices and chosen and value not in option.choices:
                 raise UserError(f"{name} is {value!r}; it must be one of {', '.join(option.choices)}")
-            is_number = value is not None and annotation.startswith(("int", "float"))
-            if option.words and is_number and value <= 0:
+            check_type(name, value, annotation)
+            if option.words and annotation.startswith(("int", "float")) and value is not None and value <= 0:
                 raise UserError(f"{name} is {value}; it must be above 0")
+        if self.git_enabled is None:
+            object.__setattr__(self, "git_enabled", self.setting == "team")
         for name in _FOR_JOBS:
             owner = name.partition("_")[0]
             wrong = self.executor == "local" or (owner in EXECUTORS and owner != self.executor)
@@ -190,7 +187,8 @@ class RunConfig(RunOptions):
             # A part of setting team is not recorded for the others, which may be in the same experiment.
             if key in stored and stored[key] != value
         ]
-        if different:
+        begun = self.paths.settings_on_disk() or self.paths.jobs_record.exists()
+        if different and begun:
             raise UserError(
                 f"experiment {self.run_name!r} was started with another configuration ({'; '.join(different)}); "
                 "take another name (-n) or the same settings"
@@ -221,13 +219,23 @@ class RunConfig(RunOptions):
         return stored
 
 
+def check_type(name: str, value: object, annotation: str) -> None:
+    """UserError for a value that is not what the annotation says, as far as that is a simple type."""
+    declared = annotation.removesuffix(" | None")
+    kinds, is_no_bool = _TYPES.get(declared, (object,)), declared in _CALLED
+    right = isinstance(value, kinds) and not (is_no_bool and isinstance(value, bool))
+    if not right and (value is not None or declared == annotation):
+        raise UserError(f"{name} is {value!r}; it must be {_CALLED.get(declared, 'True or False')}")
+
+
 def make_config(values: Mapping[str, Any]) -> RunConfig:
     """Of what the command line, or the caller of `run` or `evaluate`, has given; the rest are defaults."""
     if values.get("replay_from") or values.get("agent") == REPLAY_MODEL:
         values = _as_recorded(values)
     lists = {name: values.get(name) for name in ("features", "group_sizes")}
     for name, value in lists.items():
-        if value is not None and (isinstance(value, str) or not all(type(one) is int for one in value)):
+        is_list = isinstance(value, Iterable) and all(type(one) is int for one in value)
+        if value is not None and not is_list:
             raise UserError(f"{name} is {value!r}; it must be a list of whole numbers, e.g. [1, 2]")
     return RunConfig(
         **{

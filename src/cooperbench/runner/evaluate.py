@@ -19,7 +19,7 @@ from cooperbench.report.loading import read_pairs
 from cooperbench.report.summary import summary_text
 from cooperbench.runner.ablation import named_pairs
 from cooperbench.runner.api import check_backend
-from cooperbench.runner.config import RunConfig, make_config
+from cooperbench.runner.config import RunConfig, check_type, make_config
 from cooperbench.runner.display import make_display
 from cooperbench.runner.experiment import Arm, carry_out
 from cooperbench.sandbox.session import SandboxSession
@@ -120,6 +120,8 @@ def run_patch_test(
 
     `status` is `no_reference` where the golden patch itself does not pass: then the answer says nothing.
     """
+    for name, value in locals().items():
+        check_type(name, value, run_patch_test.__annotations__[name])
     (task,) = load_tasks(resolve_dataset_dir(dataset_dir), repo_name, task_id)
     if feature_id not in task.feature_ids:
         raise UserError(
