@@ -228,6 +228,9 @@ def test_validate_names_what_is_broken(capsys: pytest.CaptureFixture[str], data:
     assert code == 0
     assert "1 of 1 task sound" in out
     assert "6 golden pairs: 1 conflict, 5 merge cleanly" in out
+    (data / "tiny_task/task7/feature4/tests.patch").unlink()
+    code, out, _ = call(capsys, *words, "--conflicts-only")
+    assert (code, out.splitlines()[0]) == (1, "tiny_task/task7/feature4 skipped: no tests.patch")
     feature = data / "tiny_task/task7/feature2"
     (feature / "feature.patch").write_text(
         (feature / "feature.patch").read_text().replace("+feature 2", "+feature two")
@@ -239,6 +242,7 @@ def test_validate_names_what_is_broken(capsys: pytest.CaptureFixture[str], data:
     report = json.loads(out)
     assert code == 1
     assert report["ok"] is False
+    assert report["skipped"] == ["tiny_task/task7/feature4 skipped: no tests.patch"]
     assert [problem.partition(" (")[0] for problem in report["tasks"][0]["problems"]] == [
         "Dockerfile is missing",
         "feature 2: the golden patch fails: FAILED",

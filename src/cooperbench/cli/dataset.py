@@ -130,7 +130,7 @@ def add_validate_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def validate(args: argparse.Namespace) -> int:
-    pairs = selected_pairs(resolve_dataset_dir(args.dataset_dir), args).pairs
+    pairs, skipped = selected_pairs(resolve_dataset_dir(args.dataset_dir), args)
     tasks = list(dict.fromkeys(pair.task for pair in pairs))
     if args.import_file:
         try:
@@ -149,14 +149,17 @@ def validate(args: argparse.Namespace) -> int:
         known = ReferenceStore().known(tasks)
         write_json(args.export, exported(known))
         _say(f"{plural(len(known), 'reference')} exported to {args.export}")
-    ok = not conflicts["broken"] and not any(report.problems for report in reports)
+    ok = not (skipped or conflicts["broken"] or any(report.problems for report in reports))
     if not args.json:
+        for line in skipped:
+            arguments.print_line(line)
         _show(conflicts, reports)
     elif args.conflicts_only:
         arguments.print_json(conflicts)
     else:
         found = [report.to_json() for report in reports]
-        arguments.print_json({"schema": SCHEMA, "ok": ok, "tasks": found, "conflicts": conflicts})
+        told = {"ok": ok, "skipped": skipped, "tasks": found, "conflicts": conflicts}
+        arguments.print_json({"schema": SCHEMA, **told})
     return 0 if ok else 1
 
 
