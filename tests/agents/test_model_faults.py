@@ -94,3 +94,10 @@ def ended(error: Exception, *, first_call: bool) -> str:
     if isinstance(caught.value, AgentFailure):
         return caught.value.status
     return USER if isinstance(caught.value, UserError) else INFRA
+
+
+def test_names_of_classes_are_left_out_of_what_the_provider_said() -> None:
+    attempts = Attempts(MODEL, first_call=False)
+    notes: list[str] = []
+    attempts.failed(named("Timeout", "APITimeoutError - Request timed out.")(), notes.append)
+    assert notes[0].endswith(" s: Request timed out.")

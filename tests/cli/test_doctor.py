@@ -115,6 +115,10 @@ def test_what_is_broken_does_not_hide_the_rest(
     assert findings["settings"]["fix"] == "fix or remove it"
     assert findings["redis"]["status"] == "broken"
     assert findings["dataset"]["status"] == "ok"
+    (tmp_path / "cooperbench" / "config.json").write_text('{"eval_network": "sometimes"}')
+    _, out = diagnose(capsys, "--json", "--dataset-dir", "demo")
+    settings = findings_of(out)["settings"]
+    assert (settings["status"], "eval_network is 'sometimes'" in settings["detail"]) == ("broken", True)
 
 
 def test_without_the_extras_each_is_missing_with_the_command_that_installs_it(tmp_path: Path) -> None:

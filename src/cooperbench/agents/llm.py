@@ -55,7 +55,7 @@ _FOR_THE_USER = {
     403: "the provider does not allow it",
     404: "the provider does not have it",
 }
-_PREFIXES = re.compile(r"^(?:(?:litellm\.)?\w+(?:Error|Exception|Timeout)(?::| -) )+")
+_PREFIXES = re.compile(r"^(?:(?:litellm\.)?\w*(?:Error|Exception|Timeout)(?::| -) )+")
 """LiteLLM puts the names of its classes and the provider's before what the provider said."""
 _LONGEST_DETAIL = 300
 _IMPORT_SETTINGS = {

@@ -7,6 +7,7 @@ import sys
 import webbrowser
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -242,17 +243,14 @@ def view(args: argparse.Namespace) -> int:
         raise UserError(
             f"cannot listen on {ADDRESS}:{args.port}: {error.strerror}; take another --port"
         ) from None
-    with server:
+    with server, suppress(KeyboardInterrupt):
         server.now()
         print_line(server.url)
         print_line("Ctrl-C ends it.")
         sys.stdout.flush()
         if not args.no_browser:
             webbrowser.open(server.url)
-        try:
-            server.serve_forever(poll_interval=0.1)
-        except KeyboardInterrupt:
-            print_line("")
+        server.serve_forever(poll_interval=0.1)
     return 0
 
 

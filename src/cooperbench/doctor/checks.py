@@ -25,7 +25,7 @@ from cooperbench.errors import CooperBenchError, UserError
 from cooperbench.eval.backends import backend_names, get_backend
 from cooperbench.eval.trees import OLDEST_GIT
 from cooperbench.git import git_version
-from cooperbench.settings import config_file, default_backend
+from cooperbench.settings import config_file, default_backend, default_eval_network
 from cooperbench.team.mailbox import DEFAULT_REDIS_URL
 from cooperbench.text import plural
 
@@ -96,10 +96,6 @@ def examine_all(dataset_dir: str | None = None, redis_url: str | None = None) ->
         yield replace(_examine(name, check), needed=name in needed)
 
 
-def backend_finding(name: str) -> Finding:
-    return _examine(f"backend {name}", partial(_backend, name))
-
-
 def _examine(name: str, check: Callable[[], str]) -> Finding:
     """One check that fails does not keep the others from telling."""
     try:
@@ -135,11 +131,11 @@ def _output(*command: str) -> str | None:
 
 def _settings() -> str:
     try:
-        backend = default_backend()
+        backend, network = default_backend(), default_eval_network()
     except UserError as error:
         raise _Problem.of(Status.BROKEN, error) from error
     there = "" if config_file().is_file() else " (no such file: defaults are in force)"
-    return f"{config_file()}{there}; the default backend is {backend}"
+    return f"{config_file()}{there}; the default backend is {backend}, eval_network {network}"
 
 
 def _git() -> str:

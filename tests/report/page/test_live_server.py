@@ -158,6 +158,13 @@ def test_command_serves_until_it_is_interrupted(tmp_path: Path) -> None:
         _, errors = process.communicate(timeout=30)
         connection.close()
     assert (process.returncode, errors) == (0, "")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        # At once: it may not serve yet.
+        os.kill(process.pid, signal.SIGINT)
+        assert process.communicate(timeout=30)[1] == ""
+    assert process.returncode == 0
 
 
 @pytest.mark.parametrize(
