@@ -38,7 +38,7 @@ from cooperbench.storage import (
 SCHEMA = "cooperbench.eval/1"
 MOST_ORDER_MERGES = 400
 """Merges of two trees that the search for an order in which all merge may take: enough for every order of four."""
-JUDGE = 9
+JUDGE = 10
 """Raised when the rules of judging change: then nothing judged before stands."""
 _UNDECIDED = "the tests pass as well where they must fail (canary)"
 _MOST_LINES = 50

@@ -31,8 +31,8 @@ from cooperbench.sandbox.contract import NetworkPolicy
 from cooperbench.settings import default_cache_dir
 from cooperbench.storage import read_json, utc_now, write_json
 
-SCHEMA = "cooperbench.reference/6"
-EXPORT_SCHEMA = "cooperbench.references/6"
+SCHEMA = "cooperbench.reference/7"
+EXPORT_SCHEMA = "cooperbench.references/7"
 _ADDED_FUNCTION = re.compile(rb"^\+.*\b(?:fn|def|func) (\w+)", re.MULTILINE)
 
 
