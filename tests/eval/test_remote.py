@@ -153,7 +153,7 @@ def test_a_result_writes_nothing_but_its_own_files(tmp_path: Path, experiment: E
     event = {
         "kind": "evaluated", "pair": f"coop {pair.label}", "files": base64.b64encode(pack_folder(result)).decode(),
         "record": {"status": "error", "setting": "coop", "error": "no luck"},
-        "references": {"schema": "cooperbench.references/6", "references": []},
+        "references": {"schema": "cooperbench.references/7", "references": []},
     }  # fmt: skip
     judge(experiment, pair, ApartEngine([event, {"kind": "done"}]))
     place = experiment.paths.pair(pair, "coop")
