@@ -105,10 +105,9 @@ def load_litellm() -> Any:
         # About its own declarations, when it imports the rest of itself and when it copies answers.
         warnings.filterwarnings("ignore", message, UserWarning)
     # For calls outside of the gateway, which LiteLLM would leave open.
-    litellm.client_session = import_module("httpx").Client(
-        timeout=DEFAULT_CALL_SECONDS, follow_redirects=True
-    )
-    atexit.register(litellm.client_session.close)
+    client = import_module("httpx").Client(timeout=DEFAULT_CALL_SECONDS, follow_redirects=True)
+    litellm.client_session = client
+    atexit.register(client.close)
     litellm.suppress_debug_info = True
     litellm.telemetry = False
     for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy"):

@@ -84,6 +84,13 @@ def whole_number(value: object) -> int:
     return int(str(value))
 
 
+def byte_size(value: object) -> int:
+    match = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)\s*([bkmgt]?)(?:i?b)?", str(value).strip().lower())
+    if not match:
+        raise ValueError(f"{str(value)!r} is not a limit, e.g. 8g")
+    return int(float(match[1]) * 1024 ** "bkmgt".find(match[2] or "b"))
+
+
 def word_list(value: Any) -> tuple[str, ...]:
     """Separated by commas or spaces, or a list."""
     words = re.split(r"[\s,]+", value) if isinstance(value, str) else value

@@ -42,9 +42,7 @@ def detach(paths: ExperimentPaths, words: list[str]) -> int:
             process.wait()
             raise
     name = paths.run_name
-    print_line(
-        f"{name} goes on in the background: process {process.pid}; `kill {process.pid}` ends it like Ctrl-C"
-    )
+    print_line(f"{name} goes on in the background: process {process.pid}; `kill {process.pid}` ends it")
     print_line(f"see it with `cooperbench status {name}`, follow it with `cooperbench attach {name}`")
     return 0
 

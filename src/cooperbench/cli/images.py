@@ -176,9 +176,7 @@ def registry_template(registry: str | None) -> str:
         try:
             settings = read_settings()
         except UserError:
-            raise UserError(
-                "where to? --registry HOST/PATH, or set up a project: cooperbench config gcp"
-            ) from None
+            raise UserError("where to? --registry HOST/PATH, or cooperbench config gcp") from None
         registry = f"{settings.region}-docker.pkg.dev/{settings.project.replace(':', '/')}/cooperbench"
     registry = registry.rstrip("/")
     if not _REGISTRY.fullmatch(registry):
@@ -210,9 +208,7 @@ def _push(backend: DockerBackend, template: str, task: Task, say: Say) -> tuple[
         raise InfraError(
             f"pushing {name}: {said}; is the repository there, and are you signed in ({login} {host})?"
         )
-    return name, next(
-        (str(event["aux"]["Digest"]) for event in events if "Digest" in event.get("aux", {})), ""
-    )
+    return name, next((str(one["aux"]["Digest"]) for one in events if "Digest" in one.get("aux", {})), "")
 
 
 COMMANDS = {"images": (add_arguments, execute)}

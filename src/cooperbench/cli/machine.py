@@ -48,9 +48,7 @@ def agents(args: argparse.Namespace) -> int:
         case "install":
             framework = get_framework(args.name)
             made = install(framework, source=args.source, python=args.python, say=arguments.print_note)
-            arguments.print_line(
-                f"{framework.name} {made.version} is installed; use it with -a {framework.name}"
-            )
+            arguments.print_line(f"{framework.name} {made.version} is installed; use -a {framework.name}")
         case "remove":
             found = remove(get_framework(args.name))
             arguments.print_line(f"{args.name} is removed" if found else f"{args.name} was not installed")

@@ -47,9 +47,7 @@ _port = number(int, "a port: 1 to 65535, or 0 for any", lambda value: 0 <= value
 def add_report_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("runs", nargs="*", metavar="RUN", help="names of runs or ablations, or paths of their folders")
-    add(
-        "--by", choices=LEVELS, default="setting", help="how far rates are broken down (default: %(default)s)"
-    )
+    add("--by", choices=LEVELS, default="setting", help="how rates are broken down (default: %(default)s)")
     together = (
         "also how agents worked together: messages, names, overlap (with --json: the evidence of every pair)"
     )
@@ -150,10 +148,8 @@ def compare(args: argparse.Namespace) -> int:
             print_tables([Table("Only sound pairs", notes=loading.left_out_lines(list(runs.values())))])
     sys.stdout.flush()
     for one in dropped:
-        sides = f"from {one.first} to {one.second}"
-        print_note(
-            f"cooperbench: {one.verdict} dropped by {one.drop:.3f} {sides}, more than {args.max_drop:g}"
-        )
+        way = f"from {one.first} to {one.second}"
+        print_note(f"cooperbench: {one.verdict} dropped by {one.drop:.3f} {way}, more than {args.max_drop:g}")
     return EXIT_DROPPED if dropped else 0
 
 

@@ -209,13 +209,8 @@ def evaluate(args: argparse.Namespace) -> int:
 
 def add_demo_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add(
-        "-c",
-        "--concurrency",
-        type=arguments.whole_above_zero,
-        default=4,
-        help="pairs at once (default: %(default)s)",
-    )
+    at_once = "pairs at once (default: %(default)s)"
+    add("-c", "--concurrency", type=arguments.whole_above_zero, default=4, help=at_once)
     add("--all", action="store_true", help="every pair of the demo dataset instead of a few")
     add("--setting", choices=_DEMO_SETTINGS, help="only one of the two settings")
     add("--backend", default="local", help="where it runs (default: %(default)s)")

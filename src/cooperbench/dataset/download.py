@@ -97,9 +97,7 @@ def _known_revision(dest: Path, dataset_id: str) -> str | None:
     what = "exists and was not made by `cooperbench prepare`"
     if "dataset_id" in marker:
         what = f"holds {printable(str(marker['dataset_id']))}, not {printable(dataset_id)}"
-    raise UserError(
-        f"{dest} {what}; replace it with --force (it is kept beside) or name another --dataset-dir"
-    )
+    raise UserError(f"{dest} {what}; replace it with --force (it is kept) or name another --dataset-dir")
 
 
 def _prepared(folder: Path, dataset_id: str, revision: str) -> PreparedDataset:
@@ -125,9 +123,7 @@ def _staging(dest: Path, commit: str) -> Iterator[Path]:
         staging.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(partial, os.O_RDONLY)
     except OSError as error:
-        raise UserError(
-            f"cannot write to {dest.parent}: {error.strerror}; name another --dataset-dir"
-        ) from None
+        raise UserError(f"cannot write to {dest.parent}: {error.strerror}; set --dataset-dir") from None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         for other in partial.iterdir():

@@ -160,9 +160,7 @@ def _backend(name: str) -> str:
             return _google_services()
         if hasattr(backend, "check"):
             backend.check()
-        return (
-            _engine(backend.engine) if name == "docker" else str(getattr(backend, "about", "it can be used"))
-        )
+        return _engine(backend.engine) if name == "docker" else str(getattr(backend, "about", "usable"))
     finally:
         if hasattr(backend, "close"):
             backend.close()

@@ -63,9 +63,7 @@ _MATCHER = re.compile(r"to(?:Be|Have|Equal|StrictEqual|Contain|Match|Throw|Retur
 _CALL = re.compile(r"(?:await )?((?:self|this|cls)\.)?([A-Za-z_]\w*)!?\(")
 _CHECK = re.compile("check|assert|expect(?!$)|verify|ensure", re.IGNORECASE)
 """Functions that are likely to hold assertions, wherever they are defined; what `expect` is given is tested."""
-_FAILS = re.compile(
-    "assert|check|expect|verify|ensure|require|fail|fatal|error|raise|throw|panic", re.IGNORECASE
-)
+_FAILS = re.compile("(?i)assert|check|expect|verify|ensure|require|fail|fatal|error|raise|throw|panic")
 _EXPECTED = re.compile(r"(?:want|expect)\w*|exp|match", re.IGNORECASE)
 _VALUE_CALLS = re.compile(
     r"[A-Z]\w*|from|to_string|to_owned|into|vec|set|frozenset|tuple|list|dict|byte|approx|date|datetime"
@@ -193,9 +191,7 @@ class _Hunk:
         quoted = r"'(?:\\.|[^'\\\n])*'" if _LONG_QUOTES.search(self._path) else r"'(?:\\[^'\n]+|[^'\\\n])'"
         strings = "|".join((*_STRINGS, quoted, *([_REGEX] if _SCRIPT.search(self._path) else [])))
         pattern = re.compile(f"(?P<comment>{comment})|(?P<string>{strings})|{_REST}", re.DOTALL | re.ASCII)
-        found = (
-            _Token(match.lastgroup or "", match[0], match.start()) for match in pattern.finditer(self._text)
-        )
+        found = (_Token(one.lastgroup or "", one[0], one.start()) for one in pattern.finditer(self._text))
         return [token for token in found if token.kind != "comment"]
 
     def _given(self) -> Iterator[Edit]:
@@ -205,10 +201,8 @@ class _Hunk:
             call = _CALL.match(self._text, token.start) if self._begins_line(number) else None
             if call and self._asserts(call[2], elsewhere=bool(call[1])):
                 opening = next(place for place in range(number, len(tokens)) if tokens[place].kind == "open")
-                arguments = [
-                    one for one in self._arguments(opening) if [part.text for part in one[1:2]] != ["="]
-                ]
-                edits = (self._changed(one) for one in reversed(arguments))
+                given = [one for one in self._arguments(opening) if [part.text for part in one[1:2]] != ["="]]
+                edits = (self._changed(one) for one in reversed(given))
                 yield from filter(None, [next(filter(None, edits), None)])
             elif token.kind == "open" and self._begins_line(number):
                 yield from self._in_row(number)

@@ -196,9 +196,7 @@ def _judge(
         """Each feature's tests; where there is nothing to test, that is said of each."""
         if not work.patch:
             return {number: not_run(reason) for number in numbers}
-        runs = {
-            number: references.test(pair.task.feature(number), work.patch, work.tree) for number in numbers
-        }
+        runs = {one: references.test(pair.task.feature(one), work.patch, work.tree) for one in numbers}
         evaluation.outputs |= {(subject, number): run.output for number, run in runs.items()}
         return runs
 

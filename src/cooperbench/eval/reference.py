@@ -278,9 +278,8 @@ class References:
 
     def _try_canary(self, feature: Feature, canary: Canary) -> Canary | None:
         reference = self._known[feature]
-        return canary.tried(
-            self._run(feature, reference.conditions, canary.tests.encode("latin-1")), reference
-        )
+        run = self._run(feature, reference.conditions, canary.tests.encode("latin-1"))
+        return canary.tried(run, reference)
 
     def measure(self, feature: Feature, repeat: int = 1) -> Reference:
         """Run golden patch and base now, each `repeat` times, and keep what came of it. For `validate`."""

@@ -229,9 +229,8 @@ class TreeStore:
         options = ("--cached", "--binary", "--whitespace=nowarn", strip)
         done = self._run("apply", *options, index=index, stdin=patch)
         if done.returncode != 0:
-            return Applied(
-                "failed", error=failed + self.blamed(GitError("apply", done.returncode, done.stderr))
-            )
+            why = self.blamed(GitError("apply", done.returncode, done.stderr))
+            return Applied("failed", error=failed + why)
         tree = self._write_tree(index)
         if problem := self._too_large(tree):
             return Applied("failed", error=failed + problem)
@@ -308,9 +307,8 @@ class TreeStore:
             except GitError as error:
                 merge = replace(merge, strategy="none", detail=self.blamed(error), tree="")
         if missing:
-            merge = replace(
-                merge, status="missing_input", detail="; ".join(filter(None, [*missing, merge.detail]))
-            )
+            detail = "; ".join(filter(None, [*missing, merge.detail]))
+            merge = replace(merge, status="missing_input", detail=detail)
         return merge
 
     def merge_groups(self, groups: Sequence[Sequence[str]]) -> list[MergeResult]:

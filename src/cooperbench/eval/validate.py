@@ -62,7 +62,7 @@ def validate_features(
             for feature in features[task]:
                 _check(report, feature, references, repeat)
             if task.combined_patch.is_file():
-                _check_combined(report, task, features[task], references)
+                _combined(report, task, features[task], references)
             for feature in features[task] if attacks else ():
                 _attack(report, feature, references)
         except Interrupted:
@@ -111,9 +111,7 @@ def _check(report: TaskReport, feature: Feature, references: References, repeat:
         report.notes.append(f"{where}: its tests need a network")
 
 
-def _check_combined(
-    report: TaskReport, task: Task, features: Sequence[Feature], references: References
-) -> None:
+def _combined(report: TaskReport, task: Task, features: Sequence[Feature], references: References) -> None:
     name = "combined.patch"
     work = _examine(report, task.combined_patch.read_bytes(), task.features, references, name)
     if not work.patch:

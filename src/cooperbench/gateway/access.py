@@ -148,10 +148,8 @@ class Access:
                 raise Refused(400, f"the agent has ended: {self._end}")
             try:
                 body = dialects.without_provider_tools(request.dialect, request.body)
-                may_wait = isinstance(self.calls, Conversations)
-                exchange = await self._use_session(
-                    self.calls.request, request.dialect, body, may_wait=may_wait
-                )
+                wait = isinstance(self.calls, Conversations)
+                exchange = await self._use_session(self.calls.request, request.dialect, body, may_wait=wait)
             except (AttributeError, KeyError, TypeError, ValueError) as error:
                 raise Refused(400, f"the request cannot be read: {type(error).__name__}: {error}") from error
             self.waiting += 1
@@ -210,10 +208,8 @@ class Access:
                 return reply, last, time.monotonic() - started
 
     async def _attempt(self, request: Request, exchange: Exchange, send: Send) -> tuple[Body, list[Body]]:
-        dialect, exchanges, stream = request.dialect, self.session.exchanges, request.stream
-        recorded = exchanges and await self._use_session(
-            exchanges.find, dialect, exchange.sent, may_wait=True
-        )
+        dialect, records, stream = request.dialect, self.session.exchanges, request.stream
+        recorded = records and await self._use_session(records.find, dialect, exchange.sent, may_wait=True)
         asked = self.upstream.ask(dialect, exchange.body, request.headers, stream=stream)
         seen: list[Body] = []
         last: list[Body] = []
@@ -230,9 +226,9 @@ class Access:
                 self.session.note(f"model stream failed: {type(_cause(error)).__name__}")
                 raise Refused(503, "the model's answer broke off; ask again") from error
             raise
-        if exchanges:
+        if records:
             received = self.session.received
-            await self._use_session(exchanges.keep, dialect, exchange.sent, seen, received, may_wait=True)
+            await self._use_session(records.keep, dialect, exchange.sent, seen, received, may_wait=True)
         return reply, last
 
     async def _use_session(

@@ -152,15 +152,13 @@ class Gateway:
                 raise Refused(401, "this token is not, or no longer, valid")
             if found is None or request.method != "POST":
                 raise Refused(404, f"there is no {request.method} {path[:200]} here")
-            response = await _respond(request, access, dialect, found[0].groupdict())
+            response = await _reply(request, access, dialect, found[0].groupdict())
         except Refused as refusal:
             response = _json(dialects.error_body(dialect, refusal), refusal.status)
         await response(scope, receive, send)
 
 
-async def _respond(
-    request: Request, access: Access, dialect: str, found: Mapping[str, str | None]
-) -> Response:
+async def _reply(request: Request, access: Access, dialect: str, found: Mapping[str, str | None]) -> Response:
     body = await _body(request)
     if found.get("count"):
         return _json({"input_tokens": await access.count_tokens(body)})

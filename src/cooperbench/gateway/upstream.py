@@ -21,6 +21,7 @@ from cooperbench.gateway import dialects
 from cooperbench.gateway.dialects import ANTHROPIC, CHAT, GEMINI, RESPONSES, Body
 from cooperbench.models import Usage
 
+Headers = Mapping[str, str]
 _COMMON = "tools tool_choice temperature top_p parallel_tool_calls"
 _ARGUMENTS = {
     CHAT: f"{_COMMON} messages max_tokens max_completion_tokens stop seed response_format frequency_penalty "
@@ -61,9 +62,7 @@ class Upstream:
         self._base = str(base or next(filter(None, map(os.environ.get, own)), ""))
         """Where a server of OpenAI's API is that is not OpenAI."""
 
-    def ask(
-        self, dialect: str, body: Body, headers: Mapping[str, str], *, stream: bool
-    ) -> AsyncIterator[Body]:
+    def ask(self, dialect: str, body: Body, headers: Headers, *, stream: bool) -> AsyncIterator[Body]:
         """The events of a stream as they come; else the whole answer as the only one."""
         if self._is_native(dialect):
             return self._native(dialect, body, headers, stream=stream)
@@ -118,7 +117,7 @@ class Upstream:
         return dialect != GEMINI or "gemini" in self._name
 
     async def _native(
-        self, dialect: str, body: Body, headers: Mapping[str, str], *, stream: bool
+        self, dialect: str, body: Body, headers: Headers, *, stream: bool
     ) -> AsyncIterator[Body]:
         base, key = self._settings.get("api_base"), self._settings.get("api_key")
         kept = {name: headers[name] for name in _KEPT_HEADERS if name in headers}

@@ -31,16 +31,12 @@ PROMPT_VERSION = "1"
 """Changes with every word of the prompt."""
 PROMPT = files(__package__).joinpath("judge_prompt.txt").read_text(encoding="utf-8").strip()
 CAUSES, SYMPTOMS = (
-    dict(
-        re.findall(r"^- (\w+): (.+)$", PROMPT.partition(f"{title}:\n")[2].partition("\n\n")[0], re.MULTILINE)
-    )
+    dict(re.findall(r"(?m)^- (\w+): (.+)$", PROMPT.partition(f"{title}:\n")[2].partition("\n\n")[0]))
     for title in ("Causes", "Symptoms")
 )
 ANSWERS = 3
 """So often a judge is asked for an answer that holds."""
-_AGAIN = (
-    "That does not hold: name a known cause, and symptoms with quotes that occur. Answer again, in whole."
-)
+_AGAIN = "That does not hold: name a known cause, and symptoms with quotes that occur. Answer again in whole."
 _ANSWER_TOKENS = 2_000
 _CONCURRENCY = 4
 _MESSAGE_CHARACTERS = 4_000

@@ -40,12 +40,8 @@ STATES: Mapping[State, Meaning] = {
 LOSSES: Mapping[Loss, Meaning] = {
     "passed": STATES["passed"],
     "capability": Meaning("✗", "failed alone", "a patch fails its own feature's tests before it is merged"),
-    "conflict": Meaning(
-        "⚡", "conflict", "each passes alone, plain git cannot merge them, a union merge fails"
-    ),
-    "integration": Meaning(
-        "≠", "failed together", "they merge, and the merge fails or its tests did not decide"
-    ),
+    "conflict": Meaning("⚡", "conflict", "each passes alone, git cannot merge them, a union merge fails"),
+    "integration": Meaning("≠", "failed together", "they merge, and that fails or its tests did not decide"),
 }
 """How a judged pair ended: `failed` is split by the first thing that went wrong."""
 JUDGED: tuple[State, ...] = ("passed", "failed")
@@ -208,10 +204,8 @@ class PairData:
 
     @property
     def unsound_text(self) -> str:
-        features, several = ", ".join(map(str, self.unsound)), "s" if len(self.unsound) > 1 else ""
-        return (
-            f"the tests of feature{several} {features} pass without the feature{several}" if features else ""
-        )
+        features, s = ", ".join(map(str, self.unsound)), "s" if len(self.unsound) > 1 else ""
+        return f"the tests of feature{s} {features} pass without the feature{s}" if features else ""
 
     @property
     def suspicious(self) -> list[dict[str, Any]]:

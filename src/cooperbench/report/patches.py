@@ -25,7 +25,7 @@ _KEYWORD = (
 )
 _MODIFIER = "(?:public|private|protected|static|readonly|async|override|get|set)"
 _NO_METHOD = r"(?!(?:if|for|while|switch|catch|function|return|with|else|do)\b)"
-_PARAMETERS = r"\([^;'\"`]{0,240}\)(?: *:[^;]{1,80})?"
+_PARAMS = r"\([^;'\"`]{0,240}\)(?: *:[^;]{1,80})?"
 _DEFINITIONS = (
     # Go's methods, with the type of their receiver; Rust's impl, which belongs to the type.
     re.compile(rf"func +\([^)]{{0,120}}?\*?([A-Za-z_]\w{{0,80}})(?:\[[^\]]{{0,80}}\])?\) *{_NAME} *[\[(]"),
@@ -35,9 +35,7 @@ _DEFINITIONS = (
         rf"(?:export +)?(?:const|let|var) +{_NAME}[^=]{{0,160}}= *(?:async +)?(?:function\b|\(|\w{{1,80}} *=>)"
     ),
     # A method has no keyword, but a block at the end of the line.
-    re.compile(
-        rf"(?:{_MODIFIER} +){{0,4}}\*?#?{_NO_METHOD}{_NAME} *(?:<[^>]{{0,80}}>)?{_PARAMETERS} *\{{ *$"
-    ),
+    re.compile(rf"(?:{_MODIFIER} +){{0,4}}\*?#?{_NO_METHOD}{_NAME} *(?:<[^>]{{0,80}}>)?{_PARAMS} *\{{ *$"),
 )
 
 

@@ -176,9 +176,7 @@ def _setting_lines(setting: Setting, part: dict[str, Any]) -> Iterator[str]:
     yield from _pair_lines(part["results"], with_merge=setting != "solo")
     yield ""
     names = {name: verdict for name, verdict in _VERDICTS.items() if verdict in applicable_verdicts(setting)}
-    yield from aligned(
-        [(one, *rate_cells(part["rates"][name]), VERDICTS[one]) for name, one in names.items()]
-    )
+    yield from aligned([(one, *rate_cells(part["rates"][key]), VERDICTS[one]) for key, one in names.items()])
     yield ""
     tokens = part["prompt_tokens"] + part["completion_tokens"]
     cached = f" ({part['cached_tokens']} cached)" if part["cached_tokens"] else ""

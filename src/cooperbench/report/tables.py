@@ -129,9 +129,7 @@ def _deficits(analysis: Analysis) -> Table:
         assert one.coordination_deficit is not None
         assert one.retention is not None
         deficit, p = points_text(one.coordination_deficit), p_text(one.mcnemar_p)
-        rows.append(
-            [one.first, one.second, one.n, one.first_rate, one.second_rate, deficit, one.retention, p]
-        )
+        rows += [[one.first, one.second, one.n, one.first_rate, one.second_rate, deficit, one.retention, p]]
         notes.append(f"{one.second}: {basis_text(one.coordination_deficit)}")
         if one.unpaired:
             left_out = plural(len(one.unpaired), "pair")

@@ -118,9 +118,7 @@ def check(arm: Arm) -> Arm:
         for seat in seats_of(pair, config.setting):
             recording = config.recording(pair, seat.agent_id)
             if recording is None or not recording.is_file():
-                raise UserError(
-                    f"nothing to replay for {pair.label}: {recording} is missing; run with --record"
-                )
+                raise UserError(f"nothing to replay for {pair.label}: no {recording}; run with --record")
     arm = arm.planned()
     one_of_each_size = {len(pair.feature_ids): pair for pair in reversed(pairs)}.values()
     for one in dict.fromkeys(one for pair in one_of_each_size for one in config.assigned(pair)):

@@ -213,9 +213,7 @@ class RunConfig(RunOptions):
             return {}
         stored = read_json(self.paths.config)
         if stored is None or stored.get("schema") != SCHEMA:
-            raise UserError(
-                f"{self.paths.config} is no configuration of this version; take another name (-n)"
-            )
+            raise UserError(f"{self.paths.config} is no configuration of this version: take another -n")
         return stored
 
 

@@ -212,7 +212,7 @@ class RunOptions:
     )
     auto_eval: bool = option("--no-auto-eval", "do not judge; `cooperbench eval` does it later", default=True)
     record: bool = option(
-        "--record", "keep what models are asked and answer (see replay_model)", default=False
+        "--record", "keep what models are asked and answer, for replay_model", default=False
     )
     force: bool = option("--force", "run finished pairs again; earlier attempts are kept", default=False)
 

@@ -125,9 +125,7 @@ class PairRun:
                     seats = list(zip(self._seats, self._config.assigned(self._pair), strict=True))
                     commits = _gather([pool.submit(self._set_up, *one, sandboxes) for one in seats])
                     if len(set(commits)) > 1:
-                        raise errors.InfraError(
-                            f"sandboxes of {self._pair.label} start from different commits"
-                        )
+                        raise errors.InfraError(f"sandboxes of {self._pair.label} have different commits")
                     agents = _gather([pool.submit(self._work, *one, sandboxes) for one in seats])
                 finally:
                     # After a failure this ends the agents that are still at work, so that the pool can end.

@@ -71,9 +71,8 @@ class RichSandbox(ABC):
         """Run one command in a process group of its own; None means as long as the sandbox lives."""
         if timeout_seconds is None:
             timeout_seconds = self._deadline - time.monotonic() + _BEYOND_LIFETIME_SECONDS
-        return self._run(
-            Command(argv, timeout_seconds, self._path(cwd or ""), env or {}, stdin, output_limit)
-        )
+        command = Command(argv, timeout_seconds, self._path(cwd or ""), env or {}, stdin, output_limit)
+        return self._run(command)
 
     def run_last(
         self,

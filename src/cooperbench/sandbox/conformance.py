@@ -161,9 +161,7 @@ class SandboxConformance:
             sandbox.read_file("folder")
         assert bash(sandbox, "echo still here").stdout == b"still here\n"
 
-    def test_a_command_that_takes_too_long_leaves_its_output_and_no_process(
-        self, sandbox: RichSandbox
-    ) -> None:
+    def test_a_command_that_is_too_slow_leaves_its_output_and_no_process(self, sandbox: RichSandbox) -> None:
         duration = unique_duration()
         script = """
             sleep "$1" &

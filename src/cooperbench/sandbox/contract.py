@@ -142,9 +142,7 @@ def check_network(can: Capabilities, options: SandboxOptions) -> None:
     """UserError for a network policy that a backend does not list: it is refused, never weakened."""
     if options.network not in can.networks:
         there_are = ", ".join(sorted(can.networks)) or "none at all"
-        raise UserError(
-            f"this backend cannot give the network policy {options.network!r}; it has: {there_are}"
-        )
+        raise UserError(f"this backend has no network policy {options.network!r}; it has: {there_are}")
 
 
 @dataclass(frozen=True)

@@ -36,9 +36,7 @@ _CONNECT_SECONDS = 5.0
 _FIRST_PAUSE_SECONDS = 0.05
 _MAX_CONNECTIONS = 10_000
 _URL = re.compile(r"rediss?://[^/?#]+(?<!:0)(/[0-9]*)?(\?.*)?|unix://[^?#]*/[^?#]+(\?.*)?")
-_URL_FORMS = (
-    "redis://[[USER]:PASSWORD@]HOST[:PORT][/DB], rediss://… or unix://[[USER]:PASSWORD@]/PATH[?db=DB]"
-)
+_URL_FORMS = "redis://[[USER]:PASSWORD@]HOST[:PORT][/DB], rediss://…, unix://[[USER]:PASSWORD@]/PATH[?db=DB]"
 # $1 server, $2 its folder. Stdin ends with the run, however that ended. SIGTERM alone is not enough: a Redis takes up
 # to a tenth of a second to obey, and there is nothing for it to save. The second part also ends it all where the first
 # is killed: Ray does so with the children of a process that has ended, Slurm with all that it finds below one.

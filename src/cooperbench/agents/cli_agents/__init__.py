@@ -300,9 +300,7 @@ def _model_kwargs(config_path: Path | None) -> dict[str, Any]:
             return {}
         case {"model": {"model_kwargs": dict(kwargs), **more}, **others} if not more and not others:
             return {str(name): value for name, value in kwargs.items()}
-    raise UserError(
-        f"{config_path}: a config of this agent has model.model_kwargs, a mapping, and nothing else"
-    )
+    raise UserError(f"{config_path}: its config has model.model_kwargs, a mapping, and nothing else")
 
 
 def _check_node(sandbox: RichSandbox, node: str) -> None:

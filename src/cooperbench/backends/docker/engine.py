@@ -202,9 +202,7 @@ class PodmanService:
             time.sleep(0.02)
             said = (self._folder / "log").read_text("utf-8", "replace").strip()
         why = printable(said.rpartition("\n")[2]) or "no reason given"
-        raise UserError(
-            f"podman system service did not start: {why}; try `podman info`, or use --backend local"
-        )
+        raise UserError(f"podman system service did not start: {why}; try `podman info`, or --backend local")
 
 
 def connect(executable: str = "docker") -> Engine:

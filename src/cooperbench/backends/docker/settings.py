@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import posixpath
-import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from cooperbench.backends.setting_fields import (
+    byte_size,
     matching,
     name_value_pairs,
     one_of,
@@ -21,7 +21,6 @@ from cooperbench.backends.setting_fields import (
 from cooperbench.errors import UserError
 
 _SMALLEST_MEMORY_BYTES = 32 * 1024**2
-_UNITS = {"": 1, "b": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
 _RESERVED = ("/workspace", "/patches", "/cooperbench")
 """What is here decides about results, or carries the channel; nothing may be laid over it."""
 _VARIABLES = {
@@ -45,10 +44,7 @@ class Mount:
 
 
 def _memory(value: object) -> int:
-    match = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)\s*([bkmgt]?)(?:i?b)?", str(value).strip().lower())
-    if not match:
-        raise ValueError(f"{str(value)!r} is not a limit, e.g. 8g")
-    size = int(float(match[1]) * _UNITS[match[2]])
+    size = byte_size(value)
     if 0 < size < _SMALLEST_MEMORY_BYTES:
         raise ValueError(f"{str(value)!r} is too little for a sandbox; at least 32m")
     return size

@@ -6,13 +6,13 @@ The token and the environment are read by Modal's client: MODAL_TOKEN_ID, MODAL_
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from cooperbench.backends.setting_fields import (
+    byte_size,
     matching,
     name_value_pairs,
     one_of,
@@ -46,25 +46,16 @@ def _share(parse_amount: Callable[[str], float], default: Share, example: str) -
     return setting(default, parse)
 
 
-def _mebibytes(text: str) -> float:
-    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)\s*([mgt])(?:i?b)?", text.strip().lower())
-    if not match:
-        raise ValueError(text)
-    return round(float(match[1]) * {"m": 1, "g": 1024, "t": 1024**2}[match[2]])
-
-
 _domain = matching(r"\*|(\*\.)?[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+", "e.g. pypi.org or *.debian.org")
 
 
 @dataclass(frozen=True)
 class ModalSettings:
-    app: str = setting(
-        "cooperbench", matching(r"[A-Za-z0-9._-]{1,64}", "letters, digits, ._- and at most 64")
-    )
+    app: str = setting("cooperbench", matching(r"[A-Za-z0-9._-]{1,64}", "letters, digits, ._-, at most 64"))
     """Under which sandboxes are shown in Modal's dashboard."""
     cpu: Share = _share(float, Share(1.0, 4.0), "1 or 1:4")
     """Physical cores."""
-    memory: Share = _share(_mebibytes, Share(2048, 8192), "2g or 2g:8g")
+    memory: Share = _share(lambda text: byte_size(text) // 1024**2, Share(2048, 8192), "2g or 2g:8g")
     """MiB."""
     gpu: str = setting("", matching(r"[A-Za-z0-9-]+!?(:[1-8])?", "e.g. T4 or A100-80GB:2"))
     """Modal then uses its older kind of sandbox."""

@@ -74,9 +74,7 @@ def _write_beside(runs: Sequence[Run], page: Path, details: Path, folder: Path) 
     """A new folder takes the place of an old one before the page that refers to it appears."""
     foreign = [one.name for one in folder.iterdir() if one.suffix != ".js"] if folder.is_dir() else []
     if foreign:
-        raise UserError(
-            f"{folder} holds {foreign[0]}, which no report wrote; move it away or take another name"
-        )
+        raise UserError(f"{folder} holds {foreign[0]}, which no report wrote; move it or take another name")
     details.mkdir()
 
     def write(number: int, text: bytes) -> None:

@@ -212,9 +212,8 @@ def pack_folder(folder: Path, names: Sequence[str] = ()) -> bytes:
     """A folder, or these of the names in it that are there: the same bytes for the same files."""
 
     def plain(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
-        if Path(member.name).name == "__pycache__" or not (
-            member.isreg() or member.isdir() or member.issym()
-        ):
+        is_plain = member.isreg() or member.isdir() or member.issym()
+        if not is_plain or Path(member.name).name == "__pycache__":
             return None
         member.uid = member.gid = member.mtime = 0
         member.uname = member.gname = ""
