@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib import import_module
 from types import FrameType
 from typing import NoReturn, cast
@@ -98,8 +99,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Before anything else registers: what is registered first comes last.
     atexit.register(_end_process, codes)
     _lose_no_interrupt()
-    codes.append(_execute(sys.argv[1:]))
-    return codes[0]
+    code = EXIT_INTERRUPTED
+    with suppress(KeyboardInterrupt):  # a second one, or one that comes too late to interrupt anything
+        code = _execute(sys.argv[1:])
+        _ignore_all()
+    codes.append(code)
+    return code
 
 
 def _end_process(codes: list[int]) -> None:

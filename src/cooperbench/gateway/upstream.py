@@ -116,11 +116,9 @@ class Upstream:
         # Vertex AI has models of others, too.
         return dialect != GEMINI or "gemini" in self._name
 
-    async def _native(
-        self, dialect: str, body: Body, headers: Headers, *, stream: bool
-    ) -> AsyncIterator[Body]:
+    async def _native(self, dialect: str, body: Body, sent: Headers, *, stream: bool) -> AsyncIterator[Body]:
         base, key = self._settings.get("api_base"), self._settings.get("api_key")
-        kept = {name: headers[name] for name in _KEPT_HEADERS if name in headers}
+        kept = {name: sent[name] for name in _KEPT_HEADERS if name in sent}
         provider = self._litellm.LlmProviders(self._provider)
         configs = import_module("litellm.utils").ProviderConfigManager
         if dialect == GEMINI:

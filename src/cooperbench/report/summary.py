@@ -52,9 +52,8 @@ def save_summary(
     settings = [setting for setting in SETTINGS if setting in expected or setting in paths.settings_on_disk()]
     by_setting = {}
     for setting in settings:
-        asked = (
-            PairKey(one.task.repo, one.task.task_id, one.feature_ids) for one in expected.get(setting, ())
-        )
+        pairs = expected.get(setting, ())
+        asked = (PairKey(one.task.repo, one.task.task_id, one.feature_ids) for one in pairs)
         by_setting[setting] = _summarize(read_pairs(paths, setting, asked))
     summary = {
         "schema": SCHEMA,

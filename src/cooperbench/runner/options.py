@@ -211,9 +211,7 @@ class RunOptions:
         default=True,
     )
     auto_eval: bool = option("--no-auto-eval", "do not judge; `cooperbench eval` does it later", default=True)
-    record: bool = option(
-        "--record", "keep what models are asked and answer, for replay_model", default=False
-    )
+    record: bool = option("--record", "keep what models are asked and say, for replay_model", default=False)
     force: bool = option("--force", "run finished pairs again; earlier attempts are kept", default=False)
 
 
