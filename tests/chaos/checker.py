@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cooperbench.storage import read_json
+from tests.sandbox_processes import sandbox_processes
 
 if TYPE_CHECKING:
     from cooperbench.backends.docker.engine import Engine
@@ -114,20 +115,17 @@ def mounted_from(cache: Path) -> str:
 
 
 def processes(mark: str, mounted: str = "") -> list[tuple[int, str]]:
-    """Those that have the mark in their arguments, environment or working directory, or such a mount of their own."""
-    found = []
-    ours = Path("/proc/self/ns/mnt").readlink()
+    """Those that have the mark in their arguments, environment or working directory, and those of sandboxes."""
+    found = sandbox_processes(mounted) if mounted else {}
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             words = (entry / "cmdline").read_bytes()
             places = words + (entry / "environ").read_bytes() + bytes((entry / "cwd").readlink())
-            elsewhere = bool(mounted) and (entry / "ns/mnt").readlink() != ours
-            sees = elsewhere and mounted in (entry / "mountinfo").read_text()
         except OSError:
             continue
-        if sees or mark.encode() in places:
-            found.append((int(entry.name), words.replace(b"\0", b" ").decode(errors="replace")))
-    return found
+        if mark.encode() in places:
+            found[int(entry.name)] = words.replace(b"\0", b" ").decode(errors="replace")
+    return list(found.items())
 
 
 def contained(engine_folder: Path) -> list[tuple[int, str]]:

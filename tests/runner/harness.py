@@ -8,10 +8,13 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from tests.sandbox_processes import sandbox_processes
 from tests.tiny import TASK_ID, write_script, write_tiny
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class Harness:
@@ -65,17 +68,8 @@ class Harness:
         return found
 
     def survivors(self) -> list[str]:
-        """Processes in sandboxes of this run: their mounts come from its cache."""
-        found = []
-        for entry in Path("/proc").glob("[0-9]*"):
-            try:
-                mounts = (entry / "mountinfo").read_text()
-                words = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            except OSError:
-                continue
-            if str(self.cache) in mounts:
-                found.append(f"{entry.name} {words}")
-        return found
+        """Processes of sandboxes of this run."""
+        return [f"{pid} {words}" for pid, words in sandbox_processes(str(self.cache)).items()]
 
     def wait_for_sandboxes(self, process: subprocess.Popen[Any]) -> None:
         deadline = time.monotonic() + 30
