@@ -78,9 +78,8 @@ def _list(rows: Sequence[Chosen]) -> tuple[dict[str, Any], list[Table]]:
     ]
     counts = [plural(totals[noun + "s"], noun) for noun in ("task", "feature", "pair")]
     title = ", ".join((plural(totals["repositories"], "repository", "repositories"), *counts))
-    return {"totals": totals, "tasks": tasks}, [
-        Table(title, ("repository", "task", "features", "pairs"), cells)
-    ]
+    table = Table(title, ("repository", "task", "features", "pairs"), cells)
+    return {"totals": totals, "tasks": tasks}, [table]
 
 
 def _tests(rows: Sequence[Chosen]) -> tuple[dict[str, Any], list[Table]]:

@@ -211,6 +211,7 @@ def _effects(arms: Mapping[Off, Sequence[Run]], parts: Sequence[str], measure: s
     tested = {part: p for part, change in changes.items() if (p := statistics.p_value(change)) is not None}
     corrected = dict(zip(tested, statistics.holm(list(tested.values())), strict=True))
     unit = MEASURES[measure]
+    kind = statistics.CHANGE_OF_SHARE if unit == "share" else None
     for part, both in sides.items():
         with_part, without = (fmean(one.value for one in side) if side else None for side in both)
         p_holm = corrected.get(part)
@@ -221,9 +222,7 @@ def _effects(arms: Mapping[Off, Sequence[Run]], parts: Sequence[str], measure: s
             unit=unit,
             with_part=with_part,
             without=without,
-            difference=statistics.mean(
-                changes[part], statistics.CHANGE_OF_SHARE if unit == "share" else None
-            ),
+            difference=statistics.mean(changes[part], kind),
             p=tested.get(part),
             p_holm=p_holm,
             smallest_effect=smallest,

@@ -77,6 +77,7 @@ def first_lines(lines: Sequence[str]) -> list[str]:
 
 Cell: TypeAlias = "str | int | Estimate | None"
 """An estimate is shown as a rate; nothing as a dash."""
+Rows: TypeAlias = "list[list[Cell]]"
 
 
 @dataclass(frozen=True)

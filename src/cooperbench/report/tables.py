@@ -14,6 +14,7 @@ from cooperbench.report.curves import AgentCurve, Difficulty
 from cooperbench.report.fields import listed, mapping
 from cooperbench.report.formatting import (
     Cell,
+    Rows,
     Table,
     basis_text,
     decimal_text,
@@ -47,9 +48,7 @@ def analysis_tables(analysis: Analysis) -> Iterator[Table]:
     yield from map(_agent_curve, analysis.agent_curves)
     yield from _difficulty(analysis.difficulty)
     for repeats in analysis.repeats:
-        rates: list[list[Cell]] = [
-            [f"pass@{k}", one, one.n, one.clusters] for k, one in repeats.pass_at.items()
-        ]
+        rates: Rows = [[f"pass@{k}", one, one.n, one.clusters] for k, one in repeats.pass_at.items()]
         flaky = [f"flaky: {one.label} ({one.passed} of {one.of} passed)" for one in repeats.flaky]
         title = f"Repeated: {', '.join(repeats.runs)} ({repeats.setting})"
         yield Table(title, ("", "rate", "n", "tasks"), rates, first_lines(flaky) or ["no flaky pairs"])
@@ -78,7 +77,7 @@ def _rates(analysis: Analysis) -> Table:
         overall = rates["overall"]
         return [overall.n, overall.clusters, *marked, decimal_text(overall.design_effect, 1)]
 
-    rows: list[list[Cell]] = []
+    rows: Rows = []
     for row in analysis.rates:
         indent = "" if row.repo is None else "  "
         place = row.name if row.repo is None else f"{indent}{row.repo}"
@@ -107,7 +106,7 @@ def _states(row: RateRow) -> Iterator[str]:
 
 
 def _costs(rows: Sequence[RateRow]) -> Table:
-    cells: list[list[Cell]] = []
+    cells: Rows = []
     for row in rows:
         ended = sum(row.states[state] for state in ENDED)
         each = f"${row.cost / ended:.3f}" if ended else None
@@ -123,7 +122,7 @@ def _costs(rows: Sequence[RateRow]) -> Table:
 
 
 def _deficits(analysis: Analysis) -> Table:
-    rows: list[list[Cell]] = []
+    rows: Rows = []
     notes = ["Over the pairs that have a verdict in both; deficit: solo − coop; retention: coop ∕ solo"]
     for one in analysis.coordination_deficits:
         assert one.coordination_deficit is not None
@@ -143,7 +142,7 @@ def _deficits(analysis: Analysis) -> Table:
 
 
 def _teams(rows: Sequence[TeamRow]) -> Table:
-    cells: list[list[Cell]] = [
+    cells: Rows = [
         [row.run, row.pairs, row.integrated_by_lead, *(f"{row.sums[name]:.0f}" for name in TEAM_SUMS)]
         for row in rows
     ]
@@ -153,7 +152,7 @@ def _teams(rows: Sequence[TeamRow]) -> Table:
 
 def _difficulty(difficulty: Difficulty) -> Iterator[Table]:
     for curve in difficulty.curves:
-        rows: list[list[Cell]] = [
+        rows: Rows = [
             [f"{one.low:.1f}–{one.high:.1f}", one.pairs, one.solo, one.solo.n, one.together, one.together.n]
             for one in curve.buckets
             if one.solo.n or one.together.n
@@ -176,7 +175,7 @@ def _difficulty(difficulty: Difficulty) -> Iterator[Table]:
 
 def _agent_curve(curve: AgentCurve) -> Table:
     first, *_ = curve.points
-    rows: list[list[Cell]] = [
+    rows: Rows = [
         [
             point.agents,
             point.groups,
@@ -202,7 +201,7 @@ def _agent_curve(curve: AgentCurve) -> Table:
 def _cross_play(played: CrossPlay) -> Table:
     cells = {(one.agent1, one.agent2): f"{rate_text(one.overall)} n={one.overall.n}" for one in played.cells}
     names = played.configurations
-    rows: list[list[Cell]] = [[one, *(cells.get((one, other)) for other in names)] for one in names]
+    rows: Rows = [[one, *(cells.get((one, other)) for other in names)] for one in names]
     notes = ["Overall success in coop; rows: agent1 (the lower feature), columns: agent2"]
     if played.unknown:
         notes.append(f"{plural(played.unknown, 'pair')} without a record of who the two were: left out")
@@ -229,9 +228,7 @@ def comparison_tables(comparison: Comparison, problems: Sequence[str] = ()) -> I
 
 def _compared_rates(comparison: Comparison) -> Table:
     sides = ((comparison.first, comparison.first_rate), (comparison.second, comparison.second_rate))
-    rows: list[list[Cell]] = [
-        [name, one, f"{round((one.value or 0.0) * one.n)}/{one.n}"] for name, one in sides
-    ]
+    rows: Rows = [[name, one, f"{round((one.value or 0.0) * one.n)}/{one.n}"] for name, one in sides]
     rows.append(["difference", points_text(comparison.difference), ""])
     flips = f"{len(comparison.gained)} gained, {len(comparison.lost)} lost"
     notes = [
@@ -280,7 +277,7 @@ def ablation_table(ablation: Ablation) -> Table:
 def judge_table(report: JudgeReport) -> Table:
     labels = [label for record in report.records if (label := mapping(record, "label"))]
     symptoms = [one for label in labels for one in listed(label, "symptoms", dict)]
-    rows: list[list[Cell]] = [
+    rows: Rows = [
         [kind, name, count]
         for kind, found in (("cause", labels), ("symptom", symptoms))
         for name, count in Counter(str(one.get(kind)) for one in found).most_common()

@@ -117,6 +117,7 @@ def test_the_end_removes_everything_and_follows_no_link(
     local: LocalBackend, cache_dir: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "precious").write_text("data")
+    local.check()  # makes folders for all sandboxes of this process
     before = folders(cache_dir)
     sandbox = local.create_sandbox("host")
     assert len(folders(cache_dir) - before) == 1
@@ -220,3 +221,35 @@ def test_an_unknown_image_says_what_can_be_used(cache_dir: Path, tmp_path: Path,
 def test_a_template_that_was_removed_is_an_error_of_the_machine(local: LocalBackend) -> None:
     with pytest.raises(SandboxError, match="prepared again"):
         local.create_sandbox("local/tiny_task:task7@0123456789abcdef")
+
+
+OPEN_A_CHANNEL_ON_A_FULL_DISK = textwrap.dedent("""
+    import sys
+    from pathlib import Path
+    from cooperbench.backends.local import LocalBackend
+    from cooperbench.errors import SandboxError
+    disk = Path(sys.argv[1])
+    sandbox = LocalBackend(cache_dir=disk / "cache").create_sandbox("host")
+    try:
+        for number in range(4000):
+            (disk / str(number)).touch()
+    except OSError:
+        pass
+    try:
+        with sandbox._channel(fresh=True):
+            pass
+    except SandboxError as error:
+        print(type(error).__name__, error)
+    sandbox.terminate()
+""")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small disk")
+def test_a_full_disk_of_the_host_is_not_the_doing_of_an_agent(tmp_path: Path) -> None:
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "nr_inodes=4000", "tmpfs", tmp_path], check=True)
+    try:
+        command = [sys.executable, "-c", OPEN_A_CHANNEL_ON_A_FULL_DISK, str(tmp_path)]
+        said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    finally:
+        subprocess.run(["umount", "--lazy", tmp_path], check=True)
+    assert said == "SandboxError the disk of this machine is full\n"

@@ -13,6 +13,7 @@ from tempfile import mkdtemp
 
 from cooperbench.backends.local.bubblewrap import Bubblewrap, Limits, SandboxProcess, last_line
 from cooperbench.backends.local.rootfs import IO_DIR, LIB_DIR, SCRATCH_DIR, SHELL, Content, RootFsBuilder
+from cooperbench.backends.local.spawner import free_bytes
 from cooperbench.errors import SandboxDead, SandboxError
 from cooperbench.sandbox.base_sandbox import RichSandbox
 from cooperbench.sandbox.channel import CappedOutput, Channel, Command, PipeTransport, quote
@@ -118,7 +119,12 @@ class LocalSandbox(RichSandbox):
     def _open_channel(self) -> Channel:
         self._check_alive()
         channel = Channel(PipeTransport(*self._open("channel")))
-        channel.handshake()
+        try:
+            channel.handshake()
+        except SandboxError as error:
+            if free_bytes(self._folder) < 1 << 20:
+                raise SandboxError("the disk of this machine is full") from error
+            raise
         return channel
 
     def _open(self, kind: str, *words: str) -> tuple[int, int]:

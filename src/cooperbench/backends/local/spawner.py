@@ -106,13 +106,13 @@ class Sandbox:
     def __init__(self, folder: Path, groups: list[Path], disk_bytes: int) -> None:
         self.groups = groups
         self._folder = folder
-        self._free_at_start = _free_bytes(folder)
+        self._free_at_start = free_bytes(folder)
         self._disk_bytes = min(disk_bytes, self._free_at_start // 2)
         self._measured_at = self._free_at_start - self._disk_bytes
 
     def is_too_large(self) -> bool:
         """Measures its files, but only if the disk has lost enough for them to have become too many."""
-        free = _free_bytes(self._folder)
+        free = free_bytes(self._folder)
         if free >= self._measured_at:
             return False
         import subprocess
@@ -134,7 +134,7 @@ class Sandbox:
             log.write(f"it used more than its {gibibytes:.1f} GiB of disk or {files} files\n")
 
 
-def _free_bytes(folder: Path) -> int:
+def free_bytes(folder: Path) -> int:
     try:
         found = os.statvfs(folder)
     except OSError:
