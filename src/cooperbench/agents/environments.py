@@ -239,7 +239,7 @@ def _make_venv(framework: Framework, folder: Path, python: Path, say: Callable[[
 def _install_packages(framework: Framework, folder: Path, say: Callable[[str], None]) -> None:
     """Without their scripts, which would look for a program of the host's kind."""
     if shutil.which("npm") is None:
-        raise UserError(f"{framework.name} is installed with npm, which is not here: see https://nodejs.org")
+        raise UserError(f"{framework.name} is installed with npm, which is not here: https://nodejs.org")
     arch = _ARCHITECTURES.get(platform.machine().lower())
     if arch is None:
         raise UserError(f"{framework.name} has no program for processors of the kind {platform.machine()}")

@@ -135,7 +135,7 @@ def test_an_image_is_sent_under_the_name_that_others_pull(
 
 def test_where_to(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GOOGLE_CLOUD_PROJECT", raising=False)
-    with pytest.raises(UserError, match="--registry HOST/PATH, or set up a project: cooperbench config gcp"):
+    with pytest.raises(UserError, match="--registry HOST/PATH, or cooperbench config gcp"):
         registry_template(None)
     monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "some-project")
     expected = "us-central1-docker.pkg.dev/some-project/cooperbench/{repo}:task{task_id}"
