@@ -57,6 +57,7 @@ EXIT_USAGE = 2
 EXIT_OVER_BUDGET = 3
 EXIT_INTERRUPTED = 130
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_THREAD_SECONDS = 5.0
 _LATER_SECONDS = 0.1
 
 
@@ -104,6 +105,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = _execute(sys.argv[1:])
         _ignore_all()
     codes.append(code)
+    if code == EXIT_INTERRUPTED:
+        # Python's own end could wait for ever for a thread that began or ended when an interrupt came.
+        for thread in threading.enumerate():
+            if not thread.daemon and thread is not threading.main_thread():
+                thread.join(_THREAD_SECONDS)
+        atexit._run_exitfuncs()
     return code
 
 

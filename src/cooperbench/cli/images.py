@@ -100,8 +100,8 @@ def _of_docker(args: argparse.Namespace, tasks: Sequence[Task], labels: set[str]
                 done.content["image_template"] = template
                 done.lines.append(f"use them: --image-template '{template}'")
             case action:
-                make = backend.images.pull_task if action == "pull" else backend.images.build
-                done = _for_each(backend, tasks, partial(_make, backend, make), args.jobs)
+                get = backend.images.pull_task if action == "pull" else backend.images.build
+                done = _for_each(backend, tasks, partial(_get, backend, get), args.jobs)
         return done._replace(content={"engine": backend.engine.where, **done.content})
 
 
@@ -160,10 +160,8 @@ def _for_each(
     return Outcome({"images": rows}, [line])
 
 
-def _make(
-    backend: DockerBackend, make: Callable[[Task, Say], object], task: Task, say: Say
-) -> tuple[str, str]:
-    make(task, say)
+def _get(backend: DockerBackend, get: Callable[[Task, Say], object], task: Task, say: Say) -> tuple[str, str]:
+    get(task, say)
     image = backend.prepare(task, say)
     return image.reference, image.digest
 

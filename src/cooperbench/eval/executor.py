@@ -163,11 +163,9 @@ class TestRun:
             if absent or not failures or not failures <= flaky or not self.tests_passed:
                 return self
             return replace(self, success=True, error=None, flaky_failures=tuple(sorted(failures)))
-        passed, skipped = self.tests_passed, self.tests_skipped
+        passed, skipped, expected = self.tests_passed, self.tests_skipped, len(reference.passed_tests)
         if absent:
-            error = (
-                f"{len(absent)} of {len(reference.passed_tests)} expected tests did not run: {min(absent)}"
-            )
+            error = f"{len(absent)} of {expected} expected tests did not run: {min(absent)}"
         elif passed + len(flaky) < golden.tests_passed:
             error = f"only {passed} tests passed, {golden.tests_passed} do with the golden patch"
         elif skipped > golden.tests_skipped + len(flaky) and not reference.passed_tests:

@@ -176,11 +176,9 @@ class TestSide:
             for unit in sorted(units, key=len)[:_MOST_UNITS]
         }
         kept: set[str] = set()
-        while found := [
-            unit for unit, by in importers.items() if any(self._is_code(path, kept) for path in by)
-        ]:
-            kept.update(path for unit in found for path in units[unit])  # they may import others
-            importers = {unit: by for unit, by in importers.items() if unit not in found}
+        while new := [unit for unit, by in importers.items() if any(self._is_code(one, kept) for one in by)]:
+            kept.update(path for unit in new for path in units[unit])  # they may import others
+            importers = {unit: by for unit, by in importers.items() if unit not in new}
         return kept
 
     def _is_code(self, path: str, kept: set[str]) -> bool:

@@ -249,9 +249,8 @@ class Experiment:
     def _judge(self, config: RunConfig, pair: Pair) -> Future[None]:
         def judge() -> None:
             self._check_stop()
-            found = evaluate_and_write(
-                config.paths, pair, config.setting, self._references, canary=config.canary
-            )
+            paths, setting, canary = config.paths, config.setting, config.canary
+            found = evaluate_and_write(paths, pair, setting, self._references, canary=canary)
             self._display.evaluated(pair, found)
 
         return self._evaluations.submit(judge)
