@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 import threading
@@ -16,6 +17,7 @@ import pytest
 
 from cooperbench.agents.base import Limits
 from cooperbench.errors import AgentFailure, InfraError, Interrupted, UserError
+from cooperbench.gateway.server import Gateway
 from tests.gateway.clients import CLIENTS
 from tests.gateway.conftest import KEY
 from tests.modelserver import Answer, Broken, Request, Tokens, ToolCall, call, error, say
@@ -370,3 +372,9 @@ def test_a_gateway_that_cannot_start_is_not_waited_for() -> None:
     done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout.split()[-1]) > 7
+
+
+def test_small_pieces_of_answers_are_sent_at_once() -> None:
+    """Else each waits 40 ms for the acknowledgement of the one before it; connections take it over."""
+    (server,) = Gateway.shared()._server.servers
+    assert all(one.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) for one in server.sockets)

@@ -57,7 +57,6 @@ EXIT_USAGE = 2
 EXIT_OVER_BUDGET = 3
 EXIT_INTERRUPTED = 130
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-_THREAD_SECONDS = 5.0
 _LATER_SECONDS = 0.1
 
 
@@ -109,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Python's own end could wait for ever for a thread that began or ended when an interrupt came.
         for thread in threading.enumerate():
             if not thread.daemon and thread is not threading.main_thread():
-                thread.join(_THREAD_SECONDS)
+                thread.join(5)
         atexit._run_exitfuncs()
     return code
 

@@ -120,6 +120,7 @@ class Gateway:
         self._mcp = mcp_endpoint(self._accesses.get)
         watch = asyncio.create_task(self._watch())
         listening = socket.create_server(("127.0.0.1", 0), backlog=512)
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio does not do it for this one
         self.port = listening.getsockname()[1]
         self._ready.set_result(None)
         async with self._mcp.run():
