@@ -376,5 +376,7 @@ def test_a_gateway_that_cannot_start_is_not_waited_for() -> None:
 
 def test_small_pieces_of_answers_are_sent_at_once() -> None:
     """Else each waits 40 ms for the acknowledgement of the one before it; connections take it over."""
-    (server,) = Gateway.shared()._server.servers
+    gateway = Gateway.shared()
+    assert httpx.get(f"http://127.0.0.1:{gateway.port}/").status_code == 401
+    (server,) = gateway._server.servers
     assert all(one.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) for one in server.sockets)
