@@ -97,6 +97,20 @@ def test_stdin_and_output(channel: Channel, data: bytes) -> None:
     assert (result.returncode, result.stdout, result.stderr) == (0, data, data)
 
 
+@pytest.mark.parametrize("size", [65_500, 65_536, 65_600, 200_000])
+def test_output_that_about_fills_a_pipe(channel: Channel, size: int) -> None:
+    script = "head -c $0 /dev/zero; head -c $0 /dev/zero | tr '\\0' x >&2; exit 7"
+    result = run(channel, "bash", "-c", script, str(size))
+    assert (result.returncode, result.stdout, result.stderr) == (7, bytes(size), b"x" * size)
+
+
+def test_commands_that_end_when_readers_are_started_for_them(channel: Channel) -> None:
+    for milliseconds in range(40, 60):
+        script = f"echo out; echo err >&2; sleep 0.0{milliseconds}; exit 7"
+        result = run(channel, "bash", "-c", script)
+        assert (result.returncode, result.stdout, result.stderr) == (7, b"out\n", b"err\n")
+
+
 def test_output_that_comes_late_is_waited_for(tmp_path: Path) -> None:
     """As on a machine with too much to do: what takes a command's output up may be far behind the command."""
     slow = tmp_path / "bin" / "split"

@@ -44,6 +44,7 @@ _UNSAFE = re.compile(rb"[^ -&(-\[\]-~]")
 _RESULT = re.compile(rb"= (\d+) (\d{1,3}) ([01]) (-?\d{1,18}) ([tb]) (\d+) (\d+) ([tb]) (\d+) (\d+)")
 _DONE = re.compile(rb"= (\d+) ok")
 _REFUSED = re.compile(rb"! (\d+) (missing|failed|broken) (\d+)")
+_END_MARK = b"\0cooperbench-channel end\0"
 _CLOSING = re.compile(rb"\.[ 0]*")
 
 
@@ -195,8 +196,11 @@ class Channel:
         match = self._ask("the sandbox could not run a command", _RESULT, b"run", words, payload, deadline)
         _, code, timed_out, micros, out_kind, out_size, out_cut, err_kind, err_size, err_cut = match.groups()
         out, err = CappedOutput(command.output_limit), CappedOutput(command.output_limit)
-        out.add(self._body(out_kind, int(out_size), 2 * chunk, deadline))
-        err.add(self._body(err_kind, int(err_size), 2 * chunk, deadline))
+        for kept, kind, size in ((out, out_kind, out_size), (err, err_kind, err_size)):
+            data = self._exactly(int(size), deadline)
+            if kind == b"b":
+                data = (data + self._encoded(2 * chunk, deadline)).replace(_END_MARK, b"", 1)
+            kept.add(data)
         out.cut += int(out_cut)
         err.cut += int(err_cut)
         self._close_answer(deadline)
@@ -218,7 +222,7 @@ class Channel:
         problem = f"cannot read {path} in the sandbox"
         words = [b"%d" % (READ_FILE_LIMIT + 1), as_bytes(path)]
         self._ask(problem, _DONE, b"read", words, b"", deadline)
-        data = self._body(b"b", 0, READ_FILE_LIMIT + 1, deadline)
+        data = self._encoded(READ_FILE_LIMIT + 1, deadline)
         self._close_answer(deadline)
         if len(data) > READ_FILE_LIMIT:
             raise SandboxRefused(f"{problem}: it is larger than {READ_FILE_LIMIT} bytes")
@@ -274,11 +278,7 @@ class Channel:
         error_class = FileNotFoundError if refused[2] == b"missing" else SandboxRefused
         raise error_class(f"{problem}: {_show(message)}")
 
-    def _body(self, kind: bytes, size: int, most_bytes: int, deadline: float) -> bytes:
-        if size > _LONGEST_LINE * 100:
-            raise self._break(f"it announced {size} bytes")
-        if kind == b"t":
-            return self._exactly(size, deadline)
+    def _encoded(self, most_bytes: int, deadline: float) -> bytes:
         encoded = self._line(deadline, limit=most_bytes * 4 // 3 + _LONGEST_LINE)
         try:
             return base64.b64decode(encoded, validate=True)

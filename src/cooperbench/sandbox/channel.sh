@@ -2,23 +2,26 @@
 # Usage: bash channel.sh SCRATCH_DIR        (needs bash >= 4.4 and coreutils; channel.py is the other end)
 #
 # A request is one line of quoted words, optionally followed by raw bytes. Each command runs in a fresh process of
-# its own process group. Its output goes through pipes into chunk files written by split(1), which keeps nothing
-# back: that is what makes the output so far available although a background process still holds the pipe, counts
-# what is cut exactly, and never lets a writer die of SIGPIPE. All processes of a command carry
-# COOPERBENCH_COMMAND=<mark> in their environment, by which those that left the process group are found.
+# its own process group, and writes into two named pipes. All its processes carry COOPERBENCH_COMMAND=<mark> in their
+# environment, by which those that left the process group are found.
+#
+# Most commands end soon and print little, which stays in the pipes until we read it: up to an end mark. These have no
+# other processes than the command and the shell that waits for it, since each one takes time to start. All others get
+# a split(1) for each pipe, which writes chunk files and keeps nothing back: that is what makes the output so far
+# available although a background process still holds the pipe, counts what is cut exactly, and never lets a writer die
+# of SIGPIPE.
 #
 # run   ID MARK TIMEOUT_MS CHUNK STDIN_SIZE STDIN_TEXT CWD N ENV*N ARGV...             (+ STDIN_SIZE bytes)
 # write ID MARK MODE SIZE TEXT PATH                                                     (+ SIZE bytes)
 # read  ID MAX PATH
-# Answers: "= ID ..." or "! ID KIND LENGTH" and a message. A body is raw with a known length (t) or one line of
-# base64 (b); the closing line carries the exit codes of what produced it.
+# Answers: "= ID ..." or "! ID KIND LENGTH" and a message. A body is raw with a known length (t); of kind b it goes on
+# with one line of base64, in which the end mark may be. The closing line carries the exit codes of what produced it.
 
 shopt -s nullglob
 cb_had_lc_all=${LC_ALL+yes}
 cb_lc_all=${LC_ALL-}
 LC_ALL=C
-cb_wait=(wait)
-((BASH_VERSINFO[0] >= 5)) && cb_wait=(wait -f)
+cb_end_mark='\0cooperbench-channel end\0'
 
 cb_now_us() { # sets cb_now; whole seconds where bash is older than 5
   if [[ ${EPOCHREALTIME-} ]]; then cb_now=${EPOCHREALTIME/./}; else cb_now=$((SECONDS * 1000000)); fi
@@ -26,10 +29,11 @@ cb_now_us() { # sets cb_now; whole seconds where bash is older than 5
 
 cb_self_test() { # the tools must do exactly what the protocol relies on; prints what is wrong
   local tool name=$1/self-test
-  for tool in split head tail base64 cat wc mkdir rm mv chmod env; do
+  for tool in split head tail base64 cat wc mkdir mkfifo rm mv chmod env; do
     type -P "$tool" >/dev/null || { echo "$tool is missing"; return 1; }
   done
   ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] >= 404)) || { echo "bash is older than 4.4"; return 1; }
+  mkdir -p -- "$1" || { echo "cannot write to $1"; return 1; }
   printf abc | { head -c 2 >/dev/null; IFS= read -r -n 1 tool; [[ $tool == c ]]; } ||
     { echo "head -c reads more than it is told"; return 1; }
   printf 'a\0b' | split -b 2 -a 6 - "$name." && [[ -s $name.aaaaaa && -s $name.aaaaab ]] ||
@@ -53,7 +57,7 @@ cb_kill_marked() { # MARK [PGID]: kill what carries the mark until nothing does,
       done
     done
     [[ $found ]] || return 0
-    IFS= read -r -t 0.005 -u "$cb_never" variable
+    IFS= read -r -t 0.005 -u "$cb_control" variable
   done
 }
 
@@ -69,17 +73,21 @@ cb_survivors() { # MARK PGID: does anything of the command still live?
   return 1
 }
 
-cb_new_dir() { # a folder for output that no reader of an earlier command writes to
+cb_new_dir() { # a folder with pipes that no process of an earlier command has open
+  local both
   cb_dir=$cb_scratch/$((++cb_dirs))
-  [[ -d $cb_dir ]] || mkdir -p -- "$cb_dir"
+  mkdir -p -- "$cb_dir" && mkfifo -- "$cb_dir/out" "$cb_dir/err" || return
+  # By way of a descriptor for both, as opening one end waits for the other.
+  exec {both}<>"$cb_dir/out" {cb_out}<"$cb_dir/out" {both}>&-
+  exec {both}<>"$cb_dir/err" {cb_err}<"$cb_dir/err" {both}>&-
 }
 
-cb_janitor() { # CTL DIR: as long as background processes write, keep throwing away what they wrote
+cb_janitor() { # READERS DIR: as long as background processes write, keep throwing away what they wrote
   local rest
   while :; do
     IFS= read -r -t 1 -u "$1" rest
     (($? > 128)) || break
-    rm -f -- "$2"/*
+    rm -f -- "$2"/[oe].??????
   done
   rm -rf -- "$2"
   rmdir -- "$cb_scratch" # succeeds for the last one, when the channel has gone before
@@ -111,8 +119,8 @@ cb_trim() { # of a long output only the first and the last two chunks can be nee
 
 cb_exec() { # becomes the command
   local count=${cb_words[8]} prefix=()
-  exec >&"$cb_out" 2>&"$cb_err" <"$cb_input"
-  exec {cb_out}>&- {cb_err}>&- {cb_never}<&-
+  exec >&"$to_out" 2>&"$to_err" <"$cb_input"
+  exec {to_out}>&- {to_err}>&- {cb_control}<&-
   cd -- "${cb_words[7]}" || exit 126
   ((count)) && prefix=(env -- "${cb_words[@]:9:count}")
   set -- "${prefix[@]}" "${cb_words[@]:9+count}"
@@ -122,20 +130,60 @@ cb_exec() { # becomes the command
   exec -- "$@"
 }
 
-cb_command() { # runs with stdout on the control pipe: the pids, a line at the end; EOF once all output is read
-  local chunk=${cb_words[4]} out_reader err_reader
-  exec </dev/null
-  exec {cb_out}> >(exec split -b "$chunk" -a 6 - "$cb_dir/o.")
-  out_reader=$!
-  exec {cb_err}> >(exec {cb_out}>&-; exec split -b "$chunk" -a 6 - "$cb_dir/e.")
-  err_reader=$!
-  set -m
+cb_command() { # starts the command and waits for it; says "ID PID", then "ID" when the end marks are there
+  local id=${cb_words[1]} to_out to_err code
+  exec </dev/null >/dev/null {to_out}>"$cb_dir/out" {to_err}>"$cb_dir/err" {cb_out}<&- {cb_err}<&- || exit
+  set -m # a process group of its own
   (set +m; cb_exec) &
-  exec {cb_out}>&- {cb_err}>&-
-  echo "$! $out_reader $err_reader"
-  "${cb_wait[@]}" $!
-  echo $? >"$cb_dir/code"
-  echo
+  set +m # else one that is stopped counts as ended
+  echo "$id $!" >&"$cb_control"
+  wait $!
+  code=$?
+  if [[ ! -s $cb_dir/split ]]; then
+    # Where a pipe is full, this waits for a reader.
+    printf "$cb_end_mark" >&"$to_out"
+    printf "$cb_end_mark" >&"$to_err"
+  fi
+  exec {to_out}>&- {to_err}>&-
+  echo "$id" >&"$cb_control"
+  exit "$code"
+}
+
+cb_heard() { # MICROSECONDS: sets cb_word to what cb_command says next, about the command of cb_run
+  local seconds
+  printf -v seconds '%d.%06d' $(($1 / 1000000)) $(($1 % 1000000))
+  while IFS= read -r -t "$seconds" -u "$cb_control" cb_word; do
+    [[ $cb_word == "$id" || $cb_word == "$id "* ]] && return
+  done
+  return 1
+}
+
+cb_take() { # PIPE: what a command that has ended has left there: cb_text, for printf %b, and cb_length
+  local rest='' ended # fails if there is or may come more
+  IFS= read -r -d '' -n 4096 -u "$1" cb_text # up to a NUL byte
+  ended=$? cb_length=${#cb_text} cb_text=${cb_text//\\/\\\\}
+  ((ended == 0 && cb_length < 4096)) || return
+  IFS= read -r -d '' -n 64 -u "$1" rest
+  if [[ "\\0$rest\\0" != "$cb_end_mark" ]]; then
+    cb_text+="\\0000${rest//\\/\\\\}"
+    cb_length=$((cb_length + 1 + ${#rest}))
+    ((${#rest} == 64)) || cb_length=$((cb_length + 1)) cb_text+=\\0000
+    return 1
+  fi
+  read -r -t 0 -u "$1" || return # it is empty, but somebody has it open
+  IFS= read -r -d '' -n 1 -u "$1" rest || return 0
+  rest=${rest:-\\0000}
+  cb_text+=${rest/#\\/\\\\} cb_length=$((cb_length + 1))
+  return 1
+}
+
+cb_split() { # CHUNK: starts the readers, which have its stdout, and prints their pids
+  exec </dev/null
+  : >"$cb_dir/o.aaaaaa" >"$cb_dir/e.aaaaaa"
+  split -b "$1" -a 6 - "$cb_dir/o." <&"$cb_out" {cb_err}<&- &
+  echo $!
+  split -b "$1" -a 6 - "$cb_dir/e." <&"$cb_err" {cb_out}<&- &
+  echo $!
 }
 
 cb_drain() { # a background process holds the pipes: wait until what was written has been read
@@ -144,116 +192,136 @@ cb_drain() { # a background process holds the pipes: wait until what was written
     exec {probe}<"/proc/$reader/fd/0" || continue
     for ((step = 0; step < 100; step++)); do
       read -r -t 0 -u "$probe" || break
-      IFS= read -r -t 0.01 -u "$cb_never"
+      IFS= read -r -t 0.01 -u "$cb_control"
     done
     exec {probe}<&-
   done
-  IFS= read -r -t 0.02 -u "$cb_never"
+  IFS= read -r -t 0.02 -u "$cb_control"
 }
 
-cb_collect() { # PREFIX CHUNK REMOVED: sets cb_kind, cb_text, cb_length, cb_cut, cb_files
-  local last_size
-  cb_files=("$cb_dir/$1".??????)
-  cb_cut=0 cb_text=
+cb_collect() { # PREFIX CHUNK REMOVED: adds to cb_text and cb_length what was read; sets cb_kind, cb_cut, cb_files
+  local text='' last_size
+  cb_files=("$cb_dir/$1".??????) cb_kind=t cb_cut=0
   if ((${#cb_files[@]} <= 1)); then
-    cb_kind=t
-    if [[ -s $cb_dir/$1.aaaaaa ]]; then
-      # Succeeds only at a NUL byte or at the length limit; a text that ends before is whole and needs no process.
-      IFS= read -r -d '' -n 4096 cb_text <"$cb_dir/$1.aaaaaa" && cb_kind=b cb_text=
+    # Succeeds only at a NUL byte or at the length limit; a text that ends before is whole and needs no process.
+    if [[ -s $cb_dir/$1.aaaaaa ]] && IFS= read -r -d '' -n 4096 text <"$cb_dir/$1.aaaaaa"; then
+      cb_kind=b
+    else
+      cb_text+=${text//\\/\\\\} cb_length=$((cb_length + ${#text}))
     fi
-    cb_length=${#cb_text}
     return
   fi
-  cb_kind=b cb_length=0
+  cb_kind=b
   last_size=$(wc -c <"${cb_files[-1]}")
   cb_cut=$((($3 + ${#cb_files[@]} - 3) * $2 + last_size))
   ((cb_cut > 0)) || cb_cut=0
 }
 
-cb_body() { # CHUNK: the output as one line of base64
-  if ((cb_cut)); then
-    { cat -- "${cb_files[0]}"; cat -- "${cb_files[@]: -2}" | tail -c "$1"; } | base64 -w 0
+cb_body() { # CHUNK CUT FILES: the output as one line of base64
+  local chunk=$1 cut=$2
+  shift 2
+  if ((cut)); then
+    { cat -- "$1"; cat -- "${@: -2}" | tail -c "$chunk"; } | base64 -w 0
   else
-    cat -- "${cb_files[@]}" | base64 -w 0
+    cat -- "$@" | base64 -w 0
   fi
   cb_status+="${PIPESTATUS[*]} "
   echo
 }
 
 cb_run() {
-  local id=${cb_words[1]} mark=${cb_words[2]} chunk=${cb_words[4]} size=${cb_words[5]}
-  local ctl pids pid code='' timed_out=0 started deadline left slice rest header
-  local out_kind out_text out_length out_cut out_files err_text err_files lingers='' cb_status=''
-  cb_input=/dev/null cb_removed_out=0 cb_removed_err=0
+  local id=${cb_words[1]} mark=${cb_words[2]} size=${cb_words[5]} waiter pid code started deadline left ended='' whole=
+  local out_text='' out_length=0 err_text='' err_length=0
+  cb_input=/dev/null
   if ((size)) || [[ ${cb_words[6]} ]]; then
     cb_input=$cb_scratch/stdin.$id
     if ((size)); then head -c "$size" >"$cb_input"; else printf %s "${cb_words[6]}" >"$cb_input"; fi ||
       cb_give_up "$id" "cannot store the input"
   fi
-  : >"$cb_dir/o.aaaaaa" >"$cb_dir/e.aaaaaa" >"$cb_dir/code" || cb_give_up "$id" "cannot write to $cb_dir"
+  [[ -p $cb_dir/out && -p $cb_dir/err ]] || cb_give_up "$id" "cannot write to $cb_dir"
   cb_now_us
   started=$cb_now deadline=$((cb_now + ${cb_words[3]} * 1000))
-  exec {ctl}< <(cb_command) || cb_give_up "$id" "cannot start a process"
-  IFS= read -r -t 60 -u "$ctl" pids || cb_give_up "$id" "cannot start a process"
-  pid=${pids%% *}
-  while :; do
+  cb_command &
+  waiter=$!
+  cb_heard 60000000 || cb_give_up "$id" "cannot start a process"
+  pid=${cb_word#* }
+  left=$((deadline - started))
+  if cb_heard $((left < 50000 ? left : 50000)); then
+    ended=yes whole=yes
+    cb_take "$cb_out" || whole=
+    out_text=$cb_text out_length=$cb_length
+    cb_take "$cb_err" || whole=
+    err_text=$cb_text err_length=$cb_length
+  fi
+  if [[ $whole ]]; then
+    cb_now_us
+    wait "$waiter"
+    printf '= %s %s 0 %s t %s 0 t %s 0\n%b%b. \n' \
+      "$id" $? $((cb_now - started)) "$out_length" "$err_length" "$out_text" "$err_text"
+  else
+    cb_run_long
+  fi
+  [[ $cb_input == /dev/null ]] || rm -f -- "$cb_input"
+}
+
+cb_run_long() { # the rest of cb_run
+  local chunk=${cb_words[4]} readers out_reader err_reader timed_out=0 lingers='' cb_status=''
+  local out_kind out_cut out_files err_files
+  cb_removed_out=0 cb_removed_err=0
+  echo yes >"$cb_dir/split" || cb_give_up "$id" "cannot write to $cb_dir"
+  exec {readers}< <(cb_split "$chunk") || cb_give_up "$id" "cannot start a process"
+  IFS= read -r -t 60 -u "$readers" out_reader && IFS= read -r -t 60 -u "$readers" err_reader ||
+    cb_give_up "$id" "cannot start a process"
+  while [[ ! $ended ]]; do
+    cb_now_us
     left=$((deadline - cb_now))
     ((left > 0)) || { timed_out=1; break; }
-    ((left > 1000000)) && left=1000000
-    printf -v slice '%d.%06d' $((left / 1000000)) $((left % 1000000))
-    IFS= read -r -t "$slice" -u "$ctl" rest
-    (($? > 128)) || break
-    # A read that runs out of time may have swallowed the line: only the file says for certain.
-    [[ -s $cb_dir/code ]] && break
+    cb_heard $((left < 1000000 ? left : 1000000)) && ended=yes
+    kill -0 "$waiter" || ended=yes
     cb_trim
-    cb_now_us
   done
   if ((timed_out)); then
     kill -TERM -- "-$pid"
-    IFS= read -r -t 2 -u "$ctl" rest
+    cb_heard 2000000
     cb_kill_marked "$mark" "$pid"
     code=124
-    cb_at_eof "$ctl" 2 || lingers=yes
+    cb_at_eof "$readers" 2 || lingers=yes
   else
-    IFS= read -r code <"$cb_dir/code"
-    code=${code:-137} # none: what waited for the command was itself killed
-    if ! cb_at_eof "$ctl" 0.1; then
+    wait "$waiter"
+    code=$? # 137 also where what waited for the command was itself killed
+    if ! cb_at_eof "$readers" 0.1; then
       if cb_survivors "$mark" "$pid"; then
-        cb_drain ${pids#* }
+        cb_drain "$out_reader" "$err_reader"
         lingers=yes
       else
-        cb_at_eof "$ctl" 10 || lingers=yes # only a busy machine is in the way
+        cb_at_eof "$readers" 10 || lingers=yes # only a busy machine is in the way
       fi
     fi
   fi
   cb_now_us
   cb_trim
+  cb_text=$out_text cb_length=$out_length
   cb_collect o "$chunk" "$cb_removed_out"
   out_kind=$cb_kind out_text=$cb_text out_length=$cb_length out_cut=$cb_cut out_files=("${cb_files[@]}")
+  cb_text=$err_text cb_length=$err_length
   cb_collect e "$chunk" "$cb_removed_err"
-  err_text=$cb_text err_files=("${cb_files[@]}")
-  header="= $id $code $timed_out $((cb_now - started)) $out_kind $out_length $out_cut $cb_kind $cb_length $cb_cut"
-  if [[ $out_kind$cb_kind == tt ]]; then
-    printf '%s\n%s%s. \n' "$header" "$out_text" "$err_text"
-  else
-    printf '%s\n%s' "$header" "$out_text"
-    local err_kind=$cb_kind err_cut=$cb_cut
-    cb_files=("${out_files[@]}") cb_cut=$out_cut
-    [[ $out_kind == b ]] && cb_body "$chunk"
-    cb_files=("${err_files[@]}") cb_cut=$err_cut
-    printf %s "$err_text"
-    [[ $err_kind == b ]] && cb_body "$chunk"
-    printf '. %s\n' "$cb_status"
-  fi
-  [[ $cb_input == /dev/null ]] || rm -f -- "$cb_input"
+  err_files=("${cb_files[@]}")
+  printf '= %s %s %s %s %s %s %s %s %s %s\n%b' "$id" "$code" "$timed_out" $((cb_now - started)) \
+    "$out_kind" "$out_length" "$out_cut" "$cb_kind" "$cb_length" "$cb_cut" "$out_text"
+  [[ $out_kind == t ]] || cb_body "$chunk" "$out_cut" "${out_files[@]}"
+  printf %b "$cb_text"
+  [[ $cb_kind == t ]] || cb_body "$chunk" "$cb_cut" "${err_files[@]}"
+  printf '. %s\n' "$cb_status"
   if [[ $lingers ]]; then
     cb_lingered=yes
-    cb_janitor "$ctl" "$cb_dir" </dev/null >/dev/null &
+    cb_janitor "$readers" "$cb_dir" </dev/null >/dev/null &
+    exec {cb_out}<&- {cb_err}<&-
     cb_new_dir
-  elif ((${#out_files[@]} + ${#err_files[@]} > 2)); then
-    rm -f -- "${out_files[@]:1}" "${err_files[@]:1}"
+  else
+    : >"$cb_dir/split"
+    ((${#out_files[@]} + ${#err_files[@]} <= 2)) || rm -f -- "${out_files[@]:1}" "${err_files[@]:1}"
   fi
-  exec {ctl}<&-
+  exec {readers}<&-
 }
 
 cb_refuse() { # ID KIND MESSAGE
@@ -306,9 +374,9 @@ cb_read() {
 cb_serve() { # SCRATCH_DIR [trusted]: answer requests until stdin ends
   local line problem
   cb_scratch=$1 cb_dirs=0 cb_lingered=
-  exec {cb_never}<> <(:) # nothing ever comes from here: reading it with a time limit is a sleep without a process
-  cb_new_dir || { echo "cooperbench-channel unavailable cannot write to $1"; return 1; }
-  if [[ ${2-} != trusted ]] && ! problem=$(cb_self_test "$cb_scratch"); then
+  exec {cb_control}<> <(:) # reading it with a time limit is also a sleep without a process
+  if { [[ ${2-} != trusted ]] && ! problem=$(cb_self_test "$1"); } ||
+    { problem="cannot write to $1"; ! cb_new_dir; }; then
     echo "cooperbench-channel unavailable $problem"
     return 1
   fi
