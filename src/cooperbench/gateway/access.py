@@ -99,11 +99,11 @@ class Access:
             raise self.outcome() or Interrupted("stopped") from None
 
     async def cancel(self) -> None:
-        """What the agent still waits for; its connections are closed."""
+        """What the agent still waits for; connections that are in use are closed."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.upstream.http.aclose()
+        await self.upstream.http.close()
 
     async def count_tokens(self, body: Body) -> int:
         """How many tokens a prompt of Anthropic's dialect has."""
