@@ -13,7 +13,7 @@ import json
 import os
 from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from importlib import import_module
 from io import BytesIO
 from types import SimpleNamespace
@@ -68,6 +68,8 @@ class Upstream:
         own = ("OPENAI_BASE_URL", "OPENAI_API_BASE") if self._provider == "openai" else ()
         self._base = str(base or next(filter(None, map(os.environ.get, own)), ""))
         """Where a server of OpenAI's API is that is not OpenAI."""
+        self._chat_params = lru_cache(maxsize=8)(self._mapped)
+        """Most requests of an agent have the same arguments, apart from the messages."""
 
     def ask(self, dialect: str, body: Body, headers: Headers, *, stream: bool) -> AsyncIterator[Body]:
         """The events of a stream as they come; else the whole answer as the only one."""
@@ -202,7 +204,7 @@ class Upstream:
         given |= {name: value for name, value in self._settings.items() if name not in _CONNECTION}
         # LiteLLM changes what it gets.
         messages = [{**message} for message in given.pop("messages", [])]
-        params = json.loads(self._mapped(json.dumps(given)))
+        params = json.loads(self._chat_params(json.dumps(given)))
         more = params.pop("extra_body", {})
         more |= {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
         about = {"custom_llm_provider": self._provider, "api_base": self._base}
