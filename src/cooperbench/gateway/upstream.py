@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from aiohttp import ClientSession, ClientTimeout
+from pydantic_core import to_json
 
 from cooperbench.agents import llm
 from cooperbench.gateway import dialects
@@ -126,23 +127,34 @@ class Upstream:
         return dialect != GEMINI or "gemini" in self._name
 
     async def _native(self, dialect: str, body: Body, sent: Headers, *, stream: bool) -> AsyncIterator[Body]:
+        base, key, seconds = (self._settings.get(name) for name in ("api_base", "api_key", "timeout"))
         kept = {name: sent[name] for name in _KEPT_HEADERS if name in sent}
-        url, auth = await self._place(dialect, kept, stream=stream)
+        if dialect == GEMINI:
+            provider = self._litellm.LlmProviders(self._provider)
+            config = _configs().get_provider_google_genai_generate_content_config(self._name, provider)
+            auth, url = await config.get_auth_token_and_url(base, self._name, {**self._settings}, stream)
+        elif dialect == ANTHROPIC:
+            config = self._litellm.AnthropicMessagesConfig()
+            auth, _ = config.validate_anthropic_messages_environment(kept, self._name, [], {}, {}, key, base)
+            url = config.get_complete_url(base, key, self._name, {}, {}, stream)
+        elif dialect == CHAT:
+            _, auth, url = self._chat_server
+            body = self._chat_body(body, stream=stream)
+        else:
+            config = self._litellm.OpenAIResponsesAPIConfig()
+            params = import_module("litellm.types.router").GenericLiteLLMParams(api_key=key, api_base=base)
+            auth, url = config.validate_environment({}, self._name, params), config.get_complete_url(base, {})
+        if dialect != GEMINI:
+            body = {**body, "model": self._name}
         headers = {"content-type": "application/json"} | kept | auth
         if urlsplit(url).username:
             # What is in the address is meant.
             headers = {name: value for name, value in headers.items() if name.lower() != "authorization"}
-        if dialect == CHAT:
-            body = self._chat_body(body, stream=stream)
-        if dialect != GEMINI:
-            body = {**body, "model": self._name}
-        # In ASCII: half a surrogate pair has no UTF-8.
-        data, seconds = BytesIO(json.dumps(body).encode()), self._settings["timeout"]
-        made: Any = {"headers": headers, "proxy": _proxy(url), "allow_redirects": False}
-        made["timeout"] = ClientTimeout(total=None, sock_read=seconds)
+        made: Any = {"data": BytesIO(_json(body)), "headers": headers, "proxy": _proxy(url)}
+        made |= {"timeout": ClientTimeout(total=None, sock_read=seconds), "allow_redirects": False}
         try:
             async with asyncio.timeout(seconds):
-                response = await self.http.post(url, data=data, **made)
+                response = await self.http.post(url, **made)
         except TimeoutError as error:
             raise TimeoutError(f"no answer within {seconds:g} s") from error
         async with response:
@@ -166,37 +178,12 @@ class Upstream:
             if not finished:
                 raise dialects.BrokenStream
 
-    async def _place(self, dialect: str, kept: Headers, *, stream: bool) -> tuple[str, Mapping[str, str]]:
-        """The address for a request in the provider's own dialect, and headers with the key."""
-        base, key = self._settings.get("api_base"), self._settings.get("api_key")
-        if dialect == CHAT:
-            return self._chat_place
-        if dialect == GEMINI:
-            configs = import_module("litellm.utils").ProviderConfigManager
-            provider = self._litellm.LlmProviders(self._provider)
-            config = configs.get_provider_google_genai_generate_content_config(self._name, provider)
-            auth, url = await config.get_auth_token_and_url(base, self._name, {**self._settings}, stream)
-        elif dialect == ANTHROPIC:
-            config = self._litellm.AnthropicMessagesConfig()
-            auth, _ = config.validate_anthropic_messages_environment(kept, self._name, [], {}, {}, key, base)
-            url = config.get_complete_url(base, key, self._name, {}, {}, stream)
-        else:
-            config = self._litellm.OpenAIResponsesAPIConfig()
-            params = import_module("litellm.types.router").GenericLiteLLMParams(api_key=key, api_base=base)
-            auth, url = config.validate_environment({}, self._name, params), config.get_complete_url(base, {})
-        return url, auth
-
     @cached_property
-    def _chat_config(self) -> Any:
-        provider = self._litellm.LlmProviders(self._provider)
-        return import_module("litellm.utils").ProviderConfigManager.get_provider_chat_config(
-            self._name, provider
-        )
-
-    @cached_property
-    def _chat_place(self) -> tuple[str, Mapping[str, str]]:
-        auth = self._chat_config.validate_environment({}, self._name, [], {}, {}, self._key)
-        return self._chat_config.get_complete_url(self._base, None, self._name, {}, {}, False), auth
+    def _chat_server(self) -> tuple[Any, Headers, str]:
+        """LiteLLM's config of a server of OpenAI's API, the header with the key, and the address."""
+        config = _configs().get_provider_chat_config(self._name, self._litellm.LlmProviders(self._provider))
+        auth = config.validate_environment({}, self._name, [], {}, {}, self._key)
+        return config, auth, config.get_complete_url(self._base, None, self._name, {}, {})
 
     def _chat_body(self, body: Body, *, stream: bool) -> Body:
         """As LiteLLM would send it."""
@@ -208,7 +195,7 @@ class Upstream:
         more = params.pop("extra_body", {})
         more |= {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
         about = {"custom_llm_provider": self._provider, "api_base": self._base}
-        return {**self._chat_config.transform_request(self._name, messages, params, about, {}), **more}
+        return {**self._chat_server[0].transform_request(self._name, messages, params, about, {}), **more}
 
     def _mapped(self, given: str) -> str:
         """Arguments as LiteLLM would send them; both in JSON."""
@@ -326,6 +313,18 @@ class Upstream:
         raise self._litellm.exception_type(
             model=self._name, custom_llm_provider=self._provider, original_exception=error
         )
+
+
+def _json(body: Body) -> bytes:
+    """Three times as fast as `json`, save for half a surrogate pair, which has no UTF-8."""
+    try:
+        return to_json(body)
+    except ValueError:
+        return json.dumps(body).encode()
+
+
+def _configs() -> Any:
+    return import_module("litellm.utils").ProviderConfigManager
 
 
 @cache
