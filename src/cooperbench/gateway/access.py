@@ -92,8 +92,10 @@ class Access:
             return asked.result(0)[0]
         except Refused as refusal:
             raise self.outcome() or InfraError(str(refusal)) from refusal
-        except (TimeoutError, CancelledError):
+        except TimeoutError:
             raise self.outcome() or Interrupted("stopped") from None
+        except CancelledError:
+            raise self.outcome() or InfraError("the agent has ended") from None
 
     async def cancel(self) -> None:
         """What the agent still waits for; connections that are in use are closed."""
