@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -18,10 +19,11 @@ import pytest
 from cooperbench.agents.base import Limits
 from cooperbench.errors import AgentFailure, InfraError, Interrupted, UserError
 from cooperbench.gateway.server import Gateway
+from cooperbench.storage import AgentPaths
 from tests.gateway.clients import CLIENTS
 from tests.gateway.conftest import KEY
 from tests.modelserver import Answer, Broken, Request, Tokens, ToolCall, call, error, say
-from tests.modelserver.replies import CONTEXT_OVERFLOW, Reply
+from tests.modelserver.replies import CONTEXT_OVERFLOW, Failure, Reply
 
 if TYPE_CHECKING:
     from tests.gateway.conftest import Agents, At
@@ -347,10 +349,111 @@ def test_what_is_recorded_has_no_key(agents: Agents, server: ModelServer) -> Non
     assert KEY not in json.dumps(at.record)
 
 
+def log_of(at: At) -> str:
+    return AgentPaths(at.session.folder.parent, at.session.seat.agent_id).log.read_text()
+
+
+@each_dialect
+def test_a_connection_that_the_server_has_closed_meanwhile_is_no_failed_attempt(
+    dialect: str, agents: Agents, server: ModelServer
+) -> None:
+    server.script("", lambda _: say("Hello."))
+    with agents.open(MODELS[dialect]) as at:
+        for _ in range(3):
+            assert post(at, dialect).status_code == 200
+            assert server.cut_connections() > 0
+        assert "failed" not in log_of(at)
+    assert len(server.requests) == 3
+
+
+@pytest.mark.parametrize("kind", ["silent", "deaf", "halfway"])
+def test_a_server_that_does_not_answer_is_not_waited_for_any_longer_than_said(
+    kind: str, agents: Agents, server: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COOPERBENCH_MODEL_PATIENCE", "0")
+    server.script("", lambda _: say("late", hold=threading.Event()))
+    with ExitStack() as stack:
+        settings: dict[str, Any] = {"timeout": 0.5}
+        if kind != "silent":
+            listening = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+            settings["api_base"] = f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
+        if kind == "halfway":
+            threading.Thread(target=half_an_answer, args=(listening, stack)).start()
+        at = stack.enter_context(agents.open("hosted_vllm/qwen", settings=settings))
+        # More than the kernel takes for somebody who does not read.
+        prompt = "x" * (12 << 20) if kind == "deaf" else "hello"
+        refused = post(at, "chat", prompt=prompt, stream=False)
+        assert refused.status_code == 503
+        expected = "Timeout on reading data" if kind == "halfway" else "no answer within 0.5 s"
+        assert expected in message_of(refused)
+
+
+def half_an_answer(listening: socket.socket, stack: ExitStack) -> None:
+    connection = stack.enter_context(listening.accept()[0])
+    connection.recv(1 << 16)
+    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n{")
+
+
+def test_the_environments_proxy_is_used(
+    agents: Agents, server: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server stands in for a proxy, which gets the whole address of what is asked for."""
+    server.script("", lambda _: say("Hello."))
+    monkeypatch.setattr(
+        "tests.modelserver.openai_chat.PATHS", re.compile(r"http://model\.invalid/chat/completions")
+    )
+    for name in ("http_proxy", "HTTP_PROXY", "no_proxy", "NO_PROXY", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("ALL_PROXY", server.anthropic_url.removeprefix("http://"))
+    with agents.open("hosted_vllm/qwen", settings={"api_base": "http://model.invalid"}) as at:
+        assert at.access.ask(body("chat"))["choices"][0]["message"]["content"] == "Hello."
+    monkeypatch.setenv("NO_PROXY", "model2.invalid")
+    monkeypatch.setenv("COOPERBENCH_MODEL_PATIENCE", "0")
+    with (
+        agents.open("hosted_vllm/qwen", settings={"api_base": "http://model2.invalid"}) as at,
+        pytest.raises(InfraError, match="Cannot connect to host model2"),
+    ):
+        at.access.ask(body("chat"))
+
+
+def test_cookies_and_credentials_of_an_address_are_kept(agents: Agents, server: ModelServer) -> None:
+    """Cookies lead an agent to the replica that it has asked before; each agent has its own."""
+    base = server.openai_url.replace("://", "://me:secret@")
+    for number in range(2):
+        headers = {"Set-Cookie": f"replica={number}", "Retry-After": "0"}
+        server.script("", [Failure(503, headers=headers), say("Hello.")])
+        with agents.open("hosted_vllm/qwen", settings={"api_base": base}) as at:
+            assert post(at, "chat").status_code == 200
+        first, second = server.requests[-2:]
+        assert "cookie" not in first.headers
+        assert second.headers["cookie"] == f"replica={number}"
+        assert second.headers["authorization"] == "Basic bWU6c2VjcmV0"
+
+
+def test_a_framework_asks_for_whole_answers(agents: Agents, server: ModelServer) -> None:
+    """In this process, without HTTP to the gateway; the end of the agent ends its question."""
+    arrived = threading.Event()
+
+    def reply(request: Request) -> Answer:
+        if request.number > 1:
+            arrived.set()
+        return say("Hello.", hold=threading.Event() if request.number > 1 else None)
+
+    server.script("", reply)
+    with ThreadPoolExecutor(1) as pool:
+        with agents.open("hosted_vllm/qwen") as at:
+            assert at.access.ask(body("chat", stream=False))["choices"][0]["message"]["content"] == "Hello."
+            waiting = pool.submit(at.access.ask, body("chat", stream=False))
+            assert arrived.wait(20)
+        assert isinstance(waiting.exception(20), InfraError)
+    assert at.session.usage.calls == 1
+
+
 WITHOUT_DESCRIPTORS = """
 import resource
 from cooperbench.errors import InfraError
 from cooperbench.gateway.server import Gateway
+from cooperbench.storage import AgentPaths
 
 for most in range(3, 12):
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, 64))

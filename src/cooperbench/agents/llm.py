@@ -20,7 +20,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -324,12 +324,15 @@ def _jittered(seconds: float) -> float:
 
 def usage_of(response: Any, model: str, seconds: float) -> Usage:
     """What one call used; `seconds` is how long it took. A model without a known price is unpriced, never free."""
-    tokens, unpriced = getattr(response, "usage", None), not has_price(model)
-    try:
-        cost = float(load_litellm().completion_cost(response, model=model))
-    except Exception:
-        # Whatever it stumbles over, it is the price that is not known; the answer itself is good.
-        cost, unpriced = 0.0, True
+    litellm, tokens, cost = load_litellm(), getattr(response, "usage", None), 0.0
+    unpriced = not has_price(model)
+    stated = getattr(tokens, "cost", None) is not None
+    if stated or not (unpriced and _is_unknown(model, response.model, len(litellm.model_cost))):
+        try:
+            cost = float(litellm.completion_cost(response, model=model))
+        except Exception:
+            # Whatever it stumbles over, it is the price that is not known; the answer itself is good.
+            unpriced = True
     details = getattr(tokens, "prompt_tokens_details", None)
     cached = getattr(details, "cached_tokens", None) or getattr(tokens, "cache_read_input_tokens", None)
     return Usage(
@@ -341,6 +344,18 @@ def usage_of(response: Any, model: str, seconds: float) -> Usage:
         completion_tokens=getattr(tokens, "completion_tokens", None) or 0,
         cached_tokens=cached or 0,
     )
+
+
+@lru_cache(maxsize=1000)
+def _is_unknown(model: str, answered_as: str | None, list_length: int) -> bool:  # noqa: ARG001
+    """Whether LiteLLM finds no price, which takes it twice as long as a price; agents may add to its list."""
+    litellm = load_litellm()
+    used = litellm.Usage(prompt_tokens=1, completion_tokens=1, total_tokens=2)
+    try:
+        litellm.completion_cost(litellm.ModelResponse(model=answered_as, usage=used), model=model)
+    except Exception:
+        return True
+    return False
 
 
 def has_price(model: str) -> bool:

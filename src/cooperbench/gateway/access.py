@@ -9,6 +9,7 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import CancelledError
 from typing import Any, NamedTuple
 
 from cooperbench.agents import llm
@@ -81,29 +82,27 @@ class Access:
 
     def ask(self, body: Body) -> Body:
         """A chat completion, for a framework in this process. What it raises is an error of ours."""
-
-        async def answer() -> Body:
-            (whole,) = [event async for event in self.serve(Request(CHAT, body, {}, stream=False))]
-            return whole or {}
-
         self._wake.clear()
-        asked = asyncio.run_coroutine_threadsafe(answer(), self._loop)
+        answer = self._answer(Request(CHAT, body, {}, stream=False), lambda _: None)
+        asked = asyncio.run_coroutine_threadsafe(answer, self._loop)
         asked.add_done_callback(lambda _: self._wake.set())
         if not self.ended.is_set():
             self._wake.wait()
         try:
-            return asked.result(0)
+            return asked.result(0)[0]
         except Refused as refusal:
             raise self.outcome() or InfraError(str(refusal)) from refusal
         except TimeoutError:
             raise self.outcome() or Interrupted("stopped") from None
+        except CancelledError:
+            raise self.outcome() or InfraError("the agent has ended") from None
 
     async def cancel(self) -> None:
-        """What the agent still waits for; its connections are closed."""
+        """What the agent still waits for; connections that are in use are closed."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.upstream.http.aclose()
+        await self.upstream.http.close()
 
     async def count_tokens(self, body: Body) -> int:
         """How many tokens a prompt of Anthropic's dialect has."""
@@ -117,13 +116,11 @@ class Access:
         events: asyncio.Queue[Body | None] = asyncio.Queue()
 
         def finish(done: asyncio.Task[list[Body]]) -> None:
-            self._tasks.discard(done)
             events.put_nowait(None)
             if not done.cancelled():
                 done.exception()  # else asyncio reports it where nobody waits for the answer any more
 
         task = asyncio.create_task(self._answer(request, events.put_nowait))
-        self._tasks.add(task)
         task.add_done_callback(finish)
         begun = not request.stream
         while True:
@@ -143,6 +140,9 @@ class Access:
 
     async def _answer(self, request: Request, send: Send) -> list[Body]:
         """What tells the program that the answer is whole, after it is on record; all before is sent at once."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
         try:
             if self._end:
                 raise Refused(400, f"the agent has ended: {self._end}")
@@ -172,6 +172,8 @@ class Access:
             # Not the provider's doing, nor the agent's.
             self.end(InfraError(f"the gateway failed: {type(error).__name__}: {error}"))
             raise Refused(503, "the gateway failed") from error
+        finally:
+            self._tasks.discard(task)
 
     async def _asked(
         self, request: Request, exchange: Exchange, send: Send

@@ -14,6 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+import aiohttp
 import httpx
 import uvicorn
 from starlette.requests import Request
@@ -50,6 +51,8 @@ _THREADS = 64
 """Where sessions are used, which may wait for their sandboxes."""
 _WATCH_SECONDS = 0.2
 _IDLE_CONNECTION_SECONDS = 600
+_KEPT_OPEN_SECONDS = 4.0
+"""A connection to a provider, for the next request. Many servers (vLLM's, too) close theirs after 5 seconds."""
 
 
 class Gateway:
@@ -87,8 +90,9 @@ class Gateway:
         llm.remember_secrets(model_kwargs)
         if session.base_url:
             model_kwargs = {**model_kwargs, "api_base": session.base_url}
-        # A client of its own: one for all looks at the connections of all with each request.
-        http = httpx.AsyncClient(verify=self._tls, timeout=llm.DEFAULT_CALL_SECONDS)
+        # Cookies are an agent's own: they may lead it to the server that has its history in a cache.
+        jar = aiohttp.CookieJar(unsafe=True, loop=self._loop)
+        http = aiohttp.ClientSession(connector=self._connections, connector_owner=False, cookie_jar=jar)
         upstream = Upstream(session.model, model_kwargs, http)
         token = f"cb-{secrets.token_urlsafe(32)}"
         access = Access(token, session, upstream, calls or Conversations(session), self._loop)
@@ -113,7 +117,9 @@ class Gateway:
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._loop.set_default_executor(ThreadPoolExecutor(_THREADS, "gateway"))
-        self._tls = httpx.create_ssl_context()
+        tls = httpx.create_ssl_context()
+        tls.set_alpn_protocols(["http/1.1"])
+        self._connections = aiohttp.TCPConnector(limit=0, ssl=tls, keepalive_timeout=_KEPT_OPEN_SECONDS)
         options: Any = {"interface": "asgi3", "lifespan": "off", "ws": "none", "proxy_headers": False}
         options |= {"log_config": None, "access_log": False, "timeout_keep_alive": _IDLE_CONNECTION_SECONDS}
         self._server = uvicorn.Server(uvicorn.Config(self._app, **options))
@@ -126,6 +132,7 @@ class Gateway:
         async with self._mcp.run():
             await self._server.serve(sockets=[listening])
         watch.cancel()
+        await self._connections.close()
 
     async def _watch(self) -> None:
         """Whose time is up, and whose run is being stopped."""
