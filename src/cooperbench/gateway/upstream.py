@@ -13,7 +13,7 @@ import json
 import os
 from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cache, cached_property, lru_cache
+from functools import cache
 from importlib import import_module
 from io import BytesIO
 from types import SimpleNamespace
@@ -69,8 +69,6 @@ class Upstream:
         own = ("OPENAI_BASE_URL", "OPENAI_API_BASE") if self._provider == "openai" else ()
         self._base = str(base or next(filter(None, map(os.environ.get, own)), ""))
         """Where a server of OpenAI's API is that is not OpenAI."""
-        self._chat_params = lru_cache(maxsize=8)(self._mapped)
-        """Most requests of an agent have the same arguments, apart from the messages."""
 
     def ask(self, dialect: str, body: Body, headers: Headers, *, stream: bool) -> AsyncIterator[Body]:
         """The events of a stream as they come; else the whole answer as the only one."""
@@ -129,17 +127,20 @@ class Upstream:
     async def _native(self, dialect: str, body: Body, sent: Headers, *, stream: bool) -> AsyncIterator[Body]:
         base, key, seconds = (self._settings.get(name) for name in ("api_base", "api_key", "timeout"))
         kept = {name: sent[name] for name in _KEPT_HEADERS if name in sent}
+        provider = self._litellm.LlmProviders(self._provider)
+        configs = import_module("litellm.utils").ProviderConfigManager
         if dialect == GEMINI:
-            provider = self._litellm.LlmProviders(self._provider)
-            config = _configs().get_provider_google_genai_generate_content_config(self._name, provider)
+            config = configs.get_provider_google_genai_generate_content_config(self._name, provider)
             auth, url = await config.get_auth_token_and_url(base, self._name, {**self._settings}, stream)
         elif dialect == ANTHROPIC:
             config = self._litellm.AnthropicMessagesConfig()
             auth, _ = config.validate_anthropic_messages_environment(kept, self._name, [], {}, {}, key, base)
             url = config.get_complete_url(base, key, self._name, {}, {}, stream)
         elif dialect == CHAT:
-            _, auth, url = self._chat_server
-            body = self._chat_body(body, stream=stream)
+            config = configs.get_provider_chat_config(self._name, provider)
+            auth = config.validate_environment({}, self._name, [], {}, {}, self._key)
+            url = config.get_complete_url(self._base, None, self._name, {}, {}, stream)
+            body = self._chat_body(config, body, stream=stream)
         else:
             config = self._litellm.OpenAIResponsesAPIConfig()
             params = import_module("litellm.types.router").GenericLiteLLMParams(api_key=key, api_base=base)
@@ -178,29 +179,18 @@ class Upstream:
             if not finished:
                 raise dialects.BrokenStream
 
-    @cached_property
-    def _chat_server(self) -> tuple[Any, Headers, str]:
-        """LiteLLM's config of a server of OpenAI's API, the header with the key, and the address."""
-        config = _configs().get_provider_chat_config(self._name, self._litellm.LlmProviders(self._provider))
-        auth = config.validate_environment({}, self._name, [], {}, {}, self._key)
-        return config, auth, config.get_complete_url(self._base, None, self._name, {}, {})
-
-    def _chat_body(self, body: Body, *, stream: bool) -> Body:
+    def _chat_body(self, config: Any, body: Body, *, stream: bool) -> Body:
         """As LiteLLM would send it."""
         given = {name: body[name] for name in _ARGUMENTS[CHAT].split() if body.get(name) is not None}
         given |= {name: value for name, value in self._settings.items() if name not in _CONNECTION}
-        # LiteLLM changes what it gets.
         messages = [{**message} for message in given.pop("messages", [])]
-        params = json.loads(self._chat_params(json.dumps(given)))
+        # LiteLLM changes what it gets.
+        given = json.loads(json.dumps(given)) | {"messages": messages, "drop_params": True}
+        about = {"custom_llm_provider": self._provider, "api_base": self._base}
+        params = self._litellm.get_optional_params(self._name, custom_llm_provider=self._provider, **given)
         more = params.pop("extra_body", {})
         more |= {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
-        about = {"custom_llm_provider": self._provider, "api_base": self._base}
-        return {**self._chat_server[0].transform_request(self._name, messages, params, about, {}), **more}
-
-    def _mapped(self, given: str) -> str:
-        """Arguments as LiteLLM would send them; both in JSON."""
-        more = {"custom_llm_provider": self._provider, "drop_params": True}
-        return json.dumps(self._litellm.get_optional_params(self._name, **json.loads(given) | more))
+        return {**config.transform_request(self._name, messages, params, about, {}), **more}
 
     def _chunk(self, event: Body) -> Any:
         handlers = import_module("litellm.llms.openai.chat.gpt_transformation")
@@ -321,10 +311,6 @@ def _json(body: Body) -> bytes:
         return to_json(body)
     except ValueError:
         return json.dumps(body).encode()
-
-
-def _configs() -> Any:
-    return import_module("litellm.utils").ProviderConfigManager
 
 
 @cache

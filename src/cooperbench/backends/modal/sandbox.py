@@ -88,15 +88,12 @@ class ModalSandbox(RichSandbox):
         self._settings = settings
         self._connection = connection
         self._started = time.monotonic()
-        self._trusted = False
-        """Its tools have passed the channel's self test."""
         self._transports: list[ExecTransport] = []
         self._ended = 0.0
         self._left_out: tuple[str, ...] = ()
         try:
             with self._alive(), self._channel():
                 pass
-            self._trusted = True
         except BaseException as error:
             self.end("it was given up while starting")
             if isinstance(error, errors.SandboxDead):
@@ -216,7 +213,7 @@ class ModalSandbox(RichSandbox):
     def _open_channel(self) -> Channel:
         self._check_alive()
         scratch = f"{_SCRATCH_DIR}/{next(self._numbers)}"
-        trusted = "trusted" if self._trusted else ""
+        trusted = "trusted" if self._had_channel else ""
         argv = ["sh", "-c", _CHANNEL, "channel", sandbox_script("channel.sh"), scratch, trusted]
         try:
             channel = Channel(self._start_exec("", argv))
