@@ -6,10 +6,10 @@
 # environment, by which those that left the process group are found.
 #
 # Most commands end soon and print little, which stays in the pipes until we read it: up to an end mark. These have no
-# other processes than the command and the shell that waits for it, since each one takes time to start. All others get
-# a split(1) for each pipe, which writes chunk files and keeps nothing back: that is what makes the output so far
-# available although a background process still holds the pipe, counts what is cut exactly, and never lets a writer die
-# of SIGPIPE.
+# other processes than the command and the shell that waits for it, since each one takes time to start. For all others
+# two readers, which are there already, as the command may use up all processes, become split(1). That writes chunk
+# files and keeps nothing back: so the output so far is available although a background process still holds the pipe,
+# what is cut is counted exactly, and no writer dies of SIGPIPE.
 #
 # run   ID MARK TIMEOUT_MS CHUNK STDIN_SIZE STDIN_TEXT CWD N ENV*N ARGV...             (+ STDIN_SIZE bytes)
 # write ID MARK MODE SIZE TEXT PATH                                                     (+ SIZE bytes)
@@ -76,10 +76,26 @@ cb_survivors() { # MARK PGID: does anything of the command still live?
 cb_new_dir() { # a folder with pipes that no process of an earlier command has open
   local both
   cb_dir=$cb_scratch/$((++cb_dirs))
-  mkdir -p -- "$cb_dir" && mkfifo -- "$cb_dir/out" "$cb_dir/err" || return
+  mkdir -p -- "$cb_dir" && mkfifo -- "$cb_dir/out" "$cb_dir/err" "$cb_dir/readers" || return
   # By way of a descriptor for both, as opening one end waits for the other.
   exec {both}<>"$cb_dir/out" {cb_out}<"$cb_dir/out" {both}>&-
   exec {both}<>"$cb_dir/err" {cb_err}<"$cb_dir/err" {both}>&-
+  exec {both}<>"$cb_dir/readers" {cb_readers}<"$cb_dir/readers" {both}>&-
+  cb_new_readers
+}
+
+cb_new_readers() { # they end with us; cb_readers is at its end when they have ended
+  exec {cb_to_out}> >(cb_reader o "$cb_out")
+  cb_out_reader=$!
+  exec {cb_to_err}> >(exec {cb_to_out}>&-; cb_reader e "$cb_err")
+  cb_err_reader=$!
+}
+
+cb_reader() { # PREFIX PIPE: becomes split when it is told the size of chunks
+  local chunk
+  exec >"$cb_dir/readers" {cb_readers}<&- {cb_control}<&-
+  IFS= read -r chunk || exit
+  exec split -b "$chunk" -a 6 - "$cb_dir/$1." <&"$2"
 }
 
 cb_janitor() { # READERS DIR: as long as background processes write, keep throwing away what they wrote
@@ -132,7 +148,8 @@ cb_exec() { # becomes the command
 
 cb_command() { # starts the command and waits for it; says "ID PID", then "ID" when the end marks are there
   local id=${cb_words[1]} to_out to_err code
-  exec </dev/null >/dev/null {to_out}>"$cb_dir/out" {to_err}>"$cb_dir/err" {cb_out}<&- {cb_err}<&- || exit
+  exec </dev/null >/dev/null {to_out}>"$cb_dir/out" {to_err}>"$cb_dir/err" || exit
+  exec {cb_out}<&- {cb_err}<&- {cb_readers}<&- {cb_to_out}>&- {cb_to_err}>&-
   set -m # a process group of its own
   (set +m; cb_exec) &
   set +m # else one that is stopped counts as ended
@@ -175,15 +192,6 @@ cb_take() { # PIPE: what a command that has ended has left there: cb_text, for p
   rest=${rest:-\\0000}
   cb_text+=${rest/#\\/\\\\} cb_length=$((cb_length + 1))
   return 1
-}
-
-cb_split() { # CHUNK: starts the readers, which have its stdout, and prints their pids
-  exec </dev/null
-  : >"$cb_dir/o.aaaaaa" >"$cb_dir/e.aaaaaa"
-  split -b "$1" -a 6 - "$cb_dir/o." <&"$cb_out" {cb_err}<&- &
-  echo $!
-  split -b "$1" -a 6 - "$cb_dir/e." <&"$cb_err" {cb_out}<&- &
-  echo $!
 }
 
 cb_drain() { # a background process holds the pipes: wait until what was written has been read
@@ -265,13 +273,14 @@ cb_run() {
 }
 
 cb_run_long() { # the rest of cb_run
-  local chunk=${cb_words[4]} readers out_reader err_reader timed_out=0 lingers='' cb_status=''
+  local chunk=${cb_words[4]} timed_out=0 lingers='' cb_status=''
   local out_kind out_cut out_files err_files
   cb_removed_out=0 cb_removed_err=0
-  echo yes >"$cb_dir/split" || cb_give_up "$id" "cannot write to $cb_dir"
-  exec {readers}< <(cb_split "$chunk") || cb_give_up "$id" "cannot start a process"
-  IFS= read -r -t 60 -u "$readers" out_reader && IFS= read -r -t 60 -u "$readers" err_reader ||
-    cb_give_up "$id" "cannot start a process"
+  : >"$cb_dir/o.aaaaaa" >"$cb_dir/e.aaaaaa" && echo yes >"$cb_dir/split" ||
+    cb_give_up "$id" "cannot write to $cb_dir"
+  echo "$chunk" >&"$cb_to_out"
+  echo "$chunk" >&"$cb_to_err"
+  exec {cb_to_out}>&- {cb_to_err}>&-
   while [[ ! $ended ]]; do
     cb_now_us
     left=$((deadline - cb_now))
@@ -285,16 +294,16 @@ cb_run_long() { # the rest of cb_run
     cb_heard 2000000
     cb_kill_marked "$mark" "$pid"
     code=124
-    cb_at_eof "$readers" 2 || lingers=yes
+    cb_at_eof "$cb_readers" 2 || lingers=yes
   else
     wait "$waiter"
     code=$? # 137 also where what waited for the command was itself killed
-    if ! cb_at_eof "$readers" 0.1; then
+    if ! cb_at_eof "$cb_readers" 0.1; then
       if cb_survivors "$mark" "$pid"; then
-        cb_drain "$out_reader" "$err_reader"
+        cb_drain "$cb_out_reader" "$cb_err_reader"
         lingers=yes
       else
-        cb_at_eof "$readers" 10 || lingers=yes # only a busy machine is in the way
+        cb_at_eof "$cb_readers" 10 || lingers=yes # only a busy machine is in the way
       fi
     fi
   fi
@@ -314,14 +323,14 @@ cb_run_long() { # the rest of cb_run
   printf '. %s\n' "$cb_status"
   if [[ $lingers ]]; then
     cb_lingered=yes
-    cb_janitor "$readers" "$cb_dir" </dev/null >/dev/null &
-    exec {cb_out}<&- {cb_err}<&-
+    cb_janitor "$cb_readers" "$cb_dir" </dev/null >/dev/null &
+    exec {cb_out}<&- {cb_err}<&- {cb_readers}<&-
     cb_new_dir
   else
     : >"$cb_dir/split"
+    cb_new_readers
     ((${#out_files[@]} + ${#err_files[@]} <= 2)) || rm -f -- "${out_files[@]:1}" "${err_files[@]:1}"
   fi
-  exec {readers}<&-
 }
 
 cb_refuse() { # ID KIND MESSAGE
