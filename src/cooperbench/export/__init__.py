@@ -18,7 +18,7 @@ from cooperbench.export.submission import submission_bytes
 from cooperbench.models import Setting
 from cooperbench.report.fields import mapping, number, text_or_none
 from cooperbench.report.loading import Run, csv_bytes, pair_rows, parquet_bytes
-from cooperbench.report.pairs import LOSSES, STATES, PairData, suspicious_text
+from cooperbench.report.pairs import LOSSES, STATES, PairData
 from cooperbench.storage import write_bytes
 from cooperbench.text import names_for_error
 
@@ -75,7 +75,7 @@ def _case(run: Run, pair: PairData) -> ET.Element:
         failure = ET.SubElement(case, "failure", type=pair.loss, message=LOSSES[pair.loss].sentence)
         failure.text = xml_text("\n".join(_what_failed(pair)))
     remarks = [f"unsound: {pair.unsound_text}"] if pair.unsound else []
-    remarks += [f"suspicious: {suspicious_text(one)}" for one in pair.suspicious]
+    remarks += [f"suspicious: {text}" for text in pair.suspicious_texts]
     if remarks:
         ET.SubElement(case, "system-out").text = xml_text("\n".join(remarks))
     return case

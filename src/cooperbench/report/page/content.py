@@ -18,16 +18,7 @@ from cooperbench.report.coordination import Coordination, PairFiles, coordinatio
 from cooperbench.report.fields import listed, mapping, seconds_between, text_or_none
 from cooperbench.report.llm_judge import CAUSES, SYMPTOMS
 from cooperbench.report.loading import Run, Side, left_out_lines, sides_of
-from cooperbench.report.pairs import (
-    ENDED,
-    LOSSES,
-    NOT_JUDGED,
-    STATES,
-    VERDICTS,
-    Meaning,
-    PairData,
-    suspicious_text,
-)
+from cooperbench.report.pairs import ENDED, LOSSES, NOT_JUDGED, STATES, VERDICTS, Meaning, PairData
 from cooperbench.report.patches import ChangedFile, Work, meetings
 from cooperbench.report.tables import ablation_table
 from cooperbench.storage import read_bytes, read_json, utc_now
@@ -157,7 +148,7 @@ def pair_detail(pair: PairData) -> tuple[dict[str, Any], Coordination | None]:
         "outcome": outcome_of(pair),
         "error": pair.error,
         "unsound": pair.unsound_text,
-        "suspicious": [cut(suspicious_text(one), 500) for one in pair.suspicious],
+        "suspicious": [cut(text, 500) for text in pair.suspicious_texts],
         "problems": [*pair.problems, *(found.problems if found else ())],
         "agents": [_agent(pair, agent_id) for agent_id in pair.agent_ids],
         "entries": _entries(pair, files, start),
