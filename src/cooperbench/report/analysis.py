@@ -19,14 +19,7 @@ from cooperbench.report.curves import AgentCurve, Difficulty, agent_curve, analy
 from cooperbench.report.fields import listed, mapping, number
 from cooperbench.report.loading import Run, Side, sides_of
 from cooperbench.report.pairs import ENDED, JUDGED, STATES, PairData, PairKey, State, applicable_verdicts
-from cooperbench.report.statistics import (
-    Estimate,
-    Observation,
-    observe,
-    observe_verdict,
-    rate,
-    values_by_pair,
-)
+from cooperbench.report.statistics import Estimate, Observation, grouped, observe, observe_verdict, rate
 from cooperbench.storage import utc_now
 
 SCHEMA = "cooperbench.report/1"
@@ -257,7 +250,7 @@ def _alike(runs: Sequence[Run]) -> list[tuple[list[Run], Setting]]:
 
 
 def _repeats(runs: Sequence[Run], setting: Setting, method: Method) -> Repeats:
-    outcomes = values_by_pair(observe_verdict(pair for run in runs for pair in run.of(setting)))
+    outcomes = grouped(sorted(observe_verdict(pair for run in runs for pair in run.of(setting))))
     tries = [(key, int(sum(values)), len(values)) for key, values in outcomes.items()]
     most = max((of for _, _, of in tries), default=0)
     pass_at = {
@@ -274,14 +267,11 @@ def _repeats(runs: Sequence[Run], setting: Setting, method: Method) -> Repeats:
 
 def cross_play(runs: Sequence[Run], method: Method = "clustered") -> CrossPlay:
     judged = [pair for run in runs for pair in run.of("coop") if pair.verdicts]
-    found: dict[tuple[str, str], list[PairData]] = {}
-    for pair in judged:
-        if len(pair.agents) == 2 and all(agent.agent for agent in pair.agents):
-            first, second = pair.agents
-            found.setdefault((first.configuration, second.configuration), []).append(pair)
+    known = [pair for pair in judged if len(pair.agents) == 2 and all(agent.agent for agent in pair.agents)]
+    found = grouped((tuple(agent.configuration for agent in pair.agents), pair) for pair in known)
     cells = [
-        CrossPlayCell(*seats, rate(observe_verdict(pairs), method)) for seats, pairs in sorted(found.items())
+        CrossPlayCell(first, second, rate(observe_verdict(pairs), method))
+        for (first, second), pairs in sorted(found.items())
     ]
     names = sorted({name for seats in found for name in seats})
-    unknown = len(judged) - sum(len(pairs) for pairs in found.values())
-    return CrossPlay(tuple(names), tuple(cells), unknown)
+    return CrossPlay(tuple(names), tuple(cells), len(judged) - len(known))
