@@ -13,7 +13,7 @@ from pathlib import Path
 
 from cooperbench.cli import arguments
 from cooperbench.errors import UserError
-from cooperbench.export import FORMATS, default_target, export_run
+from cooperbench.export import FORMATS, export_run
 from cooperbench.export.submission import verify_submission
 from cooperbench.models import SETTINGS, Setting
 from cooperbench.report import LEVELS, loading
@@ -177,7 +177,7 @@ def export(args: argparse.Namespace) -> int:
         return _verify(args.verify, logs_dir, run)
     if run is None:
         raise UserError(f"which run? in {logs_dir} there are: {names_for_error(loading.run_names(logs_dir))}")
-    target = args.output or default_target(run, args.format)
+    target = args.output or run.root / "export" / FORMATS[args.format].target
     done = export_run(run, args.format, target)
     for line in done.left_out:
         arguments.print_note(f"left out: {line}")
