@@ -16,7 +16,7 @@ from cooperbench.models import Setting
 from cooperbench.report import Level, Method
 from cooperbench.report.compare import Comparison, compare_sides, match_solo_and_coop
 from cooperbench.report.curves import AgentCurve, Difficulty, agent_curve, analyse_difficulty
-from cooperbench.report.fields import listed, mapping, number
+from cooperbench.report.fields import listed, mapping, number, text_or_none
 from cooperbench.report.loading import Run, Side, sides_of
 from cooperbench.report.pairs import ENDED, JUDGED, STATES, PairData, PairKey, State, applicable_verdicts
 from cooperbench.report.statistics import Estimate, Observation, grouped, observe, observe_verdict, rate
@@ -144,8 +144,8 @@ class Analysis:
                 "name": run.name,
                 "dataset": run.dataset[0],
                 "dataset_revision": run.dataset[1],
-                "agent": run.agent,
-                "model": run.model,
+                "agent": text_or_none(run.config, "agent"),
+                "model": text_or_none(run.config, "model_name"),
                 "settings": run.settings,
                 "problems": run.problems,
                 "unsound_left_out": run.unsound_left_out,

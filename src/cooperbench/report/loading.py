@@ -64,16 +64,9 @@ class Run:
         return text_or_none(self.config, "dataset"), text_or_none(self.config, "dataset_revision")
 
     @property
-    def agent(self) -> str | None:
-        return text_or_none(self.config, "agent")
-
-    @property
-    def model(self) -> str | None:
-        return text_or_none(self.config, "model_name")
-
-    @property
     def configuration(self) -> str:
-        return " · ".join(part for part in (self.model, self.agent) if part) or self.name
+        parts = (text_or_none(self.config, name) for name in ("model_name", "agent"))
+        return " · ".join(filter(None, parts)) or self.name
 
 
 @dataclass(frozen=True)
