@@ -228,10 +228,8 @@ def _read_pair(paths: PairPaths, setting: Setting, key: PairKey) -> PairData:
 
 def _schema_problems(record: Mapping[str, Any] | None, kind: str) -> list[str]:
     """Another schema is read as far as it goes, and said. What ended in an error has none."""
-    if record is None or record.get("status") == "error":
-        return []
-    schema = record.get("schema")
-    if schema == f"cooperbench.{kind}/1":
+    schema = (record or {}).get("schema")
+    if record is None or record.get("status") == "error" or schema == f"cooperbench.{kind}/1":
         return []
     return [f"{kind}.json is of another schema ({schema or 'none given'}), read as far as it goes"]
 

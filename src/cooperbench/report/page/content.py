@@ -130,8 +130,7 @@ def _cell(number: int, pair: PairData) -> dict[str, Any]:
         "unsound": pair.unsound_text,
         "suspicious": len(pair.suspicious),
     }
-    error = pair.error or (pair.merged.get("error") if pair.state == "failed" else "")
-    if error:
+    if error := pair.error or (pair.merged.get("error") if pair.state == "failed" else ""):
         cell["error"] = str(error)[:_MOST_ERROR_CHARACTERS]
     return cell
 
@@ -211,8 +210,7 @@ def _agent(pair: PairData, agent_id: str) -> dict[str, Any]:
 def _tests(pair: PairData) -> Iterator[dict[str, Any]]:
     """One test run a line: whose patch, which feature's tests, what came out."""
     outputs = pair.test_outputs()
-    subjects = pair.agent_ids if pair.setting == "solo" else (*pair.agent_ids, "merged", "lead")
-    for subject in subjects:
+    for subject in pair.agent_ids if pair.setting == "solo" else (*pair.agent_ids, "merged", "lead"):
         runs = mapping(mapping(pair.evaluation, subject), "features")
         for feature in runs:
             output = cut(outputs.get(f"{subject}-f{feature}", ""))
