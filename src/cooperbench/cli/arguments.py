@@ -115,8 +115,7 @@ def add_option(group: argparse._ActionsContainer, name: str, **other: Any) -> No
         kind = numbers.get(str(field.type).partition(" ")[0], str)
         # The user's settings may have other defaults of these.
         default = None if name in ("backend", "eval_network") else default
-        settings |= {"default": default, "type": kind}
-        settings |= {"choices": option.choices, "metavar": metavar}
+        settings |= {"default": default, "type": kind, "choices": option.choices, "metavar": metavar}
     group.add_argument(*flags, **settings | other)
 
 

@@ -119,8 +119,7 @@ def attach(args: argparse.Namespace) -> int:
             return 0
     # One that was killed has left no summary, or one of a call before.
     summary = read_json(paths.summary) or {"errors": 1, "settings": {}}
-    missing = any(part["missing"] for part in summary["settings"].values())
-    return 1 if summary["errors"] or missing else 0
+    return 1 if summary["errors"] or any(part["missing"] for part in summary["settings"].values()) else 0
 
 
 COMMANDS = {"status": (add_status_arguments, status), "attach": (add_attach_arguments, attach)}

@@ -40,17 +40,16 @@ def tasks(args: argparse.Namespace) -> int:
     dataset_dir = resolve_dataset_dir(args.dataset_dir)
     if (args.subset, args.features, args.group_sizes, args.groups_per_task) == (None,) * 4:
         # A task with a single feature has no pairs, and is listed all the same.
-        tasks, passed_over = scan_tasks(dataset_dir, args.repo, args.task_id)
+        tasks, notes = scan_tasks(dataset_dir, args.repo, args.task_id)
         rows: list[Chosen] = [
             (task, task.feature_ids, [pair.feature_ids for pair in task.pairs]) for task in tasks
         ]
     else:
-        pairs, passed_over = selected_pairs(dataset_dir, args)
+        pairs, notes = selected_pairs(dataset_dir, args)
         groups: dict[Task, list[tuple[int, ...]]] = {}
         for pair in pairs:
             groups.setdefault(pair.task, []).append(pair.feature_ids)
         rows = [(task, tuple(sorted({*chain(*chosen)})), chosen) for task, chosen in groups.items()]
-    notes = list(passed_over)
     content, tables = (_tests if args.tests else _list)(rows)
     if args.json:
         arguments.print_json({"dataset_dir": str(dataset_dir), **content, "notes": notes})
@@ -109,8 +108,7 @@ def _tests(rows: Sequence[Chosen]) -> tuple[dict[str, Any], list[Table]]:
 def add_validate_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_selection_arguments(parser)
     add = parser.add_argument
-    only = "only which golden patches conflict; no tests are run"
-    add("--conflicts-only", action="store_true", help=only)
+    add("--conflicts-only", action="store_true", help="only which golden patches conflict; no tests are run")
     clones = "clones, one for each repository, named like the dataset's folders"
     add("--repos", type=Path, metavar="DIR", help=clones)
     add("--report", type=Path, metavar="FILE", help="write the conflicts to this file as well")
@@ -121,8 +119,7 @@ def add_validate_arguments(parser: argparse.ArgumentParser) -> None:
     add("--repeat", type=arguments.whole_above_zero, default=1, metavar="K", help=flaky)
     attacks = "also try patches that implement nothing and attack the tests: none may be scored as a success"
     add("--attacks", action="store_true", help=attacks)
-    export = "write the reference runs to a file, for another machine"
-    add("--export", type=Path, metavar="FILE", help=export)
+    add("--export", type=Path, metavar="FILE", help="write the reference runs to a file, for another machine")
     other = "take in another machine's reference runs"
     add("--import", dest="import_file", type=Path, metavar="FILE", help=other)
     arguments.add_json_argument(parser)

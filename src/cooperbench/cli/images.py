@@ -155,9 +155,8 @@ def _for_each(
     finally:
         for future in futures.values():
             future.cancel()
-    failed = sum("error" in row for row in rows)
-    line = f"{len(rows) - failed} of {plural(len(rows), 'image')} ready"
-    return Outcome({"images": rows}, [line])
+    ready = sum("error" not in row for row in rows)
+    return Outcome({"images": rows}, [f"{ready} of {plural(len(rows), 'image')} ready"])
 
 
 def _get(backend: DockerBackend, get: Callable[[Task, Say], object], task: Task, say: Say) -> tuple[str, str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -90,9 +89,9 @@ def add_clean_arguments(parser: argparse.ArgumentParser) -> None:
 def clean(args: argparse.Namespace) -> int:
     removed: list[str] = []
     for name in (args.backend,) if args.backend else NEARBY:
-        clean: Callable[[], list[str]] = getattr(find_factory(name), "clean", list)
+        factory = find_factory(name)
         try:
-            removed += clean()
+            removed += getattr(factory, "clean", list)()
         except CooperBenchError as error:
             if args.backend:
                 raise
@@ -111,8 +110,7 @@ def add_config_arguments(parser: argparse.ArgumentParser) -> None:
     change = actions.add_parser("set", help=f"set a value: {meanings}")
     change.add_argument("key", choices=sorted(_SETTINGS))
     change.add_argument("value")
-    remove = actions.add_parser("unset", help="remove a value")
-    remove.add_argument("key", choices=sorted(_SETTINGS))
+    actions.add_parser("unset", help="remove a value").add_argument("key", choices=sorted(_SETTINGS))
     gcp = actions.add_parser("gcp", help="set up Google Cloud")
     gcp.add_argument("--project", metavar="ID", help="the project that pays")
     gcp.add_argument("--region", help="where evaluations run, e.g. us-central1")

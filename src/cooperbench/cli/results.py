@@ -11,16 +11,9 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
-from cooperbench.cli.arguments import (
-    add_analysis_arguments,
-    add_logs_argument,
-    number,
-    print_json,
-    print_line,
-    print_note,
-)
+from cooperbench.cli import arguments
 from cooperbench.errors import UserError
-from cooperbench.export import FORMATS, default_target, export_run
+from cooperbench.export import FORMATS, export_run
 from cooperbench.export.submission import verify_submission
 from cooperbench.models import SETTINGS, Setting
 from cooperbench.report import LEVELS, loading
@@ -38,10 +31,10 @@ from cooperbench.text import names_for_error, plural
 
 EXIT_DROPPED = 1
 _ROUNDING = 1e-9
-_share = number(float, "a share from 0 to 1, e.g. 0.05", lambda value: 0 <= value <= 1)
+_share = arguments.number(float, "a share from 0 to 1, e.g. 0.05", lambda value: 0 <= value <= 1)
 EXIT_MISMATCH = 1
 _NEWEST = 8
-_port = number(int, "a port: 1 to 65535, or 0 for any", lambda value: 0 <= value <= 65_535)
+_port = arguments.number(int, "a port: 1 to 65535, or 0 for any", lambda value: 0 <= value <= 65_535)
 
 
 def add_report_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,7 +51,7 @@ def add_report_arguments(parser: argparse.ArgumentParser) -> None:
     add("--parquet", metavar="FILE", type=Path, help="the same as Parquet (needs pyarrow)")
     add("--html", metavar="FILE", type=Path, help="write everything as one page")
     add("--split", action="store_true", help="with --html: trajectories beside the page")
-    add_analysis_arguments(parser)
+    arguments.add_analysis_arguments(parser)
 
 
 def report(args: argparse.Namespace) -> int:
@@ -69,7 +62,7 @@ def report(args: argparse.Namespace) -> int:
     runs = loading.sound_only(runs) if args.sound_only else runs
     loading.check_same_dataset(runs, anyway=args.anyway)
     ablations = analyse_studies(runs)
-    opinions = [judge_run(run, args.judge, print_note) for run in runs] if args.judge else []
+    opinions = [judge_run(run, args.judge, arguments.print_note) for run in runs] if args.judge else []
     _write_files(runs, args)
     found = analyse(runs, args.by, args.interval)
     together = [(run.name, coordination_of_run(run.pairs)) for run in runs] if args.coordination else []
@@ -79,7 +72,7 @@ def report(args: argparse.Namespace) -> int:
             content["coordination"] = [{"run": name, **one.to_json()} for name, one in together]
         if args.judge:
             content["judge"] = [asdict(one) for one in opinions]
-        print_json(content)
+        arguments.print_json(content)
     else:
         print_tables(map(ablation_table, ablations))
         print_tables(analysis_tables(found))
@@ -97,10 +90,10 @@ def _write_files(runs: Sequence[loading.Run], args: argparse.Namespace) -> None:
                 write_bytes(target, encode(loading.pair_rows(runs)))
             except OSError as error:
                 raise UserError(f"{target} cannot be written: {error.strerror}") from error
-            print_note(f"written: {target}")
+            arguments.print_note(f"written: {target}")
     if args.html:
         build_page(runs, args.html, split=args.split)
-        print_note(f"written: {args.html}")
+        arguments.print_note(f"written: {args.html}")
 
 
 def add_compare_arguments(parser: argparse.ArgumentParser) -> None:
@@ -110,7 +103,7 @@ def add_compare_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--verdict", choices=VERDICTS, default="overall", help=compared)
     drop = "exit with 1 when the rate of the second run is lower by more than X, e.g. 0.05 for 5 points"
     parser.add_argument("--max-drop", type=_share, metavar="X", help=drop)
-    add_analysis_arguments(parser)
+    arguments.add_analysis_arguments(parser)
 
 
 def compare(args: argparse.Namespace) -> int:
@@ -132,7 +125,7 @@ def compare(args: argparse.Namespace) -> int:
     problems = [f"{run.name}: {line}" for run in runs.values() for line in run.problems]
     if args.json:
         left_out = {name: run.unsound_left_out for name, run in runs.items()}
-        print_json(
+        arguments.print_json(
             {
                 "schema": "cooperbench.compare/1",
                 "comparisons": [asdict(one) for one in found],
@@ -148,8 +141,8 @@ def compare(args: argparse.Namespace) -> int:
             print_tables([Table("Only sound pairs", notes=loading.left_out_lines(list(runs.values())))])
     sys.stdout.flush()
     for one in dropped:
-        way = f"from {one.first} to {one.second}"
-        print_note(f"cooperbench: {one.verdict} dropped by {one.drop:.3f} {way}, more than {args.max_drop:g}")
+        what = f"{one.verdict} dropped by {one.drop:.3f} from {one.first} to {one.second}"
+        arguments.print_note(f"cooperbench: {what}, more than {args.max_drop:g}")
     return EXIT_DROPPED if dropped else 0
 
 
@@ -174,7 +167,7 @@ def add_export_arguments(parser: argparse.ArgumentParser) -> None:
         "write nothing; check a leaderboard file against itself, and against the run's logs if they are here"
     )
     add("--verify", type=Path, metavar="FILE", help=check)
-    add_logs_argument(parser)
+    arguments.add_logs_argument(parser)
 
 
 def export(args: argparse.Namespace) -> int:
@@ -184,34 +177,36 @@ def export(args: argparse.Namespace) -> int:
         return _verify(args.verify, logs_dir, run)
     if run is None:
         raise UserError(f"which run? in {logs_dir} there are: {names_for_error(loading.run_names(logs_dir))}")
-    target = args.output or default_target(run, args.format)
+    target = args.output or run.root / "export" / FORMATS[args.format].target
     done = export_run(run, args.format, target)
     for line in done.left_out:
-        print_note(f"left out: {line}")
+        arguments.print_note(f"left out: {line}")
     # Half of a run is not to be taken for the whole.
     if states := Counter(pair.state for pair in run.pairs if not pair.verdicts):
         counts = ", ".join(f"{count} {state}" for state, count in states.items())
-        print_note(f"{states.total()} of {plural(len(run.pairs), 'pair')} without a verdict ({counts})")
+        of_all = f"{states.total()} of {plural(len(run.pairs), 'pair')}"
+        arguments.print_note(f"{of_all} without a verdict ({counts})")
     pairs = plural(len(run.pairs) - len(done.left_out), "pair")
     if FORMATS[args.format].content:
-        print_line(f"wrote {pairs} to {done.files[0]}")
+        arguments.print_line(f"wrote {pairs} to {done.files[0]}")
     else:
-        print_line(f"wrote {plural(len(done.files), 'file')} of {pairs} to {target}")
+        arguments.print_line(f"wrote {plural(len(done.files), 'file')} of {pairs} to {target}")
     return 0
 
 
 def _verify(path: Path, logs_dir: Path, run: loading.Run | None) -> int:
     found = verify_submission(path, logs_dir, run)
     for line in found.mismatches:
-        print_line(line)
+        arguments.print_line(line)
     if found.mismatches:
         count = plural(len(found.mismatches), "mismatch", "mismatches")
-        print_note(f"cooperbench: {path} is not valid: {count}")
+        arguments.print_note(f"cooperbench: {path} is not valid: {count}")
         return EXIT_MISMATCH
     if found.run is None:
-        print_line(f"{path} is consistent; its logs are not in {logs_dir}, nothing else was checked")
+        unchecked = f"its logs are not in {logs_dir}, nothing else was checked"
+        arguments.print_line(f"{path} is consistent; {unchecked}")
     else:
-        print_line(f"{path} is valid: {plural(found.pairs, 'pair')}, all as in {found.run.root}")
+        arguments.print_line(f"{path} is valid: {plural(found.pairs, 'pair')}, all as in {found.run.root}")
     return 0
 
 
@@ -221,7 +216,7 @@ def add_view_arguments(parser: argparse.ArgumentParser) -> None:
     where = "where to listen on 127.0.0.1 (default: any that is free)"
     parser.add_argument("--port", type=_port, default=0, help=where)
     parser.add_argument("--no-browser", action="store_true", help="print the address, open no browser")
-    add_logs_argument(parser)
+    arguments.add_logs_argument(parser)
 
 
 def view(args: argparse.Namespace) -> int:
@@ -241,8 +236,8 @@ def view(args: argparse.Namespace) -> int:
         ) from None
     with server, suppress(KeyboardInterrupt):
         server.now()
-        print_line(server.url)
-        print_line("Ctrl-C ends it.")
+        arguments.print_line(server.url)
+        arguments.print_line("Ctrl-C ends it.")
         sys.stdout.flush()
         if not args.no_browser:
             webbrowser.open(server.url)

@@ -30,8 +30,6 @@ from cooperbench.storage import checked_run_name
 from cooperbench.team.prompts import task_prompt
 
 _DEMO_SETTINGS: tuple[Setting, ...] = ("coop", "solo")
-_DEMO_SUBSET = "demo"
-_PYTHON_SUBSET = "demo-python"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,8 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             group = parser.add_argument_group(GROUPS[name])
         if option.words:
             arguments.add_option(group, name)
-    dry = "check everything and say what would be run"
-    group.add_argument("--dry-run", action="store_true", help=dry)
+    group.add_argument("--dry-run", action="store_true", help="check everything and say what would be run")
     add_output_arguments(parser, group)
 
 
@@ -101,8 +98,7 @@ def automatic_name(args: argparse.Namespace) -> str:
     agents = split_values(args.agent, "agents")
     parts = [args.setting, "+".join(map(short_name, agents))]
     if any(map(uses_model, agents)):
-        models = split_values(args.model, "models")
-        parts.append("+".join(name.rpartition("/")[2] for name in models))
+        parts.append("+".join(name.rpartition("/")[2] for name in split_values(args.model, "models")))
     if args.git_enabled is not None:
         parts.append("git" if args.git_enabled else "nogit")
     if not args.messaging_enabled:
@@ -146,8 +142,7 @@ def add_ablate_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("which arms")
     off = f"parts to switch off, one at a time: {', '.join(TEAM_PARTS)}"
     group.add_argument("--off", required=True, metavar="PART,PART", help=off)
-    every = "every combination of them instead"
-    group.add_argument("--full-factorial", action="store_true", help=every)
+    group.add_argument("--full-factorial", action="store_true", help="every combination of them instead")
     repeat = "run each arm K times (default: %(default)s)"
     group.add_argument("--repeat", type=arguments.whole_above_zero, default=1, metavar="K", help=repeat)
     add_arguments(parser)
@@ -223,9 +218,9 @@ def demo(args: argparse.Namespace) -> int:
         "The agents of this demo follow scripts: no model is asked, so nothing here says how good any model is.\n"
         "Everything else is real: sandboxes, commands, messages, git merges, tests, verdicts.\n\n"
     )
-    subset = None if args.all else _DEMO_SUBSET
+    subset = None if args.all else "demo"
     if shutil.which("node") is None:
-        subset = _PYTHON_SUBSET
+        subset = "demo-python"
         say("Node.js is not installed: the JavaScript pairs are left out.\n\n")
     summaries: dict[Setting, dict[str, Any]] = {}
     for setting in _DEMO_SETTINGS if args.setting is None else (args.setting,):

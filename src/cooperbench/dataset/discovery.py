@@ -27,7 +27,6 @@ DEMO = "demo"
 EVERYTHING = "full"
 """The subset that every dataset has, whether or not there is a file for it."""
 
-_REPO_SUFFIX = "_task"
 _FEATURE_FILES = ("feature.md", "feature.patch", "tests.patch")
 
 
@@ -241,7 +240,7 @@ def _narrowed(found: dict[Task, list[str]], repo: str | None, task_id: int | Non
 
 def _repo_named(name: str, repos: Iterable[str]) -> str | None:
     """`llama_index` means `llama_index_task`, unless there is a folder of exactly that name."""
-    return next((repo for repo in (name, name + _REPO_SUFFIX) if repo in repos), None)
+    return next((repo for repo in (name, f"{name}_task") if repo in repos), None)
 
 
 def _numbered(folder: Path, word: str) -> list[tuple[int, Path]]:

@@ -68,7 +68,6 @@ def base_commit(task: Task) -> str | None:
         script = re.sub(r"(?m)(?:^|(?<=\s))#.*", "", script)
         script = re.sub(r"\\\s*\n", " ", script)
         for place, form in product(_PLACES, _IDS):
-            found = re.search(rf"{place}({form})(?![0-9a-z])", script, re.IGNORECASE)
-            if found:
+            if found := re.search(rf"{place}({form})(?![0-9a-z])", script, re.IGNORECASE):
                 return found[1].lower()
     return None

@@ -29,11 +29,7 @@ class SubsetTask(NamedTuple):
 
 def subset_names(dataset_dir: Path) -> tuple[str, ...]:
     """The subsets there are, by file name; nothing is read."""
-    try:
-        found = [path.name for path in (dataset_dir / _FOLDER).iterdir()]
-    except OSError:
-        return ()
-    names = (name.removesuffix(".json") for name in found if name.endswith(".json"))
+    names = (path.stem for path in (dataset_dir / _FOLDER).glob("*.json"))
     return tuple(sorted(name for name in names if _NAME.fullmatch(name)))
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from cooperbench._version import __version__
 from cooperbench.agents.environments import FRAMEWORKS, find_environment, works
-from cooperbench.agents.registry import agent_names, get_agent
+from cooperbench.agents.registry import agent_names, uses_model
 from cooperbench.dataset.discovery import load_tasks, resolve_dataset_dir
 from cooperbench.errors import CooperBenchError, UserError
 from cooperbench.eval.backends import backend_names, get_backend
@@ -113,8 +113,7 @@ def _examine(name: str, check: Callable[[], str]) -> Finding:
 
 
 def _extra(extra: str, *packages: str, about: str) -> str:
-    absent = [package for package in packages if find_spec(package) is None]
-    if absent:
+    if absent := [package for package in packages if find_spec(package) is None]:
         detail = f"{' and '.join(absent)} {'is' if len(absent) == 1 else 'are'} not installed"
         raise _Problem(Status.MISSING, detail, f"pip install 'cooperbench[{extra}]'")
     return f"{' and '.join(packages)} is installed; {about}"
@@ -198,8 +197,7 @@ def _agent(name: str) -> str:
         if not works(environment):
             raise _Problem(Status.BROKEN, f"{environment.folder} does not work", framework.install_command)
         return f"{framework.distribution or name} {environment.version}"
-    agent: Any = get_agent(name)
-    return "asks a model" if getattr(agent, "uses_model", True) else "needs no model"
+    return "asks a model" if uses_model(name) else "needs no model"
 
 
 def _model_keys() -> str:

@@ -15,10 +15,9 @@ from xml.etree import ElementTree as ET
 from cooperbench.errors import UserError
 from cooperbench.export.atif import write_documents
 from cooperbench.export.submission import submission_bytes
-from cooperbench.models import Setting
 from cooperbench.report.fields import mapping, number, text_or_none
 from cooperbench.report.loading import Run, csv_bytes, pair_rows, parquet_bytes
-from cooperbench.report.pairs import LOSSES, STATES, PairData, suspicious_text
+from cooperbench.report.pairs import LOSSES, STATES, PairData
 from cooperbench.storage import write_bytes
 from cooperbench.text import names_for_error
 
@@ -37,7 +36,10 @@ class Exported(NamedTuple):
 
 def junit_bytes(run: Run) -> bytes:
     root = ET.Element("testsuites", name=xml_text(run.name))
-    root.extend(_suite(run, setting) for setting in run.settings)
+    for setting in run.settings:
+        suite = ET.SubElement(root, "testsuite", name=xml_text(f"{run.name}.{setting}"))
+        suite.extend(_case(run, pair) for pair in run.of(setting))
+        _count(suite, ("tests", "failures", "errors", "skipped"))
     _count(root, ("tests", "failures", "errors"))
     ET.indent(root)
     content: bytes = ET.tostring(root, encoding="utf-8", xml_declaration=True)
@@ -49,13 +51,6 @@ def _count(element: ET.Element, names: Sequence[str]) -> None:
     for name in names:
         element.set(name, str(len(list(element.iter(tags[name])))))
     element.set("time", f"{sum(float(case.get('time', 0)) for case in element.iter('testcase')):.3f}")
-
-
-def _suite(run: Run, setting: Setting) -> ET.Element:
-    suite = ET.Element("testsuite", name=xml_text(f"{run.name}.{setting}"))
-    suite.extend(_case(run, pair) for pair in run.of(setting))
-    _count(suite, ("tests", "failures", "errors", "skipped"))
-    return suite
 
 
 def _case(run: Run, pair: PairData) -> ET.Element:
@@ -75,7 +70,7 @@ def _case(run: Run, pair: PairData) -> ET.Element:
         failure = ET.SubElement(case, "failure", type=pair.loss, message=LOSSES[pair.loss].sentence)
         failure.text = xml_text("\n".join(_what_failed(pair)))
     remarks = [f"unsound: {pair.unsound_text}"] if pair.unsound else []
-    remarks += [f"suspicious: {suspicious_text(one)}" for one in pair.suspicious]
+    remarks += [f"suspicious: {text}" for text in pair.suspicious_texts]
     if remarks:
         ET.SubElement(case, "system-out").text = xml_text("\n".join(remarks))
     return case
@@ -120,11 +115,6 @@ FORMATS = {
     ),
     "atif": Format("Agent Trajectory Interchange Format, a document for each agent", "atif"),
 }
-
-
-def default_target(run: Run, format_name: str) -> Path:
-    """In the run's own folder."""
-    return run.root / "export" / FORMATS[format_name].target
 
 
 def export_run(run: Run, format_name: str, target: Path) -> Exported:

@@ -16,17 +16,10 @@ from cooperbench.models import Setting
 from cooperbench.report import Level, Method
 from cooperbench.report.compare import Comparison, compare_sides, match_solo_and_coop
 from cooperbench.report.curves import AgentCurve, Difficulty, agent_curve, analyse_difficulty
-from cooperbench.report.fields import listed, mapping, number
+from cooperbench.report.fields import listed, mapping, number, text_or_none
 from cooperbench.report.loading import Run, Side, sides_of
 from cooperbench.report.pairs import ENDED, JUDGED, STATES, PairData, PairKey, State, applicable_verdicts
-from cooperbench.report.statistics import (
-    Estimate,
-    Observation,
-    observe,
-    observe_verdict,
-    rate,
-    values_by_pair,
-)
+from cooperbench.report.statistics import Estimate, Observation, grouped, observe, observe_verdict, rate
 from cooperbench.storage import utc_now
 
 SCHEMA = "cooperbench.report/1"
@@ -151,8 +144,8 @@ class Analysis:
                 "name": run.name,
                 "dataset": run.dataset[0],
                 "dataset_revision": run.dataset[1],
-                "agent": run.agent,
-                "model": run.model,
+                "agent": text_or_none(run.config, "agent"),
+                "model": text_or_none(run.config, "model_name"),
                 "settings": run.settings,
                 "problems": run.problems,
                 "unsound_left_out": run.unsound_left_out,
@@ -257,7 +250,7 @@ def _alike(runs: Sequence[Run]) -> list[tuple[list[Run], Setting]]:
 
 
 def _repeats(runs: Sequence[Run], setting: Setting, method: Method) -> Repeats:
-    outcomes = values_by_pair(observe_verdict(pair for run in runs for pair in run.of(setting)))
+    outcomes = grouped(sorted(observe_verdict(pair for run in runs for pair in run.of(setting))))
     tries = [(key, int(sum(values)), len(values)) for key, values in outcomes.items()]
     most = max((of for _, _, of in tries), default=0)
     pass_at = {
@@ -274,14 +267,11 @@ def _repeats(runs: Sequence[Run], setting: Setting, method: Method) -> Repeats:
 
 def cross_play(runs: Sequence[Run], method: Method = "clustered") -> CrossPlay:
     judged = [pair for run in runs for pair in run.of("coop") if pair.verdicts]
-    found: dict[tuple[str, str], list[PairData]] = {}
-    for pair in judged:
-        if len(pair.agents) == 2 and all(agent.agent for agent in pair.agents):
-            first, second = pair.agents
-            found.setdefault((first.configuration, second.configuration), []).append(pair)
+    known = [pair for pair in judged if len(pair.agents) == 2 and all(agent.agent for agent in pair.agents)]
+    found = grouped((tuple(agent.configuration for agent in pair.agents), pair) for pair in known)
     cells = [
-        CrossPlayCell(*seats, rate(observe_verdict(pairs), method)) for seats, pairs in sorted(found.items())
+        CrossPlayCell(first, second, rate(observe_verdict(pairs), method))
+        for (first, second), pairs in sorted(found.items())
     ]
     names = sorted({name for seats in found for name in seats})
-    unknown = len(judged) - sum(len(pairs) for pairs in found.values())
-    return CrossPlay(tuple(names), tuple(cells), unknown)
+    return CrossPlay(tuple(names), tuple(cells), len(judged) - len(known))

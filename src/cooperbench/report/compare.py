@@ -198,8 +198,7 @@ def _check_arms(arms: Mapping[Off, Sequence[Run]], fields: Mapping[str, str]) ->
     for off, run in ((off, run) for off, repeated in arms.items() for run in repeated):
         expected = {**first.config, **{fields[part]: False for part in off if part in fields}}
         keys = {*expected, *run.config} - _MAY_DIFFER
-        different = sorted(key for key in keys if expected.get(key) != run.config.get(key))
-        if different:
+        if different := sorted(key for key in keys if expected.get(key) != run.config.get(key)):
             what = f"more than {', '.join(sorted(off))}" if off else "its configuration"
             raise UserError(f"{run.name} differs from {first.name} in {what}: {names_for_error(different)}")
 

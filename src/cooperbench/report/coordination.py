@@ -10,17 +10,11 @@ from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 from typing import Any
 
+from cooperbench.report import messages
 from cooperbench.report.fields import mapping
 from cooperbench.report.formatting import Table, decimal_text, first_lines, rate_text
 from cooperbench.report.mentions import Mention, mentions_of
-from cooperbench.report.messages import (
-    Activity,
-    Remark,
-    activity_of,
-    never_shown,
-    questions_in,
-    repetitions_in,
-)
+from cooperbench.report.messages import Activity, Remark
 from cooperbench.report.pairs import ENDED, LOSSES, Loss, PairData, PairKey
 from cooperbench.report.patches import Overlap, overlap_of, read_work
 from cooperbench.report.statistics import SHARE, Estimate, Observation, cluster_of, mean
@@ -73,12 +67,12 @@ def coordination(pair: PairData, files: PairFiles | None = None) -> Coordination
     readable = [work for work in files.works if work.usable]
     return Coordination(
         tuple(
-            activity_of(agent_id, mapping(records, agent_id), entries, conversation.messages)
+            messages.activity_of(agent_id, mapping(records, agent_id), entries, conversation.messages)
             for agent_id, entries in files.trajectories.items()
         ),
-        tuple(questions_in(conversation.messages)),
-        tuple(repetitions_in(conversation.messages)),
-        tuple(never_shown(conversation)),
+        tuple(messages.questions_in(conversation.messages)),
+        tuple(messages.repetitions_in(conversation.messages)),
+        tuple(messages.never_shown(conversation)),
         mentions_of(conversation.messages, readable) if len(readable) == len(files.works) else None,
         tuple(overlap_of(first, second) for first, second in combinations(readable, 2)),
         conversation.complete,

@@ -104,10 +104,8 @@ def analyse_difficulty(runs: Sequence[Run]) -> Difficulty:
 
 def _outcomes(runs: Sequence[Run], setting: Setting) -> dict[str, list[Observation]]:
     """By configuration; a pair several times where it was run several times."""
-    found: dict[str, list[Observation]] = {}
-    for run in runs:
-        found.setdefault(run.configuration, []).extend(statistics.observe_verdict(run.of(setting)))
-    return {name: known for name, known in found.items() if known}
+    known = ((run.configuration, statistics.observe_verdict(run.of(setting))) for run in runs)
+    return statistics.grouped((name, one) for name, outcomes in known for one in outcomes)
 
 
 def _curve(
@@ -202,9 +200,7 @@ def agent_curve(runs: Sequence[Run], setting: Setting, method: Method) -> AgentC
 
 def _nested(keys: Sequence[PairKey], sizes: Sequence[int]) -> dict[PairKey, dict[int, list[PairKey]]]:
     """The largest groups that hold groups of every size, and these by their size."""
-    by_task: dict[tuple[str, int], list[PairKey]] = {}
-    for key in keys:
-        by_task.setdefault(statistics.cluster_of(key), []).append(key)
+    by_task = statistics.grouped((statistics.cluster_of(key), key) for key in keys)
     nested = {}
     for key in (key for key in keys if len(key.features) == sizes[-1]):
         inside = [one for one in by_task[statistics.cluster_of(key)] if {*one.features} <= {*key.features}]

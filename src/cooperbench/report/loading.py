@@ -64,16 +64,9 @@ class Run:
         return text_or_none(self.config, "dataset"), text_or_none(self.config, "dataset_revision")
 
     @property
-    def agent(self) -> str | None:
-        return text_or_none(self.config, "agent")
-
-    @property
-    def model(self) -> str | None:
-        return text_or_none(self.config, "model_name")
-
-    @property
     def configuration(self) -> str:
-        return " · ".join(part for part in (self.model, self.agent) if part) or self.name
+        parts = (text_or_none(self.config, name) for name in ("model_name", "agent"))
+        return " · ".join(filter(None, parts)) or self.name
 
 
 @dataclass(frozen=True)
@@ -235,10 +228,8 @@ def _read_pair(paths: PairPaths, setting: Setting, key: PairKey) -> PairData:
 
 def _schema_problems(record: Mapping[str, Any] | None, kind: str) -> list[str]:
     """Another schema is read as far as it goes, and said. What ended in an error has none."""
-    if record is None or record.get("status") == "error":
-        return []
-    schema = record.get("schema")
-    if schema == f"cooperbench.{kind}/1":
+    schema = (record or {}).get("schema")
+    if record is None or record.get("status") == "error" or schema == f"cooperbench.{kind}/1":
         return []
     return [f"{kind}.json is of another schema ({schema or 'none given'}), read as far as it goes"]
 

@@ -129,8 +129,7 @@ def _name(token: re.Match[str], paths: Collection[str]) -> Name | None:
     # A path below the repository, or a symbol with its parts separated by dots.
     plain = text.removeprefix("/workspace/repo/").removeprefix("./").replace("::", ".").replace("#", ".")
     if group == "ticked" and text not in paths:
-        inner = _NAME.match(text)
-        if inner is not None:
+        if inner := _NAME.match(text):
             return _name(inner, paths)
         is_word = re.fullmatch(_IDENTIFIER, text, re.ASCII) and text.lower() not in _NO_SYMBOLS
         return Name("symbol", text, certain=False) if is_word else None

@@ -57,9 +57,8 @@ def activity_of(
     messages: Sequence[SentMessage],
 ) -> Activity:
     """`record`: the agent's part of result.json."""
-    numbers = (entry.get("step") for entry in trajectory)
-    places = [number if isinstance(number, int) else None for number in numbers]
-    entries = list(zip(places, trajectory, strict=True))
+    steps_told = ((entry.get("step"), entry) for entry in trajectory)
+    entries = [(step if isinstance(step, int) else None, entry) for step, entry in steps_told]
     mine = [message for message in messages if message.sender == agent_id]
     steps = max(len({step for step, _ in entries if step is not None}), int(number(record, "steps")))
     messaging = {message.sender_step for message in mine if message.sender_step}

@@ -213,6 +213,10 @@ class PairData:
         return listed(self._judged, "suspicious", dict)
 
     @property
+    def suspicious_texts(self) -> list[str]:
+        return [_suspicious_text(one) for one in self.suspicious]
+
+    @property
     def network(self) -> str | None:
         """What the tests had, `none` or `public`; None where eval.json does not tell."""
         return text_or_none(self.evaluation, "network")
@@ -332,7 +336,7 @@ def _message(place: int, line: Mapping[str, Any]) -> SentMessage:
     )
 
 
-def suspicious_text(record: Mapping[str, Any]) -> str:
+def _suspicious_text(record: Mapping[str, Any]) -> str:
     """One entry of `suspicious` in eval.json."""
     if record.get("reason") == "canary":
         return f"the tests of feature {record.get('feature')} do not fail where they must"

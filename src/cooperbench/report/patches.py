@@ -266,8 +266,7 @@ def overlap_of(first: Work, second: Work) -> Overlap:
     for ours in first.files:
         theirs = next(filter(None, map(second.by_path.get, ours.paths)), None)
         if theirs is not None:
-            binary = ours.is_binary or theirs.is_binary
-            files[ours.path] = len(set(meetings(ours, theirs))) + binary
+            files[ours.path] = len(set(meetings(ours, theirs))) + (ours.is_binary or theirs.is_binary)
     symbols = set(second.symbols)
     shared = tuple(symbol for symbol in first.symbols if symbol in symbols)
     return Overlap(first.agent_id, second.agent_id, files, shared)

@@ -29,6 +29,7 @@ _TAIL = 0.975
 """Both sides of a 95 % interval."""
 _NO_VARIANCE = 1e-24
 """Rounding leaves less than this where values agree exactly."""
+K = TypeVar("K")
 T = TypeVar("T")
 
 
@@ -65,9 +66,7 @@ def cluster_of(key: PairKey) -> tuple[str, int]:
 
 def clusters_of(observations: Iterable[Observation]) -> list[Cluster]:
     """In the order of tasks, so that a seeded bootstrap does not depend on the input's order."""
-    values: dict[tuple[str, int], list[float]] = {}
-    for key, value in observations:
-        values.setdefault(cluster_of(key), []).append(value)
+    values = grouped((cluster_of(key), value) for key, value in observations)
     return [Cluster(len(values[task]), sum(values[task])) for task in sorted(values)]
 
 
@@ -81,16 +80,17 @@ def observe_verdict(pairs: Iterable[PairData], name: str = "overall") -> list[Ob
     return observe(pairs, lambda pair: pair.verdicts.get(name))
 
 
-def values_by_pair(observations: Iterable[Observation]) -> dict[PairKey, list[float]]:
-    """Several where a pair was run several times; in the order of pairs."""
-    found: dict[PairKey, list[float]] = {}
-    for key, value in sorted(observations):
-        found.setdefault(key, []).append(value)
+def grouped(items: Iterable[tuple[K, T]]) -> dict[K, list[T]]:
+    """What comes with the same key together, in the order given."""
+    found: dict[K, list[T]] = {}
+    for key, one in items:
+        found.setdefault(key, []).append(one)
     return found
 
 
 def means_by_pair(observations: Iterable[Observation]) -> dict[PairKey, float]:
-    return {key: fmean(values) for key, values in values_by_pair(observations).items()}
+    """Over all values where a pair was run several times; in the order of pairs."""
+    return {key: fmean(values) for key, values in grouped(sorted(observations)).items()}
 
 
 def differences(above: Sequence[Observation], below: Sequence[Observation]) -> list[Observation]:

@@ -175,15 +175,10 @@ def _difficulty(difficulty: Difficulty) -> Iterator[Table]:
 
 def _agent_curve(curve: AgentCurve) -> Table:
     first, *_ = curve.points
+    changes = [None, *(points_text(point.change) for point in curve.points[1:])]
     rows: Rows = [
-        [
-            point.agents,
-            point.groups,
-            *point.rates.values(),
-            point.golden,
-            None if point is first else points_text(point.change),
-        ]
-        for point in curve.points
+        [point.agents, point.groups, *point.rates.values(), point.golden, change]
+        for point, change in zip(curve.points, changes, strict=True)
     ]
     basis = basis_text(first.rates["overall"]).replace("pair", "largest group")
     notes = [f"Nested groups of the same features: {basis}"]

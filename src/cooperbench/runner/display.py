@@ -216,8 +216,7 @@ class LiveDisplay(Display):
             for (pair, agent_id), (since, reason) in list(self._waiting.items())[:_MOST_RUNNING]:
                 waits = f"{agent_title(agent_id)} waits for its model since {duration_text(now - since)}: {reason}"
                 table.add_row(Text("!", style="red"), Text(pair.label), Text(printable(waits), no_wrap=True))
-            hidden = len(self._running) - _MOST_RUNNING
-            if hidden > 0:
+            if (hidden := len(self._running) - _MOST_RUNNING) > 0:
                 table.add_row("", Text(f"… {hidden} more", style="dim"), "")
             return Group(Text(self._status(now)), table)
 

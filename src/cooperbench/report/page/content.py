@@ -18,16 +18,7 @@ from cooperbench.report.coordination import Coordination, PairFiles, coordinatio
 from cooperbench.report.fields import listed, mapping, seconds_between, text_or_none
 from cooperbench.report.llm_judge import CAUSES, SYMPTOMS
 from cooperbench.report.loading import Run, Side, left_out_lines, sides_of
-from cooperbench.report.pairs import (
-    ENDED,
-    LOSSES,
-    NOT_JUDGED,
-    STATES,
-    VERDICTS,
-    Meaning,
-    PairData,
-    suspicious_text,
-)
+from cooperbench.report.pairs import ENDED, LOSSES, NOT_JUDGED, STATES, VERDICTS, Meaning, PairData
 from cooperbench.report.patches import ChangedFile, Work, meetings
 from cooperbench.report.tables import ablation_table
 from cooperbench.storage import read_bytes, read_json, utc_now
@@ -139,8 +130,7 @@ def _cell(number: int, pair: PairData) -> dict[str, Any]:
         "unsound": pair.unsound_text,
         "suspicious": len(pair.suspicious),
     }
-    error = pair.error or (pair.merged.get("error") if pair.state == "failed" else "")
-    if error:
+    if error := pair.error or (pair.merged.get("error") if pair.state == "failed" else ""):
         cell["error"] = str(error)[:_MOST_ERROR_CHARACTERS]
     return cell
 
@@ -157,7 +147,7 @@ def pair_detail(pair: PairData) -> tuple[dict[str, Any], Coordination | None]:
         "outcome": outcome_of(pair),
         "error": pair.error,
         "unsound": pair.unsound_text,
-        "suspicious": [cut(suspicious_text(one), 500) for one in pair.suspicious],
+        "suspicious": [cut(text, 500) for text in pair.suspicious_texts],
         "problems": [*pair.problems, *(found.problems if found else ())],
         "agents": [_agent(pair, agent_id) for agent_id in pair.agent_ids],
         "entries": _entries(pair, files, start),
@@ -220,8 +210,7 @@ def _agent(pair: PairData, agent_id: str) -> dict[str, Any]:
 def _tests(pair: PairData) -> Iterator[dict[str, Any]]:
     """One test run a line: whose patch, which feature's tests, what came out."""
     outputs = pair.test_outputs()
-    subjects = pair.agent_ids if pair.setting == "solo" else (*pair.agent_ids, "merged", "lead")
-    for subject in subjects:
+    for subject in pair.agent_ids if pair.setting == "solo" else (*pair.agent_ids, "merged", "lead"):
         runs = mapping(mapping(pair.evaluation, subject), "features")
         for feature in runs:
             output = cut(outputs.get(f"{subject}-f{feature}", ""))
