@@ -104,6 +104,19 @@ def test_output_that_about_fills_a_pipe(channel: Channel, size: int) -> None:
     assert (result.returncode, result.stdout, result.stderr) == (7, bytes(size), b"x" * size)
 
 
+def test_long_output_right_after_long_output(channel: Channel) -> None:
+    """The readers of the second command have only just been started."""
+    for number in range(20):
+        result = run(channel, "bash", "-c", "head -c $0 /dev/zero", str(5000 + number))
+        assert (result.returncode, result.stdout) == (0, bytes(5000 + number))
+
+
+@pytest.mark.parametrize(("written", "byte"), [(r"\0", b"\0"), (r"\\", b"\\"), ("x", b"x")])
+def test_a_byte_from_the_background_after_the_end(channel: Channel, written: str, byte: bytes) -> None:
+    script = f"printf now; (sleep 0.02; printf '{written}') &"
+    assert run(channel, "bash", "-c", script).stdout == b"now" + byte
+
+
 def test_commands_that_end_when_readers_are_started_for_them(channel: Channel) -> None:
     for milliseconds in range(40, 60):
         script = f"echo out; echo err >&2; sleep 0.0{milliseconds}; exit 7"

@@ -85,15 +85,17 @@ cb_new_dir() { # a folder with pipes that no process of an earlier command has o
 }
 
 cb_new_readers() { # they end with us; cb_readers is at its end when they have ended
+  exec {cb_held}>"$cb_dir/readers" # before they start, else it would be at its end until then
   exec {cb_to_out}> >(cb_reader o "$cb_out")
   cb_out_reader=$!
   exec {cb_to_err}> >(exec {cb_to_out}>&-; cb_reader e "$cb_err")
   cb_err_reader=$!
+  exec {cb_held}>&-
 }
 
 cb_reader() { # PREFIX PIPE: becomes split when it is told the size of chunks
   local chunk
-  exec >"$cb_dir/readers" {cb_readers}<&- {cb_control}<&-
+  exec >&"$cb_held" {cb_held}>&- {cb_readers}<&- {cb_control}<&-
   IFS= read -r chunk || exit
   exec split -b "$chunk" -a 6 - "$cb_dir/$1." <&"$2"
 }
@@ -109,7 +111,7 @@ cb_janitor() { # READERS DIR: as long as background processes write, keep throwi
   rmdir -- "$cb_scratch" # succeeds for the last one, when the channel has gone before
 }
 
-cb_at_eof() { # CTL SECONDS: has everything that holds the control pipe ended, now or within this time?
+cb_at_eof() { # READERS SECONDS: have they ended, now or within this time?
   local rest
   # Not `while read …`: the status of a loop is that of its body.
   while :; do
@@ -189,8 +191,8 @@ cb_take() { # PIPE: what a command that has ended has left there: cb_text, for p
   fi
   read -r -t 0 -u "$1" || return # it is empty, but somebody has it open
   IFS= read -r -d '' -n 1 -u "$1" rest || return 0
-  rest=${rest:-\\0000}
-  cb_text+=${rest/#\\/\\\\} cb_length=$((cb_length + 1))
+  cb_text+=${rest/\\/\\\\} cb_length=$((cb_length + 1))
+  [[ $rest ]] || cb_text+=\\0000
   return 1
 }
 
