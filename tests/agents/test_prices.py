@@ -11,7 +11,11 @@ from cooperbench.agents.llm import load_litellm, usage_of
 if TYPE_CHECKING:
     from cooperbench.models import Usage
 
-pytestmark = pytest.mark.xdist_group("litellm")
+pytestmark = [
+    pytest.mark.xdist_group("litellm"),
+    # About LiteLLM's own declarations.
+    pytest.mark.filterwarnings("ignore:Item .* on TypedDict class:UserWarning"),
+]
 
 
 def used(model: str, **more: Any) -> Usage:

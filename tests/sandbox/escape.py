@@ -84,8 +84,10 @@ ATTEMPTS = {
     "be traced": python("sys.exit(libc.ptrace(0, 0, 0, 0))"),
     "read the first process's memory": "head -c 1 /proc/1/mem || cat /proc/1/maps /proc/1/environ",
     "write to the first process's memory": "exec 3<>/proc/1/mem",
+    # Not if it has become split(1) meanwhile, which has nothing but a command's output.
     "open what the harness has open": "for fd in $(grep -l cooperbench-io /proc/[0-9]*/comm); do "
-    "for fd in ${fd%comm}fd/*; do (exec 3<$fd) || (exec 3>$fd) && exit; done; done; exit 1",
+    "for fd in ${fd%comm}fd/*; do { (exec 3<$fd) || (exec 3>$fd); } && grep -q cooperbench-io ${fd%fd/*}comm && exit; "
+    "done; done; exit 1",
     "open the program of the first process": "exec 3</proc/1/exe || exec 3<>/proc/1/exe",
     "see where the first process is": "ls /proc/1/root/ /proc/1/cwd/ || readlink /proc/1/exe",
     "have a descriptor of the harness": "exec 2>/dev/null; for fd in /proc/self/fd/*; do "
