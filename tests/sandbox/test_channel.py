@@ -124,6 +124,12 @@ def test_commands_that_end_when_readers_are_started_for_them(channel: Channel) -
         assert (result.returncode, result.stdout, result.stderr) == (7, b"out\n", b"err\n")
 
 
+def test_an_end_that_is_not_heard_is_seen_soon(channel: Channel) -> None:
+    """What bash reads just when its time is up is lost, which is no reason to wait for a second."""
+    times = [run(channel, "sleep", f"{0.044 + 0.0001 * step}").duration_seconds for step in range(60)]
+    assert sorted(times)[-3] < 0.9
+
+
 def test_output_that_comes_late_is_waited_for(tmp_path: Path) -> None:
     """As on a machine with too much to do: what takes a command's output up may be far behind the command."""
     slow = tmp_path / "bin" / "split"

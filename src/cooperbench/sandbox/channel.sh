@@ -275,7 +275,7 @@ cb_run() {
 }
 
 cb_run_long() { # the rest of cb_run
-  local chunk=${cb_words[4]} timed_out=0 lingers='' cb_status=''
+  local chunk=${cb_words[4]} timed_out=0 lingers='' cb_status='' pause=10000
   local out_kind out_cut out_files err_files
   cb_removed_out=0 cb_removed_err=0
   : >"$cb_dir/o.aaaaaa" >"$cb_dir/e.aaaaaa" && echo yes >"$cb_dir/split" ||
@@ -287,7 +287,9 @@ cb_run_long() { # the rest of cb_run
     cb_now_us
     left=$((deadline - cb_now))
     ((left > 0)) || { timed_out=1; break; }
-    cb_heard $((left < 1000000 ? left : 1000000)) && ended=yes
+    # A word that comes when the time is up is lost: a command that ends then is seen by its waiter's end.
+    ((pause = pause < 500000 ? 2 * pause : 1000000))
+    cb_heard $((left < pause ? left : pause)) && ended=yes
     kill -0 "$waiter" || ended=yes
     cb_trim
   done
