@@ -131,7 +131,9 @@ def child(task: dict[str, Any]) -> None:
                 agent_config=str(config), subset="bench",
             )  # fmt: skip
     used = resource.getrusage(resource.RUSAGE_SELF)
-    print(json.dumps({"peak_mb": used.ru_maxrss / 1024, "cpu_seconds": used.ru_utime + used.ru_stime}))
+    # Not `ru_maxrss`, which begins with the memory of the process that started this one.
+    peak_kb = int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
+    print(json.dumps({"peak_mb": peak_kb / 1024, "cpu_seconds": used.ru_utime + used.ru_stime}))
 
 
 def write_selection(data: Path, agents: int) -> None:
@@ -152,6 +154,7 @@ def measure(
     who: str, style: str, agents: int, steps: int, image: str | None = None, latency: float = 0.0
 ) -> tuple[Watch, dict[str, float]]:
     """What the server saw, and what the other process has used."""
+    gc.collect()
     # LiteLLM by itself has 100 connections.
     watch = Watch(style, steps, min(agents, 100) if who == "own" else agents, latency)
     with ModelServer() as server, TemporaryDirectory() as folder:
